@@ -1,0 +1,53 @@
+"""What a layer made of layers must remember about their types."""
+
+import keras
+from keras.dtype_policies import DTypePolicyMap
+
+
+def nested_dtype_policy(layer):
+    """Return the `dtype` entry of the config of a layer made of layers.
+
+    `model.quantize(...)` gives the innermost layers a policy of their own.
+    A composite layer that forgets these policies cannot be reloaded: it
+    rebuilds float kernels where the file holds int8 ones. So the config holds
+    a map from the path of each quantised sublayer to its policy; without any
+    it holds the plain policy.
+
+    Args:
+        layer: The composite layer.
+
+    Returns:
+        A serialisable configuration that `dtype=` of the layer's constructor
+        accepts.
+    """
+    default = layer.dtype_policy
+    if isinstance(default, DTypePolicyMap):
+        default = default.default_policy
+    quantized = {
+        inner.path: _own_policy(inner)
+        for inner in layer._flatten_layers(include_self=False)
+        if inner.quantization_mode is not None
+    }
+    policy = DTypePolicyMap(default.name, quantized) if quantized else default
+    return keras.dtype_policies.serialize(policy)
+
+
+def float32_unless_quantized(policy):
+    """Return the type policy of a layer that computes in float32.
+
+    Logits are float32 under mixed precision, so that the softmax of a loss or
+    of a serving client sees full precision. A quantised head keeps its entry
+    in the map.
+    """
+    if isinstance(policy, DTypePolicyMap):
+        return DTypePolicyMap(
+            "float32", {path: policy[path] for path in policy}
+        )
+    return "float32"
+
+
+def _own_policy(layer):
+    policy = layer.dtype_policy
+    if isinstance(policy, DTypePolicyMap):
+        return policy[layer.path]
+    return policy

@@ -1,0 +1,97 @@
+"""MlpBlock: the two dense layers of a Transformer block."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.tables import pick
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MlpBlock(keras.layers.Layer):
+    """Apply Dense, GELU, Dense to each token.
+
+    Shapes:
+        tokens: (B, T, D). returns: the same.
+
+    Args:
+        mlp_dim: Size of the hidden layer.
+        dropout_rate: Dropout after either dense layer.
+        gelu: "tanh", the approximation that the official code computes, or
+            "exact" (erf), which timm and Hugging Face compute.
+
+    Example:
+        >>> tuple(MlpBlock(mlp_dim=48)(np.ones((2, 17, 24))).shape)
+        (2, 17, 24)
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 3.
+    """
+
+    def __init__(
+        self,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        gelu: str = "tanh",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self.gelu = gelu
+        self.supports_masking = True
+        self.hidden = keras.layers.Dense(
+            mlp_dim,
+            activation=pick(GELUS, gelu, "gelu"),
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name="hidden",
+        )
+        self.dropout = keras.layers.Dropout(
+            dropout_rate, dtype=self.dtype_policy, name="dropout"
+        )
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        self.out = keras.layers.Dense(
+            width,
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name="out",
+        )
+        self.hidden.build((None, width))
+        self.out.build((None, self.mlp_dim))
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
+        self.built = True
+
+    def call(self, tokens, training=None):
+        length, width = ops.shape(tokens)[1:]
+        # Rank-2 products: one fused MatMul + BiasAdd + GELU in TensorFlow.
+        x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M)
+        x = self.out(self.dropout(x, training=training))  # (B*T, D)
+        x = ops.reshape(x, (-1, length, width))  # (B, T, D)
+        return self.dropout(x, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "dropout_rate": self.dropout_rate,
+            "gelu": self.gelu,
+            "dtype": nested_dtype_policy(self),
+        }
+
+
+def gelu_tanh(x):
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    return ops.gelu(x, approximate=True)
+
+
+def gelu_exact(x):
+    """0.5 x (1 + erf(x / sqrt(2)))."""
+    return ops.gelu(x, approximate=False)
+
+
+GELUS = {"tanh": gelu_tanh, "exact": gelu_exact}

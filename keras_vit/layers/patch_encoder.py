@@ -1,0 +1,108 @@
+"""PatchEncoder: images to patch tokens."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.image_shape import ensure_image_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEncoder(keras.layers.Layer):
+    """Cut images into square patches and project each to a token.
+
+    The same numbers as a convolution of kernel and stride P without padding;
+    written as one matrix product over all patches, which runs faster and
+    refuses images that are not whole patches instead of dropping a border.
+
+    Shapes:
+        images: (B, H, W, C).
+        returns: (B, N, D) with N = (H / P) * (W / P), row by row.
+
+    Args:
+        patch_size: Side P of a square patch, in pixels. Must divide H and W.
+        width: Size D of a token.
+
+    Raises:
+        ValueError: If the image is not a whole number of patches.
+
+    Example:
+        >>> tokens = PatchEncoder(patch_size=8, width=24)(np.ones((2, 32, 16, 3)))
+        >>> tuple(tokens.shape)
+        (2, 8, 24)
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 1.
+    """
+
+    def __init__(self, patch_size: int, width: int, **kwargs):
+        super().__init__(**kwargs)
+        if patch_size < 1:
+            raise ValueError(
+                "`patch_size` must be a positive number of pixels. "
+                f"Received: patch_size={patch_size}"
+            )
+        self.patch_size = patch_size
+        self.width = width
+
+    def build(self, input_shape):
+        if len(input_shape) != 4 or input_shape[-1] is None:
+            raise ValueError(
+                "`images` must have the shape (B, H, W, C) with C known. "
+                f"Received: shape={tuple(input_shape)}"
+            )
+        self._grid_size(input_shape)
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(
+                self.patch_size,
+                self.patch_size,
+                input_shape[-1],
+                self.width,
+            ),
+            initializer="lecun_normal",
+        )
+        self.bias = self.add_weight(
+            name="bias", shape=(self.width,), initializer="zeros"
+        )
+        self.input_spec = keras.InputSpec(shape=(None, *input_shape[1:]))
+        self.built = True
+
+    def call(self, images):
+        images = ensure_image_shape(images, self.input_spec.shape)
+        batch, height, width, channels = ops.shape(images)
+        side, features = self.patch_size, self.patch_size**2 * channels
+        h, w = height // side, width // side
+        # With an open image size the batch must be said, so that a reshape
+        # fails for an image that is not whole patches.
+        batch = -1 if None not in self.input_spec.shape[1:] else batch
+        x = ops.reshape(images, (batch, h, side, w, side * channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)
+        x = ops.reshape(x, (-1, features))  # (B*N, P*P*C)
+        kernel = ops.reshape(self.kernel, (features, self.width))
+        x = ops.add(ops.matmul(x, kernel), self.bias)  # (B*N, D)
+        return ops.reshape(x, (-1, h * w, self.width))  # (B, N, D)
+
+    def compute_output_shape(self, input_shape):
+        h, w = self._grid_size(input_shape)
+        patches = None if h is None or w is None else h * w
+        return (input_shape[0], patches, self.width)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "patch_size": self.patch_size,
+            "width": self.width,
+        }
+
+    def _grid_size(self, input_shape):
+        height, width = input_shape[1:3]
+        for size in (height, width):
+            if size is not None and (size < 1 or size % self.patch_size):
+                raise ValueError(
+                    "`images` must be a whole number of patches in height and "
+                    f"width. Received: image {height}x{width} pixels, "
+                    f"patch_size={self.patch_size}"
+                )
+        return tuple(
+            None if size is None else size // self.patch_size
+            for size in (height, width)
+        )

@@ -1,0 +1,216 @@
+"""ResNetStem: the convolutions before the Transformer of a hybrid."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.layers.image_shape import ensure_image_shape
+
+ROOT_WIDTH = 64
+GROUPS = 32
+EPSILON = 1e-6
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ResNetStem(keras.layers.Layer):
+    """Make a feature map of an image, with a ResNet in the style of BiT.
+
+    A 7x7 convolution and a max-pooling, each of stride 2, then stages of
+    bottleneck units; every stage but the first halves the map. Convolutions
+    are weight-standardised and padded as TensorFlow's SAME, normalisation is
+    by groups.
+
+    Shapes:
+        images: (B, H, W, C).
+        returns: (B, h, w, C'): h = H / 4 without a stage, H / 2^(s + 1) with
+            s stages, rounded up; C' = 64 without a stage, 128 * 2^s with.
+
+    Args:
+        stages: Units of each stage: (3, 4, 9) for R50+B/16, () for the root
+            alone.
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, hybrid;
+        Kolesnikov et al. 2020, arXiv:1912.11370.
+    """
+
+    def __init__(self, stages: tuple[int, ...], **kwargs):
+        super().__init__(**kwargs)
+        self.stages = tuple(stages)
+        dtype = self.dtype_policy
+        self.root_conv = StandardizedConv2D(
+            ROOT_WIDTH, 7, strides=2, dtype=dtype, name="root_conv"
+        )
+        self.root_norm = group_norm("root_norm", dtype)
+        self.root_pool = keras.layers.MaxPooling2D(
+            3,
+            strides=2,
+            padding="same",
+            data_format="channels_last",
+            dtype=dtype,
+            name="root_pool",
+        )
+        self.units = [
+            BottleneckUnit(
+                ROOT_WIDTH * 2**stage,
+                stride=2 if stage > 0 and unit == 0 else 1,
+                dtype=dtype,
+                name=f"stage_{stage:02d}_unit_{unit:02d}",
+            )
+            for stage, num_units in enumerate(self.stages)
+            for unit in range(num_units)
+        ]
+
+    def build(self, input_shape):
+        self.root_conv.build(input_shape)
+        shape = self.root_conv.compute_output_shape(input_shape)
+        self.root_norm.build(shape)
+        shape = self.root_pool.compute_output_shape(shape)
+        for unit in self.units:
+            unit.build(shape)
+            shape = unit.compute_output_shape(shape)
+        self.input_spec = keras.InputSpec(shape=(None, *input_shape[1:]))
+        self.built = True
+
+    def call(self, images):
+        x = ensure_image_shape(images, self.input_spec.shape)
+        x = ops.relu(self.root_norm(self.root_conv(x)))
+        x = self.root_pool(x)
+        for unit in self.units:
+            x = unit(x)
+        return x
+
+    def compute_output_shape(self, input_shape):
+        shape = self.root_conv.compute_output_shape(input_shape)
+        shape = self.root_pool.compute_output_shape(shape)
+        for unit in self.units:
+            shape = unit.compute_output_shape(shape)
+        return shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "stages": list(self.stages),
+            "dtype": nested_dtype_policy(self),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BottleneckUnit(keras.layers.Layer):
+    """Add 1x1, 3x3 and 1x1 convolutions to their input; activate after.
+
+    The shortcut is projected where the shape changes. The scale of the last
+    normalisation starts at zero, so that a new unit passes its input on.
+
+    Shapes:
+        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
+
+    Args:
+        features: Channels of the inner convolutions.
+        stride: Of the 3x3 convolution and the projected shortcut.
+
+    Reference: He et al. 2016, arXiv:1512.03385, figure 5.
+    """
+
+    def __init__(self, features: int, stride: int = 1, **kwargs):
+        super().__init__(**kwargs)
+        self.features = features
+        self.stride = stride
+        dtype = self.dtype_policy
+        self.convs = [
+            StandardizedConv2D(features, 1, dtype=dtype, name="conv1"),
+            StandardizedConv2D(
+                features, 3, strides=stride, dtype=dtype, name="conv2"
+            ),
+            StandardizedConv2D(4 * features, 1, dtype=dtype, name="conv3"),
+        ]
+        self.norms = [
+            group_norm("norm1", dtype),
+            group_norm("norm2", dtype),
+            group_norm("norm3", dtype, gamma_initializer="zeros"),
+        ]
+        self.shortcut_conv = None
+        self.shortcut_norm = None
+
+    def build(self, input_shape):
+        if input_shape[-1] != 4 * self.features or self.stride != 1:
+            dtype = self.dtype_policy
+            self.shortcut_conv = StandardizedConv2D(
+                4 * self.features,
+                1,
+                strides=self.stride,
+                dtype=dtype,
+                name="shortcut_conv",
+            )
+            self.shortcut_norm = group_norm("shortcut_norm", dtype)
+            self.shortcut_conv.build(input_shape)
+            self.shortcut_norm.build(self.compute_output_shape(input_shape))
+        shape = input_shape
+        for conv, norm in zip(self.convs, self.norms):
+            conv.build(shape)
+            shape = conv.compute_output_shape(shape)
+            norm.build(shape)
+        self.built = True
+
+    def call(self, x):
+        shortcut = x
+        if self.shortcut_conv is not None:
+            shortcut = self.shortcut_norm(self.shortcut_conv(x))
+        for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
+            x = ops.relu(norm(conv(x)))
+        x = self.norms[-1](self.convs[-1](x))
+        return ops.relu(x + shortcut)
+
+    def compute_output_shape(self, input_shape):
+        for conv in self.convs:
+            input_shape = conv.compute_output_shape(input_shape)
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "features": self.features,
+            "stride": self.stride,
+            "dtype": nested_dtype_policy(self),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StandardizedConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel has mean 0 and deviation 1 per output.
+
+    The kernel is stored as trained and standardised in each call: minus its
+    mean, divided by its deviation + 1e-5. No bias, SAME padding.
+
+    Reference: Qiao et al. 2019, arXiv:1903.10520; the epsilon is added to the
+        deviation, as in the official code.
+    """
+
+    def __init__(self, filters, kernel_size, strides=1, **kwargs):
+        fixed = {
+            "padding": "same",
+            "use_bias": False,
+            "kernel_initializer": "lecun_normal",
+            "data_format": "channels_last",
+        }
+        super().__init__(
+            filters, kernel_size, strides=strides, **{**kwargs, **fixed}
+        )
+
+    def convolution_op(self, inputs, kernel):
+        weights = ops.cast(kernel, "float32")
+        mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
+        weights = weights - mean
+        variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
+        weights = weights / (ops.sqrt(variance) + 1e-5)
+        return super().convolution_op(inputs, ops.cast(weights, kernel.dtype))
+
+
+def group_norm(name: str, dtype, gamma_initializer="ones"):
+    """Return the group normalisation of the stem: 32 groups, epsilon 1e-6."""
+    return keras.layers.GroupNormalization(
+        groups=GROUPS,
+        epsilon=EPSILON,
+        gamma_initializer=gamma_initializer,
+        dtype=dtype,
+        name=name,
+    )

@@ -1,0 +1,236 @@
+"""The builders: ViT_B16() and its family, with the keras.applications face."""
+
+import dataclasses
+import os
+
+import keras
+
+from keras_vit.models.variants import VARIANTS, ViTConfig
+from keras_vit.models.vision_transformer import VisionTransformer, connect
+from keras_vit.tables import pick
+
+DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
+
+    The arguments are those of `keras.applications`, and the defaults too,
+    but for `weights`. Inputs are floats in [-1, 1] (`preprocess_input`),
+    channels last.
+
+    Args:
+        include_top: Whether to end in the classifier.
+        weights: None for new weights, or the path of a `.weights.h5` or
+            `.keras` file that this package saved.
+        input_tensor: A symbolic tensor to build the model on.
+        input_shape: (height, width, channels) in pixels, any whole number of
+            patches; default ({height}, {width}, {channels}). (None, None, C)
+            accepts any size in the call and resizes the position table.
+        pooling: What follows the last layer norm: "token" (class token),
+            "avg" or "max" (over the patches), "map" (attention pooling),
+            "none" (all tokens, the class token first). Default with the
+            classifier: {pooling!r}; without it: "none".
+        classes: Number of classes of the classifier.
+        classifier_activation: Of the classifier; None gives logits.
+        name: Name of the model.
+        dtype: Type policy of the layers, such as "mixed_bfloat16".
+        **choices: Any other field of `ViTConfig`, such as `dropout_rate`,
+            `representation_size`, `position_embedding` or `gelu`.
+
+    Returns:
+        A VisionTransformer; a plain functional keras.Model if `input_tensor`
+        is given.
+
+    Raises:
+        ValueError: If an argument is not one of the above.
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929.
+    """
+
+
+def builder(function_name: str, variant: str):
+    """Return the builder of a row of VARIANTS.
+
+    Args:
+        function_name: What the builder is called.
+        variant: A key of VARIANTS.
+    """
+    default = VARIANTS[variant].config
+
+    def build(
+        include_top: bool = True,
+        weights: str | os.PathLike | None = None,
+        input_tensor=None,
+        input_shape: tuple | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | None = "softmax",
+        name: str = function_name.lower(),
+        dtype=None,
+        **choices,
+    ) -> keras.Model:
+        weights = check_weights(weights)
+        config = dataclasses.replace(
+            default,
+            **image_choices(default, input_tensor, input_shape),
+            pooling=pooling or (default.pooling if include_top else "none"),
+            num_classes=classes if include_top else 0,
+            classifier_activation=classifier_activation,
+            **check_choices(choices),
+        )
+        keras.activations.get(classifier_activation)
+        if input_tensor is None:
+            model = VisionTransformer(config, dtype=dtype, name=name)
+        else:
+            outputs = connect(
+                config, input_tensor, keras.dtype_policies.get(dtype)
+            )
+            inputs = keras.utils.get_source_inputs(input_tensor)
+            model = keras.Model(inputs, outputs, name=name)
+        if weights is not None:
+            load_own_weights(model, weights)
+        return model
+
+    build.__name__ = build.__qualname__ = function_name
+    build.__doc__ = DOCSTRING.format(
+        variant=variant,
+        num_parameters=VARIANTS[variant].num_parameters,
+        height=default.image_size[0],
+        width=default.image_size[1],
+        channels=default.channels,
+        pooling=default.pooling,
+    )
+    return build
+
+
+def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
+    """Return the fields of ViTConfig that the input arguments decide.
+
+    Args:
+        default: The configuration of the variant.
+        input_tensor: A symbolic tensor, or None.
+        input_shape: (height, width, channels), or None.
+
+    Raises:
+        ValueError: If they are no image or contradict each other.
+    """
+    if input_tensor is not None:
+        if not isinstance(input_tensor, keras.KerasTensor):
+            raise ValueError(
+                "`input_tensor` must be a symbolic tensor, such as the output "
+                f"of a Keras layer. Received: {type(input_tensor).__name__}"
+            )
+        shape = tuple(input_tensor.shape[1:])
+        if input_shape is not None and tuple(input_shape) != shape:
+            raise ValueError(
+                "`input_shape` must be that of `input_tensor`. Received: "
+                f"input_shape={tuple(input_shape)}, input_tensor of {shape}"
+            )
+        input_shape = shape
+    if input_shape is None:
+        return {}
+    shape = tuple(input_shape)
+    if (
+        len(shape) != 3
+        or shape[2] is None
+        or (shape[0] is None) != (shape[1] is None)
+    ):
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), both sizes in "
+            "pixels or both None, channels last. "
+            f"Received: input_shape={input_shape}"
+        )
+    if shape[0] is None:
+        return {"use_dynamic_image_size": True, "channels": shape[2]}
+    return {"image_size": shape[:2], "channels": shape[2]}
+
+
+def check_choices(choices: dict) -> dict:
+    """Return `choices`, or raise a ValueError for what is no field.
+
+    The fields that an argument of the builder decides are not accepted
+    either; the error says which argument that is.
+    """
+    renamed = {
+        "image_size": "input_shape",
+        "channels": "input_shape",
+        "use_dynamic_image_size": "input_shape",
+        "num_classes": "classes",
+    }
+    fields = {f.name for f in dataclasses.fields(ViTConfig)} - set(renamed)
+    for name in choices:
+        if name in renamed:
+            raise ValueError(
+                f"Use `{renamed[name]}` in place of `{name}`. "
+                f"Received: {name}={choices[name]!r}"
+            )
+        pick(dict.fromkeys(fields), name, "keyword argument")
+    return choices
+
+
+def check_weights(weights):
+    """Return `weights`, or raise a ValueError if there is no such file."""
+    if weights is None:
+        return None
+    path = os.fspath(weights)
+    if not path.endswith((".weights.h5", ".keras")) or not os.path.isfile(path):
+        raise ValueError(
+            "`weights` must be None or the path of an existing `.weights.h5` "
+            f"or `.keras` file. Received: weights={path!r}"
+        )
+    return path
+
+
+def load_own_weights(model: keras.Model, path: str):
+    """Load into `model` the weights that a model of this package saved.
+
+    From a `.keras` file the weights are taken by their names. Those that
+    `model` has no use for, such as a classifier's, are left.
+
+    Args:
+        model: Takes the weights.
+        path: A `.weights.h5` or a `.keras` file.
+
+    Raises:
+        ValueError: If a weight is missing or of another shape. `model` is
+            then as it was.
+    """
+    if path.endswith(".weights.h5"):
+        model.load_weights(path)
+        return
+    source = keras.saving.load_model(path, compile=False)
+    found = {weight.path: weight for weight in source.weights}
+    for weight in model.weights:
+        if weight.path not in found:
+            raise ValueError(f"`weights`: {path} has no {weight.path}.")
+        if found[weight.path].shape != weight.shape:
+            raise ValueError(
+                f"`weights`: {weight.path} has the shape "
+                f"{tuple(found[weight.path].shape)} in {path} and "
+                f"{tuple(weight.shape)} in this model. For another image "
+                "size, load the file and call `with_image_size`."
+            )
+    for weight in model.weights:
+        weight.assign(found[weight.path])
+
+
+BUILDERS = {
+    function_name: builder(function_name, variant)
+    for function_name, variant in {
+        "ViT_Ti16": "Ti/16",
+        "ViT_S16": "S/16",
+        "ViT_S32": "S/32",
+        "ViT_B8": "B/8",
+        "ViT_B16": "B/16",
+        "ViT_B32": "B/32",
+        "ViT_L16": "L/16",
+        "ViT_L32": "L/32",
+        "ViT_H14": "H/14",
+        "ViT_M16": "M/16",
+        "ViT_So400m14": "So400m/14",
+        "ViT_g14": "g/14",
+        "ViT_G14": "G/14",
+        "R_ViT_Ti16": "R+Ti/16",
+        "R26_ViT_S32": "R26+S/32",
+        "R26_ViT_B32": "R26+B/32",
+        "R50_ViT_B16": "R50+B/16",
+        "R50_ViT_L32": "R50+L/32",
+    }.items()
+}

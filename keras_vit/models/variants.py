@@ -1,0 +1,219 @@
+"""ViTConfig, every choice a model is made of, and the published VARIANTS."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.tables import pick
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """Every choice a VisionTransformer is made of.
+
+    Args:
+        width: Size D of a token.
+        depth: Number of Transformer blocks.
+        mlp_dim: Hidden size of the MLP of a block.
+        num_heads: Number of attention heads. Must divide `width`.
+        patch_size: Side of a square patch, in pixels of the image or, behind
+            a stem, in cells of its feature map.
+        image_size: (height, width) in pixels; one number means a square.
+        use_dynamic_image_size: Accept images of any size. `image_size` is
+            then the size that the position table is kept for; it is resized
+            in the call.
+        channels: Channels of the image.
+        stem_stages: Units of each stage of the ResNet stem of a hybrid; None
+            for no stem, () for its root alone.
+        use_class_token: Prepend the class token.
+        position_embedding: A key of POSITION_EMBEDDINGS.
+        pooling: A key of POOLINGS; "none" gives one answer for every token.
+        representation_size: Size of a tanh layer before the head, or None.
+        num_classes: Outputs of the head; 0 for a model without a head.
+        classifier_activation: Of the head; None for logits.
+        head_bias: Initial value of the bias of the head. The sigmoid recipes
+            start at -10, so that the first loss is small.
+        dropout_rate: After the positions, the attention and both MLP layers.
+        attention_dropout_rate: Of the attention probabilities.
+        stochastic_depth_rate: Of the last block; growing linearly from 0.
+        gelu: "tanh" as in the official code, or "exact" as in timm and
+            Hugging Face.
+        layer_norm_epsilon: Added to the variance of every layer norm.
+
+    Raises:
+        ValueError: If the choices do not fit each other.
+
+    Example:
+        >>> VARIANTS["B/16"].config.grid_size
+        (14, 14)
+    """
+
+    width: int
+    depth: int
+    mlp_dim: int
+    num_heads: int
+    patch_size: int
+    image_size: tuple[int, int] | int = 224
+    use_dynamic_image_size: bool = False
+    channels: int = 3
+    stem_stages: tuple[int, ...] | None = None
+    use_class_token: bool = True
+    position_embedding: str = "learned"
+    pooling: str = "token"
+    representation_size: int | None = None
+    num_classes: int = 1000
+    classifier_activation: str | None = None
+    head_bias: float = 0.0
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    gelu: str = "tanh"
+    layer_norm_epsilon: float = 1e-6
+
+    def __post_init__(self):
+        size = self.image_size
+        size = (size, size) if isinstance(size, int) else tuple(size)
+        object.__setattr__(self, "image_size", size)
+        if self.stem_stages is not None:
+            object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
+        self._check_numbers()
+        self._check_sizes()
+        pick(GELUS, self.gelu, "gelu")
+        pick(POSITION_EMBEDDINGS, self.position_embedding, "position_embedding")
+        pick(POOLINGS, self.pooling, "pooling")
+        if self.pooling == "token" and not self.use_class_token:
+            raise ValueError(
+                "`pooling='token'` needs the class token. "
+                "Received: use_class_token=False"
+            )
+
+    @property
+    def feature_size(self) -> tuple[int, int]:
+        """Height and width of what the patches are cut from."""
+        if self.stem_stages is None:
+            return self.image_size
+        # The root halves twice, each stage but the first once more; SAME
+        # padding rounds up.
+        halvings = 2 + max(len(self.stem_stages) - 1, 0)
+        return tuple(math.ceil(s / 2**halvings) for s in self.image_size)
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Rows and columns of the grid of patches."""
+        return tuple(size // self.patch_size for size in self.feature_size)
+
+    def _check_numbers(self):
+        for name in ("width", "depth", "mlp_dim", "num_heads", "patch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be positive. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+        for name in (
+            "dropout_rate",
+            "attention_dropout_rate",
+            "stochastic_depth_rate",
+        ):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1). "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+        if self.num_classes < 0:
+            raise ValueError(
+                "`num_classes` must be 0 (no head) or more. "
+                f"Received: num_classes={self.num_classes}"
+            )
+        if self.width % self.num_heads:
+            raise ValueError(
+                "`num_heads` must divide `width`. Received: "
+                f"num_heads={self.num_heads}, width={self.width}"
+            )
+
+    def _check_sizes(self):
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise ValueError(
+                "`image_size` must be one number or (height, width). "
+                f"Received: image_size={self.image_size}"
+            )
+        if any(size % self.patch_size for size in self.feature_size):
+            what = "image" if self.stem_stages is None else "feature map"
+            raise ValueError(
+                f"`patch_size` must divide the {what}, "
+                f"{self.feature_size[0]}x{self.feature_size[1]}. Received: "
+                f"patch_size={self.patch_size}, image_size={self.image_size}"
+            )
+
+
+class Variant(NamedTuple):
+    """A published model: its configuration and its number of parameters."""
+
+    config: ViTConfig
+    num_parameters: int
+
+
+def _sizes(width, depth, mlp_dim, num_heads):
+    return {
+        "width": width,
+        "depth": depth,
+        "mlp_dim": mlp_dim,
+        "num_heads": num_heads,
+    }
+
+
+TI = _sizes(192, 12, 768, 3)
+S = _sizes(384, 12, 1536, 6)
+B = _sizes(768, 12, 3072, 12)
+L = _sizes(1024, 24, 4096, 16)
+H = _sizes(1280, 32, 5120, 16)
+GAP = {"use_class_token": False, "pooling": "avg"}
+
+
+def _variant(num_parameters, sizes, patch_size, **choices):
+    config = ViTConfig(patch_size=patch_size, **sizes, **choices)
+    return Variant(config, num_parameters)
+
+
+# Parameters are counted at the image size of the row, 224 unless it says
+# otherwise, with 1000 classes. Sizes, dropout and counts up to the "-gap" rows
+# are those of google-research/vision_transformer; the rows below them are the
+# sizes of google-research/big_vision, which pools by averaging.
+VARIANTS = {
+    "Ti/16": _variant(5_717_416, TI, 16),
+    "S/16": _variant(22_050_664, S, 16),
+    "S/32": _variant(22_878_952, S, 32),
+    "B/8": _variant(86_576_872, B, 8),
+    "B/16": _variant(86_567_656, B, 16),
+    "B/32": _variant(88_224_232, B, 32),
+    "L/16": _variant(304_326_632, L, 16, dropout_rate=0.1),
+    "L/32": _variant(306_535_400, L, 32),
+    "H/14": _variant(632_045_800, H, 14, dropout_rate=0.1),
+    "R+Ti/16": _variant(6_337_704, TI, 8, stem_stages=()),
+    "R26+S/32": _variant(36_431_912, S, 1, stem_stages=(2, 2, 2, 2)),
+    "R26+B/32": _variant(101_383_976, B, 1, stem_stages=(2, 2, 2, 2)),
+    "R50+B/16": _variant(
+        98_659_112, B, 1, stem_stages=(3, 4, 9), dropout_rate=0.1
+    ),
+    "R50+L/32": _variant(
+        328_994_856, L, 1, stem_stages=(3, 4, 6, 3), dropout_rate=0.1
+    ),
+    "S/16-gap": _variant(22_049_896, S, 16, **GAP),
+    "S/32-gap": _variant(22_878_184, S, 32, **GAP),
+    "B/16-gap": _variant(86_566_120, B, 16, **GAP),
+    "B/32-gap": _variant(88_222_696, B, 32, **GAP),
+    "mu/16": _variant(76_648, _sizes(32, 1, 128, 2), 16, **GAP),
+    "M/16": _variant(38_836_712, _sizes(512, 12, 2048, 8), 16, **GAP),
+    "So400m/14": _variant(413_595_352, _sizes(1152, 27, 4304, 16), 14, **GAP),
+    "g/14": _variant(1_012_608_616, _sizes(1408, 40, 6144, 16), 14, **GAP),
+    "g-opt/16": _variant(1_136_283_112, _sizes(1536, 40, 6144, 16), 16, **GAP),
+    "G/14": _variant(1_844_437_352, _sizes(1664, 48, 8192, 16), 14, **GAP),
+    "G-opt/16": _variant(1_665_023_464, _sizes(1536, 48, 8192, 16), 16, **GAP),
+    "e/14": _variant(3_807_210_728, _sizes(1792, 56, 15360, 16), 14, **GAP),
+    # Ours, for images of 8x8 pixels such as scikit-learn's digits.
+    "Pico/2": _variant(
+        366_504, _sizes(64, 6, 256, 4), 2, image_size=8, channels=1
+    ),
+}

@@ -1,0 +1,221 @@
+"""VisionTransformer: the model, a functional graph of named layers."""
+
+import dataclasses
+
+import keras
+
+from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.dtypes import (
+    float32_unless_quantized,
+    nested_dtype_policy,
+)
+from keras_vit.layers.patch_encoder import PatchEncoder
+from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.position_embedding import (
+    PositionEmbedding,
+    make_position_embedding,
+)
+from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.models.variants import ViTConfig
+from keras_vit.tables import pick
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class VisionTransformer(keras.Model):
+    """A Vision Transformer: patches, positions, Transformer blocks, head.
+
+    Every step is a layer with a name (`patch_encoder`, `block_00`, ...,
+    `encoder_norm`, `predictions`), so that `keras.Model(model.input,
+    model.get_layer("block_03").output)` gives any intermediate result.
+
+    Shapes:
+        images: (B, H, W, C), floats in [-1, 1]; see `preprocess_input`.
+        returns: (B, num_classes); without a head (B, D); without pooling
+            (B, T, ...).
+
+    Args:
+        config: What the model is made of.
+        dtype: Type policy of the layers, None for Keras' global one. The head
+            answers in float32 under mixed precision.
+        name: Name of the model.
+
+    Example:
+        >>> config = ViTConfig(
+        ...     width=24, depth=2, mlp_dim=48, num_heads=3, patch_size=8,
+        ...     image_size=32, num_classes=7,
+        ... )
+        >>> model = VisionTransformer(config)
+        >>> tuple(model(np.ones((2, 32, 32, 3))).shape)
+        (2, 7)
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929.
+    """
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        dtype=None,
+        name: str = "vision_transformer",
+        trainable: bool = True,
+    ):
+        policy = keras.dtype_policies.get(dtype)
+        size = config.image_size
+        size = (None, None) if config.use_dynamic_image_size else size
+        images = keras.Input((*size, config.channels), name="images")
+        super().__init__(
+            inputs=images,
+            outputs=connect(config, images, policy),
+            name=name,
+            trainable=trainable,
+        )
+        self.dtype_policy = policy
+        self.config = config
+
+    def with_image_size(self, image_size: tuple[int, int] | int):
+        """Return this model for images of another size.
+
+        The weights are copied; the position table is resized by the official
+        rule, see `keras_vit.layers.resize_position_grid`.
+
+        Args:
+            image_size: (height, width) in pixels; one number means a square.
+
+        Returns:
+            A new VisionTransformer. This one stays as it is.
+
+        Raises:
+            ValueError: If the image is not a whole number of patches.
+        """
+        config = dataclasses.replace(
+            self.config, image_size=image_size, use_dynamic_image_size=False
+        )
+        resized = type(self).from_config(
+            {**self.get_config(), "config": dataclasses.asdict(config)}
+        )
+        for layer in resized.layers:
+            source = self.get_layer(layer.name)
+            layer.trainable = source.trainable
+            if isinstance(layer, PositionEmbedding):
+                layer.resize_from(source)
+            else:
+                layer.set_weights(source.get_weights())
+        return resized
+
+    def get_config(self):
+        return {
+            "config": dataclasses.asdict(self.config),
+            "dtype": nested_dtype_policy(self),
+            "name": self.name,
+            "trainable": self.trainable,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**{**config, "config": ViTConfig(**config["config"])})
+
+
+def connect(config: ViTConfig, images, dtype=None):
+    """Return the output of the model of `config` on `images`.
+
+    The layers are new; each is named.
+
+    Shapes:
+        images: a symbolic tensor (B, H, W, C).
+
+    Args:
+        config: What the model is made of.
+        images: What the first layer reads.
+        dtype: Type policy of the layers.
+    """
+    features = images
+    if config.stem_stages is not None:
+        stem = ResNetStem(config.stem_stages, dtype=dtype, name="stem")
+        features = stem(images)  # (B, H', W', C')
+    x = PatchEncoder(
+        config.patch_size, config.width, dtype=dtype, name="patch_encoder"
+    )(features)  # (B, N, D)
+    if config.use_class_token:
+        x = ClassToken(dtype=dtype, name="class_token")(x)  # (B, T, D)
+    x = add_positions(config, x, features, dtype)
+    if config.dropout_rate:
+        x = keras.layers.Dropout(
+            config.dropout_rate, dtype=dtype, name="dropout"
+        )(x)
+    for index in range(config.depth):
+        x = transformer_block(config, index, dtype)(x)
+    x = keras.layers.LayerNormalization(
+        epsilon=config.layer_norm_epsilon, dtype=dtype, name="encoder_norm"
+    )(x)
+    pool = pooling(config, dtype)
+    x = pool(x) if pool else x  # (B, D)
+    if config.representation_size:
+        x = keras.layers.Dense(
+            config.representation_size,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            dtype=dtype,
+            name="pre_logits",
+        )(x)  # (B, R)
+    return head(config, dtype)(x) if config.num_classes else x
+
+
+def add_positions(config, tokens, features, dtype):
+    """Return `tokens` with the position embedding of `config` added."""
+    layer = make_position_embedding(
+        config.position_embedding,
+        grid_size=config.grid_size,
+        num_prefix_tokens=int(config.use_class_token),
+        patch_size=config.patch_size,
+        dtype=dtype,
+        name="position_embedding",
+    )
+    if layer is None:
+        return tokens
+    if config.use_dynamic_image_size:
+        return layer(tokens, features)
+    return layer(tokens)
+
+
+def transformer_block(config, index, dtype):
+    """Return block number `index`; later ones are dropped more often."""
+    depth_rate = config.stochastic_depth_rate * index
+    return TransformerBlock(
+        config.num_heads,
+        config.mlp_dim,
+        dropout_rate=config.dropout_rate,
+        attention_dropout_rate=config.attention_dropout_rate,
+        stochastic_depth_rate=depth_rate / max(config.depth - 1, 1),
+        gelu=config.gelu,
+        layer_norm_epsilon=config.layer_norm_epsilon,
+        dtype=dtype,
+        name=f"block_{index:02d}",
+    )
+
+
+def pooling(config, dtype):
+    """Return the pooling layer, or None for one answer a token."""
+    layer_class = pick(POOLINGS, config.pooling, "pooling")
+    choices = {
+        "avg": {"num_prefix_tokens": int(config.use_class_token)},
+        "max": {"num_prefix_tokens": int(config.use_class_token)},
+        "map": {
+            "num_heads": config.num_heads,
+            "mlp_dim": config.mlp_dim,
+            "gelu": config.gelu,
+            "layer_norm_epsilon": config.layer_norm_epsilon,
+        },
+    }.get(config.pooling, {})
+    return layer_class and layer_class(**choices, dtype=dtype, name="pooling")
+
+
+def head(config, dtype):
+    """Return the classifier; its kernel starts at zero, as the official."""
+    return keras.layers.Dense(
+        config.num_classes,
+        activation=config.classifier_activation,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(config.head_bias),
+        dtype=float32_unless_quantized(dtype),
+        name="predictions",
+    )

@@ -1,0 +1,31 @@
+"""The one way a name is looked up in a table."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def pick(table: Mapping[str, T], name: str, argument: str) -> T:
+    """Return the row of `table` called `name`.
+
+    Args:
+        table: Names and what they stand for.
+        name: The name to look up.
+        argument: What the caller knows the name as; the error shows it.
+
+    Raises:
+        ValueError: If the table has no such row. Lists the rows it has.
+
+    Example:
+        >>> pick({"tanh": 1, "exact": 2}, "exact", "gelu")
+        2
+    """
+    try:
+        return table[name]
+    except (KeyError, TypeError):
+        known = ", ".join(repr(key) for key in table)
+        raise ValueError(
+            f"`{argument}` must be one of {known}. "
+            f"Received: {argument}={name!r}"
+        ) from None

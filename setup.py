@@ -1,0 +1,54 @@
+"""Build script: all metadata of the package is here."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (ROOT / "keras_vit/version.py").read_text()
+).group(1)
+
+TRAIN = [
+    "ai-edge-litert>=2.1",
+    "matplotlib>=3.8",
+    "Pillow>=10",
+    "scikit-learn>=1.4",
+    "tensorflow>=2.20",
+    "tensorflow-datasets>=4.9.9",
+]
+PLOTS = ["matplotlib>=3.8"]
+WEIGHTS = ["safetensors>=0.4"]
+ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.16"]
+DEV = [
+    *TRAIN,
+    "jax>=0.4.36",
+    "pytest>=8",
+    "ruff>=0.9",
+    "scipy>=1.11",
+]
+
+setup(
+    name="keras-vit",
+    version=VERSION,
+    description="The Vision Transformer for Keras 3",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["keras_vit*", "trainers*"]),
+    package_data={"keras_vit": ["data/*"]},
+    install_requires=["absl-py>=2", "keras>=3.13", "numpy>=1.26"],
+    extras_require={
+        "train": TRAIN,
+        "weights": WEIGHTS,
+        "plots": PLOTS,
+        "onnx": ONNX,
+        "dev": DEV,
+    },
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+    ],
+)
