@@ -1,7 +1,7 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
 from keras_vit import layers, models
-from keras_vit.models import BUILDERS, VARIANTS, ViTConfig, VisionTransformer
+from keras_vit.models import BUILDERS, VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.preprocessing import decode_predictions, preprocess_input
 from keras_vit.version import __version__
 

@@ -113,7 +113,9 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
         returns: (B, S, D), and the probabilities (B, K, S, T).
 
     Args:
-        query, key, value: The projected tokens.
+        query: The projected tokens that ask.
+        key: The projected tokens that are asked.
+        value: The projected tokens that answer.
         num_heads: Number K of heads.
         mask: See above; None attends everywhere.
         dropout: Applied to the probabilities before they weigh the values.

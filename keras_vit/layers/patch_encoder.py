@@ -26,8 +26,8 @@ class PatchEncoder(keras.layers.Layer):
         ValueError: If the image is not a whole number of patches.
 
     Example:
-        >>> tokens = PatchEncoder(patch_size=8, width=24)(np.ones((2, 32, 16, 3)))
-        >>> tuple(tokens.shape)
+        >>> encoder = PatchEncoder(patch_size=8, width=24)
+        >>> tuple(encoder(np.ones((2, 32, 16, 3))).shape)
         (2, 8, 24)
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 1.

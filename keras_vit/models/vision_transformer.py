@@ -87,20 +87,60 @@ class VisionTransformer(keras.Model):
         Raises:
             ValueError: If the image is not a whole number of patches.
         """
-        config = dataclasses.replace(
-            self.config, image_size=image_size, use_dynamic_image_size=False
+        return self._rebuilt(
+            image_size=image_size, use_dynamic_image_size=False
         )
-        resized = type(self).from_config(
-            {**self.get_config(), "config": dataclasses.asdict(config)}
-        )
-        for layer in resized.layers:
+
+    def with_num_classes(self, num_classes: int):
+        """Return this model with a new head for `num_classes` classes.
+
+        Everything below the head is copied; the head starts at zero.
+
+        Args:
+            num_classes: Outputs of the new head; 0 for none.
+
+        Returns:
+            A new VisionTransformer. This one stays as it is.
+        """
+        return self._rebuilt(["predictions"], num_classes=num_classes)
+
+    def with_dtype(self, dtype):
+        """Return this model computing in another type, with equal weights.
+
+        Args:
+            dtype: Type policy of the layers, such as "float32".
+
+        Returns:
+            A new VisionTransformer. This one stays as it is.
+
+        Raises:
+            ValueError: If this model is quantised.
+        """
+        if any(layer.quantization_mode for layer in self._flatten_layers()):
+            raise ValueError(
+                "A quantised model has no float weights to convert; use the "
+                f"model it was quantised from. Received: model={self.name!r}"
+            )
+        return self._rebuilt(dtype=dtype)
+
+    def _rebuilt(self, new_layers=(), dtype=None, **changes):
+        config = dataclasses.replace(self.config, **changes)
+        arguments = {
+            **self.get_config(),
+            "config": dataclasses.asdict(config),
+            **({"dtype": dtype} if dtype else {}),
+        }
+        rebuilt = type(self).from_config(arguments)
+        for layer in rebuilt.layers:
+            if layer.name in new_layers:
+                continue
             source = self.get_layer(layer.name)
             layer.trainable = source.trainable
             if isinstance(layer, PositionEmbedding):
                 layer.resize_from(source)
             else:
                 layer.set_weights(source.get_weights())
-        return resized
+        return rebuilt
 
     def get_config(self):
         return {

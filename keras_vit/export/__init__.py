@@ -1,0 +1,12 @@
+"""Export of a trained model, checked against the model it came from."""
+
+from keras_vit.export.agreement import Agreement
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+
+EXPORTERS = {
+    "saved_model": export_saved_model,
+    "tflite": export_tflite,
+}
+
+__all__ = ["EXPORTERS", "Agreement", "export_saved_model", "export_tflite"]

@@ -1,0 +1,85 @@
+"""Export as a TFLite file, for phones and other small machines."""
+
+import os
+import tempfile
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import Agreement, check_exportable, compare
+from keras_vit.export.saved_model import expected_answers, write_signature
+
+
+def export_tflite(
+    model: keras.Model,
+    path: str,
+    images: np.ndarray,
+    tolerance: float = 1e-4,
+) -> Agreement:
+    """Write `model` as a float32 TFLite file for one image at a time.
+
+    Built-in operations only, so that any TFLite runtime can load it. A model
+    of mixed precision is converted in float32. The file appears at once,
+    after its answers, as LiteRT computes them, were compared with those of
+    `model`.
+
+    Args:
+        model: A model of fixed image size.
+        path: The file to write; must not exist and end in `.tflite`.
+        images: Images to compare the answers on, (B, H, W, C).
+        tolerance: Largest difference allowed.
+
+    Returns:
+        How the export compares with `model`.
+
+    Raises:
+        ValueError: If the model cannot be exported or `path` is no new file.
+        RuntimeError: If the answers differ; nothing is written then.
+    """
+    check_exportable(model, path)
+    if not path.endswith(".tflite"):
+        raise ValueError(
+            f"`path` must end in `.tflite`. Received: path={path!r}"
+        )
+    if model.dtype_policy.compute_dtype != "float32":
+        model = model.with_dtype("float32")
+    content = convert(model)
+    agreement = compare(
+        path,
+        expected_answers(model, images),
+        run(content, images),
+        tolerance,
+        len(content),
+    )
+    parent = os.path.dirname(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    draft = os.path.join(parent, f".draft-{os.path.basename(path)}")
+    with open(draft, "wb") as file:
+        file.write(content)
+    os.replace(draft, path)
+    return agreement
+
+
+def convert(model: keras.Model) -> bytes:
+    """Return `model` as the content of a TFLite file, batch size 1."""
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_signature(model, folder, batch_size=1)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        # Never the TensorFlow operations that few runtimes have.
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        return converter.convert()
+
+
+def run(content: bytes, images: np.ndarray) -> np.ndarray:
+    """Return what a TFLite model answers to `images`, one at a time."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    serve = interpreter.get_signature_runner("serving_default")
+    answers = [
+        next(iter(serve(images=image[None].astype("float32")).values()))
+        for image in np.asarray(images)
+    ]
+    return np.concatenate(answers)
