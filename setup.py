@@ -12,9 +12,11 @@ VERSION = re.search(
 
 TRAIN = [
     "ai-edge-litert>=2.1",
+    "importlib_resources",  # tensorflow-datasets imports it undeclared
     "matplotlib>=3.8",
     "Pillow>=10",
     "scikit-learn>=1.4",
+    "tensorboard>=2.20",
     "tensorflow>=2.20",
     "tensorflow-datasets>=4.9.9",
 ]

@@ -74,7 +74,7 @@ def arrays_of(layer, weights, case):
             weights[_stem_key(w.path)].reshape(w.shape) for w in layer.weights
         ]
     if name == "pooling":
-        return _map_head(weights)
+        return _map_head(layer, weights)
     if name.startswith("block_"):
         return _block(weights, int(name[6:]), case)
     prefix = {
@@ -153,21 +153,30 @@ def _mlp(block, prefix):
     ]
 
 
-def _map_head(weights):
+def _map_head(layer, weights):
     head = {
         key.removeprefix("MAPHead_0/"): value
         for key, value in weights.items()
         if key.startswith("MAPHead_0/")
     }
-    kernel, bias, *out = _attention(head, "MultiHeadDotProductAttention_0/")
+    kernel, bias, out_kernel, out_bias = _attention(
+        head, "MultiHeadDotProductAttention_0/"
+    )
     width = len(kernel)
-    norm = [head["LayerNorm_0/scale"], head["LayerNorm_0/bias"]]
-    named = {
-        "probe": [head["probe"][0]],
-        "norm": norm,
-        "mlp": _mlp(head, "MlpBlock_0/"),
-        "query": [kernel[:, :width], bias[:width]],
-        "key_value": [kernel[:, width:], bias[width:]],
-        "out": out,
+    hidden_kernel, hidden_bias, *mlp_out = _mlp(head, "MlpBlock_0/")
+    by_name = {
+        "probe": head["probe"][0],
+        "query/kernel": kernel[:, :width],
+        "query/bias": bias[:width],
+        "key_value/kernel": kernel[:, width:],
+        "key_value/bias": bias[width:],
+        "out/kernel": out_kernel,
+        "out/bias": out_bias,
+        "norm/gamma": head["LayerNorm_0/scale"],
+        "norm/beta": head["LayerNorm_0/bias"],
+        "mlp/hidden/kernel": hidden_kernel,
+        "mlp/hidden/bias": hidden_bias,
+        "mlp/out/kernel": mlp_out[0],
+        "mlp/out/bias": mlp_out[1],
     }
-    return named
+    return [by_name[w.path.removeprefix("pooling/")] for w in layer.weights]

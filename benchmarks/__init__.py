@@ -1,0 +1,1 @@
+"""Speed of keras_vit beside other implementations; see README.md."""

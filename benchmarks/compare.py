@@ -1,0 +1,295 @@
+"""Measure keras_vit beside keras-hub and timm: python -m benchmarks.compare."""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import os
+import pathlib
+import statistics
+import sys
+
+from benchmarks import report
+from benchmarks.flops import MATRIX_SHAPE, matrix_flops, step_flops
+from benchmarks.serve import Worker
+from keras_vit import VARIANTS, ViTConfig, __version__
+from keras_vit.tables import pick
+
+MATRIX_ROUNDS = 20
+KERAS_WORKER = "benchmarks.worker_keras"
+TIMM_WORKER = "benchmarks.worker_timm"
+RIVALS = {"keras-hub": KERAS_WORKER, "timm": TIMM_WORKER}
+PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
+TASKS = ("forward", "train")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the comparison and write its tables.
+
+    Args:
+        arguments: Those of the command line, None for the real ones.
+
+    Returns:
+        The exit code: 1 if ours has to be not slower, and is slower.
+    """
+    options = parse(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    packages = [report.OURS, *rivals(options)]
+    versions = {"keras_vit": __version__}
+    rates = measure_rates(options, versions)
+    results = []
+    for case in cases(options):
+        results.append(measure_case(case, packages, rates, options, versions))
+        # After each case, so that an interrupted run leaves what it has.
+        page = write(options, results, packages, rates, versions)
+        print(page.splitlines()[-1], flush=True)
+    print(page)
+    if not options.require_not_slower:
+        return 0
+    slower = report.slower_rows(results, "keras-hub", options.tolerance)
+    for row in slower:
+        print(
+            f"SLOWER than keras-hub: {row.model} {row.task} {row.precision}, "
+            f"keras-hub / ours = {row.ratio('keras-hub'):.3f}"
+        )
+    return 1 if slower else 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--models", type=names, default="S/16,B/16", help="keys of VARIANTS")
+    add(
+        "--precisions",
+        type=names,
+        default="float32,bfloat16",
+        help="of float32, bfloat16 (training: mixed_bfloat16), mixed_bfloat16",
+    )
+    add("--tasks", type=names, default="forward,train", help="forward, train")
+    add(
+        "--against",
+        type=names,
+        default="keras-hub,timm",
+        help="packages to compare with; empty to measure ours alone",
+    )
+    add("--image_size", type=int, default=224, help="side in pixels")
+    add("--batch_size", type=int, default=8, help="images of a forward pass")
+    add("--train_batch_size", type=int, default=16, help="of a training step")
+    add("--repeats", type=int, default=10, help="rounds that count")
+    add("--threads", type=int, default=os.cpu_count(), help="of each package")
+    add("--gelu", default="tanh", help="of ours; theirs is exact")
+    add("--xla", action="store_true", help="compile the Keras models by XLA")
+    add("--torch_python", help="interpreter with torch and timm")
+    add("--out", type=pathlib.Path, default="benchmark", help="folder to fill")
+    add(
+        "--require_not_slower",
+        action="store_true",
+        help="exit with 1 if ours is slower than keras-hub in any row",
+    )
+    add("--tolerance", type=float, default=0.0, help="of that requirement")
+    options = parser.parse_args(arguments)
+    check(parser, options)
+    return options
+
+
+def names(text: str) -> list[str]:
+    """Return the names in a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
+    """End the program if the options do not fit each other."""
+    for values, known, option in (
+        (options.models, VARIANTS, "models"),
+        (options.precisions, PRECISIONS, "precisions"),
+        (options.tasks, TASKS, "tasks"),
+        (options.against, RIVALS, "against"),
+    ):
+        try:
+            for value in values:
+                pick(dict.fromkeys(known), value, f"--{option}")
+        except ValueError as error:
+            parser.error(str(error))
+    for model in options.models:
+        config = VARIANTS[model].config
+        if config.stem_stages is not None or config.pooling != "token":
+            parser.error(f"--models: not a ViT that all packages have: {model}")
+    if options.require_not_slower and "keras-hub" not in options.against:
+        parser.error("--require_not_slower needs --against keras-hub")
+
+
+def rivals(options: argparse.Namespace) -> list[str]:
+    """Return the packages to compare with for which there is a place to run."""
+    return [
+        package
+        for package in options.against
+        if package != "timm" or options.torch_python
+    ]
+
+
+def cases(options: argparse.Namespace) -> list[dict]:
+    """Return what is measured: every model, task and precision.
+
+    Training in bfloat16 keeps float32 weights: it is mixed_bfloat16.
+    """
+    return [
+        {"model": model, "task": task, "precision": precision}
+        for model in options.models
+        for task in options.tasks
+        for precision in dict.fromkeys(
+            training_precision(precision) if task == "train" else precision
+            for precision in options.precisions
+        )
+    ]
+
+
+def training_precision(precision: str) -> str:
+    """Return the precision to train in where `precision` is asked for."""
+    return "mixed_bfloat16" if precision == "bfloat16" else precision
+
+
+def matrix_precision(precision: str) -> str:
+    """Return the type of the factors of the matrix products."""
+    return precision.removeprefix("mixed_")
+
+
+def measure_rates(options: argparse.Namespace, versions: dict) -> dict:
+    """Return the FLOP/s of a matrix product, by library and precision.
+
+    Args:
+        options: Of the command line.
+        versions: Takes the versions of what was run.
+    """
+    workers = {"tensorflow": KERAS_WORKER}
+    if options.torch_python:
+        workers["torch"] = TIMM_WORKER
+    rates = {}
+    for precision in dict.fromkeys(map(matrix_precision, options.precisions)):
+        case = {
+            "task": "matmul",
+            "precision": precision,
+            "shape": MATRIX_SHAPE,
+            "threads": options.threads,
+        }
+        seconds = measure(workers, case, MATRIX_ROUNDS, options, versions)
+        for library, values in seconds.items():
+            rates[library, precision] = matrix_flops(
+                *MATRIX_SHAPE
+            ) / statistics.median(values)
+    return rates
+
+
+def measure_case(
+    case: dict,
+    packages: list[str],
+    rates: dict,
+    options: argparse.Namespace,
+    versions: dict,
+) -> report.Result:
+    """Return the result of a case.
+
+    Args:
+        case: Of `cases`.
+        packages: Ours and the others.
+        rates: Of `measure_rates`.
+        options: Of the command line.
+        versions: Takes the versions of what was run.
+    """
+    config = model_config(case["model"], options.image_size)
+    training = case["task"] == "train"
+    batch_size = options.train_batch_size if training else options.batch_size
+    rate = max(
+        rate
+        for (_, precision), rate in rates.items()
+        if precision == matrix_precision(case["precision"])
+    )
+    request = {
+        **case,
+        "config": dataclasses.asdict(config),
+        "batch_size": batch_size,
+        "threads": options.threads,
+        "gelu": options.gelu,
+        "xla": options.xla,
+    }
+    workers = {name: RIVALS.get(name, KERAS_WORKER) for name in packages}
+    return report.Result(
+        **case,
+        batch_size=batch_size,
+        floor_seconds=step_flops(config, case["task"], batch_size) / rate,
+        seconds=measure(workers, request, options.repeats, options, versions),
+    )
+
+
+def model_config(model: str, image_size: int) -> ViTConfig:
+    """Return the configuration that all packages build."""
+    return dataclasses.replace(
+        VARIANTS[model].config, image_size=image_size, dropout_rate=0.0
+    )
+
+
+def measure(
+    workers: dict[str, str],
+    case: dict,
+    rounds: int,
+    options: argparse.Namespace,
+    versions: dict,
+) -> dict[str, list[float]]:
+    """Return the seconds of each round, by package.
+
+    A round runs one step of every package, one after the other: only one
+    process works at a time, and a machine that gets slower does so for all.
+
+    Args:
+        workers: Module of the worker of each package.
+        case: What they build.
+        rounds: Number of rounds.
+        options: Of the command line.
+        versions: Takes the versions of what was run.
+    """
+    seconds = {package: [] for package in workers}
+    with contextlib.ExitStack() as stack:
+        running = {}
+        for package, module in workers.items():
+            torch = module == TIMM_WORKER
+            running[package] = stack.enter_context(
+                Worker(
+                    module,
+                    {**case, "package": package},
+                    options.torch_python if torch else sys.executable,
+                )
+            )
+            versions.update(running[package].versions)
+        for _ in range(rounds):
+            for package, worker in running.items():
+                seconds[package].append(worker.step())
+    return seconds
+
+
+def write(
+    options: argparse.Namespace,
+    results: list[report.Result],
+    packages: list[str],
+    rates: dict,
+    versions: dict,
+) -> str:
+    """Write results.csv and results.md and return the latter."""
+    description = [
+        *report.describe_machine(options.threads, versions),
+        f"Run: {datetime.date.today()}, {options.repeats} rounds, images of "
+        f"{options.image_size}x{options.image_size}, GELU of ours: "
+        f"{options.gelu}, XLA: {options.xla}",
+    ]
+    if "timm" in options.against and not options.torch_python:
+        description.append("timm was left out: no --torch_python was given")
+    page = report.markdown(results, packages, rates, description)
+    report.write_csv(options.out / "results.csv", results)
+    (options.out / "results.md").write_text(page, encoding="utf-8")
+    return page
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""The arithmetic of a Vision Transformer, in closed form."""
+
+from keras_vit.models import ViTConfig
+
+# Of the matrix product whose rate stands for the machine: the first product
+# of the MLP of B/16 on 8 images of 197 tokens.
+MATRIX_SHAPE = (1576, 768, 3072)
+
+
+def matrix_flops(rows: int, inner: int, columns: int) -> int:
+    """Return the FLOPs of (rows, inner) x (inner, columns).
+
+    A multiplication and an addition count as two.
+    """
+    return 2 * rows * inner * columns
+
+
+def forward_flops(config: ViTConfig) -> int:
+    """Return the FLOPs of the matrix products for one image.
+
+    With N patches of P * P * C numbers, T = N + 1 tokens of size D, a hidden
+    size M and L blocks:
+
+        patches     2 N P^2 C D
+        block       2 T D (3 D + D)    query, key and value; output
+                  + 4 T^2 D            query key^T; probabilities value
+                  + 4 T D M            the two layers of the MLP
+        head        2 D classes
+
+    patches + L * block + head. Layer norms, softmax, GELU, biases and
+    residual sums are left out: less than 2 % of the arithmetic, though more
+    than that of the time. All heads together do the work of one of size D.
+
+    Args:
+        config: A model without a stem, with pooling of tokens.
+
+    Example:
+        >>> from keras_vit import VARIANTS
+        >>> round(forward_flops(VARIANTS["B/16"].config) / 1e9, 1)
+        35.1
+    """
+    rows, columns = config.grid_size
+    patches = rows * columns
+    tokens = patches + config.use_class_token
+    width = config.width
+    patch_features = config.patch_size**2 * config.channels
+    block = (
+        matrix_flops(tokens, width, 4 * width)
+        + 2 * matrix_flops(tokens, width, tokens)
+        + 2 * matrix_flops(tokens, width, config.mlp_dim)
+    )
+    return (
+        matrix_flops(patches, patch_features, width)
+        + config.depth * block
+        + matrix_flops(1, width, config.num_classes)
+    )
+
+
+def step_flops(config: ViTConfig, task: str, batch_size: int) -> int:
+    """Return the FLOPs of one step on a batch.
+
+    The backward pass has two products for each of the forward pass: one for
+    the gradient of the input, one for that of the weights.
+
+    Args:
+        config: See `forward_flops`.
+        task: "forward" or "train".
+        batch_size: Number of images.
+    """
+    passes = {"forward": 1, "train": 3}[task]
+    return passes * batch_size * forward_flops(config)

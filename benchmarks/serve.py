@@ -1,0 +1,113 @@
+"""Both ends of the pipe between the driver and a worker process.
+
+A worker reads one line, the case as JSON, builds what the case asks for and
+answers with the versions of its libraries. After that every line it reads
+means "run one step", and it answers with the seconds that took. It needs
+nothing but the standard library here, so that it can run in an environment
+without this package.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+ROOT = pathlib.Path(__file__).parents[1]
+WARM_UP_STEPS = 2
+MESSAGE_LINES = 20
+
+
+def serve(prepare: Callable[[dict], tuple[Callable[[], object], dict]]):
+    """Answer the driver until it closes the pipe.
+
+    Args:
+        prepare: Takes the case; returns a function that runs one step and
+            waits for its result, and a dictionary of versions.
+    """
+    # Libraries may print; only answers belong on the pipe.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def answer(value):
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    step, versions = prepare(json.loads(sys.stdin.readline()))
+    for _ in range(WARM_UP_STEPS):
+        step()
+    answer(versions)
+    for _ in iter(sys.stdin.readline, ""):
+        start = time.perf_counter()
+        step()
+        answer(time.perf_counter() - start)
+
+
+class Worker:
+    """A process that runs one step of one case whenever it is asked to.
+
+    Made ready, and warmed up, by the constructor; ended as a context manager.
+
+    Args:
+        module: Such as "benchmarks.worker_keras".
+        case: What to build, JSON-able.
+        python: The interpreter to run the module with.
+
+    Attributes:
+        versions: Of the libraries the worker uses.
+
+    Raises:
+        RuntimeError: If the process ends before it answers.
+    """
+
+    def __init__(self, module: str, case: dict, python: str = sys.executable):
+        self._name = f"{module} ({case['package']})"
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [python, "-m", module],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "KERAS_BACKEND": "tensorflow",
+                "OMP_NUM_THREADS": str(case["threads"]),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        try:
+            self.versions = self._ask(json.dumps(case))
+        except BaseException:
+            self._process.kill()
+            raise
+
+    def step(self) -> float:
+        """Run one step and return its seconds."""
+        return self._ask("step")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._process.stdin.close()  # The worker ends when its input does.
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def _ask(self, line):
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+            return json.loads(self._process.stdout.readline())
+        except (BrokenPipeError, json.JSONDecodeError):
+            self._process.wait()
+            self._errors.seek(0)
+            last = "".join(self._errors.readlines()[-MESSAGE_LINES:])
+            raise RuntimeError(
+                f"{self._name} ended without an answer:\n{last}"
+            ) from None

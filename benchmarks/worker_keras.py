@@ -1,0 +1,106 @@
+"""The worker for Keras on TensorFlow: ours, keras-hub, a matrix product."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.serve import serve
+from keras_vit import VisionTransformer, ViTConfig
+
+
+def prepare(case: dict) -> tuple[Callable[[], object], dict]:
+    """Return one step of `case`, and the versions of what runs it."""
+    tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
+    tf.config.threading.set_inter_op_parallelism_threads(case["threads"])
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    if case["task"] == "matmul":
+        return matmul_step(case), versions
+    model = MODELS[case["package"]](case, versions)
+    steps = {"forward": forward_step, "train": train_step}
+    return steps[case["task"]](model, case), versions
+
+
+def our_model(case: dict, versions: dict) -> keras.Model:
+    """Return keras_vit's model of `case["config"]`."""
+    config = ViTConfig(**{**case["config"], "gelu": case["gelu"]})
+    return VisionTransformer(config, dtype=case["precision"])
+
+
+def keras_hub_model(case: dict, versions: dict) -> keras.Model:
+    """Return keras-hub's model of `case["config"]`."""
+    import keras_hub
+
+    versions["keras-hub"] = keras_hub.__version__
+    config = case["config"]
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(*config["image_size"], config["channels"]),
+        patch_size=config["patch_size"],
+        num_layers=config["depth"],
+        num_heads=config["num_heads"],
+        hidden_dim=config["width"],
+        mlp_dim=config["mlp_dim"],
+        dtype=case["precision"],
+    )
+    return keras_hub.models.ViTImageClassifier(
+        backbone, num_classes=config["num_classes"]
+    )
+
+
+def forward_step(model: keras.Model, case: dict) -> Callable[[], object]:
+    """Return the inference of a batch, a compiled graph."""
+    images, _ = batch(case)
+
+    @tf.function(jit_compile=case["xla"])
+    def forward(images):
+        return model(images, training=False)
+
+    return lambda: forward(images).numpy()
+
+
+def train_step(model: keras.Model, case: dict) -> Callable[[], object]:
+    """Return a training step with cross-entropy and Adam, a compiled graph."""
+    images, labels = batch(case)
+    variables = model.trainable_variables
+    optimizer = keras.optimizers.Adam(1e-4)
+    optimizer.build(variables)
+    loss_function = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function(jit_compile=case["xla"])
+    def train(images, labels):
+        with tf.GradientTape() as tape:
+            loss = loss_function(labels, model(images, training=True))
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        optimizer.apply(gradients, variables)
+        return loss
+
+    return lambda: train(images, labels).numpy()
+
+
+def batch(case: dict) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return random images in [-1, 1] and random labels."""
+    config, size = case["config"], case["batch_size"]
+    rng = np.random.default_rng(0)
+    shape = (size, *config["image_size"], config["channels"])
+    images = rng.uniform(-1, 1, shape).astype("float32")
+    labels = rng.integers(config["num_classes"], size=size)
+    return tf.constant(images), tf.constant(labels)
+
+
+def matmul_step(case: dict) -> Callable[[], object]:
+    """Return one product of matrices of `case["shape"]`."""
+    rows, inner, columns = case["shape"]
+    a, b = (
+        tf.cast(tf.random.uniform(shape, -1, 1), case["precision"])
+        for shape in ((rows, inner), (inner, columns))
+    )
+    product = tf.function(tf.matmul)
+    # One number is fetched, which waits for the whole product.
+    return lambda: product(a, b)[0, 0].numpy()
+
+
+MODELS = {"ours": our_model, "keras-hub": keras_hub_model}
+
+if __name__ == "__main__":
+    serve(prepare)

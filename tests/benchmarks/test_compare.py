@@ -1,0 +1,164 @@
+import csv
+import pathlib
+
+import pytest
+
+from benchmarks import compare, report
+from benchmarks.flops import forward_flops, matrix_flops, step_flops
+from keras_vit import VARIANTS, ViTConfig
+
+RESULT = report.Result(
+    model="S/16",
+    task="forward",
+    precision="float32",
+    batch_size=8,
+    floor_seconds=0.5,
+    seconds={"ours": [1.0, 2.0, 4.0], "keras-hub": [2.0, 2.0, 2.0]},
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "gigaflops"),
+    [("Ti/16", 2.5), ("S/16", 9.2), ("B/16", 35.1), ("L/16", 123.1)],
+)
+def test_forward_flops_are_the_published_ones(model, gigaflops):
+    flops = forward_flops(VARIANTS[model].config)
+    assert flops / 1e9 == pytest.approx(gigaflops, abs=0.05)
+
+
+def test_forward_flops_count_every_product_of_a_small_model():
+    config = ViTConfig(
+        width=6,
+        depth=2,
+        mlp_dim=10,
+        num_heads=3,
+        patch_size=4,
+        image_size=(8, 12),
+        num_classes=7,
+    )
+    patches = matrix_flops(6, 4 * 4 * 3, 6)
+    attention = 3 * [(2, 7)] + 3 * [(7, 2)]  # Two products for each head.
+    block = (
+        matrix_flops(7, 6, 18)
+        + sum(matrix_flops(7, inner, columns) for inner, columns in attention)
+        + matrix_flops(7, 6, 6)
+        + matrix_flops(7, 6, 10)
+        + matrix_flops(7, 10, 6)
+    )
+    head = matrix_flops(1, 6, 7)
+    assert forward_flops(config) == patches + 2 * block + head
+
+
+def test_a_training_step_is_three_forward_passes():
+    config = VARIANTS["S/16"].config
+    assert step_flops(config, "forward", 8) == 8 * forward_flops(config)
+    assert step_flops(config, "train", 8) == 24 * forward_flops(config)
+
+
+def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians():
+    assert report.median_ratio([3.0, 1.0, 8.0], [1.0, 2.0, 4.0]) == 2.0
+    with pytest.raises(ValueError):
+        report.median_ratio([1.0, 2.0], [1.0])
+
+
+def test_slower_rows_are_those_below_the_tolerance():
+    even = RESULT
+    slow = report.Result(
+        **{**vars(RESULT), "seconds": {"ours": [1.0], "keras-hub": [0.9]}}
+    )
+    alone = report.Result(**{**vars(RESULT), "seconds": {"ours": [1.0]}})
+    results = [even, slow, alone]
+    assert report.slower_rows(results, "keras-hub", 0.0) == [slow]
+    assert report.slower_rows(results, "keras-hub", 0.2) == []
+
+
+def test_csv_has_a_row_for_every_package(tmp_path):
+    report.write_csv(tmp_path / "results.csv", [RESULT])
+    ours, theirs = read_csv(tmp_path)
+    assert tuple(ours) == report.CSV_COLUMNS
+    assert (ours["package"], theirs["package"]) == ("ours", "keras-hub")
+    assert (ours["ratio"], ours["images_per_second"]) == ("1.0000", "4")
+    assert (ours["rounds"], ours["floor_seconds"]) == ("3", "0.5")
+
+
+def test_markdown_has_rates_description_and_results():
+    page = report.markdown(
+        [RESULT],
+        ["ours", "keras-hub"],
+        {("torch", "bfloat16"): 4.5e11},
+        ["a machine"],
+    )
+    assert "- a machine\n" in page
+    assert "| torch | bfloat16 | 450 |\n" in page
+    row = "| S/16 | forward | float32 | 8 | 4.00 | 4.00 | 1.00 | 16.00 | 25% |"
+    assert row + "\n" in page
+
+
+def test_the_machine_is_described_without_its_name_or_paths():
+    lines = report.describe_machine(2, {"keras": "3.15.1"})
+    assert "keras 3.15.1" in lines[-1]
+    assert "2 threads" in lines[0]
+    assert not any(str(pathlib.Path.home()) in line for line in lines)
+
+
+def test_training_in_bfloat16_is_mixed_and_measured_once():
+    options = compare.parse(["--precisions", "bfloat16,mixed_bfloat16"])
+    found = [(c["task"], c["precision"]) for c in compare.cases(options)][:3]
+    assert found == [
+        ("forward", "bfloat16"),
+        ("forward", "mixed_bfloat16"),
+        ("train", "mixed_bfloat16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--models", "B/17"],
+        ["--models", "R50+B/16"],
+        ["--models", "B/16-gap"],
+        ["--precisions", "float16"],
+        ["--tasks", "serve"],
+        ["--against", "vit-keras"],
+        ["--against", "timm", "--require_not_slower"],
+    ],
+)
+def test_options_that_do_not_fit_end_the_program(arguments, capsys):
+    with pytest.raises(SystemExit):
+        compare.parse(arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_timm_is_left_out_without_an_interpreter():
+    assert compare.rivals(compare.parse([])) == ["keras-hub"]
+    options = compare.parse(["--torch_python", "python"])
+    assert compare.rivals(options) == ["keras-hub", "timm"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_shows_its_message():
+    case = {"package": "ours", "task": "matmul", "threads": 1}
+    with pytest.raises(RuntimeError, match="KeyError: 'shape'"):
+        compare.Worker(compare.KERAS_WORKER, case)
+
+
+@pytest.mark.slow
+def test_the_command_writes_both_tables(tmp_path):
+    code = compare.main(
+        [
+            *("--models", "Ti/16", "--image_size", "32", "--batch_size", "2"),
+            *("--tasks", "forward", "--precisions", "float32"),
+            *("--against", "", "--repeats", "1", "--threads", "1"),
+            *("--out", str(tmp_path)),
+        ]
+    )
+    assert code == 0
+    (row,) = read_csv(tmp_path)
+    assert (row["model"], row["package"]) == ("Ti/16", "ours")
+    assert float(row["seconds"]) > 0
+    assert "| Ti/16 | forward |" in (tmp_path / "results.md").read_text()
+
+
+def read_csv(folder):
+    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

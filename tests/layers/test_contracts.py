@@ -1,0 +1,74 @@
+"""Every layer fulfils the contract of tests/contracts.py."""
+
+import keras
+import pytest
+
+from keras_vit import layers
+from tests import contracts
+from tests.contracts import CASES, POLICIES
+from tests.tiny import tensorflow_only
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_every_public_layer_has_a_case():
+    public = {
+        member
+        for member in vars(layers).values()
+        if isinstance(member, type) and issubclass(member, keras.layers.Layer)
+    }
+    assert public == {
+        case.layer_class
+        for case in CASES.values()
+        if case.layer_class.__name__ in layers.__all__
+    }
+
+
+@pytest.mark.parametrize("table", ["POSITION_EMBEDDINGS", "POOLINGS"])
+def test_every_row_of_a_table_of_layers_has_a_case(table):
+    for name, layer_class in getattr(layers, table).items():
+        if layer_class is not None:
+            assert CASES[name].layer_class is layer_class
+
+
+def test_every_gelu_has_a_case():
+    for gelu in layers.GELUS:
+        assert CASES[f"mlp_{gelu}"].kwargs["gelu"] == gelu
+
+
+@each_case
+def test_passes_the_layer_test_of_keras(case):
+    contracts.check_keras_layer_test(case)
+
+
+@each_case
+def test_config_round_trip(case):
+    contracts.check_config_round_trip(case)
+
+
+@each_case
+def test_saved_and_reloaded_model_is_exact(case, tmp_path):
+    contracts.check_saved_model_is_exact(case, tmp_path)
+
+
+@each_case
+@pytest.mark.parametrize("policy", POLICIES)
+def test_mixed_precision_stays_within_rounding(case, policy):
+    contracts.check_precision(case, policy)
+
+
+@each_case
+def test_gradient_reaches_every_variable_and_the_input(case):
+    contracts.check_gradients(case)
+
+
+@tensorflow_only
+@each_case
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+def test_graph_equals_eager(case, jit_compile):
+    contracts.check_graph_equals_eager(case, jit_compile)
+
+
+@each_case
+def test_partial_batch_equals_one_call(case):
+    contracts.check_partial_batch(case)

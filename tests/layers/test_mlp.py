@@ -1,0 +1,67 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import erf
+
+from keras_vit.layers import GELUS, MlpBlock
+from tests.tiny import noise, randomize, to_numpy
+
+FORMULAS = {
+    "exact": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
+    "tanh": lambda x: (
+        0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+}
+
+
+@pytest.mark.parametrize("gelu", GELUS)
+def test_gelu_equals_its_formula(gelu):
+    x = np.linspace(-6, 6, 241, dtype="float32")
+    np.testing.assert_allclose(
+        to_numpy(GELUS[gelu](x)), FORMULAS[gelu](x), atol=2e-6
+    )
+
+
+def test_the_gelu_forms_differ():
+    x = np.linspace(-6, 6, 241, dtype="float32")
+    difference = to_numpy(GELUS["tanh"](x)) - to_numpy(GELUS["exact"](x))
+    # The largest gap of the two curves, known to be 4.7e-4 at |x| = 2.7.
+    assert 4e-4 < np.abs(difference).max() < 5e-4
+
+
+@pytest.mark.parametrize("gelu", GELUS)
+def test_equals_its_formula(gelu):
+    x = noise(2, 5, 12)
+    layer = MlpBlock(mlp_dim=20, gelu=gelu)
+    layer(x)
+    randomize(layer)
+    kernel1, bias1, kernel2, bias2 = layer.get_weights()
+    expected = FORMULAS[gelu](x @ kernel1 + bias1) @ kernel2 + bias2
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, atol=1e-5)
+
+
+def test_dropout_follows_either_dense_layer():
+    keras.utils.set_random_seed(0)
+    layer = MlpBlock(mlp_dim=64, dropout_rate=0.5)
+    x = np.ones((64, 1, 32), "float32")
+    layer(x)
+    # Hidden units answer 3 (gelu(3) is 3 to 0.5 %), and each is copied to an
+    # output of its own: what is left is 0 or 4 times as large, 1/4 of it.
+    layer.set_weights(
+        [np.zeros((32, 64)), np.full(64, 3), np.eye(64, 32), np.zeros(32)]
+    )
+    y = to_numpy(layer(x, training=True))
+    kept = np.isclose(y, 4 * 2.996, atol=0.02)
+    assert np.all(kept | (y == 0))
+    assert 0.2 < kept.mean() < 0.3
+    np.testing.assert_allclose(to_numpy(layer(x)), 2.996, atol=0.005)
+
+
+def test_an_unknown_gelu_is_an_error():
+    with pytest.raises(
+        ValueError,
+        match="`gelu` must be one of 'tanh', 'exact'. Received: gelu='erf'",
+    ):
+        MlpBlock(mlp_dim=8, gelu="erf")

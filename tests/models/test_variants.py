@@ -1,0 +1,277 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VARIANTS, VisionTransformer, ViTConfig
+from tests.tiny import tensorflow_only, tiny_config
+
+# Asserted by the tests of google-research/vision_transformer, at 224 pixels
+# with 1000 classes. Written out: a number computed by the code under test
+# would agree with any mistake.
+OFFICIAL = {
+    "Ti/16": 5_717_416,
+    "S/16": 22_050_664,
+    "S/32": 22_878_952,
+    "B/8": 86_576_872,
+    "B/16": 86_567_656,
+    "B/32": 88_224_232,
+    "L/16": 304_326_632,
+    "L/32": 306_535_400,
+    "H/14": 632_045_800,
+    "R+Ti/16": 6_337_704,
+    "R26+S/32": 36_431_912,
+    "R26+B/32": 101_383_976,
+    "R50+B/16": 98_659_112,
+    "R50+L/32": 328_994_856,
+    "S/16-gap": 22_049_896,
+    "S/32-gap": 22_878_184,
+    "B/16-gap": 86_566_120,
+    "B/32-gap": 88_222_696,
+}
+# Encoders of google-research/big_vision at 224 pixels: average pooling, no
+# class token, no head; and the width that a head of 1000 classes reads.
+BIG_VISION_ENCODERS = {
+    "mu/16": (43_648, 32),
+    "M/16": (38_323_712, 512),
+    "So400m/14": (412_442_352, 1152),
+    "g/14": (1_011_199_616, 1408),
+    "g-opt/16": (1_134_746_112, 1536),
+    "G/14": (1_842_772_352, 1664),
+    "G-opt/16": (1_663_486_464, 1536),
+    "e/14": (3_805_417_728, 1792),
+}
+# By hand, D=64, M=256, 16 patches of 2x2x1: 320 patches + 64 class token +
+# 17*64 positions + 6*(4*64 + 4*(64*64+64) + 2*64*256+256+64) blocks + 128
+# norm + 65*1000 head.
+OURS = {"Pico/2": 320 + 64 + 1088 + 6 * 49_984 + 128 + 65_000}
+
+GOLDEN = {
+    **OFFICIAL,
+    **{
+        name: encoder + (width + 1) * 1000
+        for name, (encoder, width) in BIG_VISION_ENCODERS.items()
+    },
+    **OURS,
+}
+# The graphs of 24 blocks and more take seconds to build.
+LARGE = {"e/14", "G/14", "G-opt/16", "g/14", "g-opt/16", "H/14", "R50+L/32"}
+
+
+def count_params(config):
+    """Count on the real graph, without the memory of the weights."""
+    with keras.StatelessScope(initialize_variables=False):
+        count = VisionTransformer(config).count_params()
+    keras.backend.clear_session()
+    return count
+
+
+def test_every_variant_has_a_golden_number():
+    assert set(VARIANTS) == set(GOLDEN)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_table_states_the_golden_number(name):
+    assert VARIANTS[name].num_parameters == GOLDEN[name]
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
+        for name in GOLDEN
+    ],
+)
+def test_the_model_has_the_golden_number_of_parameters(name):
+    assert count_params(VARIANTS[name].config) == GOLDEN[name]
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    ("name", "pooling", "expected"),
+    [
+        ("Ti/16", "avg", 5_524_032),
+        ("Ti/16", "map", 5_968_704),
+        ("S/16", "avg", 21_664_896),
+        ("S/16", "map", 23_438_976),
+        ("M/16", "map", 41_475_584),
+        ("B/16", "avg", 85_797_120),
+        ("B/16", "map", 92_884_224),
+        ("So400m/14", "map", 427_680_704),
+    ],
+)
+def test_encoders_of_big_vision(name, pooling, expected):
+    config = dataclasses.replace(
+        VARIANTS[name].config,
+        use_class_token=False,
+        pooling=pooling,
+        num_classes=0,
+    )
+    assert count_params(config) == expected
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    ("representation_size", "expected"), [(384, 22_122_472), (None, 21_974_632)]
+)
+def test_the_plain_vit_baseline(representation_size, expected):
+    # S/16 of arXiv:2205.01580, with its MLP head and with a linear one.
+    config = dataclasses.replace(
+        VARIANTS["S/16-gap"].config,
+        position_embedding="sincos_2d",
+        representation_size=representation_size,
+    )
+    assert count_params(config) == expected
+
+
+def test_counting_without_weights_counts_the_weights():
+    config = tiny_config(representation_size=5)
+    counted = sum(np.prod(w.shape) for w in VisionTransformer(config).weights)
+    if keras.backend.backend() == "tensorflow":
+        assert count_params(config) == counted
+    # By hand: patches, class token, positions, blocks, norm, pre-logits, head.
+    block = 4 * 24 + 4 * (24 * 24 + 24) + 2 * 24 * 48 + 48 + 24
+    assert counted == (
+        (8 * 8 * 3 + 1) * 24 + 24 + 17 * 24 + 2 * block + 48 + 25 * 5 + 6 * 7
+    )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_dropout_is_that_of_the_official_configuration(name):
+    expected = 0.1 if name in {"L/16", "H/14", "R50+B/16", "R50+L/32"} else 0
+    config = VARIANTS[name].config
+    assert config.dropout_rate == expected
+    assert config.attention_dropout_rate == 0
+    assert config.gelu == "tanh"
+
+
+@pytest.mark.parametrize(
+    ("choices", "feature_size", "grid_size"),
+    [
+        ({"patch_size": 16, "image_size": 224}, (224, 224), (14, 14)),
+        ({"patch_size": 8, "image_size": (16, 32)}, (16, 32), (2, 4)),
+        # The root alone divides by 4, then the patches by 8.
+        (
+            {"patch_size": 8, "image_size": 224, "stem_stages": ()},
+            (56, 56),
+            (7, 7),
+        ),
+        (
+            {"patch_size": 1, "image_size": 224, "stem_stages": (3, 4, 9)},
+            (14, 14),
+            (14, 14),
+        ),
+        (
+            {"patch_size": 1, "image_size": 224, "stem_stages": (2, 2, 2, 2)},
+            (7, 7),
+            (7, 7),
+        ),
+        (
+            {"patch_size": 1, "image_size": (33, 64), "stem_stages": (1,)},
+            (9, 16),
+            (9, 16),
+        ),
+    ],
+)
+def test_sizes_of_the_grid(choices, feature_size, grid_size):
+    config = ViTConfig(24, 1, 48, 3, **choices)
+    assert config.feature_size == feature_size
+    assert config.grid_size == grid_size
+
+
+def test_sizes_are_stored_as_tuples():
+    config = tiny_config(image_size=[16, 32], stem_stages=[1], patch_size=1)
+    assert config.image_size == (16, 32)
+    assert config.stem_stages == (1,)
+    assert tiny_config(image_size=16).image_size == (16, 16)
+    # So that it is the same after a trip through JSON, and hashable.
+    assert hash(config) == hash(ViTConfig(**dataclasses.asdict(config)))
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tiny_config().width = 48
+
+
+ERRORS = [
+    ({"width": 0}, "`width` must be positive. Received: width=0"),
+    ({"depth": 0}, "`depth` must be positive. Received: depth=0"),
+    ({"mlp_dim": -1}, "`mlp_dim` must be positive. Received: mlp_dim=-1"),
+    ({"num_heads": 0}, "`num_heads` must be positive. Received: num_heads=0"),
+    (
+        {"patch_size": 0},
+        "`patch_size` must be positive. Received: patch_size=0",
+    ),
+    (
+        {"dropout_rate": 1.0},
+        "`dropout_rate` must be in [0, 1). Received: dropout_rate=1.0",
+    ),
+    (
+        {"attention_dropout_rate": -0.1},
+        "`attention_dropout_rate` must be in [0, 1). "
+        "Received: attention_dropout_rate=-0.1",
+    ),
+    (
+        {"stochastic_depth_rate": 2},
+        "`stochastic_depth_rate` must be in [0, 1). "
+        "Received: stochastic_depth_rate=2",
+    ),
+    (
+        {"num_classes": -1},
+        "`num_classes` must be 0 (no head) or more. Received: num_classes=-1",
+    ),
+    (
+        {"num_heads": 5},
+        "`num_heads` must divide `width`. Received: num_heads=5, width=24",
+    ),
+    (
+        {"image_size": (32, 32, 3)},
+        "`image_size` must be one number or (height, width). "
+        "Received: image_size=(32, 32, 3)",
+    ),
+    (
+        {"image_size": 0},
+        "`image_size` must be one number or (height, width). "
+        "Received: image_size=(0, 0)",
+    ),
+    (
+        {"image_size": (32, 30)},
+        "`patch_size` must divide the image, 32x30. "
+        "Received: patch_size=8, image_size=(32, 30)",
+    ),
+    (
+        {"image_size": (64, 40), "stem_stages": ()},
+        "`patch_size` must divide the feature map, 16x10. "
+        "Received: patch_size=8, image_size=(64, 40)",
+    ),
+    (
+        {"gelu": "erf"},
+        "`gelu` must be one of 'tanh', 'exact'. Received: gelu='erf'",
+    ),
+    (
+        {"position_embedding": "rope"},
+        "`position_embedding` must be one of 'none', 'learned', 'learned_2d', "
+        "'sincos_1d', 'sincos_2d'. Received: position_embedding='rope'",
+    ),
+    (
+        {"pooling": "gap"},
+        "`pooling` must be one of 'token', 'avg', 'max', 'map', 'none'. "
+        "Received: pooling='gap'",
+    ),
+    (
+        {"pooling": "token", "use_class_token": False},
+        "`pooling='token'` needs the class token. "
+        "Received: use_class_token=False",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"), ERRORS, ids=[str(choices) for choices, _ in ERRORS]
+)
+def test_choices_that_do_not_fit_are_an_error(choices, message):
+    with pytest.raises(ValueError) as error:
+        tiny_config(**choices)
+    assert str(error.value) == message

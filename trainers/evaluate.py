@@ -1,0 +1,109 @@
+"""Evaluate a trained model on the test split of its data set.
+
+Example:
+    python -m trainers.evaluate --run_dir=saved_models/digits
+"""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from trainers.command_line import refuse_arguments, start, user_errors
+from trainers.datasets import ImageDataset, eval_batches, open_dataset
+from trainers.pictures import plot_predictions
+from trainers.runs import Run
+
+FLAGS = flags.FLAGS
+NUM_PICTURES = 32
+
+
+def evaluate(
+    run: Run, dataset: ImageDataset, batch_size: int = 128
+) -> dict[str, float]:
+    """Return the accuracy of a run on a data set, and draw some examples.
+
+    Writes `predictions.png` into the folder of the run: what the model took
+    some images for, mistakes first.
+
+    Args:
+        run: A finished run.
+        dataset: Its eval split is used; must have the classes of the run.
+        batch_size: Images at a time.
+
+    Returns:
+        accuracy, and one `accuracy/CLASS` for each class.
+
+    Raises:
+        ValueError: If the classes are not those of the run.
+    """
+    model = run.load_model()
+    names = run.load_class_names()
+    if dataset.class_names != names:
+        raise ValueError(
+            "`dataset` must have the classes that the model was trained on. "
+            f"Received: {dataset.name!r}, classes {dataset.class_names[:5]} "
+            f"..., trained on {names[:5]} ..."
+        )
+    batches = eval_batches(
+        dataset, image_size=model.input_shape[1:3], batch_size=batch_size
+    )
+    images, logits, labels = [], [], []
+    for batch_images, batch_labels, weights in batches:
+        counts = weights.numpy() > 0
+        answers = model.predict_on_batch(batch_images)
+        images.append(batch_images.numpy()[counts])
+        logits.append(answers[counts])
+        labels.append(np.argmax(batch_labels.numpy(), -1)[counts])
+    images, logits, labels = map(np.concatenate, (images, logits, labels))
+    guesses = np.argmax(logits, -1)
+    hits = guesses == labels
+    chosen = np.argsort(hits, kind="stable")[:NUM_PICTURES]
+    probabilities = tf.nn.softmax(logits.astype("float32")).numpy()
+    plot_predictions(
+        images[chosen],
+        [names[label] for label in labels[chosen]],
+        [names[guess] for guess in guesses[chosen]],
+        probabilities[chosen, guesses[chosen]],
+        run.folder / "predictions.png",
+    )
+    return {
+        "accuracy": float(np.mean(hits)),
+        "num_examples": len(hits),
+        **{
+            f"accuracy/{name}": float(np.mean(hits[labels == label]))
+            for label, name in enumerate(names)
+            if np.any(labels == label)
+        },
+    }
+
+
+def main(arguments):
+    """Run the command."""
+    with user_errors():
+        refuse_arguments(arguments)
+        run = Run(pathlib.Path(FLAGS.run_dir))
+        recipe = run.load_recipe()
+        dataset = open_dataset(
+            FLAGS.dataset or recipe.dataset, FLAGS.data_dir or recipe.data_dir
+        )
+        report = evaluate(run, dataset, FLAGS.batch_size)
+    for name, value in report.items():
+        print(f"{name:24s} {value:.4f}" if "acc" in name else f"{name} {value}")
+    print(f"Examples: {run.folder / 'predictions.png'}")
+
+
+def define_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
+    )
+    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+
+
+if __name__ == "__main__":
+    define_flags()
+    start(main)

@@ -1,0 +1,93 @@
+"""Name what is in some images.
+
+Example:
+    python -m trainers.predict --run_dir=saved_models/digits IMAGE...
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from keras_vit.preprocessing import decode_predictions
+from trainers.command_line import start, user_errors
+from trainers.datasets import to_model_range
+from trainers.runs import Run
+
+FLAGS = flags.FLAGS
+
+
+def load_image(path: str, input_shape: tuple) -> np.ndarray:
+    """Return the image in a file as the model of `input_shape` wants it.
+
+    Shapes:
+        returns: (H, W, C), floats in [-1, 1].
+
+    Args:
+        path: A JPEG, PNG, GIF or BMP file.
+        input_shape: (H, W, C) of the model, C being 1 or 3.
+
+    Raises:
+        ValueError: If the file is no image.
+        OSError: If it cannot be read.
+    """
+    height, width, channels = input_shape
+    content = pathlib.Path(path).read_bytes()
+    try:
+        image = tf.io.decode_image(
+            content, channels=channels, expand_animations=False
+        )
+    except tf.errors.InvalidArgumentError:
+        raise ValueError(f"Not a JPEG, PNG, GIF or BMP image: {path}") from None
+    image = tf.cast(image, tf.float32)
+    return to_model_range(image, (height, width)).numpy()
+
+
+def predict(
+    model: keras.Model,
+    paths: Sequence[str],
+    class_names: Sequence[str],
+    top: int = 5,
+) -> list[list[tuple[str, str, float]]]:
+    """Return the likeliest classes of each image, with their probabilities.
+
+    Args:
+        model: Answers logits.
+        paths: Image files.
+        class_names: In the order of the logits.
+        top: How many classes to return, at most.
+    """
+    images = [load_image(path, model.input_shape[1:]) for path in paths]
+    logits = model.predict(np.stack(images), verbose=0)
+    probabilities = tf.nn.softmax(logits.astype("float32"))
+    return decode_predictions(probabilities, top, class_names)
+
+
+def main(arguments):
+    """Run the command."""
+    with user_errors():
+        paths = arguments[1:]
+        if not paths:
+            raise ValueError("Name one image file or more.")
+        run = Run(pathlib.Path(FLAGS.run_dir))
+        model, names = run.load_model(), run.load_class_names()
+        rows = predict(model, paths, names, FLAGS.top)
+    for path, row in zip(paths, rows):
+        scores = ", ".join(f"{name} {score:.1%}" for _, name, score in row)
+        print(f"{path}: {scores}")
+
+
+def define_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_integer(
+        "top", 5, "How many classes to name, at most.", lower_bound=1
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    start(main)
