@@ -1,12 +1,45 @@
 """What every test and doctest finds ready."""
 
+import os
+import pathlib
+
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
 
+ROOT = pathlib.Path(__file__).parent
+
+# The trainers need TensorFlow; on another backend there is nothing to collect.
+collect_ignore = (
+    []
+    if keras.backend.backend() == "tensorflow"
+    else ["trainers", "tests/trainers", "tests/export", "keras_vit/export"]
+)
+
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # Two logical CPUs stand in for two GPUs under MirroredStrategy.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2,
+    )
+
 
 @pytest.fixture(autouse=True)
 def doctest_names(doctest_namespace):
+    """Let docstring examples use the public names without importing them."""
     doctest_namespace.update(vars(keras_vit))
     doctest_namespace["np"] = np
+
+
+@pytest.fixture
+def subprocess_environment():
+    """Return the environment for commands that a test runs as a user would."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }

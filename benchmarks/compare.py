@@ -6,19 +6,21 @@ import dataclasses
 import datetime
 import os
 import pathlib
-import statistics
 import sys
+from collections.abc import Iterable
 
 from benchmarks import report
-from benchmarks.flops import MATRIX_SHAPE, matrix_flops, step_flops
+from benchmarks.flops import MATRIX_SHAPE, step_flops
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
+from keras_vit.layers.mlp import GELUS
 from keras_vit.tables import pick
 
-MATRIX_ROUNDS = 20
-KERAS_WORKER = "benchmarks.worker_keras"
-TIMM_WORKER = "benchmarks.worker_timm"
-RIVALS = {"keras-hub": KERAS_WORKER, "timm": TIMM_WORKER}
+RIVALS = ("keras-hub", "timm")
+# Whose worker measures the matrix product of which library, and how often in
+# a round.
+LIBRARIES = {report.OURS: "tensorflow", "timm": "torch"}
+PRODUCTS = 3
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
 
@@ -36,12 +38,11 @@ def main(arguments: list[str] | None = None) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     packages = [report.OURS, *rivals(options)]
     versions = {"keras_vit": __version__}
-    rates = measure_rates(options, versions)
     results = []
     for case in cases(options):
-        results.append(measure_case(case, packages, rates, options, versions))
+        results.append(measure_case(case, packages, options, versions))
         # After each case, so that an interrupted run leaves what it has.
-        page = write(options, results, packages, rates, versions)
+        page = write(options, results, packages, versions)
         print(page.splitlines()[-1], flush=True)
     print(page)
     if not options.require_not_slower:
@@ -81,10 +82,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--train_batch_size", type=int, default=16, help="of a training step")
     add("--repeats", type=int, default=10, help="rounds that count")
     add("--threads", type=int, default=os.cpu_count(), help="of each package")
-    add("--gelu", default="tanh", help="of ours; theirs is exact")
+    add(
+        "--gelu", default="tanh", help="tanh or exact, of ours; theirs is exact"
+    )
     add("--xla", action="store_true", help="compile the Keras models by XLA")
     add("--torch_python", help="interpreter with torch and timm")
-    add("--out", type=pathlib.Path, default="benchmark", help="folder to fill")
+    add(
+        "--out",
+        type=pathlib.Path,
+        default="build/benchmark",
+        help="folder to fill",
+    )
     add(
         "--require_not_slower",
         action="store_true",
@@ -108,6 +116,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
         (options.precisions, PRECISIONS, "precisions"),
         (options.tasks, TASKS, "tasks"),
         (options.against, RIVALS, "against"),
+        ([options.gelu], GELUS, "gelu"),
     ):
         try:
             for value in values:
@@ -131,6 +140,11 @@ def rivals(options: argparse.Namespace) -> list[str]:
     ]
 
 
+def libraries(packages: Iterable[str]) -> dict[str, str]:
+    """Return the libraries whose matrix product is measured, by package."""
+    return {p: LIBRARIES[p] for p in packages if p in LIBRARIES}
+
+
 def cases(options: argparse.Namespace) -> list[dict]:
     """Return what is measured: every model, task and precision.
 
@@ -152,41 +166,9 @@ def training_precision(precision: str) -> str:
     return "mixed_bfloat16" if precision == "bfloat16" else precision
 
 
-def matrix_precision(precision: str) -> str:
-    """Return the type of the factors of the matrix products."""
-    return precision.removeprefix("mixed_")
-
-
-def measure_rates(options: argparse.Namespace, versions: dict) -> dict:
-    """Return the FLOP/s of a matrix product, by library and precision.
-
-    Args:
-        options: Of the command line.
-        versions: Takes the versions of what was run.
-    """
-    workers = {"tensorflow": KERAS_WORKER}
-    if options.torch_python:
-        workers["torch"] = TIMM_WORKER
-    rates = {}
-    for precision in dict.fromkeys(map(matrix_precision, options.precisions)):
-        case = {
-            "task": "matmul",
-            "precision": precision,
-            "shape": MATRIX_SHAPE,
-            "threads": options.threads,
-        }
-        seconds = measure(workers, case, MATRIX_ROUNDS, options, versions)
-        for library, values in seconds.items():
-            rates[library, precision] = matrix_flops(
-                *MATRIX_SHAPE
-            ) / statistics.median(values)
-    return rates
-
-
 def measure_case(
     case: dict,
     packages: list[str],
-    rates: dict,
     options: argparse.Namespace,
     versions: dict,
 ) -> report.Result:
@@ -195,18 +177,12 @@ def measure_case(
     Args:
         case: Of `cases`.
         packages: Ours and the others.
-        rates: Of `measure_rates`.
         options: Of the command line.
         versions: Takes the versions of what was run.
     """
     config = model_config(case["model"], options.image_size)
     training = case["task"] == "train"
     batch_size = options.train_batch_size if training else options.batch_size
-    rate = max(
-        rate
-        for (_, precision), rate in rates.items()
-        if precision == matrix_precision(case["precision"])
-    )
     request = {
         **case,
         "config": dataclasses.asdict(config),
@@ -214,13 +190,23 @@ def measure_case(
         "threads": options.threads,
         "gelu": options.gelu,
         "xla": options.xla,
+        "matrix_shape": MATRIX_SHAPE,
+        "matrix_dtype": case["precision"].removeprefix("mixed_"),
     }
-    workers = {name: RIVALS.get(name, KERAS_WORKER) for name in packages}
+    with contextlib.ExitStack() as stack:
+        workers = {}
+        for package in packages:
+            workers[package] = stack.enter_context(
+                start(package, request, options)
+            )
+            versions.update(workers[package].versions)
+        seconds, product_seconds = measure(workers, options.repeats)
     return report.Result(
         **case,
         batch_size=batch_size,
-        floor_seconds=step_flops(config, case["task"], batch_size) / rate,
-        seconds=measure(workers, request, options.repeats, options, versions),
+        flops=step_flops(config, case["task"], batch_size),
+        seconds=seconds,
+        product_seconds=product_seconds,
     )
 
 
@@ -231,49 +217,43 @@ def model_config(model: str, image_size: int) -> ViTConfig:
     )
 
 
+def start(package: str, request: dict, options: argparse.Namespace) -> Worker:
+    """Return a worker that is ready to run `package`."""
+    request = {**request, "package": package}
+    if package == "timm":
+        return Worker("benchmarks.worker_timm", request, options.torch_python)
+    return Worker("benchmarks.worker_keras", request)
+
+
 def measure(
-    workers: dict[str, str],
-    case: dict,
-    rounds: int,
-    options: argparse.Namespace,
-    versions: dict,
-) -> dict[str, list[float]]:
-    """Return the seconds of each round, by package.
+    workers: dict[str, Worker], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the seconds of the steps, by package, and of the products.
 
     A round runs one step of every package, one after the other: only one
     process works at a time, and a machine that gets slower does so for all.
+    Then it runs the matrix product in each library.
 
     Args:
-        workers: Module of the worker of each package.
-        case: What they build.
+        workers: By package.
         rounds: Number of rounds.
-        options: Of the command line.
-        versions: Takes the versions of what was run.
     """
-    seconds = {package: [] for package in workers}
-    with contextlib.ExitStack() as stack:
-        running = {}
-        for package, module in workers.items():
-            torch = module == TIMM_WORKER
-            running[package] = stack.enter_context(
-                Worker(
-                    module,
-                    {**case, "package": package},
-                    options.torch_python if torch else sys.executable,
-                )
-            )
-            versions.update(running[package].versions)
-        for _ in range(rounds):
-            for package, worker in running.items():
-                seconds[package].append(worker.step())
-    return seconds
+    steps = {package: [] for package in workers}
+    products = {library: [] for library in libraries(workers).values()}
+    for _ in range(rounds):
+        for package, worker in workers.items():
+            steps[package].append(worker.run("step"))
+        for package, library in libraries(workers).items():
+            products[library] += [
+                workers[package].run("product") for _ in range(PRODUCTS)
+            ]
+    return steps, products
 
 
 def write(
     options: argparse.Namespace,
     results: list[report.Result],
     packages: list[str],
-    rates: dict,
     versions: dict,
 ) -> str:
     """Write results.csv and results.md and return the latter."""
@@ -285,7 +265,8 @@ def write(
     ]
     if "timm" in options.against and not options.torch_python:
         description.append("timm was left out: no --torch_python was given")
-    page = report.markdown(results, packages, rates, description)
+    columns = list(libraries(packages).values())
+    page = report.markdown(results, packages, columns, description)
     report.write_csv(options.out / "results.csv", results)
     (options.out / "results.md").write_text(page, encoding="utf-8")
     return page

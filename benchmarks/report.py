@@ -7,6 +7,8 @@ import platform
 import statistics
 from collections.abc import Iterable
 
+from benchmarks.flops import MATRIX_SHAPE, matrix_flops
+
 OURS = "ours"
 CSV_COLUMNS = (
     "model",
@@ -18,6 +20,7 @@ CSV_COLUMNS = (
     "seconds",
     "images_per_second",
     "ratio",
+    "matrix_gflops",
     "floor_seconds",
 )
 
@@ -31,18 +34,20 @@ class Result:
         task: "forward" or "train".
         precision: "float32", "bfloat16" or "mixed_bfloat16".
         batch_size: Images of a step.
-        floor_seconds: What the matrix products of a step would take at the
-            rate of the machine.
+        flops: Of the matrix products of a step.
         seconds: Of each round, by package. Round i of all packages was run
             one after the other.
+        product_seconds: Of a product of matrices of MATRIX_SHAPE, by library.
+            Measured in the same rounds.
     """
 
     model: str
     task: str
     precision: str
     batch_size: int
-    floor_seconds: float
+    flops: int
     seconds: dict[str, list[float]]
+    product_seconds: dict[str, list[float]]
 
     def median(self, package: str) -> float:
         """Return the median seconds of a step."""
@@ -55,6 +60,21 @@ class Result:
     def ratio(self, package: str) -> float:
         """Return how many times as long as ours `package` takes."""
         return median_ratio(self.seconds[package], self.seconds[OURS])
+
+    def matrix_rate(self, library: str) -> float:
+        """Return the FLOP/s of the product of matrices in `library`."""
+        seconds = statistics.median(self.product_seconds[library])
+        return matrix_flops(*MATRIX_SHAPE) / seconds
+
+    @property
+    def best_matrix_rate(self) -> float:
+        """FLOP/s of the product in the library that is faster at it."""
+        return max(map(self.matrix_rate, self.product_seconds))
+
+    @property
+    def floor_seconds(self) -> float:
+        """What the products of a step would take at that rate."""
+        return self.flops / self.best_matrix_rate
 
 
 def median_ratio(theirs: list[float], ours: list[float]) -> float:
@@ -107,6 +127,9 @@ def write_csv(path: pathlib.Path, results: Iterable[Result]):
                             f"{result.images_per_second(package):.6g}"
                         ),
                         "ratio": f"{result.ratio(package):.4f}",
+                        "matrix_gflops": (
+                            f"{result.best_matrix_rate / 1e9:.6g}"
+                        ),
                         "floor_seconds": f"{result.floor_seconds:.6g}",
                     }
                 )
@@ -115,7 +138,7 @@ def write_csv(path: pathlib.Path, results: Iterable[Result]):
 def markdown(
     results: list[Result],
     packages: list[str],
-    rates: dict[tuple[str, str], float],
+    libraries: list[str],
     description: list[str],
 ) -> str:
     """Return the page of the results.
@@ -123,12 +146,13 @@ def markdown(
     Args:
         results: Rows of the table.
         packages: Columns of the table; the first is ours.
-        rates: FLOP/s of the matrix product, by library and precision.
+        libraries: Those whose product of matrices was measured.
         description: Lines on the machine and the run.
     """
     columns = ["model", "task", "precision", "batch"]
     columns += [f"{package} img/s" for package in packages]
     columns += [f"{package} / ours" for package in packages[1:]]
+    columns += [f"{library} GFLOP/s" for library in libraries]
     columns += ["floor img/s", "ours / floor"]
     return "\n".join(
         [
@@ -136,23 +160,16 @@ def markdown(
             "",
             *(f"- {line}" for line in description),
             "",
-            "Matrix product, GFLOP/s:",
-            "",
-            *markdown_table(
-                ["library", "precision", "GFLOP/s"],
-                [
-                    [library, precision, f"{rate / 1e9:.0f}"]
-                    for (library, precision), rate in rates.items()
-                ],
-            ),
-            "",
             "Images per second from the median step. `x / ours` is the median",
             "over the rounds of the time of x over ours: above 1, ours is",
-            "faster. The floor is what the matrix products alone would reach",
-            "at the faster of the two rates above; `ours / floor` is the",
-            "share of it that ours reaches.",
+            "faster. GFLOP/s are those of one matrix product of the MLP of",
+            "B/16, measured in the same rounds. The floor is what the products",
+            "of the model alone would reach at the faster of these rates;",
+            "`ours / floor` is the share of it that ours reaches.",
             "",
-            *markdown_table(columns, [_cells(r, packages) for r in results]),
+            *markdown_table(
+                columns, [_cells(r, packages, libraries) for r in results]
+            ),
             "",
         ]
     )
@@ -190,7 +207,7 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cells(result, packages):
+def _cells(result, packages, libraries):
     floor = result.batch_size / result.floor_seconds
     share = result.images_per_second(OURS) / floor
     return [
@@ -200,6 +217,7 @@ def _cells(result, packages):
         str(result.batch_size),
         *(f"{result.images_per_second(p):.2f}" for p in packages),
         *(f"{result.ratio(p):.2f}" for p in packages[1:]),
+        *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
         f"{floor:.2f}",
         f"{share:.0%}",
     ]

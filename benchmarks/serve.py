@@ -2,11 +2,12 @@
 
 A worker reads one line, the case as JSON, builds what the case asks for and
 answers with the versions of its libraries. After that every line it reads
-means "run one step", and it answers with the seconds that took. It needs
-nothing but the standard library here, so that it can run in an environment
-without this package.
+names something to run once, "step" or "product", and it answers with the
+seconds that took. Only the standard library is needed here: a worker may run in
+an environment without this package.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -17,16 +18,16 @@ import time
 from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).parents[1]
-WARM_UP_STEPS = 2
+WARM_UP_RUNS = 2
 MESSAGE_LINES = 20
 
 
-def serve(prepare: Callable[[dict], tuple[Callable[[], object], dict]]):
+def serve(prepare: Callable[[dict], tuple[dict[str, Callable], dict]]):
     """Answer the driver until it closes the pipe.
 
     Args:
-        prepare: Takes the case; returns a function that runs one step and
-            waits for its result, and a dictionary of versions.
+        prepare: Takes the case; returns functions by name, each of which runs
+            something once and waits for its result, and the versions.
     """
     # Libraries may print; only answers belong on the pipe.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -36,18 +37,20 @@ def serve(prepare: Callable[[dict], tuple[Callable[[], object], dict]]):
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
-    step, versions = prepare(json.loads(sys.stdin.readline()))
-    for _ in range(WARM_UP_STEPS):
-        step()
+    functions, versions = prepare(json.loads(sys.stdin.readline()))
+    for function in functions.values():
+        for _ in range(WARM_UP_RUNS):
+            function()
     answer(versions)
-    for _ in iter(sys.stdin.readline, ""):
+    for line in iter(sys.stdin.readline, ""):
+        function = functions[line.strip()]
         start = time.perf_counter()
-        step()
+        function()
         answer(time.perf_counter() - start)
 
 
 class Worker:
-    """A process that runs one step of one case whenever it is asked to.
+    """A process that runs what it is asked to, and nothing in between.
 
     Made ready, and warmed up, by the constructor; ended as a context manager.
 
@@ -84,17 +87,19 @@ class Worker:
             self.versions = self._ask(json.dumps(case))
         except BaseException:
             self._process.kill()
+            self.__exit__()
             raise
 
-    def step(self) -> float:
-        """Run one step and return its seconds."""
-        return self._ask("step")
+    def run(self, name: str) -> float:
+        """Run "step" or "product" once and return its seconds."""
+        return self._ask(name)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
-        self._process.stdin.close()  # The worker ends when its input does.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # The worker ends when its input does.
         self._process.wait()
         self._process.stdout.close()
         self._errors.close()

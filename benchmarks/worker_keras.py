@@ -10,16 +10,14 @@ from benchmarks.serve import serve
 from keras_vit import VisionTransformer, ViTConfig
 
 
-def prepare(case: dict) -> tuple[Callable[[], object], dict]:
-    """Return one step of `case`, and the versions of what runs it."""
+def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+    """Return what `case` asks for, and the versions of what runs it."""
     tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(case["threads"])
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    if case["task"] == "matmul":
-        return matmul_step(case), versions
     model = MODELS[case["package"]](case, versions)
-    steps = {"forward": forward_step, "train": train_step}
-    return steps[case["task"]](model, case), versions
+    step = {"forward": forward_step, "train": train_step}[case["task"]]
+    return {"step": step(model, case), "product": product(case)}, versions
 
 
 def our_model(case: dict, versions: dict) -> keras.Model:
@@ -88,16 +86,16 @@ def batch(case: dict) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(images), tf.constant(labels)
 
 
-def matmul_step(case: dict) -> Callable[[], object]:
-    """Return one product of matrices of `case["shape"]`."""
-    rows, inner, columns = case["shape"]
+def product(case: dict) -> Callable[[], object]:
+    """Return one product of matrices of `case["matrix_shape"]`."""
+    rows, inner, columns = case["matrix_shape"]
     a, b = (
-        tf.cast(tf.random.uniform(shape, -1, 1), case["precision"])
+        tf.cast(tf.random.uniform(shape, -1, 1), case["matrix_dtype"])
         for shape in ((rows, inner), (inner, columns))
     )
-    product = tf.function(tf.matmul)
+    multiply = tf.function(tf.matmul)
     # One number is fetched, which waits for the whole product.
-    return lambda: product(a, b)[0, 0].numpy()
+    return lambda: multiply(a, b)[0, 0].numpy()
 
 
 MODELS = {"ours": our_model, "keras-hub": keras_hub_model}

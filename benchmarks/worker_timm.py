@@ -16,18 +16,16 @@ DTYPES = {
 }
 
 
-def prepare(case: dict) -> tuple[Callable[[], object], dict]:
-    """Return one step of `case`, and the versions of what runs it."""
+def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+    """Return what `case` asks for, and the versions of what runs it."""
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
     versions = {"torch": torch.__version__}
-    if case["task"] == "matmul":
-        return matmul_step(case), versions
     timm = import_timm()
     versions["timm"] = timm.__version__
     model = timm_model(timm, case)
-    steps = {"forward": forward_step, "train": train_step}
-    return steps[case["task"]](model, case), versions
+    step = {"forward": forward_step, "train": train_step}[case["task"]]
+    return {"step": step(model, case), "product": product(case)}, versions
 
 
 def import_timm():
@@ -112,10 +110,10 @@ def batch(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
-def matmul_step(case: dict) -> Callable[[], object]:
-    """Return one product of matrices of `case["shape"]`."""
-    rows, inner, columns = case["shape"]
-    dtype = DTYPES[case["precision"]]
+def product(case: dict) -> Callable[[], object]:
+    """Return one product of matrices of `case["matrix_shape"]`."""
+    rows, inner, columns = case["matrix_shape"]
+    dtype = DTYPES[case["matrix_dtype"]]
     a = (2 * torch.rand(rows, inner) - 1).to(dtype)
     b = (2 * torch.rand(inner, columns) - 1).to(dtype)
     return lambda: torch.matmul(a, b)

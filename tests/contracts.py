@@ -240,7 +240,8 @@ def _jax_gradients(layer, x, weights):
         return (outputs * weights).sum()
 
     values = [v.value for v in layer.trainable_variables]
-    by_variable, by_input = jax.grad(loss, argnums=(0, 1))(values, x)
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
+    by_variable, by_input = gradient(values, x)
     return [*by_variable, by_input]
 
 

@@ -119,10 +119,11 @@ class Loop:
             logs = {
                 **_means(sums),
                 **{
-                    f"val_{k}": v
-                    for k, v in self.evaluate(eval_batches).items()
+                    f"val_{name}": value
+                    for name, value in self.evaluate(eval_batches).items()
                 },
                 "learning_rate": float(self.optimizer.learning_rate),
+                "step": self.step,
             }
             if self.checkpoints is not None:
                 self.checkpoints.save(checkpoint_number=self.step)

@@ -24,9 +24,7 @@ def make_optimizer(
     Raises:
         ValueError: If there is no such optimizer.
     """
-    optimizer = pick(OPTIMIZERS, name, "optimizer")(
-        learning_rate, weight_decay or None
-    )
+    optimizer = pick(OPTIMIZERS, name, "optimizer")(learning_rate, weight_decay)
     if weight_decay:
         optimizer.exclude_from_weight_decay(
             var_list=[v for v in variables if v.name != "kernel"]
@@ -45,7 +43,7 @@ def adamw(learning_rate, weight_decay):
 def sgd(learning_rate, weight_decay):
     """Momentum 0.9, the optimizer of the fine-tuning recipes."""
     return keras.optimizers.SGD(
-        learning_rate, momentum=0.9, weight_decay=weight_decay
+        learning_rate, momentum=0.9, weight_decay=weight_decay or None
     )
 
 

@@ -11,8 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from keras_vit.preprocessing import decode_predictions
+from keras_vit.tables import pick
 from trainers.command_line import start, user_errors
 from trainers.datasets import to_model_range
 from trainers.runs import Run
@@ -27,7 +29,7 @@ def load_image(path: str, input_shape: tuple) -> np.ndarray:
         returns: (H, W, C), floats in [-1, 1].
 
     Args:
-        path: A JPEG, PNG, GIF or BMP file.
+        path: Any image that Pillow reads; the first frame of several.
         input_shape: (H, W, C) of the model, C being 1 or 3.
 
     Raises:
@@ -35,15 +37,15 @@ def load_image(path: str, input_shape: tuple) -> np.ndarray:
         OSError: If it cannot be read.
     """
     height, width, channels = input_shape
-    content = pathlib.Path(path).read_bytes()
+    mode = pick({1: "L", 3: "RGB"}, channels, "channels of the model")
     try:
-        image = tf.io.decode_image(
-            content, channels=channels, expand_animations=False
-        )
-    except tf.errors.InvalidArgumentError:
-        raise ValueError(f"Not a JPEG, PNG, GIF or BMP image: {path}") from None
-    image = tf.cast(image, tf.float32)
-    return to_model_range(image, (height, width)).numpy()
+        with Image.open(path) as image:
+            # Phones store pictures turned, with a note how to turn them back.
+            pixels = np.asarray(ImageOps.exif_transpose(image).convert(mode))
+    except UnidentifiedImageError:
+        raise ValueError(f"Not an image that can be read: {path}") from None
+    pixels = pixels.reshape((*pixels.shape[:2], channels))
+    return to_model_range(pixels.astype("float32"), (height, width)).numpy()
 
 
 def predict(

@@ -8,6 +8,7 @@ from absl import flags
 from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.models import VARIANTS
 from keras_vit.tables import pick
+from trainers.augment import parse_augmentation
 from trainers.datasets import FOLDER_PREFIX
 from trainers.losses import LOSSES
 from trainers.optimizers import OPTIMIZERS
@@ -104,6 +105,7 @@ class Recipe:
             choices = field.metadata["choices"]
             if choices and value is not None:
                 pick(dict.fromkeys(choices), value, field.name)
+        parse_augmentation(self.augment)
         for name in (
             "image_size",
             "batch_size",

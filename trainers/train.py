@@ -172,6 +172,9 @@ def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
         model.trainable_variables,
     )
     per_image = LOSSES[recipe.loss]
+    # What dropout draws from; tf.train.Checkpoint does not find it by itself.
+    weights = {id(weight) for weight in model.weights}
+    seeds = [v.value for v in model.variables if id(v) not in weights]
 
     def loss(labels, logits):
         return per_image(smooth_labels(labels, recipe.label_smoothing), logits)
@@ -182,7 +185,7 @@ def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
         loss=loss,
         strategy=strategy,
         checkpoints=tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model, optimizer=optimizer),
+            tf.train.Checkpoint(model=model, optimizer=optimizer, seeds=seeds),
             run.checkpoints_path,
             max_to_keep=2,
         ),

@@ -55,8 +55,6 @@ GOLDEN = {
     },
     **OURS,
 }
-# The graphs of 24 blocks and more take seconds to build.
-LARGE = {"e/14", "G/14", "G-opt/16", "g/14", "g-opt/16", "H/14", "R50+L/32"}
 
 
 def count_params(config):
@@ -77,13 +75,7 @@ def test_the_table_states_the_golden_number(name):
 
 
 @tensorflow_only
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
-        for name in GOLDEN
-    ],
-)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_the_model_has_the_golden_number_of_parameters(name):
     assert count_params(VARIANTS[name].config) == GOLDEN[name]
 

@@ -1,0 +1,490 @@
+import functools
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer
+from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
+from tests.tiny import noise, randomize, tensorflow_only, tiny_config, to_numpy
+
+NAMES = pathlib.Path(__file__).parents[1] / "golden" / "weight_names.json"
+
+# Between them: every layer, every option that makes a weight.
+CONFIGS = {
+    "plain": {},
+    "hybrid_map": {
+        "image_size": 16,
+        "patch_size": 1,
+        "stem_stages": (1, 1),
+        "pooling": "map",
+        "representation_size": 5,
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.1,
+        "stochastic_depth_rate": 0.1,
+    },
+    "learned_2d_avg": {
+        "position_embedding": "learned_2d",
+        "pooling": "avg",
+        "use_class_token": False,
+        "gelu": "exact",
+    },
+    "sincos_features": {
+        "position_embedding": "sincos_2d",
+        "pooling": "none",
+        "num_classes": 0,
+    },
+}
+each_config = pytest.mark.parametrize("choices", CONFIGS.values(), ids=CONFIGS)
+
+
+def build(dtype=None, **choices):
+    return randomize(VisionTransformer(tiny_config(**choices), dtype=dtype))
+
+
+def images(model, batch=2):
+    return noise(batch, *model.config.image_size, model.config.channels)
+
+
+def assert_same_answer(actual, expected, x):
+    np.testing.assert_array_equal(to_numpy(actual(x)), to_numpy(expected(x)))
+
+
+@each_config
+def test_config_round_trip(choices):
+    model = VisionTransformer(tiny_config(**choices), name="chosen")
+    config = json.loads(json.dumps(model.get_config()))
+    revived = VisionTransformer.from_config(config)
+    assert revived.config == model.config
+    assert revived.get_config() == model.get_config()
+    assert revived.name == "chosen"
+
+
+@each_config
+def test_saved_model_reloads_exactly(choices, tmp_path):
+    model = build(**choices)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded) is VisionTransformer
+    assert loaded.config == model.config
+    assert_same_answer(loaded, model, images(model))
+
+
+@each_config
+def test_saved_weights_reload_exactly(choices, tmp_path):
+    model = build(**choices)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other = VisionTransformer(model.config)
+    other.load_weights(tmp_path / "model.weights.h5")
+    assert_same_answer(other, model, images(model))
+
+
+@each_config
+def test_a_clone_answers_the_same_with_the_same_weights(choices):
+    model = build(**choices)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    assert [w.path for w in clone.weights] == [w.path for w in model.weights]
+    assert_same_answer(clone, model, images(model))
+
+
+@pytest.mark.parametrize(
+    "layer_name",
+    [
+        "patch_encoder",
+        "class_token",
+        "position_embedding",
+        "block_00",
+        "block_01",
+        "encoder_norm",
+        "pooling",
+        "pre_logits",
+    ],
+)
+def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
+    model = build(representation_size=5)
+    part = keras.Model(model.input, model.get_layer(layer_name).output)
+    part.save(tmp_path / "part.keras")
+    loaded = keras.saving.load_model(tmp_path / "part.keras")
+    assert_same_answer(loaded, part, images(model))
+
+
+@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_pair_of_rows_builds_and_answers(position_embedding, pooling):
+    model = build(position_embedding=position_embedding, pooling=pooling)
+    expected = (2, 17, 7) if pooling == "none" else (2, 7)
+    y = to_numpy(model(images(model)))
+    assert y.shape == expected
+    assert model.output_shape == (None, *expected[1:])
+    assert np.isfinite(y).all()
+
+
+def test_the_summary_has_one_line_a_block():
+    lines = []
+    VisionTransformer(tiny_config()).summary(print_fn=lines.append)
+    text = "\n".join(str(line) for line in lines)
+    for name in ("block_00", "block_01", "patch_encoder", "predictions"):
+        assert text.count(f"{name} ") == 1
+    # Borders and totals aside, a layer is a row; no row is unnamed.
+    layers = VisionTransformer(tiny_config()).layers
+    assert [layer.name for layer in layers] == [
+        "images",
+        "patch_encoder",
+        "class_token",
+        "position_embedding",
+        "block_00",
+        "block_01",
+        "encoder_norm",
+        "pooling",
+        "predictions",
+    ]
+
+
+def test_the_representation_layer_is_a_tanh_before_the_head():
+    model = build(representation_size=5)
+    features = keras.Model(model.input, model.get_layer("pooling").output)
+    kernel, bias, head_kernel, head_bias = model.get_weights()[-4:]
+    hidden = np.tanh(to_numpy(features(images(model))) @ kernel + bias)
+    np.testing.assert_allclose(
+        to_numpy(model(images(model))),
+        hidden @ head_kernel + head_bias,
+        atol=1e-5,
+    )
+
+
+def test_a_fresh_model_answers_with_the_bias_of_its_head():
+    # The head starts at zero: a fresh sigmoid model says 1/22026 for all.
+    config = tiny_config(head_bias=-10.0, classifier_activation="sigmoid")
+    model = VisionTransformer(config)
+    y = to_numpy(model(images(model)))
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(10.0)), rtol=1e-5)
+
+
+def test_stochastic_depth_grows_linearly_to_its_rate():
+    model = VisionTransformer(tiny_config(depth=5, stochastic_depth_rate=0.2))
+    rates = [
+        layer.stochastic_depth_rate
+        for layer in model.layers
+        if isinstance(layer, TransformerBlock)
+    ]
+    np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_stochastic_depth_of_a_single_block_is_off():
+    model = VisionTransformer(tiny_config(depth=1, stochastic_depth_rate=0.2))
+    assert model.get_layer("block_00").stochastic_depth_rate == 0
+
+
+def test_rates_reach_every_block_and_act_in_training_only():
+    keras.utils.set_random_seed(0)
+    model = build(dropout_rate=0.2, attention_dropout_rate=0.3)
+    for name in ("block_00", "block_01"):
+        block = model.get_layer(name)
+        assert block.dropout_rate == block.mlp.dropout_rate == 0.2
+        assert block.attention.dropout_rate == 0.3
+    assert model.get_layer("dropout").rate == 0.2
+    x = images(model)
+    assert_same_answer(model, build(), x)
+    difference = to_numpy(model(x, training=True)) - to_numpy(model(x))
+    assert np.abs(difference).max() > 1e-2
+
+
+# With another image size.
+
+
+@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
+def test_an_equal_image_size_gives_the_same_model(position_embedding):
+    model = build(position_embedding=position_embedding)
+    same = model.with_image_size(32)
+    assert same is not model
+    assert_same_answer(same, model, images(model))
+
+
+@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
+def test_a_larger_square_to_a_rectangle_and_back(position_embedding):
+    model = build(position_embedding=position_embedding)
+    before = model.get_weights()
+    x = images(model)
+    answer = to_numpy(model(x))
+    # From n to 2n - 1 rows all old rows are among the new ones.
+    rectangle = model.with_image_size((56, 80))
+    assert rectangle.config.image_size == (56, 80)
+    assert rectangle.config.grid_size == (7, 10)
+    assert tuple(rectangle(noise(2, 56, 80, 3)).shape) == (2, 7)
+    back = rectangle.with_image_size(32)
+    np.testing.assert_allclose(to_numpy(back(x)), answer, atol=1e-5)
+    # The source is as it was.
+    assert model.config.image_size == (32, 32)
+    for old, new in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(old, new)
+    np.testing.assert_array_equal(to_numpy(model(x)), answer)
+
+
+@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
+@pytest.mark.parametrize("prefix", [True, False], ids=["token", "no_token"])
+def test_an_open_image_size_equals_with_image_size(position_embedding, prefix):
+    choices = {
+        "position_embedding": position_embedding,
+        "use_class_token": prefix,
+        "pooling": "avg",
+    }
+    fixed = build(**choices)
+    dynamic = build(use_dynamic_image_size=True, **choices)
+    assert dynamic.input_shape == (None, None, None, 3)
+    for size in ((32, 32), (16, 48), (40, 40)):
+        x = noise(2, *size, 3)
+        expected = to_numpy(fixed.with_image_size(size)(x))
+        np.testing.assert_allclose(to_numpy(dynamic(x)), expected, atol=1e-5)
+        closed = dynamic.with_image_size(size)
+        np.testing.assert_allclose(to_numpy(closed(x)), expected, atol=1e-5)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("position_embedding", POSITION_EMBEDDINGS)
+def test_an_open_image_size_in_a_function_of_any_size(position_embedding):
+    import tensorflow as tf
+
+    model = build(
+        use_dynamic_image_size=True, position_embedding=position_embedding
+    )
+    function = tf.function(
+        lambda x: model(x),
+        input_signature=[tf.TensorSpec((None, None, None, 3))],
+    )
+    for size in ((32, 32), (16, 48)):
+        x = noise(2, *size, 3)
+        np.testing.assert_allclose(
+            to_numpy(function(x)), to_numpy(model(x)), atol=1e-5
+        )
+
+
+def test_an_open_image_size_of_a_hybrid_equals_with_image_size():
+    choices = {"image_size": 32, "patch_size": 1, "stem_stages": (1,)}
+    dynamic = build(use_dynamic_image_size=True, **choices)
+    x = noise(1, 16, 24, 3)
+    expected = to_numpy(build(**choices).with_image_size((16, 24))(x))
+    np.testing.assert_allclose(to_numpy(dynamic(x)), expected, atol=1e-4)
+
+
+def test_a_resized_model_keeps_what_is_frozen_and_its_type():
+    model = build(dtype="mixed_bfloat16")
+    model.get_layer("block_00").trainable = False
+    resized = model.with_image_size(16)
+    assert not resized.get_layer("block_00").trainable
+    assert resized.get_layer("block_01").trainable
+    assert resized.get_layer("block_01").compute_dtype == "bfloat16"
+    assert resized.name == model.name
+
+
+def test_part_of_a_block_stays_frozen_in_a_resized_model():
+    model = build()
+    model.get_layer("block_00").attention.trainable = False
+    resized = model.with_image_size(16)
+    assert [w.path for w in resized.trainable_weights] == [
+        w.path for w in model.trainable_weights
+    ]
+
+
+def test_an_image_size_of_parts_of_patches_is_an_error():
+    with pytest.raises(ValueError, match="`patch_size` must divide the image"):
+        build().with_image_size((32, 36))
+
+
+# Wrong images.
+
+
+def test_another_image_size_is_an_error():
+    model = build()
+    with pytest.raises(ValueError, match="shape"):
+        model(noise(4, 16, 16, 3))
+
+
+@tensorflow_only
+def test_another_image_size_is_an_error_in_a_graph():
+    import tensorflow as tf
+
+    model = build()
+    function = tf.function(
+        lambda x: model(x),
+        input_signature=[tf.TensorSpec((None, None, None, 3))],
+    )
+    assert function(noise(1, 32, 32, 3)).shape == (1, 7)
+    # As many pixels as one image of the right size.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        function(noise(4, 16, 16, 3))
+
+
+# Types.
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@each_config
+def test_logits_are_float32_under_mixed_precision(choices, policy):
+    model = build(dtype=policy, **choices)
+    reference = build(**choices)
+    x = images(model)
+    y, expected = model(x), to_numpy(reference(x))
+    if model.config.num_classes:
+        assert keras.backend.standardize_dtype(y.dtype) == "float32"
+    assert {w.dtype for w in model.weights} == {"float32"}
+    tolerance = 0.1 if policy == "mixed_bfloat16" else 0.02
+    assert (
+        np.abs(to_numpy(y) - expected).max()
+        < tolerance * np.abs(expected).max()
+    )
+
+
+def test_a_mixed_precision_model_reloads_exactly(tmp_path):
+    model = build(dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("block_00").compute_dtype == "bfloat16"
+    assert loaded.get_layer("predictions").compute_dtype == "float32"
+    assert_same_answer(loaded, model, images(model))
+
+
+def test_the_global_policy_is_the_default():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = VisionTransformer(tiny_config())
+        assert model.get_layer("block_00").compute_dtype == "bfloat16"
+        assert model.get_layer("predictions").compute_dtype == "float32"
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+# Quantised. Other packages' models cannot be reloaded.
+
+
+QUANTIZED = {
+    "plain": {},
+    "map": {"pooling": "map", "representation_size": 5},
+    "hybrid": {"image_size": 16, "patch_size": 1, "stem_stages": (1,)},
+}
+
+
+@functools.cache
+def quantized(name):
+    model = build(**QUANTIZED[name])
+    reference = to_numpy(model(images(model)))
+    model.quantize("int8")
+    y = to_numpy(model(images(model)))
+    assert "int8" in {w.dtype for w in model.weights}
+    assert 0 < np.abs(y - reference).max() < 0.2 * np.abs(reference).max()
+    return model
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_a_quantized_model_reloads_exactly(name, tmp_path):
+    model = quantized(name)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [w.dtype for w in loaded.weights] == [w.dtype for w in model.weights]
+    assert_same_answer(loaded, model, images(model))
+
+
+@pytest.mark.parametrize("layer_name", ["block_00", "pooling", "pre_logits"])
+def test_a_submodel_of_a_quantized_model_reloads_exactly(layer_name, tmp_path):
+    model = quantized("map")
+    part = keras.Model(model.input, model.get_layer(layer_name).output)
+    part.save(tmp_path / "part.keras")
+    loaded = keras.saving.load_model(tmp_path / "part.keras")
+    assert_same_answer(loaded, part, images(model))
+
+
+def test_a_quantized_block_in_a_plain_functional_model_reloads(tmp_path):
+    tokens = keras.Input((5, 12))
+    block = TransformerBlock(num_heads=3, mlp_dim=20, name="block")
+    model = randomize(keras.Model(tokens, block(tokens)))
+    model.quantize("int8")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_same_answer(loaded, model, noise(2, 5, 12))
+
+
+def test_a_reloaded_quantized_model_can_be_saved_again(tmp_path):
+    model = quantized("plain")
+    for name in ("first.keras", "second.keras"):
+        model.save(tmp_path / name)
+        loaded = keras.saving.load_model(tmp_path / name)
+        assert_same_answer(loaded, model, images(model))
+        model = loaded
+
+
+def test_a_quantized_model_takes_another_image_size():
+    model = quantized("plain")
+    same = model.with_image_size(32)
+    assert_same_answer(same, model, images(model))
+
+
+# Names are an interface: checkpoints and users refer to them.
+
+
+def names_of(model, folder):
+    """Return the path and shape of each weight, in memory and in the file."""
+    import h5py
+
+    path = folder / "names.weights.h5"
+    model.save_weights(path)
+    in_file = {}
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda name, item: (
+                in_file.update({name: list(item.shape)})
+                if isinstance(item, h5py.Dataset)
+                else None
+            )
+        )
+    return {
+        "weights": {w.path: list(w.shape) for w in model.weights},
+        "weights_h5": in_file,
+    }
+
+
+@each_config
+def test_names_of_weights_stay_as_they_are(choices, tmp_path):
+    name = next(key for key in CONFIGS if CONFIGS[key] is choices)
+    golden = json.loads(NAMES.read_text())[name]
+    actual = names_of(VisionTransformer(tiny_config(**choices)), tmp_path)
+    # Order counts: set_weights and get_weights follow it.
+    assert list(actual["weights"].items()) == list(golden["weights"].items())
+    assert actual["weights_h5"] == golden["weights_h5"]
+
+
+def test_registered_names_stay_as_they_are():
+    model = VisionTransformer(tiny_config(**CONFIGS["hybrid_map"]))
+    classes = {type(model)} | {type(x) for x in model._flatten_layers()}
+    registered = {keras.saving.get_registered_name(c) for c in classes}
+    assert {name for name in registered if ">" in name} == {
+        "keras_vit>AttentionPooling",
+        "keras_vit>BottleneckUnit",
+        "keras_vit>ClassToken",
+        "keras_vit>LearnedPositionEmbedding",
+        "keras_vit>MlpBlock",
+        "keras_vit>MultiHeadSelfAttention",
+        "keras_vit>PatchEncoder",
+        "keras_vit>ResNetStem",
+        "keras_vit>StandardizedConv2D",
+        "keras_vit>StochasticDepth",
+        "keras_vit>TransformerBlock",
+        "keras_vit>VisionTransformer",
+    }
+
+
+def test_fit_lowers_the_loss():
+    keras.utils.set_random_seed(0)
+    model = VisionTransformer(tiny_config(depth=1))
+    model.compile(
+        keras.optimizers.Adam(1e-2),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    x, y = noise(16, 32, 32, 3), np.arange(16) % 7
+    history = model.fit(x, y, batch_size=16, epochs=8, verbose=0)
+    loss = history.history["loss"]
+    # A zero head says 1/7 for each class.
+    np.testing.assert_allclose(loss[0], np.log(7), atol=1e-4)
+    assert loss[-1] < 0.8 * loss[0]

@@ -1,0 +1,298 @@
+"""The shape of the code: who imports whom, and what the docstrings say."""
+
+import ast
+import importlib
+import inspect
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import keras_vit
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Rank of each module or package; imports go from a higher to a lower one, or
+# stay inside one package.
+RANKS = {
+    "keras_vit.version": 0,
+    "keras_vit.tables": 1,
+    "keras_vit.layers": 2,
+    "keras_vit.models": 3,
+    "keras_vit.weights": 4,
+    "keras_vit.analysis": 4,
+    "keras_vit.export": 4,
+    "keras_vit.preprocessing": 4,
+    "keras_vit": 5,  # Its __init__, the public names.
+    "trainers": 5,
+    "trainers.augment": 5,
+    "trainers.losses": 5,
+    "trainers.optimizers": 5,
+    "trainers.pictures": 5,
+    "trainers.schedules": 5,
+    "trainers.strategies": 5,
+    "trainers.loop": 5,
+    "trainers.datasets": 6,
+    "trainers.recipes": 7,
+    "trainers.runs": 8,
+    "trainers.command_line": 8,
+    "trainers.train": 9,
+    "trainers.evaluate": 9,
+    "trainers.export_model": 9,
+    "trainers.predict": 9,
+}
+# What trains any model knows of keras_vit the look-up of names only.
+KNOW_NO_VIT = {n for n, rank in RANKS.items() if "trainers" in n and rank < 7}
+# Of keras_vit everything else is optional or imported inside a function.
+ALLOWED_PACKAGES = {"keras", "numpy", "keras_vit", *sys.stdlib_module_names}
+EXTRA_PACKAGES = {"keras_vit.analysis.plots": {"matplotlib"}}
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+SOURCES = {
+    module_name(path): path
+    for package in ("keras_vit", "trainers")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+TREES = {
+    name: ast.parse(path.read_text(encoding="utf-8"))
+    for name, path in SOURCES.items()
+}
+of_keras_vit = [name for name in SOURCES if name.startswith("keras_vit")]
+
+
+def imported(nodes):
+    """Return the modules that import statements among `nodes` name."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {n if n in SOURCES else node.module for n in names}
+    return found
+
+
+def own_imports(name):
+    """Return what a module imports of this project, anywhere in it."""
+    return imported(ast.walk(TREES[name])) & set(SOURCES)
+
+
+def outside_functions(tree):
+    """Yield the nodes that run when the module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+            yield from outside_functions(node)
+
+
+def unit(name):
+    """Return the key of RANKS that stands for a module."""
+    if name in RANKS:
+        return name
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_imports_go_one_way(name):
+    assert unit(name) in RANKS, "give the new module a rank"
+    for target in own_imports(name) - {name}:
+        same_package = unit(target) == unit(name)
+        lower = RANKS[unit(target)] < RANKS[unit(name)]
+        assert same_package or lower, f"{name} imports {target}"
+
+
+@pytest.mark.parametrize("name", sorted(KNOW_NO_VIT & set(SOURCES)))
+def test_what_trains_any_model_knows_no_vit(name):
+    of_the_package = {n for n in own_imports(name) if "keras_vit" in n}
+    assert of_the_package <= {"keras_vit.tables"}
+
+
+def test_no_modules_import_each_other():
+    waiting = {
+        name: own_imports(name) - {name}
+        for name in SOURCES
+        if SOURCES[name].name != "__init__.py"
+    }
+    while waiting:
+        free = [n for n, needs in waiting.items() if not needs & set(waiting)]
+        assert free, f"a circle among {sorted(waiting)}"
+        for name in free:
+            del waiting[name]
+
+
+@pytest.mark.parametrize("name", of_keras_vit)
+def test_the_package_needs_keras_and_numpy_only(name):
+    allowed = ALLOWED_PACKAGES | EXTRA_PACKAGES.get(name, set())
+    modules = imported(outside_functions(TREES[name]))
+    packages = {module.split(".")[0] for module in modules}
+    assert packages <= allowed
+
+
+@pytest.mark.parametrize("name", of_keras_vit)
+def test_private_modules_of_keras_are_not_used(name):
+    for module in imported(ast.walk(TREES[name])):
+        assert not module.startswith("keras.src")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_assert_statements(name):
+    # They vanish under `python -O`.
+    asserts = [
+        node.lineno
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Assert)
+    ]
+    assert not asserts
+
+
+@pytest.mark.slow
+def test_works_without_tensorflow():
+    pytest.importorskip("jax")
+    program = """
+        import sys
+
+        class Blocker:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "tensorflow":
+                    raise ModuleNotFoundError(f"No module named {name!r}")
+
+        sys.meta_path.insert(0, Blocker())
+        import numpy as np
+        import keras
+        import keras_vit
+
+        config = keras_vit.ViTConfig(
+            12, 1, 24, 3, patch_size=4, image_size=8, num_classes=5
+        )
+        model = keras_vit.VisionTransformer(config)
+        images = keras_vit.preprocess_input(np.zeros((2, 8, 8, 3)))
+        print(tuple(model(images).shape), tuple(
+            model.with_image_size(12)(np.zeros((2, 12, 12, 3))).shape
+        ))
+        assert keras.backend.backend() == "jax"
+        assert "tensorflow" not in sys.modules
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert result.stdout.strip() == "(2, 5) (2, 5)"
+
+
+def test_public_names_exist_and_are_sorted():
+    for name in of_keras_vit:
+        module = importlib.import_module(name)
+        names = list(getattr(module, "__all__", ()))
+        assert len(names) == len(set(names)), name
+        for public in names:
+            assert hasattr(module, public), f"{name}.{public}"
+
+
+def documented(docstring, section):
+    """Return the names a section of a docstring lists."""
+    pattern = rf"^{section}:[^\n]*\n(.*?)(?=^\S|\Z)"
+    found = re.search(pattern, inspect.cleandoc(docstring), re.M | re.S)
+    if not found:
+        return []
+    entries = re.findall(r"^    ([\w*]+(?:, \w+)*): ", found[1] + " ", re.M)
+    entries += re.findall(r"^    ([\w*]+(?:, \w+)*):$", found[1], re.M)
+    return [n.strip("* ") for entry in entries for n in entry.split(",")]
+
+
+def parameters(member):
+    """Return the parameters of a function or of a class's own constructor."""
+    if inspect.isclass(member):
+        constructor = "__new__" if issubclass(member, tuple) else "__init__"
+        if constructor not in vars(member):
+            return []
+        member = vars(member)[constructor]
+    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in inspect.signature(member).parameters.items()
+        if name not in ("self", "_cls") and parameter.kind not in skipped
+    ]
+
+
+def documented_members():
+    """Yield the public functions, classes and methods of the package."""
+    for module_name in of_keras_vit:
+        module = importlib.import_module(module_name)
+        for name, member in vars(module).items():
+            if (
+                name.startswith("_")
+                or getattr(member, "__module__", None) != module_name
+                or not (inspect.isclass(member) or inspect.isfunction(member))
+            ):
+                continue
+            yield f"{module_name}.{name}", member
+            if inspect.isclass(member):
+                for key, method in vars(member).items():
+                    if inspect.isfunction(method) and key[0] != "_":
+                        yield f"{module_name}.{name}.{key}", method
+
+
+MEMBERS = dict(documented_members())
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_documented_arguments_exist(name):
+    member = MEMBERS[name]
+    if "<locals>" in member.__qualname__:
+        pytest.skip("documented by its template")
+    arguments = documented(member.__doc__ or "", "Args")
+    accepts_more = inspect.isfunction(member) and "kwargs" in str(
+        inspect.signature(member)
+    )
+    known = parameters(member) + ["kwargs"] * accepts_more
+    assert set(arguments) <= set(known)
+    # In the order of the signature.
+    assert arguments == [p for p in known if p in arguments]
+
+
+PUBLIC = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (keras_vit, keras_vit.layers, keras_vit.models)
+    for name in module.__all__
+    if callable(getattr(module, name))
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_argument_of_a_public_name_is_documented(name):
+    member = PUBLIC[name]
+    text = member.__doc__
+    names = documented(text, "Args") + documented(text, "Shapes")
+    assert set(parameters(member)) <= set(names)
+
+
+def test_the_parser_of_docstrings_sees_what_is_missing():
+    text = """Do.
+
+    Shapes:
+        x: (B,). returns: (B,).
+
+    Args:
+        first, second: Both.
+        third: One that takes
+            two lines: really.
+
+    Returns:
+        What: ever.
+    """
+    assert documented(text, "Args") == ["first", "second", "third"]
+    assert documented(text, "Shapes") == ["x"]

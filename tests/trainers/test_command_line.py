@@ -1,0 +1,62 @@
+"""The commands as a user types them, each in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+COMMANDS = ["train", "evaluate", "predict", "export_model"]
+
+
+@pytest.fixture
+def command(subprocess_environment, tmp_path):
+    def run(module, *arguments, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", f"trainers.{module}", *arguments],
+            env={**subprocess_environment, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_names_the_flags(command, module):
+    result = command(module, "--help")
+    assert "--run_dir" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "module, arguments, message",
+    [
+        ("train", ["--lerning_rate=1"], "Did you mean: learning_rate"),
+        ("train", ["--optimizer=adam"], "should be one of <adamw|sgd>"),
+        ("train", ["--batch_size=many"], "batch_size"),
+        ("train", ["recipe=digits"], "Options are written --name=value"),
+        ("train", ["--dataset=digit"], "`dataset` must be one of digits"),
+        ("evaluate", [], "--run_dir"),
+        ("evaluate", ["--run_dir=absent"], "recipe.json"),
+        ("predict", ["--run_dir=absent"], "Name one image file"),
+        ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
+        ("export_model", ["--run_dir=absent"], "model.keras"),
+    ],
+)
+def test_bad_input_ends_in_a_message_and_exit_code_1(
+    command, module, arguments, message
+):
+    result = command(module, *arguments)
+    assert result.returncode == 1
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_another_backend_is_refused(command):
+    result = command("train", KERAS_BACKEND="jax")
+    assert result.returncode == 1
+    assert "need the TensorFlow backend" in result.stderr

@@ -1,0 +1,105 @@
+"""What is done with a finished run: predictions and exports."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.export import EXPORTERS
+from trainers.export_model import PATHS, export_run
+from trainers.predict import load_image, predict
+from trainers.recipes import RECIPES
+from trainers.runs import Run
+from trainers.train import train
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        data_dir=data_dir,
+        model="mu/16",
+        patch_size=2,
+        total_steps=2,
+        warmup_steps=0,
+        batch_size=361,
+    )
+    run = Run(tmp_path_factory.mktemp("run"))
+    train(recipe, str(run.folder))
+    return run
+
+
+@pytest.fixture(params=["png", "jpg", "bmp", "gif"])
+def image_path(request, tmp_path):
+    """Return a made image of 20x10 pixels, dark on the left."""
+    pixels = np.zeros((20, 10, 3), "uint8")
+    pixels[:, 5:] = 255
+    path = tmp_path / f"image.{request.param}"
+    Image.fromarray(pixels).save(path)
+    return str(path)
+
+
+def test_turned_pictures_of_phones_are_turned_back(tmp_path):
+    """EXIF orientation 3: stored upside down."""
+    pixels = np.zeros((16, 16), "uint8")
+    pixels[:8] = 255
+    exif = Image.Exif()
+    exif[274] = 3
+    Image.fromarray(pixels).save(tmp_path / "phone.jpg", exif=exif)
+    image = load_image(str(tmp_path / "phone.jpg"), (16, 16, 1))
+    assert image[:6].mean() < -0.9 and image[10:].mean() > 0.9
+
+
+def test_image_is_read_in_the_shape_and_range_of_the_model(image_path):
+    image = load_image(image_path, (8, 8, 1))
+    assert image.shape == (8, 8, 1) and image.dtype == np.float32
+    np.testing.assert_allclose(image[:, :3], -1, atol=0.05)
+    np.testing.assert_allclose(image[:, 5:], 1, atol=0.05)
+
+
+def test_predictions_are_probabilities_by_name(run, image_path):
+    names = run.load_class_names()
+    [row] = predict(run.load_model(), [image_path], names, top=10)
+    assert sorted(name for _, name, _ in row) == names
+    scores = [score for _, _, score in row]
+    assert sum(scores) == pytest.approx(1, abs=1e-5)
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_predictions_do_not_depend_on_their_neighbours(run, image_path):
+    model, names = run.load_model(), run.load_class_names()
+    [one] = predict(model, [image_path], names, top=1)
+    both = predict(model, [image_path, image_path], names, top=1)
+    assert both[0][0][1] == both[1][0][1] == one[0][1]
+
+
+def test_file_that_is_no_image_is_an_error(tmp_path):
+    path = tmp_path / "notes.png"
+    path.write_text("no image")
+    with pytest.raises(ValueError, match="Not an image.*notes.png"):
+        load_image(str(path), (8, 8, 1))
+    with pytest.raises(OSError, match="absent.png"):
+        load_image(str(tmp_path / "absent.png"), (8, 8, 1))
+
+
+def test_every_exporter_has_a_path():
+    assert set(PATHS) == set(EXPORTERS)
+
+
+def test_export_writes_every_format_and_refuses_to_overwrite(run, tmp_path):
+    reports = export_run(run, list(EXPORTERS), tmp_path)
+    assert [report.path for report in reports] == [
+        str(tmp_path / PATHS[name]) for name in EXPORTERS
+    ]
+    assert all(report.num_images == 64 for report in reports)
+    assert (tmp_path / "saved_model/1/saved_model.pb").exists()
+    assert (tmp_path / "model.tflite").exists()
+    with pytest.raises(ValueError, match="must not exist yet"):
+        export_run(run, ["tflite"], tmp_path)
+
+
+def test_unknown_format_is_an_error_before_anything_is_written(run, tmp_path):
+    with pytest.raises(ValueError, match="'saved_model', 'tflite'.*'onx'"):
+        export_run(run, ["saved_model", "onx"], tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,196 @@
+import csv
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from trainers.evaluate import evaluate
+from trainers.recipes import RECIPES
+from trainers.runs import Run
+from trainers.train import build_model, load_initial_model, train
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+    """Return a finished run of a few updates."""
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        data_dir=data_dir,
+        model="mu/16",
+        patch_size=2,
+        total_steps=4,
+        warmup_steps=1,
+        batch_size=361,
+        epochs_per_eval=1,
+    )
+    run = Run(tmp_path_factory.mktemp("run") / "first")
+    train(recipe, str(run.folder))
+    return run
+
+
+def test_leaves_everything_in_the_folder(run):
+    names = {path.name for path in run.folder.iterdir()}
+    assert names == {
+        "recipe.json",
+        "checkpoints",
+        "model.keras",
+        "metrics.csv",
+        "learning_curve.png",
+        "tensorboard",
+    }
+    assert run.load_recipe().total_steps == 4
+    assert run.load_class_names() == [str(d) for d in range(10)]
+    assert (run.folder / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_metrics_have_a_row_for_each_evaluation(run):
+    with open(run.metrics_path, newline="") as file:
+        [row] = csv.DictReader(file)
+    assert row["step"] == "4"
+    assert 0 <= float(row["val_accuracy"]) <= 1
+
+
+def test_saved_model_has_the_accuracy_that_was_logged(run, digits):
+    report = evaluate(run, digits)
+    with open(run.metrics_path, newline="") as file:
+        [row] = csv.DictReader(file)
+    assert report["accuracy"] == pytest.approx(float(row["val_accuracy"]))
+    assert report["num_examples"] == 355
+    by_class = [report[f"accuracy/{d}"] for d in range(10)]
+    assert np.mean(by_class) == pytest.approx(report["accuracy"], abs=0.02)
+    assert (run.folder / "predictions.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_same_command_again_changes_nothing(run):
+    before = run.load_model().get_weights()
+    train(run.load_recipe(), str(run.folder))
+    for a, b in zip(before, run.load_model().get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_another_recipe_in_the_same_folder_is_refused(run, capsys):
+    recipe = dataclasses.replace(run.load_recipe(), seed=5)
+    with pytest.raises(
+        SystemExit, match="another recipe.*seed: 0 there, 5 here"
+    ):
+        train(recipe, str(run.folder))
+
+
+def test_seed_decides_the_initial_weights(recipe, digits):
+    keras.utils.set_random_seed(recipe.seed)
+    first = build_model(recipe, digits).get_weights()
+    keras.utils.set_random_seed(recipe.seed)
+    again = build_model(recipe, digits).get_weights()
+    keras.utils.set_random_seed(1)
+    other = build_model(recipe, digits).get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds_its_model(name, digits):
+    model = build_model(RECIPES[name], digits)
+    size = RECIPES[name].image_size
+    assert model.input_shape == (None, size, size, 1)
+    assert model.output_shape == (None, 10)
+    assert model.get_layer("predictions").activation is keras.activations.linear
+
+
+@pytest.mark.parametrize(
+    "field, value, attribute",
+    [
+        ("pooling", "map", "pooling"),
+        ("position_embedding", "sincos_2d", "position_embedding"),
+        ("gelu", "exact", "gelu"),
+        ("representation_size", 12, "representation_size"),
+        ("dropout_rate", 0.3, "dropout_rate"),
+        ("stochastic_depth_rate", 0.3, "stochastic_depth_rate"),
+        ("head_bias", -3.0, "head_bias"),
+        ("patch_size", 4, "patch_size"),
+    ],
+)
+def test_model_flags_reach_the_model(recipe, digits, field, value, attribute):
+    model = build_model(dataclasses.replace(recipe, **{field: value}), digits)
+    assert getattr(model.config, attribute) == value
+
+
+def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path), image_size=16
+    )
+    source = run.load_model()
+    model = build_model(recipe, digits)
+    assert model.input_shape == (None, 16, 16, 1)
+    for layer in ("block_00", "predictions"):
+        for a, b in zip(
+            source.get_layer(layer).get_weights(),
+            model.get_layer(layer).get_weights(),
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_fine_tuning_on_other_classes_gets_a_new_head(run):
+    model = load_initial_model(str(run.model_path), 8, 3, 1)
+    assert model.output_shape == (None, 3)
+    kernel, bias = model.get_layer("predictions").get_weights()
+    assert not kernel.any() and not bias.any()
+    assert run.load_model().get_layer("predictions").get_weights()[0].any()
+
+
+@pytest.mark.parametrize(
+    "path, channels, message",
+    [
+        ("absent.keras", 1, "existing .keras file.*absent.keras"),
+        (None, 3, "1 channels; those of the data set have 3"),
+    ],
+)
+def test_bad_start_is_refused(run, path, channels, message):
+    with pytest.raises(ValueError, match=message):
+        load_initial_model(path or str(run.model_path), 8, 10, channels)
+
+
+def test_start_from_another_kind_of_model_is_refused(tmp_path):
+    path = str(tmp_path / "dense.keras")
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    with pytest.raises(ValueError, match="VisionTransformer.*Sequential"):
+        load_initial_model(path, 8, 10, 1)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"image_size": 9}, "`patch_size` must divide.*9x9"),
+        ({"dataset": "digit"}, "`dataset` must be one of"),
+        ({"warmup_steps": 3}, "`warmup_steps` must be fewer"),
+        ({"strategy": "mirrored", "batch_size": 33}, "multiple of the 2"),
+    ],
+)
+def test_bad_recipe_ends_in_one_line_and_writes_nothing(
+    recipe, tmp_path, changes, message
+):
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit, match=message):
+        train(dataclasses.replace(recipe, **changes), str(folder))
+    assert not folder.exists()
+
+
+def test_recipe_is_readable_json(run):
+    content = json.loads(run.recipe_path.read_text())
+    assert content["recipe"]["model"] == "mu/16"
+    assert content["class_names"][3] == "3"
+
+
+def test_classes_of_another_data_set_are_refused(run, digits, monkeypatch):
+    names = property(lambda self: ["a", "b"])
+    monkeypatch.setattr(type(digits), "class_names", names)
+    with pytest.raises(ValueError, match="classes that the model was trained"):
+        evaluate(run, digits)
+
+
+def test_folder_that_is_no_run_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="recipe.json in it.*nowhere"):
+        Run(tmp_path / "nowhere").load_recipe()
+    with pytest.raises(ValueError, match="model.keras in it"):
+        Run(tmp_path).load_model()
