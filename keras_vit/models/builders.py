@@ -211,26 +211,45 @@ def load_own_weights(model: keras.Model, path: str):
         weight.assign(found[weight.path])
 
 
+ViT_Ti16 = builder("ViT_Ti16", "Ti/16")
+ViT_S16 = builder("ViT_S16", "S/16")
+ViT_S32 = builder("ViT_S32", "S/32")
+ViT_B8 = builder("ViT_B8", "B/8")
+ViT_B16 = builder("ViT_B16", "B/16")
+ViT_B32 = builder("ViT_B32", "B/32")
+ViT_L16 = builder("ViT_L16", "L/16")
+ViT_L32 = builder("ViT_L32", "L/32")
+ViT_H14 = builder("ViT_H14", "H/14")
+ViT_M16 = builder("ViT_M16", "M/16")
+ViT_So400m14 = builder("ViT_So400m14", "So400m/14")
+ViT_g14 = builder("ViT_g14", "g/14")
+ViT_G14 = builder("ViT_G14", "G/14")
+R_ViT_Ti16 = builder("R_ViT_Ti16", "R+Ti/16")
+R26_ViT_S32 = builder("R26_ViT_S32", "R26+S/32")
+R26_ViT_B32 = builder("R26_ViT_B32", "R26+B/32")
+R50_ViT_B16 = builder("R50_ViT_B16", "R50+B/16")
+R50_ViT_L32 = builder("R50_ViT_L32", "R50+L/32")
+
 BUILDERS = {
-    function_name: builder(function_name, variant)
-    for function_name, variant in {
-        "ViT_Ti16": "Ti/16",
-        "ViT_S16": "S/16",
-        "ViT_S32": "S/32",
-        "ViT_B8": "B/8",
-        "ViT_B16": "B/16",
-        "ViT_B32": "B/32",
-        "ViT_L16": "L/16",
-        "ViT_L32": "L/32",
-        "ViT_H14": "H/14",
-        "ViT_M16": "M/16",
-        "ViT_So400m14": "So400m/14",
-        "ViT_g14": "g/14",
-        "ViT_G14": "G/14",
-        "R_ViT_Ti16": "R+Ti/16",
-        "R26_ViT_S32": "R26+S/32",
-        "R26_ViT_B32": "R26+B/32",
-        "R50_ViT_B16": "R50+B/16",
-        "R50_ViT_L32": "R50+L/32",
-    }.items()
+    build.__name__: build
+    for build in (
+        ViT_Ti16,
+        ViT_S16,
+        ViT_S32,
+        ViT_B8,
+        ViT_B16,
+        ViT_B32,
+        ViT_L16,
+        ViT_L32,
+        ViT_H14,
+        ViT_M16,
+        ViT_So400m14,
+        ViT_g14,
+        ViT_G14,
+        R_ViT_Ti16,
+        R26_ViT_S32,
+        R26_ViT_B32,
+        R50_ViT_B16,
+        R50_ViT_L32,
+    )
 }

@@ -48,7 +48,7 @@ def test_leaves_everything_in_the_folder(run):
 def test_metrics_have_a_row_for_each_evaluation(run):
     with open(run.metrics_path, newline="") as file:
         [row] = csv.DictReader(file)
-    assert row["step"] == "4"
+    assert float(row["step"]) == 4
     assert 0 <= float(row["val_accuracy"]) <= 1
 
 
