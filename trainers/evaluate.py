@@ -4,6 +4,7 @@ Example:
     python -m trainers.evaluate --run_dir=saved_models/digits
 """
 
+import json
 import pathlib
 
 import numpy as np
@@ -13,7 +14,7 @@ from absl import flags
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset, eval_batches, open_dataset
 from trainers.pictures import plot_predictions
-from trainers.runs import Run
+from trainers.runs import Run, write_atomically
 
 FLAGS = flags.FLAGS
 NUM_PICTURES = 32
@@ -24,8 +25,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the accuracy of a run on a data set, and draw some examples.
 
-    Writes `predictions.png` into the folder of the run: what the model took
-    some images for, mistakes first.
+    Writes into the folder of the run `evaluation.json`, the report, and
+    `predictions.png`: what the model took some images for, mistakes first.
 
     Args:
         run: A finished run.
@@ -33,7 +34,7 @@ def evaluate(
         batch_size: Images at a time.
 
     Returns:
-        accuracy, and one `accuracy/CLASS` for each class.
+        accuracy, num_examples, and `accuracy/CLASS` for each class.
 
     Raises:
         ValueError: If the classes are not those of the run.
@@ -68,7 +69,7 @@ def evaluate(
         probabilities[chosen, guesses[chosen]],
         run.folder / "predictions.png",
     )
-    return {
+    report = {
         "accuracy": float(np.mean(hits)),
         "num_examples": len(hits),
         **{
@@ -77,6 +78,10 @@ def evaluate(
             if np.any(labels == label)
         },
     }
+    write_atomically(
+        run.folder / "evaluation.json", json.dumps(report, indent=2)
+    )
+    return report
 
 
 def main(arguments):

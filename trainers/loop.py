@@ -87,7 +87,7 @@ class Loop:
 
         Returns:
             loss, accuracy, val_loss, val_accuracy, learning_rate and step;
-            nothing if there was no update left to make.
+            the val_ ones alone if there was no update left to make.
 
         Raises:
             NonFiniteLossError: If the loss is not finite. The checkpoints are
@@ -102,12 +102,13 @@ class Loop:
             verbose=1,
         )
         iterator = iter(self.strategy.experimental_distribute_dataset(batches))
-        logs = {}
+        logs = self._validate(eval_batches) if self.step >= total_steps else {}
         # What callbacks ask a model for: TensorBoard, EarlyStopping.
         self.model.optimizer = self.optimizer
         self.model.stop_training = False
         calls.on_train_begin()
-        for epoch in range(self.step // steps_per_epoch, epochs):
+        while self.step < total_steps and not self.model.stop_training:
+            epoch = self.step // steps_per_epoch
             calls.on_epoch_begin(epoch)
             end = min((epoch + 1) * steps_per_epoch, total_steps)
             sums = [0.0, 0.0, 0.0]
@@ -118,18 +119,13 @@ class Loop:
                 )
             logs = {
                 **_means(sums),
-                **{
-                    f"val_{name}": value
-                    for name, value in self.evaluate(eval_batches).items()
-                },
+                **self._validate(eval_batches),
                 "learning_rate": float(self.optimizer.learning_rate),
                 "step": self.step,
             }
             if self.checkpoints is not None:
                 self.checkpoints.save(checkpoint_number=self.step)
             calls.on_epoch_end(epoch, logs)
-            if self.model.stop_training:
-                break
         calls.on_train_end(logs)
         del self.model.optimizer
         return logs
@@ -145,6 +141,10 @@ class Loop:
             for index, value in enumerate(self._eval_step(batch)):
                 sums[index] += float(value)
         return _means(sums)
+
+    def _validate(self, batches):
+        report = self.evaluate(batches)
+        return {f"val_{name}": value for name, value in report.items()}
 
     def _train_some(self, iterator, num_steps, sums, calls, epoch_start):
         first = self.step

@@ -210,8 +210,9 @@ def main(arguments):
         recipe = recipe_from_flags()
     run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
     logs = train(recipe, run_dir)
-    accuracy = logs.get("val_accuracy", float("nan"))
-    print(f"Test accuracy {accuracy:.4f}. Everything is in {run_dir}.")
+    print(
+        f"Test accuracy {logs['val_accuracy']:.4f}. Everything is in {run_dir}."
+    )
 
 
 if __name__ == "__main__":

@@ -65,7 +65,10 @@ def test_saved_model_has_the_accuracy_that_was_logged(run, digits):
 
 def test_same_command_again_changes_nothing(run):
     before = run.load_model().get_weights()
-    train(run.load_recipe(), str(run.folder))
+    logs = train(run.load_recipe(), str(run.folder))
+    with open(run.metrics_path, newline="") as file:
+        [row] = csv.DictReader(file)
+    assert logs["val_accuracy"] == pytest.approx(float(row["val_accuracy"]))
     for a, b in zip(before, run.load_model().get_weights()):
         np.testing.assert_array_equal(a, b)
 

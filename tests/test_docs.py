@@ -1,0 +1,198 @@
+"""The documentation is true: its code runs, its tables match the code."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import VARIANTS
+from keras_vit.models.builders import BUILDERS
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/*.md"),
+    ROOT / "saved_models/README.md",
+    ROOT / "benchmarks/README.md",
+]
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+
+
+def table_after(heading):
+    """Return the cells of the first table below a heading of the README."""
+    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    table = re.search(r"((?:^\|.*\n)+)", section, re.M)[1]
+    rows = [
+        [cell.strip() for cell in line.strip("|\n").split(" | ")]
+        for line in table.splitlines()
+    ]
+    return rows[2:]
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory):
+    """Return a folder in which saved_models/digits is a (short) run."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    from trainers.datasets import open_dataset
+    from trainers.recipes import RECIPES, Recipe
+    from trainers.runs import Run
+    from trainers.train import train
+
+    folder = tmp_path_factory.mktemp("checkout")
+    changes = {**vars(RECIPES["digits"]), "total_steps": 2, "warmup_steps": 0}
+    run = Run(folder / "saved_models/digits")
+    train(Recipe(**changes), str(run.folder))
+    image, _ = next(iter(open_dataset("digits").examples("test")))
+    keras.utils.save_img(folder / "digit.png", image.numpy())
+    return folder
+
+
+def readme_commands():
+    lines = "".join(blocks(README, "bash")).splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def test_make_commands_are_targets_of_the_makefile():
+    makes = [line for line in readme_commands() if line.startswith("make")]
+    targets = re.findall(r"^(\S+):", (ROOT / "Makefile").read_text(), re.M)
+    assert makes == ["make demo", "make test"]
+    assert {line.split()[1] for line in makes} <= set(targets)
+
+
+def test_continuous_integration_runs_both_lines():
+    script = (ROOT / ".ci/run").read_text()
+    assert "\nmake test\n" in script
+    assert "\nmake demo\n" in script
+
+
+@pytest.mark.slow
+def test_commands_and_code_of_the_readme_run(
+    digits_run, subprocess_environment, monkeypatch
+):
+    """In the order of the page, in one folder, as a reader would."""
+    monkeypatch.chdir(digits_run)
+    images = np.random.default_rng(0).uniform(0, 255, (2, 224, 224, 3))
+    names = {"images": images}
+    count = 0
+    pattern = r"^```(bash|python)\n(.*?)^```"
+    for language, code in re.findall(pattern, README, re.M | re.S):
+        if language == "python":
+            exec(compile(code, "README.md", "exec"), names)
+            count += 1
+            continue
+        for line in code.splitlines():
+            if line.startswith("make "):
+                continue  # Run by continuous integration, see above.
+            words = shlex.split(line)
+            assert words[:2] == [".venv/bin/python", "-m"]
+            if "trainers.train" in words:
+                words += ["--total_steps=2", "--warmup_steps=0"]
+            result = subprocess.run(
+                [sys.executable, *words[1:]],
+                env=subprocess_environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert result.returncode == 0, f"{line}: {result.stderr}"
+            count += 1
+    assert count >= 11
+    np.testing.assert_allclose(np.sum(names["probabilities"], -1), 1, rtol=1e-5)
+    assert tuple(names["features"].output_shape) == (None, 384)
+    assert tuple(names["attention"].shape) == (2, 12, 197, 197)
+    assert names["larger"].input_shape == (None, 16, 16, 1)
+    assert names["other_task"].output_shape == (None, 3)
+    assert names["logits"].shape == (1, 10)
+
+
+def test_table_of_variants_is_the_code():
+    rows = table_after("Variants")
+    assert [row[0].strip("`") for row in rows] == list(BUILDERS)
+    for builder, variant, *sizes in rows:
+        config, count = VARIANTS[variant]
+        numbers = (config.width, config.depth, config.mlp_dim, config.num_heads)
+        assert [int(s.replace(",", "")) for s in sizes] == [*numbers, count]
+        first = BUILDERS[builder.strip("`")].__doc__.splitlines()[0]
+        assert first == f"Build the ViT {variant}, {count:,} parameters."
+
+
+def test_choices_in_the_readme_are_those_of_the_code():
+    from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
+
+    for name, table in (
+        ("position_embedding", POSITION_EMBEDDINGS),
+        ("pooling", POOLINGS),
+        ("gelu", GELUS),
+    ):
+        row = re.search(rf"^\| `{name}` \| (.*) \|$", README, re.M)[1]
+        row = re.sub(r"\(.*?\)", "", row)
+        assert set(re.findall(r"`(\w+)`", row)) == set(table)
+
+
+def test_replacements_of_tensorflow_addons_exist():
+    rows = table_after("Coming from TensorFlow Addons")
+    assert len(rows) > 8
+    for _, replacement in rows:
+        for path in re.findall(r"`((?:keras|keras_vit)\.[\w.]+)`", replacement):
+            thing = {"keras": keras, "keras_vit": keras_vit}[path.split(".")[0]]
+            for part in path.split(".")[1:]:
+                thing = getattr(thing, part)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_files_and_tables_to_touch_exist(page):
+    text = (ROOT / page).read_text()
+    section = re.split(r"\n## (?:Adding your own|Touch one file)\n", text)[1]
+    rows = re.findall(r"^\| an? .*$", section, re.M)
+    assert len(rows) >= 4
+    for row in rows:
+        _, files, what = row.strip("| ").split(" | ")
+        paths = re.findall(r"`([\w/.]+)`", files)
+        folder = pathlib.Path(paths[0]).parent
+        paths = [p if "/" in p else str(folder / p) for p in paths]
+        assert all((ROOT / p).exists() for p in paths), row
+        for table in re.findall(r"`([A-Z]+)` row", what):
+            sources = [
+                file.read_text()
+                for p in paths
+                for file in (
+                    (ROOT / p).rglob("*.py")
+                    if (ROOT / p).is_dir()
+                    else [ROOT / p]
+                )
+            ]
+            assert any(
+                re.search(rf"^{table}\b", source, re.M) for source in sources
+            ), row
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.name))
+def test_files_that_a_page_names_exist(page):
+    """Paths in backticks, but for what a run or a build makes."""
+    text = page.read_text()
+    made = ("saved_models/digits", "build/", ".venv", "export/")
+    made += ("checkpoints/", "tensorboard/", "PATH/")
+    for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
+        if "/" not in path or path.startswith(made):
+            continue
+        assert (ROOT / path).exists() or (page.parent / path).exists(), (
+            f"{page.name} names {path}"
+        )
+
+
+def test_saved_models_page_names_what_a_run_leaves(digits_run):
+    page = (ROOT / "saved_models/README.md").read_text()
+    run = digits_run / "saved_models/digits"
+    for path in run.iterdir():
+        assert f"`{path.name}" in page
