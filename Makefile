@@ -3,7 +3,7 @@
 #   make demo   trains on real images, evaluates, exports
 #   make test   lints and runs the tests
 
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 
 .PHONY: demo test test-torch clean

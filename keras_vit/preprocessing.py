@@ -76,6 +76,8 @@ def decode_predictions(
         >>> decode_predictions(np.eye(1, 1000, 2), top=1)[0][0][:2]
         ('n01484850', 'great white shark, white shark, man-eater, ...')
     """
+    if top < 1:
+        raise ValueError(f"`top` must be 1 or more. Received: top={top}")
     scores = ops.convert_to_numpy(predictions)
     if scores.ndim != 2:
         raise ValueError(
@@ -93,7 +95,9 @@ def decode_predictions(
             "classes; pass `class_names` for classes of your own. "
             f"Received: shape={scores.shape}"
         )
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
+    # As floats: minus the lowest integer is itself, minus zero is zero.
+    order = np.argsort(-scores.astype("float64"), axis=1, kind="stable")
+    order = order[:, :top]
     return [
         [(*classes[i], float(row[i])) for i in indices]
         for row, indices in zip(scores, order)

@@ -43,6 +43,7 @@ CASES = {
         (2, 8, 12, 3),
         (2, 6, 12),
     ),
+    "layer_norm": Case(layers.LayerNorm, {"epsilon": 1e-5}, TOKENS, TOKENS),
     "class_token": Case(layers.ClassToken, {}, (2, 6, 12), TOKENS),
     "learned": Case(
         layers.LearnedPositionEmbedding, GRID_TOKENS, TOKENS, TOKENS

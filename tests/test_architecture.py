@@ -255,10 +255,13 @@ def test_documented_arguments_exist(name):
     if "<locals>" in member.__qualname__:
         pytest.skip("documented by its template")
     arguments = documented(member.__doc__ or "", "Args")
-    accepts_more = inspect.isfunction(member) and "kwargs" in str(
-        inspect.signature(member)
-    )
-    known = parameters(member) + ["kwargs"] * accepts_more
+    known = parameters(member)
+    if inspect.isfunction(member):
+        known += [
+            parameter.name
+            for parameter in inspect.signature(member).parameters.values()
+            if parameter.kind is parameter.VAR_KEYWORD
+        ]
     assert set(arguments) <= set(known)
     # In the order of the signature.
     assert arguments == [p for p in known if p in arguments]

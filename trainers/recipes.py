@@ -131,13 +131,14 @@ RECIPES = {
         model="Pico/2",
         pooling="avg",
         batch_size=64,
-        epochs=100,
+        epochs=150,
         learning_rate=2e-3,
         warmup_steps=100,
         weight_decay=0.05,
         stochastic_depth_rate=0.05,
         label_smoothing=0.1,
-        epochs_per_eval=10,
+        steps_per_loop=50,
+        epochs_per_eval=15,
     ),
     # A common small-image setting; not run here.
     "cifar10": Recipe(

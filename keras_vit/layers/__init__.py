@@ -2,6 +2,7 @@
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import GELUS, MlpBlock
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import (
@@ -30,6 +31,7 @@ __all__ = [
     "AttentionPooling",
     "AveragePooling",
     "ClassToken",
+    "LayerNorm",
     "LearnedPositionEmbedding",
     "LearnedPositionEmbedding2D",
     "MaxPooling",

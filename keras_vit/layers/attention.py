@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -49,8 +49,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def build(self, input_shape):
         width = input_shape[-1]
         check_heads_divide(width, self.num_heads)
-        self.qkv = projection(width, 3, "qkv", self.dtype_policy)
-        self.out = projection(width, 1, "out", self.dtype_policy)
+        self.qkv = projection(width, 3, "qkv", sublayer_policy(self, "qkv"))
+        self.out = projection(width, 1, "out", sublayer_policy(self, "out"))
         self.qkv.build((None, width))
         self.out.build((None, width))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
@@ -127,6 +127,9 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
     key = _split_heads(key, num_heads, (0, 2, 3, 1))  # (B, K, D/K, T)
     value = _split_heads(value, num_heads, (0, 2, 1, 3))  # (B, K, T, D/K)
     logits = ops.cast(ops.matmul(query, key), "float32")  # (B, K, S, T)
+    if keras.backend.standardize_dtype(query.dtype) == "float16":
+        # A product beyond 65504 is infinite, and a softmax of infinities nan.
+        logits = ops.clip(logits, -65504.0, 65504.0)
     if mask is not None:
         mask = ops.cast(mask, "bool")
         mask = mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]

@@ -32,18 +32,30 @@ def nested_dtype_policy(layer):
     return keras.dtype_policies.serialize(policy)
 
 
-def float32_unless_quantized(policy):
+def sublayer_policy(layer, name: str):
+    """Return the type policy of the sublayer `name` of a built layer.
+
+    Its own entry of the map, and not the map: a Dense layer that holds a map
+    cannot be saved again (Keras 3.15 looks at the mode of the map's default).
+    """
+    return policy_at(layer.dtype_policy, f"{layer.path}/{name}")
+
+
+def policy_at(policy, path: str):
+    """Return the entry of `policy` for the layer at `path`."""
+    return policy[path] if isinstance(policy, DTypePolicyMap) else policy
+
+
+def float32_unless_quantized(policy, path: str):
     """Return the type policy of a layer that computes in float32.
 
     Logits are float32 under mixed precision, so that the softmax of a loss or
     of a serving client sees full precision. A quantised head keeps its entry
     in the map.
     """
-    if isinstance(policy, DTypePolicyMap):
-        return DTypePolicyMap(
-            "float32", {path: policy[path] for path in policy}
-        )
-    return "float32"
+    policy = policy_at(policy, path)
+    quantized = getattr(policy, "quantization_mode", None) is not None
+    return policy if quantized else "float32"
 
 
 def _own_policy(layer):

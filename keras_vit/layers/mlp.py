@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.tables import pick
 
 
@@ -39,25 +39,15 @@ class MlpBlock(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.gelu = gelu
         self.supports_masking = True
-        self.hidden = keras.layers.Dense(
-            mlp_dim,
-            activation=pick(GELUS, gelu, "gelu"),
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-            name="hidden",
-        )
+        self.activation = pick(GELUS, gelu, "gelu")
         self.dropout = keras.layers.Dropout(
             dropout_rate, dtype=self.dtype_policy, name="dropout"
         )
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.out = keras.layers.Dense(
-            width,
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-            name="out",
-        )
+        self.hidden = self._dense(self.mlp_dim, "hidden", self.activation)
+        self.out = self._dense(width, "out")
         self.hidden.build((None, width))
         self.out.build((None, self.mlp_dim))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
@@ -73,6 +63,15 @@ class MlpBlock(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
+
+    def _dense(self, units, name, activation=None):
+        return keras.layers.Dense(
+            units,
+            activation=activation,
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=sublayer_policy(self, name),
+            name=name,
+        )
 
     def get_config(self):
         return {

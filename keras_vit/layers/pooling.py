@@ -8,7 +8,8 @@ from keras_vit.layers.attention import (
     check_heads_divide,
     projection,
 )
-from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 
 
@@ -21,6 +22,13 @@ class TokenPooling(keras.layers.Layer):
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, tokens, mask=None):
+        return None
 
     def call(self, tokens):
         # A slice and a reshape: `tokens[:, 0]` leaves an op that the TFLite
@@ -97,7 +105,8 @@ class MaxPooling(PatchPooling):
 
     def pool(self, tokens, mask):
         if mask is not None:
-            tokens = ops.where(mask, tokens, -1e9)
+            # The lowest finite number of float16, so that no image is infinite.
+            tokens = ops.where(mask, tokens, -65504.0)
         return ops.max(tokens, axis=1)
 
 
@@ -136,8 +145,8 @@ class AttentionPooling(keras.layers.Layer):
         self.gelu = gelu
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+        self.norm = LayerNorm(
+            layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
         self.mlp = MlpBlock(
             mlp_dim, gelu=gelu, dtype=self.dtype_policy, name="mlp"
@@ -149,12 +158,10 @@ class AttentionPooling(keras.layers.Layer):
         self.probe = self.add_weight(
             name="probe", shape=(1, width), initializer="glorot_uniform"
         )
-        dtype = self.dtype_policy
-        self.query = projection(width, 1, "query", dtype)
-        self.key_value = projection(width, 2, "key_value", dtype)
-        self.out = projection(width, 1, "out", dtype)
-        for layer in (self.query, self.key_value, self.out):
+        for name, count in (("query", 1), ("key_value", 2), ("out", 1)):
+            layer = projection(width, count, name, sublayer_policy(self, name))
             layer.build((None, width))
+            setattr(self, name, layer)
         self.norm.build((None, 1, width))
         self.mlp.build((None, 1, width))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})

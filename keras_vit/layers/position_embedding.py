@@ -51,17 +51,21 @@ class PositionEmbedding(keras.layers.Layer):
 
     def build(self, tokens_shape, features_shape=None):
         length, self.width = tokens_shape[1:]
-        expected = self.num_prefix_tokens + math.prod(self.grid_size)
-        if features_shape is None and length not in (None, expected):
+        if features_shape is None:
+            expected = self.num_prefix_tokens + math.prod(self.grid_size)
+            self._check_length(length, expected)
+        self.build_table(self.width)
+        self.input_spec = None
+        self.built = True
+
+    def _check_length(self, length, expected):
+        if None not in (length, expected) and length != expected:
             raise ValueError(
                 "`tokens` must be the prefix tokens and one token for each "
                 f"patch of the grid, {expected} in all. Received: {length} "
                 f"tokens, grid_size={self.grid_size}, "
                 f"num_prefix_tokens={self.num_prefix_tokens}"
             )
-        self.build_table(self.width)
-        self.input_spec = None
-        self.built = True
 
     def call(self, tokens, features=None):
         grid_size = self.grid_size
@@ -69,6 +73,7 @@ class PositionEmbedding(keras.layers.Layer):
             height, width = ops.shape(features)[1:3]
             grid_size = height // self.patch_size, width // self.patch_size
         table = ops.cast(self.table(grid_size), tokens.dtype)
+        self._check_length(tokens.shape[1], table.shape[0])
         return tokens + table[None]  # (B, T, D)
 
     def build_table(self, width: int):
@@ -129,7 +134,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         )
 
     def _resized(self, embedding, old_size, new_size):
-        if new_size == old_size:
+        if _same_size(new_size, old_size):
             return embedding
         prefix = embedding[: self.num_prefix_tokens]
         grid = embedding[self.num_prefix_tokens :]
@@ -196,7 +201,8 @@ class SinCosPositionEmbedding(PositionEmbedding):
         h, w = grid_size
         positions = ops.arange(self.num_prefix_tokens + h * w, dtype="float32")
         steps = np.arange(0, self.width, 2) / self.width
-        angles = positions[:, None] * (10_000.0**-steps).astype("float32")
+        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
+        angles = positions[:, None] * omega  # (T, D/2)
         table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
         return ops.reshape(table, (-1, self.width))  # (T, D)
 
@@ -218,7 +224,7 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
     def table(self, grid_size):
         quarter = self.width // 4
         steps = np.arange(quarter) / max(quarter - 1, 1)
-        omega = (10_000.0**-steps).astype("float32")
+        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
         h, w = grid_size
         y = ops.arange(h, dtype="float32")[:, None] * omega  # (h, D/4)
         x = ops.arange(w, dtype="float32")[:, None] * omega  # (w, D/4)
@@ -233,6 +239,11 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
         ]
         grid = ops.reshape(ops.concatenate(parts, axis=-1), (-1, self.width))
         return ops.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
+
+
+def _same_size(one, other):
+    # In a graph of an open image size the numbers are symbolic tensors.
+    return all(isinstance(size, int) for size in one) and one == other
 
 
 def resize_position_grid(table, sizes: tuple):

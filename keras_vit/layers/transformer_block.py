@@ -4,6 +4,7 @@ import keras
 
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dtypes import nested_dtype_policy
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
@@ -59,8 +60,8 @@ class TransformerBlock(keras.layers.Layer):
         self.supports_masking = True
 
         dtype = self.dtype_policy
-        self.attention_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=dtype, name="attention_norm"
+        self.attention_norm = LayerNorm(
+            layer_norm_epsilon, dtype=dtype, name="attention_norm"
         )
         self.attention = MultiHeadSelfAttention(
             num_heads, attention_dropout_rate, dtype=dtype, name="attention"
@@ -68,8 +69,8 @@ class TransformerBlock(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(
             dropout_rate, dtype=dtype, name="dropout"
         )
-        self.mlp_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, dtype=dtype, name="mlp_norm"
+        self.mlp_norm = LayerNorm(
+            layer_norm_epsilon, dtype=dtype, name="mlp_norm"
         )
         self.mlp = MlpBlock(
             mlp_dim, dropout_rate, gelu, dtype=dtype, name="mlp"

@@ -83,6 +83,7 @@ def builder(function_name: str, variant: str):
                 config, input_tensor, keras.dtype_policies.get(dtype)
             )
             inputs = keras.utils.get_source_inputs(input_tensor)
+            inputs = inputs[0] if len(inputs) == 1 else inputs
             model = keras.Model(inputs, outputs, name=name)
         if weights is not None:
             load_own_weights(model, weights)
@@ -154,7 +155,8 @@ def check_choices(choices: dict) -> dict:
         "use_dynamic_image_size": "input_shape",
         "num_classes": "classes",
     }
-    fields = {f.name for f in dataclasses.fields(ViTConfig)} - set(renamed)
+    fields = [f.name for f in dataclasses.fields(ViTConfig)]
+    fields = [name for name in fields if name not in renamed]
     for name in choices:
         if name in renamed:
             raise ValueError(

@@ -8,7 +8,9 @@ from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.dtypes import (
     float32_unless_quantized,
     nested_dtype_policy,
+    policy_at,
 )
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import (
@@ -39,6 +41,7 @@ class VisionTransformer(keras.Model):
         dtype: Type policy of the layers, None for Keras' global one. The head
             answers in float32 under mixed precision.
         name: Name of the model.
+        trainable: Whether the weights are trained.
 
     Example:
         >>> config = ViTConfig(
@@ -135,7 +138,10 @@ class VisionTransformer(keras.Model):
             if layer.name in new_layers:
                 continue
             source = self.get_layer(layer.name)
-            layer.trainable = source.trainable
+            for new, old in zip(
+                layer._flatten_layers(), source._flatten_layers()
+            ):
+                new.trainable = old.trainable
             if isinstance(layer, PositionEmbedding):
                 layer.resize_from(source)
             else:
@@ -184,9 +190,9 @@ def connect(config: ViTConfig, images, dtype=None):
         )(x)
     for index in range(config.depth):
         x = transformer_block(config, index, dtype)(x)
-    x = keras.layers.LayerNormalization(
-        epsilon=config.layer_norm_epsilon, dtype=dtype, name="encoder_norm"
-    )(x)
+    x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="encoder_norm")(
+        x
+    )
     pool = pooling(config, dtype)
     x = pool(x) if pool else x  # (B, D)
     if config.representation_size:
@@ -194,7 +200,7 @@ def connect(config: ViTConfig, images, dtype=None):
             config.representation_size,
             activation="tanh",
             kernel_initializer="lecun_normal",
-            dtype=dtype,
+            dtype=policy_at(dtype, "pre_logits"),
             name="pre_logits",
         )(x)  # (B, R)
     return head(config, dtype)(x) if config.num_classes else x
@@ -256,6 +262,6 @@ def head(config, dtype):
         activation=config.classifier_activation,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias),
-        dtype=float32_unless_quantized(dtype),
+        dtype=float32_unless_quantized(dtype, "predictions"),
         name="predictions",
     )
