@@ -1,30 +1,34 @@
 # Everything happens in virtual environments inside this folder.
 #
-#   make demo   trains on real images, evaluates, exports
-#   make test   lints and runs the tests
+#   make demo        trains on real images, evaluates, exports
+#   make test        lints, runs the tests on TensorFlow and those of layers
+#                    and models on JAX
+#   make test-torch  runs the latter on PyTorch
+#   make clean       removes the environments
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
+PYTEST = -m pytest --numprocesses=auto
+ANY_BACKEND = tests/layers tests/models/test_golden_outputs.py \
+    tests/test_preprocessing.py tests/test_initialization.py
 
 .PHONY: demo test test-torch clean
 
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
-	.venv/bin/python -m trainers.export_model --run_dir=$(RUN)
+	test -d $(RUN)/export || \
+	    .venv/bin/python -m trainers.export_model --run_dir=$(RUN)
 
 test: .venv/dev
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	KERAS_BACKEND=tensorflow .venv/bin/pytest
-	KERAS_BACKEND=jax .venv/bin/pytest $(BACKEND_NEUTRAL)
+	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST)
+	KERAS_BACKEND=jax .venv/bin/python $(PYTEST) $(ANY_BACKEND)
 
-# PyTorch has an environment of its own: it is large, and it and TensorFlow
-# are not loaded side by side.
+# An environment of its own: it shows that nothing here needs TensorFlow.
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/pytest $(BACKEND_NEUTRAL)
-
-BACKEND_NEUTRAL = tests/layers tests/models tests/test_preprocessing.py keras_vit/layers keras_vit/models keras_vit/preprocessing.py
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) $(ANY_BACKEND)
 
 .venv/train: setup.py
 	$(PYTHON) -m venv .venv
@@ -34,6 +38,12 @@ BACKEND_NEUTRAL = tests/layers tests/models tests/test_preprocessing.py keras_vi
 .venv/dev: setup.py
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv-torch/dev: setup.py
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/pip install --quiet --editable . \
+	    pytest pytest-xdist scipy torch==2.13.0
 	touch $@
 
 clean:

@@ -27,6 +27,7 @@ DEV = [
     *TRAIN,
     "jax>=0.4.36",
     "pytest>=8",
+    "pytest-xdist>=3.5",
     "ruff>=0.9",
     "scipy>=1.11",
 ]

@@ -47,12 +47,12 @@ def digits_run(tmp_path_factory):
     from trainers.datasets import open_dataset
     from trainers.recipes import RECIPES, Recipe
     from trainers.runs import Run
-    from trainers.train import train
+    from trainers.train import prepare, train
 
     folder = tmp_path_factory.mktemp("checkout")
     changes = {**vars(RECIPES["digits"]), "total_steps": 2, "warmup_steps": 0}
     run = Run(folder / "saved_models/digits")
-    train(Recipe(**changes), str(run.folder))
+    train(prepare(Recipe(**changes), str(run.folder)))
     image, _ = next(iter(open_dataset("digits").examples("test")))
     keras.utils.save_img(folder / "digit.png", image.numpy())
     return folder

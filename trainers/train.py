@@ -7,12 +7,14 @@ Example:
 import dataclasses
 import math
 import pathlib
+import sys
 
 import keras
 import tensorflow as tf
 from absl import flags
 
 from keras_vit.models import VARIANTS, VisionTransformer
+from trainers import recipes
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import (
     ImageDataset,
@@ -20,7 +22,7 @@ from trainers.datasets import (
     open_dataset,
     train_batches,
 )
-from trainers.loop import Loop
+from trainers.loop import Loop, NonFiniteLossError
 from trainers.losses import LOSSES, smooth_labels
 from trainers.optimizers import make_optimizer
 from trainers.pictures import plot_learning_curve
@@ -94,8 +96,41 @@ def load_initial_model(path, image_size, num_classes, channels):
     return model
 
 
-def train(recipe: Recipe, run_dir: str) -> dict[str, float]:
-    """Train by `recipe` and leave everything in the folder `run_dir`.
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A training run that has been checked and can start.
+
+    Args:
+        recipe: What to train, and how.
+        run: The folder of the run.
+        dataset: What to train on.
+        loop: The model and all that trains it, restored if there was a
+            checkpoint.
+        steps_per_epoch: Updates of one pass over the training split.
+        total_steps: Updates in all.
+    """
+
+    recipe: Recipe
+    run: Run
+    dataset: ImageDataset
+    loop: Loop
+    steps_per_epoch: int
+    total_steps: int
+
+    def __str__(self):
+        recipe, model = self.recipe, self.loop.model
+        height, width = model.input_shape[1:3]
+        return (
+            f"{recipe.model}, {model.count_params():,} parameters, "
+            f"{height}x{width} pixels; {recipe.dataset}; "
+            f"{self.loop.strategy.num_replicas_in_sync} replica(s), "
+            f"{recipe.precision}; updates {self.loop.step:,} to "
+            f"{self.total_steps:,} of {recipe.batch_size} images"
+        )
+
+
+def prepare(recipe: Recipe, run_dir: str) -> Job:
+    """Return what `train` needs, everything that was asked for checked.
 
     Goes on where an earlier run of the same recipe in that folder stopped.
 
@@ -103,45 +138,56 @@ def train(recipe: Recipe, run_dir: str) -> dict[str, float]:
         recipe: What to train, and how.
         run_dir: The folder of the run; made if there is none.
 
+    Raises:
+        ValueError: If the recipe cannot be run, or the folder holds a run of
+            another one. Nothing is written then.
+    """
+    run = Run(pathlib.Path(run_dir))
+    keras.utils.set_random_seed(recipe.seed)
+    dataset = open_dataset(recipe.dataset, recipe.data_dir)
+    num_train = dataset.num_examples(dataset.train_split)
+    steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
+    total_steps = recipe.total_steps or math.ceil(
+        recipe.epochs * steps_per_epoch
+    )
+    strategy = make_strategy(recipe.strategy)
+    check_batch_size(recipe.batch_size, strategy.num_replicas_in_sync)
+    with strategy.scope():
+        loop = make_loop(recipe, dataset, strategy, total_steps, run)
+    run.save_recipe(recipe, dataset.class_names)
+    loop.resume()
+    return Job(recipe, run, dataset, loop, steps_per_epoch, total_steps)
+
+
+def train(job: Job) -> dict[str, float]:
+    """Train, and leave everything in the folder of the run.
+
+    Args:
+        job: What `prepare` returned.
+
     Returns:
         The last logs: loss, accuracy, val_loss, val_accuracy, ...
+
+    Raises:
+        NonFiniteLossError: If the loss is not finite.
     """
-    with user_errors():
-        run = Run(pathlib.Path(run_dir))
-        keras.utils.set_random_seed(recipe.seed)
-        dataset = open_dataset(recipe.dataset, recipe.data_dir)
-        num_train = dataset.num_examples(dataset.train_split)
-        steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
-        total_steps = recipe.total_steps or math.ceil(
-            recipe.epochs * steps_per_epoch
-        )
-        strategy = make_strategy(recipe.strategy)
-        check_batch_size(recipe.batch_size, strategy.num_replicas_in_sync)
-        with strategy.scope():
-            loop = make_loop(recipe, dataset, strategy, total_steps, run)
-        run.save_recipe(recipe, dataset.class_names)
-        loop.resume()
+    recipe, run, loop = job.recipe, job.run, job.loop
     size = loop.model.input_shape[1:3]
-    print(
-        f"{recipe.model}, {loop.model.count_params():,} parameters, "
-        f"{size[0]}x{size[1]} pixels; {recipe.dataset}, {num_train:,} images; "
-        f"{strategy.num_replicas_in_sync} replica(s), {recipe.precision}; "
-        f"updates {loop.step:,} to {total_steps:,} of {recipe.batch_size} "
-        "images",
-        flush=True,
+    batches = train_batches(
+        job.dataset,
+        image_size=size,
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        seed=recipe.seed,
+        first_step=loop.step,
     )
     logs = loop.train(
-        train_batches(
-            dataset,
-            image_size=size,
-            batch_size=recipe.batch_size,
-            augment=recipe.augment,
-            seed=recipe.seed,
-            first_step=loop.step,
+        batches,
+        eval_batches(
+            job.dataset, image_size=size, batch_size=recipe.batch_size
         ),
-        eval_batches(dataset, image_size=size, batch_size=recipe.batch_size),
-        total_steps=total_steps,
-        steps_per_epoch=steps_per_epoch * recipe.epochs_per_eval,
+        total_steps=job.total_steps,
+        steps_per_epoch=job.steps_per_epoch * recipe.epochs_per_eval,
         steps_per_loop=recipe.steps_per_loop,
         callbacks=[
             keras.callbacks.ProgbarLogger(),
@@ -207,9 +253,13 @@ def main(arguments):
     """Run the command."""
     with user_errors():
         refuse_arguments(arguments)
-        recipe = recipe_from_flags()
-    run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
-    logs = train(recipe, run_dir)
+        run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
+        job = prepare(recipe_from_flags(), run_dir)
+    print(job, flush=True)
+    try:
+        logs = train(job)
+    except NonFiniteLossError as error:
+        sys.exit(f"Error: {error}")
     print(
         f"Test accuracy {logs['val_accuracy']:.4f}. Everything is in {run_dir}."
     )
@@ -217,6 +267,7 @@ def main(arguments):
 
 if __name__ == "__main__":
     define_flags()
+    flags.adopt_module_key_flags(recipes)  # So that --help lists them.
     flags.DEFINE_string(
         "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
     )

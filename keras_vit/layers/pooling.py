@@ -11,6 +11,7 @@ from keras_vit.layers.attention import (
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.tables import pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -22,6 +23,8 @@ class TokenPooling(keras.layers.Layer):
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
+
+    needs = ()
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -54,6 +57,8 @@ class PatchPooling(keras.layers.Layer):
     Args:
         num_prefix_tokens: Tokens before the patches: 1 with a class token.
     """
+
+    needs = ("num_prefix_tokens",)
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs):
         super().__init__(**kwargs)
@@ -131,6 +136,8 @@ class AttentionPooling(keras.layers.Layer):
         2019, arXiv:1810.00825; big_vision's MAPHead.
     """
 
+    needs = ("num_heads", "mlp_dim", "gelu", "layer_norm_epsilon")
+
     def __init__(
         self,
         num_heads: int,
@@ -195,6 +202,23 @@ class AttentionPooling(keras.layers.Layer):
         }
 
 
+def make_pooling(kind: str, choices: dict, **kwargs):
+    """Return the layer of `kind`, or None for "none".
+
+    Args:
+        kind: A key of POOLINGS.
+        choices: What a model is made of; a layer takes what it `needs`.
+        **kwargs: Further arguments of the layer, such as `name`.
+    """
+    layer_class = pick(POOLINGS, kind, "pooling")
+    if layer_class is None:
+        return None
+    needs = {name: choices[name] for name in layer_class.needs}
+    return layer_class(**needs, **kwargs)
+
+
+# A layer that pools names in `needs` the choices of the model that its
+# constructor takes.
 POOLINGS = {
     "token": TokenPooling,
     "avg": AveragePooling,

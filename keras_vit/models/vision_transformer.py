@@ -12,7 +12,7 @@ from keras_vit.layers.dtypes import (
 )
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.pooling import make_pooling
 from keras_vit.layers.position_embedding import (
     PositionEmbedding,
     make_position_embedding,
@@ -20,7 +20,6 @@ from keras_vit.layers.position_embedding import (
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.variants import ViTConfig
-from keras_vit.tables import pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -193,8 +192,14 @@ def connect(config: ViTConfig, images, dtype=None):
     x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="encoder_norm")(
         x
     )
-    pool = pooling(config, dtype)
-    x = pool(x) if pool else x  # (B, D)
+    pooling = make_pooling(
+        config.pooling,
+        dataclasses.asdict(config)
+        | {"num_prefix_tokens": int(config.use_class_token)},
+        dtype=dtype,
+        name="pooling",
+    )
+    x = pooling(x) if pooling else x  # (B, D)
     if config.representation_size:
         x = keras.layers.Dense(
             config.representation_size,
@@ -237,22 +242,6 @@ def transformer_block(config, index, dtype):
         dtype=dtype,
         name=f"block_{index:02d}",
     )
-
-
-def pooling(config, dtype):
-    """Return the pooling layer, or None for one answer a token."""
-    layer_class = pick(POOLINGS, config.pooling, "pooling")
-    choices = {
-        "avg": {"num_prefix_tokens": int(config.use_class_token)},
-        "max": {"num_prefix_tokens": int(config.use_class_token)},
-        "map": {
-            "num_heads": config.num_heads,
-            "mlp_dim": config.mlp_dim,
-            "gelu": config.gelu,
-            "layer_norm_epsilon": config.layer_norm_epsilon,
-        },
-    }.get(config.pooling, {})
-    return layer_class and layer_class(**choices, dtype=dtype, name="pooling")
 
 
 def head(config, dtype):

@@ -1,3 +1,4 @@
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -128,7 +129,7 @@ def test_tflite_agrees_with_keras(tflite, images):
 
 
 def test_tflite_is_the_file_that_was_compared(tflite, model, images):
-    content = open(tflite.path, "rb").read()
+    content = pathlib.Path(tflite.path).read_bytes()
     assert len(content) == tflite.num_bytes
     np.testing.assert_allclose(
         run(content, images), model.predict_on_batch(images), atol=1e-5
@@ -174,7 +175,7 @@ def test_mixed_precision_is_converted_in_float32(images, tmp_path):
     report = export_tflite(model, str(tmp_path / "model.tflite"), images)
     wide = make_model(dtype="float32")
     np.testing.assert_allclose(
-        run(open(report.path, "rb").read(), images),
+        run(pathlib.Path(report.path).read_bytes(), images),
         wide.predict_on_batch(images),
         atol=1e-5,
     )

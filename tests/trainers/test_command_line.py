@@ -1,9 +1,12 @@
 """The commands as a user types them, each in a process of its own."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
+
+from trainers.recipes import Recipe
 
 pytestmark = pytest.mark.slow
 
@@ -53,6 +56,30 @@ def test_bad_input_ends_in_a_message_and_exit_code_1(
     result = command(module, *arguments)
     assert result.returncode == 1
     assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
+    text = command("train", "--help").stdout
+    for field in dataclasses.fields(Recipe):
+        assert f"--{field.name}" in text or f"--[no]{field.name}" in text
+
+
+def test_loss_that_is_not_finite_ends_in_a_message(command, data_dir):
+    result = command(
+        "train",
+        f"--data_dir={data_dir}",
+        "--model=mu/16",
+        "--patch_size=2",
+        "--optimizer=sgd",
+        "--clip_norm=0",
+        "--learning_rate=1e30",
+        "--warmup_steps=0",
+        "--total_steps=20",
+        "--run_dir=run",
+    )
+    assert result.returncode == 1
+    assert "is not finite. The last checkpoint" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
+from tests.trainers.mocked import write_metadata
 from trainers.datasets import (
     DATASETS,
     eval_batches,
@@ -161,31 +162,6 @@ def test_folder_of_images(folder):
     )
     bright = images.mean((1, 2, 3)) > 0
     np.testing.assert_array_equal(bright, labels[:, 1] == 1)
-
-
-def write_metadata(name, splits, data_dir):
-    """Write what TFDS would know of a data set after preparing it."""
-    builder = tfds.builder(name, data_dir=data_dir)
-    template = tfds.core.ShardedFileTemplate(
-        data_dir=builder.data_dir,
-        dataset_name=builder.name,
-        filetype_suffix="tfrecord",
-    )
-    builder.info.set_splits(
-        tfds.core.splits.SplitDict(
-            [
-                tfds.core.SplitInfo(
-                    name=split,
-                    shard_lengths=[8],
-                    num_bytes=0,
-                    filename_template=template.replace(split=split),
-                )
-                for split in splits
-            ]
-        )
-    )
-    builder.data_path.mkdir(parents=True)
-    builder.info.write_to_directory(builder.data_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from trainers.export_model import PATHS, export_run
 from trainers.predict import load_image, predict
 from trainers.recipes import RECIPES
 from trainers.runs import Run
-from trainers.train import train
+from trainers.train import prepare, train
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def run(data_dir, tmp_path_factory):
         batch_size=361,
     )
     run = Run(tmp_path_factory.mktemp("run"))
-    train(recipe, str(run.folder))
+    train(prepare(recipe, str(run.folder)))
     return run
 
 

@@ -5,11 +5,18 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 
+from tests.trainers.mocked import write_metadata
 from trainers.evaluate import evaluate
 from trainers.recipes import RECIPES
 from trainers.runs import Run
-from trainers.train import build_model, load_initial_model, train
+from trainers.train import (
+    build_model,
+    load_initial_model,
+    prepare,
+    train,
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +33,7 @@ def run(data_dir, tmp_path_factory):
         epochs_per_eval=1,
     )
     run = Run(tmp_path_factory.mktemp("run") / "first")
-    train(recipe, str(run.folder))
+    train(prepare(recipe, str(run.folder)))
     return run
 
 
@@ -65,7 +72,7 @@ def test_saved_model_has_the_accuracy_that_was_logged(run, digits):
 
 def test_same_command_again_changes_nothing(run):
     before = run.load_model().get_weights()
-    logs = train(run.load_recipe(), str(run.folder))
+    logs = train(prepare(run.load_recipe(), str(run.folder)))
     with open(run.metrics_path, newline="") as file:
         [row] = csv.DictReader(file)
     assert logs["val_accuracy"] == pytest.approx(float(row["val_accuracy"]))
@@ -73,12 +80,12 @@ def test_same_command_again_changes_nothing(run):
         np.testing.assert_array_equal(a, b)
 
 
-def test_another_recipe_in_the_same_folder_is_refused(run, capsys):
+def test_another_recipe_in_the_same_folder_is_refused(run):
     recipe = dataclasses.replace(run.load_recipe(), seed=5)
     with pytest.raises(
-        SystemExit, match="another recipe.*seed: 0 there, 5 here"
+        ValueError, match="another recipe.*seed: 0 there, 5 here"
     ):
-        train(recipe, str(run.folder))
+        prepare(recipe, str(run.folder))
 
 
 def test_seed_decides_the_initial_weights(recipe, digits):
@@ -99,6 +106,25 @@ def test_every_recipe_builds_its_model(name, digits):
     assert model.input_shape == (None, size, size, 1)
     assert model.output_shape == (None, 10)
     assert model.get_layer("predictions").activation is keras.activations.linear
+
+
+def test_the_cifar10_recipe_takes_a_step_on_mocked_data(tmp_path):
+    """With a smaller model; its own is built above."""
+    write_metadata("cifar10", ["train", "test"], tmp_path)
+    recipe = dataclasses.replace(
+        RECIPES["cifar10"],
+        model="mu/16",
+        data_dir=str(tmp_path),
+        batch_size=4,
+        total_steps=2,
+        warmup_steps=1,
+    )
+    with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
+        logs = train(prepare(recipe, str(tmp_path / "run")))
+    assert logs["step"] == 2
+    model = Run(tmp_path / "run").load_model()
+    assert model.input_shape == (None, 32, 32, 3)
+    assert model.config.grid_size == (8, 8)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +196,12 @@ def test_start_from_another_kind_of_model_is_refused(tmp_path):
         ({"strategy": "mirrored", "batch_size": 33}, "multiple of the 2"),
     ],
 )
-def test_bad_recipe_ends_in_one_line_and_writes_nothing(
+def test_bad_recipe_is_refused_and_nothing_is_written(
     recipe, tmp_path, changes, message
 ):
     folder = tmp_path / "run"
-    with pytest.raises(SystemExit, match=message):
-        train(dataclasses.replace(recipe, **changes), str(folder))
+    with pytest.raises(ValueError, match=message):
+        prepare(dataclasses.replace(recipe, **changes), str(folder))
     assert not folder.exists()
 
 
