@@ -1,7 +1,10 @@
 """What every test and doctest finds ready."""
 
+import atexit
 import os
 import pathlib
+import shutil
+import tempfile
 
 import keras
 import numpy as np
@@ -10,6 +13,11 @@ import pytest
 import keras_vit
 
 ROOT = pathlib.Path(__file__).parent
+
+# Data sets are prepared for the tests alone, not in the home of the user.
+# TFDS reads the variable when it is imported.
+os.environ["TFDS_DATA_DIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
+atexit.register(shutil.rmtree, os.environ["TFDS_DATA_DIR"], True)
 
 # The trainers need TensorFlow; on another backend there is nothing to collect.
 collect_ignore = (

@@ -65,10 +65,9 @@ def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
         assert f"--{field.name}" in text or f"--[no]{field.name}" in text
 
 
-def test_loss_that_is_not_finite_ends_in_a_message(command, data_dir):
+def test_loss_that_is_not_finite_ends_in_a_message(command):
     result = command(
         "train",
-        f"--data_dir={data_dir}",
         "--model=mu/16",
         "--patch_size=2",
         "--optimizer=sgd",

@@ -15,10 +15,9 @@ from trainers.train import prepare, train
 
 
 @pytest.fixture(scope="module")
-def run(data_dir, tmp_path_factory):
+def run(tmp_path_factory):
     recipe = dataclasses.replace(
         RECIPES["digits"],
-        data_dir=data_dir,
         model="mu/16",
         patch_size=2,
         total_steps=2,

@@ -20,11 +20,10 @@ from trainers.train import (
 
 
 @pytest.fixture(scope="module")
-def run(data_dir, tmp_path_factory):
+def run(tmp_path_factory):
     """Return a finished run of a few updates."""
     recipe = dataclasses.replace(
         RECIPES["digits"],
-        data_dir=data_dir,
         model="mu/16",
         patch_size=2,
         total_steps=4,
