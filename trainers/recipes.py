@@ -127,18 +127,17 @@ RECIPES = {
     "digits": Recipe(
         dataset="digits",
         image_size=8,
-        augment="affine(10, 0.1, 0.1)",
+        augment="affine(12, 0.08, 0.12)",
         model="Pico/2",
-        pooling="avg",
         batch_size=64,
-        epochs=150,
-        learning_rate=2e-3,
+        epochs=200,
+        learning_rate=3e-3,
         warmup_steps=100,
         weight_decay=0.05,
-        stochastic_depth_rate=0.05,
+        stochastic_depth_rate=0.1,
         label_smoothing=0.1,
         steps_per_loop=50,
-        epochs_per_eval=15,
+        epochs_per_eval=20,
     ),
     # A common small-image setting; not run here.
     "cifar10": Recipe(
