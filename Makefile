@@ -17,7 +17,7 @@ ANY_BACKEND = tests/layers tests/models/test_golden_outputs.py \
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
-	test -d $(RUN)/export || \
+	test -f $(RUN)/export/model.tflite || \
 	    .venv/bin/python -m trainers.export_model --run_dir=$(RUN)
 
 test: .venv/dev

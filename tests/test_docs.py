@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import VARIANTS
+from keras_vit import VARIANTS, ViTConfig
 from keras_vit.models.builders import BUILDERS
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -196,3 +196,71 @@ def test_saved_models_page_names_what_a_run_leaves(digits_run):
     run = digits_run / "saved_models/digits"
     for path in run.iterdir():
         assert f"`{path.name}" in page
+
+
+def test_variants_that_the_readme_names_exist():
+    section = README.split("\n## Variants\n")[1].split("\n## ")[0]
+    text = section.split("`VARIANTS` also holds")[1].split("\n")[0]
+    named = re.findall(r"`([\w+-]+/\d+(?:-gap)?)`", text) + re.findall(
+        r'VARIANTS\["(.+?)"\]', text
+    )
+    assert len(named) >= 8 and set(named) <= set(VARIANTS)
+
+
+def test_defaults_in_the_readme_are_those_of_the_code():
+    for name in ("position_embedding", "pooling", "gelu"):
+        row = re.search(rf"^\| `{name}` \| (.*) \|$", README, re.M)[1]
+        [default] = re.findall(r"`(\w+)` \(default", row)
+        assert default == ViTConfig.__dataclass_fields__[name].default
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.name))
+def test_links_and_pictures_of_a_page_exist(page):
+    for path in re.findall(
+        r"^!?\[[^\]]*\]\((?!https?:)([^)#]+)\)", page.read_text(), re.M
+    ):
+        assert (page.parent / path).exists(), f"{page.name} shows {path}"
+
+
+def test_flags_that_the_pages_name_exist():
+    """In backticks; words of the trainers or of the benchmark."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    from benchmarks import compare
+    from trainers.recipes import Recipe
+
+    source = (ROOT / "trainers").glob("*.py")
+    known = set(vars(Recipe())) | {"help", "helpfull", "recipe"}
+    known |= {
+        name
+        for file in source
+        for name in re.findall(
+            r'flags\.DEFINE_\w+\(\s*"(\w+)"', file.read_text()
+        )
+    }
+    known |= set(vars(compare.parse([])))
+    for page in PAGES:
+        spans = re.findall(r"`([^`\n]*--[^`\n]*)`", page.read_text())
+        named = {n for s in spans for n in re.findall(r"--(\w+)", s)}
+        assert named <= known, f"{page.name}: {named - known}"
+
+
+def test_strategies_and_augmentations_in_the_readme_are_accepted():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    from trainers.recipes import Recipe
+
+    values = re.findall(r'`--(augment|strategy)="?([^"`]+)"?`', README)
+    assert {name for name, _ in values} == {"augment", "strategy"}
+    for name, value in values:
+        Recipe(**{name: value})
+
+
+def test_saved_models_page_names_only_what_the_code_writes():
+    page = (ROOT / "saved_models/README.md").read_text()
+    written = "".join(
+        file.read_text() for file in (ROOT / "trainers").glob("*.py")
+    )
+    for path in re.findall(r"^\| `([\w./]+)`", page, re.M):
+        name = path.removeprefix("export/").rstrip("/")
+        assert f'{name}"' in written, path

@@ -63,11 +63,18 @@ def _parse_operation(part, text):
         ) from None
     factory = pick(OPS, name, "augment")
     try:
-        return factory(*arguments)
-    except TypeError as error:
+        operation = factory(*arguments)
+        operation(tf.zeros((32, 32, 3)), tf.constant([0, 0]))
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        tf.errors.OpError,
+    ) as error:
         raise ValueError(
             f"`augment`: {error}. Received: {part!r} in augment={text!r}"
         ) from None
+    return operation
 
 
 def flip_lr():

@@ -50,15 +50,29 @@ class ImageDataset:
 
     def examples(self, split: str) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""
-        config = tfds.ReadConfig(
-            try_autocache=False,
-            interleave_cycle_length=1,
-            add_tfds_id=False,
+        return self.encoded_examples(split).map(
+            lambda image, label: (self.decode(image), label),
+            num_parallel_calls=tf.data.AUTOTUNE,
         )
+
+    def encoded_examples(self, split: str) -> tf.data.Dataset:
+        """Return the pairs with the image as it is stored, a JPEG or PNG.
+
+        Decoded, the images of a shuffle buffer would not fit into memory.
+        """
         dataset = self.builder.as_dataset(
-            split=split, shuffle_files=False, read_config=config
+            split=split,
+            shuffle_files=False,
+            decoders={"image": tfds.decode.SkipDecoding()},
+            read_config=tfds.ReadConfig(
+                try_autocache=False, interleave_cycle_length=1
+            ),
         )
         return dataset.map(lambda example: (example["image"], example["label"]))
+
+    def decode(self, image):
+        """Return the pixels (H, W, C) of an image as it is stored."""
+        return self.builder.info.features["image"].decode_example(image)
 
 
 def open_dataset(name: str, data_dir: str | None = None) -> ImageDataset:
@@ -78,8 +92,16 @@ def open_dataset(name: str, data_dir: str | None = None) -> ImageDataset:
     else:
         row = DATASETS.get(name, {})
         make = row.get("builder", functools.partial(open_tfds, name))
-        builder = make(data_dir=data_dir)
-        builder.download_and_prepare()
+        try:
+            builder = make(data_dir=data_dir)
+            builder.download_and_prepare()
+        except (AssertionError, ImportError) as error:
+            # How TFDS says that files must be fetched by hand, or that a
+            # version or a package is missing.
+            raise ValueError(
+                f"`dataset` could not be prepared: {error} "
+                f"Received: dataset={name!r}"
+            ) from None
     check_features(name, builder)
     splits = list(builder.info.splits)
     return ImageDataset(
@@ -115,6 +137,12 @@ def open_folder(path: str):
             "PATH/train/CLASS/IMAGE.jpg and PATH/test/CLASS/IMAGE.jpg. "
             f"Received: PATH={path!r}"
         )
+    for split, info in builder.info.splits.items():
+        if not info.num_examples:
+            raise ValueError(
+                f"`dataset={FOLDER_PREFIX}PATH` has no JPEG or PNG image in "
+                f"its split {split!r}. Received: PATH={path!r}"
+            )
     return builder
 
 
@@ -171,14 +199,15 @@ def train_batches(
     """
     operation = parse_augmentation(augment)
     num_classes = len(dataset.class_names)
-    examples = dataset.examples(dataset.train_split)
+    examples = dataset.encoded_examples(dataset.train_split)
     num_examples = dataset.num_examples(dataset.train_split)
-    examples = examples.cache() if num_examples < SHUFFLE_BUFFER else examples
+    examples = examples.cache() if num_examples <= SHUFFLE_BUFFER else examples
     buffer = min(num_examples, SHUFFLE_BUFFER)
 
     def prepare(index, example):
         image, label = example
-        image = operation(tf.cast(image, tf.float32), tf.stack([seed, index]))
+        image = tf.cast(dataset.decode(image), tf.float32)
+        image = operation(image, tf.stack([seed, index]))
         image = to_model_range(image, image_size)
         return image, tf.one_hot(label, num_classes)
 

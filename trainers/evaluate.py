@@ -50,25 +50,20 @@ def evaluate(
     batches = eval_batches(
         dataset, image_size=model.input_shape[1:3], batch_size=batch_size
     )
-    images, logits, labels = [], [], []
+    logits, labels, pictures = [], [], []
     for batch_images, batch_labels, weights in batches:
         counts = weights.numpy() > 0
-        answers = model.predict_on_batch(batch_images)
-        images.append(batch_images.numpy()[counts])
-        logits.append(answers[counts])
-        labels.append(np.argmax(batch_labels.numpy(), -1)[counts])
-    images, logits, labels = map(np.concatenate, (images, logits, labels))
-    guesses = np.argmax(logits, -1)
-    hits = guesses == labels
-    chosen = np.argsort(hits, kind="stable")[:NUM_PICTURES]
-    probabilities = tf.nn.softmax(logits.astype("float32")).numpy()
-    plot_predictions(
-        images[chosen],
-        [names[label] for label in labels[chosen]],
-        [names[guess] for guess in guesses[chosen]],
-        probabilities[chosen, guesses[chosen]],
-        run.folder / "predictions.png",
-    )
+        answers = model.predict_on_batch(batch_images)[counts]
+        truths = np.argmax(batch_labels.numpy(), -1)[counts]
+        logits.append(answers.astype("float32"))
+        labels.append(truths)
+        pictures += zip(batch_images.numpy()[counts], answers, truths)
+        # Mistakes first; not all images of a large split fit into memory.
+        pictures.sort(key=lambda row: np.argmax(row[1]) == row[2])
+        del pictures[NUM_PICTURES:]
+    logits, labels = np.concatenate(logits), np.concatenate(labels)
+    hits = np.argmax(logits, -1) == labels
+    draw_pictures(pictures, names, run.folder / "predictions.png")
     report = {
         "accuracy": float(np.mean(hits)),
         "num_examples": len(hits),
@@ -84,6 +79,20 @@ def evaluate(
     return report
 
 
+def draw_pictures(pictures, names, path):
+    """Draw (image, logits, label) rows with what the model says of them."""
+    images, logits, labels = zip(*pictures)
+    probabilities = tf.nn.softmax(np.float32(logits)).numpy()
+    guesses = np.argmax(probabilities, -1)
+    plot_predictions(
+        images,
+        [names[label] for label in labels],
+        [names[guess] for guess in guesses],
+        np.max(probabilities, -1),
+        path,
+    )
+
+
 def main(arguments):
     """Run the command."""
     with user_errors():
@@ -95,7 +104,9 @@ def main(arguments):
         )
         report = evaluate(run, dataset, FLAGS.batch_size)
     for name, value in report.items():
-        print(f"{name:24s} {value:.4f}" if "acc" in name else f"{name} {value}")
+        print(
+            f"{name:24s} " + (f"{value:.4f}" if "acc" in name else f"{value}")
+        )
     print(f"Examples: {run.folder / 'predictions.png'}")
 
 

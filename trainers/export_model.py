@@ -70,7 +70,11 @@ def main(arguments):
 def define_flags():
     """Define the flags of this command."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
-    flags.DEFINE_list("formats", list(EXPORTERS), f"Of {', '.join(EXPORTERS)}.")
+    flags.DEFINE_list(
+        "formats",
+        list(EXPORTERS),
+        f"Comma-separated, of {', '.join(EXPORTERS)}.",
+    )
     flags.DEFINE_string(
         "export_dir", None, "Where to write. Default: <run_dir>/export."
     )

@@ -107,27 +107,33 @@ class Loop:
         self.model.optimizer = self.optimizer
         self.model.stop_training = False
         calls.on_train_begin()
-        while self.step < total_steps and not self.model.stop_training:
-            epoch = self.step // steps_per_epoch
-            calls.on_epoch_begin(epoch)
-            end = min((epoch + 1) * steps_per_epoch, total_steps)
-            sums = [0.0, 0.0, 0.0]
-            while self.step < end:
-                num_steps = min(steps_per_loop, end - self.step)
-                self._train_some(
-                    iterator, num_steps, sums, calls, epoch * steps_per_epoch
-                )
-            logs = {
-                **_means(sums),
-                **self._validate(eval_batches),
-                "learning_rate": float(self.optimizer.learning_rate),
-                "step": self.step,
-            }
-            if self.checkpoints is not None:
-                self.checkpoints.save(checkpoint_number=self.step)
-            calls.on_epoch_end(epoch, logs)
-        calls.on_train_end(logs)
-        del self.model.optimizer
+        try:
+            while self.step < total_steps and not self.model.stop_training:
+                epoch = self.step // steps_per_epoch
+                calls.on_epoch_begin(epoch)
+                end = min((epoch + 1) * steps_per_epoch, total_steps)
+                sums = [0.0, 0.0, 0.0]
+                while self.step < end:
+                    num_steps = min(steps_per_loop, end - self.step)
+                    self._train_some(
+                        iterator,
+                        num_steps,
+                        sums,
+                        calls,
+                        epoch * steps_per_epoch,
+                    )
+                logs = {
+                    **_means(sums),
+                    **self._validate(eval_batches),
+                    "learning_rate": float(self.optimizer.learning_rate),
+                    "step": self.step,
+                }
+                if self.checkpoints is not None:
+                    self.checkpoints.save(checkpoint_number=self.step)
+                calls.on_epoch_end(epoch, logs)
+        finally:
+            calls.on_train_end(logs)  # Lets the callbacks close their files.
+            del self.model.optimizer
         return logs
 
     def evaluate(self, batches: tf.data.Dataset) -> dict[str, float]:
@@ -144,7 +150,17 @@ class Loop:
 
     def _validate(self, batches):
         report = self.evaluate(batches)
+        # An update can spoil the weights although its own loss was finite.
+        self._require_finite(report["loss"])
         return {f"val_{name}": value for name, value in report.items()}
+
+    def _require_finite(self, loss):
+        if not math.isfinite(loss):
+            last = self.checkpoints and self.checkpoints.latest_checkpoint
+            raise NonFiniteLossError(
+                f"The loss of update {self.step} is not finite. The last "
+                f"checkpoint, from before: {last or 'none'}"
+            )
 
     def _train_some(self, iterator, num_steps, sums, calls, epoch_start):
         first = self.step
@@ -152,12 +168,7 @@ class Loop:
         totals = self._train_steps(iterator, tf.constant(num_steps))
         for index, value in enumerate(totals):
             sums[index] += float(value)
-        if not math.isfinite(sums[0]):
-            last = self.checkpoints and self.checkpoints.latest_checkpoint
-            raise NonFiniteLossError(
-                f"The loss of update {self.step} is not finite. The last "
-                f"checkpoint, from before: {last or 'none'}"
-            )
+        self._require_finite(sums[0])
         calls.on_train_batch_end(self.step - epoch_start - 1, _means(sums))
 
     def _run_steps(self, iterator, num_steps):

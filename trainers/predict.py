@@ -41,7 +41,10 @@ def load_image(path: str, input_shape: tuple) -> np.ndarray:
     try:
         with Image.open(path) as image:
             # Phones store pictures turned, with a note how to turn them back.
-            pixels = np.asarray(ImageOps.exif_transpose(image).convert(mode))
+            image = ImageOps.exif_transpose(image)
+            if image.mode.startswith("I"):  # 16 bits, which convert() clips.
+                image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
+            pixels = np.asarray(image.convert(mode))
     except UnidentifiedImageError:
         raise ValueError(f"Not an image that can be read: {path}") from None
     pixels = pixels.reshape((*pixels.shape[:2], channels))

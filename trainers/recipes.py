@@ -1,6 +1,7 @@
 """Recipe, every choice of a training run; RECIPES; and the flags made of it."""
 
 import dataclasses
+import math
 import typing
 
 from absl import flags
@@ -116,10 +117,21 @@ class Recipe:
             "epochs_per_eval",
         ):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(
                     f"`{name}` must be positive. Received: {name}={value}"
                 )
+        for name in ("weight_decay", "clip_norm", "warmup_steps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"`{name}` must be 0 or more. "
+                    f"Received: {name}={getattr(self, name)}"
+                )
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(
+                "`label_smoothing` must be in [0, 1). "
+                f"Received: label_smoothing={self.label_smoothing}"
+            )
 
 
 RECIPES = {

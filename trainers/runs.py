@@ -50,9 +50,12 @@ class Run:
             "recipe": dataclasses.asdict(recipe),
             "class_names": class_names,
         }
-        if self.recipe_path.exists():
-            old = json.loads(self.recipe_path.read_text())["recipe"]
-            new = content["recipe"]
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if started and self.recipe_path.exists():
+            old, new = (
+                {**run["recipe"], "class_names": run["class_names"]}
+                for run in (self._content(), content)
+            )
             changed = [
                 f"{name}: {old.get(name)!r} there, {new.get(name)!r} here"
                 for name in sorted(old.keys() | new.keys())

@@ -91,6 +91,7 @@ def load_initial_model(path, image_size, num_classes, channels):
             f"channels; those of the data set have {channels}."
         )
     model = model.with_image_size(image_size)
+    model = model.with_classifier_activation(None)  # The losses take logits.
     if model.config.num_classes != num_classes:
         model = model.with_num_classes(num_classes)
     return model
@@ -121,7 +122,8 @@ class Job:
         recipe, model = self.recipe, self.loop.model
         height, width = model.input_shape[1:3]
         return (
-            f"{recipe.model}, {model.count_params():,} parameters, "
+            f"{recipe.init_from or recipe.model}, "
+            f"{model.count_params():,} parameters, "
             f"{height}x{width} pixels; {recipe.dataset}; "
             f"{self.loop.strategy.num_replicas_in_sync} replica(s), "
             f"{recipe.precision}; updates {self.loop.step:,} to "
@@ -205,6 +207,13 @@ def train(job: Job) -> dict[str, float]:
 def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
     """Return the loop with its model and optimizer, in the current scope."""
     model = build_model(recipe, dataset)
+    if len(model.output_shape) != 2 or not model.trainable_variables:
+        raise ValueError(
+            "The model must give one answer an image and have weights that "
+            f"are not frozen. Received: output_shape={model.output_shape}, "
+            f"{len(model.trainable_variables)} trainable weights "
+            f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"
+        )
     schedule = WarmupSchedule(
         recipe.learning_rate,
         total_steps,

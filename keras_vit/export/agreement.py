@@ -65,8 +65,13 @@ def compare(
     )
 
 
-def check_exportable(model: keras.Model, path: str):
-    """Raise a ValueError unless `model` can be exported to `path`."""
+def check_exportable(model: keras.Model, path: str, images: np.ndarray):
+    """Raise a ValueError unless `model` can be exported and compared."""
+    if not len(images):
+        raise ValueError(
+            "`images` must hold an image or more to compare the answers on. "
+            "Received: none"
+        )
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "Exporting needs the TensorFlow backend of Keras. Received: "
@@ -89,7 +94,15 @@ def output_name(model: keras.Model) -> str:
     """Return what the output of `model` is, as clients should call it."""
     activation = getattr(model.layers[-1], "activation", None)
     name = getattr(activation, "__name__", "features")
-    return {"linear": "logits", "softmax": "probabilities"}.get(name, name)
+    names = {
+        "linear": "logits",
+        "softmax": "probabilities",
+        "sigmoid": "probabilities",
+    }
+    # A model that ends below the head, such as in its tanh layer, answers
+    # with features.
+    is_head = model.layers[-1].name != "pre_logits"
+    return names.get(name, "features") if is_head else "features"
 
 
 def size_on_disk(path: str) -> int:

@@ -45,7 +45,8 @@ def export_saved_model(
     """
     import tensorflow as tf
 
-    check_exportable(model, path)
+    path = os.fspath(path)
+    check_exportable(model, path, images)
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     # A name that starts with a dot is no version for TF Serving.

@@ -36,12 +36,25 @@ def export_tflite(
         ValueError: If the model cannot be exported or `path` is no new file.
         RuntimeError: If the answers differ; nothing is written then.
     """
-    check_exportable(model, path)
+    path = os.fspath(path)
+    check_exportable(model, path, images)
     if not path.endswith(".tflite"):
         raise ValueError(
             f"`path` must end in `.tflite`. Received: path={path!r}"
         )
-    if model.dtype_policy.compute_dtype != "float32":
+    layers = model._flatten_layers()
+    if any(layer.quantization_mode for layer in layers):
+        raise ValueError(
+            "A model quantised by Keras cannot be converted to TFLite; export "
+            f"the model it was quantised from. Received: model={model.name!r}"
+        )
+    if any(layer.compute_dtype != "float32" for layer in layers):
+        if not hasattr(model, "with_dtype"):
+            raise ValueError(
+                "`model` must compute in float32 or be a VisionTransformer, "
+                "which is converted to it. Received: "
+                f"{type(model).__name__} {model.name!r}"
+            )
         model = model.with_dtype("float32")
     content = convert(model)
     agreement = compare(

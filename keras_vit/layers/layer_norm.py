@@ -26,8 +26,11 @@ class LayerNorm(keras.layers.LayerNormalization):
         super().__init__(epsilon=epsilon, **kwargs)
 
     def call(self, inputs):
-        if keras.backend.backend() == "torch":
-            return super().call(inputs)  # Has a kernel of its own.
+        plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
+        plain = plain and self.center and self.scale and not self.rms_scaling
+        # PyTorch has a kernel of its own.
+        if not plain or keras.backend.backend() == "torch":
+            return super().call(inputs)
         x = ops.cast(inputs, "float32")
         x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)

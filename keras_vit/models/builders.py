@@ -198,6 +198,11 @@ def load_own_weights(model: keras.Model, path: str):
         model.load_weights(path)
         return
     source = keras.saving.load_model(path, compile=False)
+    if any(layer.quantization_mode for layer in source._flatten_layers()):
+        raise ValueError(
+            "`weights` must be those of a model that is not quantised. "
+            f"Received: weights={path!r}"
+        )
     found = {weight.path: weight for weight in source.weights}
     for weight in model.weights:
         if weight.path not in found:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 from typing import NamedTuple
 
 from keras_vit.layers.mlp import GELUS
@@ -75,7 +76,9 @@ class ViTConfig:
 
     def __post_init__(self):
         size = self.image_size
-        size = (size, size) if isinstance(size, int) else tuple(size)
+        if isinstance(size, numbers.Integral):
+            size = (size, size)
+        size = tuple(int(side) for side in size)
         object.__setattr__(self, "image_size", size)
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))

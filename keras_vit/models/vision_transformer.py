@@ -96,7 +96,8 @@ class VisionTransformer(keras.Model):
     def with_num_classes(self, num_classes: int):
         """Return this model with a new head for `num_classes` classes.
 
-        Everything below the head is copied; the head starts at zero.
+        Everything below the head is copied; the head starts at zero and is
+        trained even if all the rest is frozen.
 
         Args:
             num_classes: Outputs of the new head; 0 for none.
@@ -104,7 +105,22 @@ class VisionTransformer(keras.Model):
         Returns:
             A new VisionTransformer. This one stays as it is.
         """
-        return self._rebuilt(["predictions"], num_classes=num_classes)
+        model = self._rebuilt(["predictions"], num_classes=num_classes)
+        if num_classes:
+            model._trainable = True
+            model.get_layer("predictions").trainable = True
+        return model
+
+    def with_classifier_activation(self, classifier_activation: str | None):
+        """Return this model with another activation behind the same head.
+
+        Args:
+            classifier_activation: Such as "softmax"; None for logits.
+
+        Returns:
+            A new VisionTransformer. This one stays as it is.
+        """
+        return self._rebuilt(classifier_activation=classifier_activation)
 
     def with_dtype(self, dtype):
         """Return this model computing in another type, with equal weights.
@@ -153,11 +169,22 @@ class VisionTransformer(keras.Model):
             "dtype": nested_dtype_policy(self),
             "name": self.name,
             "trainable": self.trainable,
+            "frozen": [
+                layer.path
+                for layer in self._flatten_layers(include_self=False)
+                if layer.path and not layer.trainable
+            ],
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        return cls(**{**config, "config": ViTConfig(**config["config"])})
+        config = dict(config)
+        frozen = set(config.pop("frozen", ()))
+        model = cls(**{**config, "config": ViTConfig(**config["config"])})
+        for layer in model._flatten_layers(include_self=False):
+            if layer.path in frozen:
+                layer.trainable = False
+        return model
 
 
 def connect(config: ViTConfig, images, dtype=None):

@@ -171,3 +171,55 @@ def test_the_command_writes_both_tables(tmp_path):
 def read_csv(folder):
     with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
+
+
+class FakeWorker:
+    """Answers at once and remembers in what order it was asked."""
+
+    asked = []
+    cases = []
+    versions = {"keras": "3"}
+
+    def __init__(self, module, case, python=None):
+        self.package = case["package"]
+        self.cases.append(case)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def run(self, name):
+        self.asked.append((self.package, name))
+        return {"ours": 2.0, "keras-hub": 1.0}[self.package]
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setattr(FakeWorker, "asked", [])
+    monkeypatch.setattr(FakeWorker, "cases", [])
+    monkeypatch.setattr(compare, "Worker", FakeWorker)
+    return FakeWorker
+
+
+def test_a_slower_row_fails_the_command_if_asked(fake, tmp_path, capsys):
+    arguments = ["--models", "S/16", "--out", str(tmp_path)]
+    assert compare.main(arguments) == 0
+    assert compare.main([*arguments, "--require_not_slower"]) == 1
+    assert "SLOWER than keras-hub: S/16 forward" in capsys.readouterr().out
+    assert "timm was left out" in (tmp_path / "results.md").read_text()
+
+
+def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
+    compare.main(
+        [
+            *("--models", "S/16", "--precisions", "float32"),
+            *("--tasks", "train", "--repeats", "2", "--out", str(tmp_path)),
+        ]
+    )
+    steps = [package for package, name in fake.asked if name == "step"]
+    assert steps == ["ours", "keras-hub"] * 2
+    for case in fake.cases:
+        assert case["batch_size"] == 16
+        assert case["config"]["dropout_rate"] == 0

@@ -3,10 +3,13 @@ import subprocess
 import sys
 import textwrap
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_vit.export.saved_model
+import keras_vit.export.tflite
 from keras_vit import VARIANTS, VisionTransformer, ViT_Ti16, ViTConfig
 from keras_vit.export import export_saved_model, export_tflite
 from keras_vit.export.agreement import compare, size_on_disk
@@ -224,3 +227,55 @@ def test_quantised_model_is_refused(images, tmp_path):
     model.quantize("int8", filters="qkv")
     with pytest.raises(ValueError, match="quantised"):
         export_tflite(model, str(tmp_path / "model.tflite"), images)
+
+
+@pytest.mark.parametrize(
+    "export, module",
+    [
+        (export_saved_model, keras_vit.export.saved_model),
+        (export_tflite, keras_vit.export.tflite),
+    ],
+)
+def test_what_is_compared_is_what_was_written(
+    export, module, model, images, tmp_path, monkeypatch
+):
+    """An export of other weights must be found out."""
+    other = make_model()
+    other.get_layer("predictions").bias.assign(np.full(7, 0.5))
+    write = module.write_signature
+    monkeypatch.setattr(
+        module,
+        "write_signature",
+        lambda model, *args, **options: write(other, *args, **options),
+    )
+    with pytest.raises(RuntimeError, match="differently"):
+        export(model, str(tmp_path / "x.tflite"), images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_agreement_is_that_of_the_classes_and_the_largest_difference():
+    expected = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    answers = expected.copy()
+    answers[0] = [1.0, 0.5]
+    report = compare("somewhere", expected, answers, 2.0, 5)
+    assert report == ("somewhere", 4, 1.0, 0.75, 5)
+
+
+def test_saved_model_can_be_read_by_the_server(saved_model):
+    assert pathlib.Path(saved_model.path).stat().st_mode & 0o777 == 0o755
+
+
+def test_more_models_that_are_refused(images, tmp_path):
+    mixed = keras.Sequential([make_model(dtype="mixed_bfloat16")])
+    mixed.build((None, 32, 24, 3))
+    with pytest.raises(ValueError, match="be a VisionTransformer.*Sequential"):
+        export_tflite(mixed, tmp_path / "model.tflite", images)
+    with pytest.raises(ValueError, match="an image or more"):
+        export_saved_model(make_model(), tmp_path / "1", images[:0])
+
+
+def test_model_without_head_answers_features(images, tmp_path):
+    model = make_model(num_classes=0, representation_size=5)
+    report = export_saved_model(model, tmp_path / "1", images)
+    serve = tf.saved_model.load(report.path).signatures["serving_default"]
+    assert list(serve(images=tf.constant(images))) == ["features"]

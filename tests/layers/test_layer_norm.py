@@ -47,3 +47,13 @@ def test_large_offsets_do_not_cancel(layer):
 
 def test_epsilon_default_is_that_of_the_official_code():
     assert LayerNorm().epsilon == 1e-6
+
+
+@pytest.mark.parametrize(
+    "choices", [{"axis": 1}, {"scale": False}, {"center": False}], ids=str
+)
+def test_choices_of_keras_are_those_of_keras(choices):
+    ours = LayerNorm(epsilon=1e-3, **choices)
+    other = keras.layers.LayerNormalization(epsilon=1e-3, **choices)
+    x = noise(2, 7, 12)
+    np.testing.assert_allclose(to_numpy(ours(x)), to_numpy(other(x)), atol=1e-6)

@@ -359,3 +359,13 @@ def test_the_error_of_an_unknown_argument_lists_the_known_in_their_order():
     fields = ["'width'", "'depth'", "'dropout_rate'", "'layer_norm_epsilon'"]
     places = [message.index(field) for field in fields]
     assert places == sorted(places)
+
+
+def test_weights_of_a_quantized_model_are_refused(tmp_path):
+    """Their int8 codes would be read as floats."""
+    small = {"depth": 1, "width": 24, "mlp_dim": 24, "input_shape": (32, 32, 3)}
+    model = keras_vit.ViT_Ti16(**small)
+    model.quantize("int8")
+    model.save(tmp_path / "quantized.keras")
+    with pytest.raises(ValueError, match="not quantised.*quantized.keras"):
+        keras_vit.ViT_Ti16(**small, weights=tmp_path / "quantized.keras")

@@ -489,3 +489,34 @@ def test_fit_lowers_the_loss():
     # A zero head says 1/7 for each class.
     np.testing.assert_allclose(loss[0], np.log(7), atol=1e-4)
     assert loss[-1] < 0.8 * loss[0]
+
+
+def test_frozen_layers_stay_frozen(tmp_path):
+    model = VisionTransformer(tiny_config())
+    model.get_layer("block_00").trainable = False
+    model.get_layer("block_01").attention.trainable = False
+    want = len(model.trainable_variables)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(reloaded.trainable_variables) == want
+    assert (
+        want == len(VisionTransformer(tiny_config()).trainable_variables) - 16
+    )
+
+
+def test_a_new_head_on_a_frozen_model_is_trained():
+    model = VisionTransformer(tiny_config())
+    model.trainable = False
+    names = [v.path for v in model.with_num_classes(3).trainable_variables]
+    assert names == ["predictions/kernel", "predictions/bias"]
+
+
+def test_another_activation_keeps_the_weights():
+    model = randomize(VisionTransformer(tiny_config()))
+    softmax = model.with_classifier_activation("softmax")
+    logits = to_numpy(model(noise(2, 32, 32, 3)))
+    np.testing.assert_allclose(
+        to_numpy(softmax(noise(2, 32, 32, 3))),
+        to_numpy(keras.ops.softmax(logits)),
+        atol=1e-6,
+    )

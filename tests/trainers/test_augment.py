@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,8 +129,66 @@ def test_affine_shift_is_bounded():
         ("pad_crop(x)", r"'pad_crop\(x\)'"),
         ("pad_crop(pixels=2)", "operations like"),
         ("__import__('os')", "'affine'"),
+        ("affine('a', 0, 0)", r"Received: \"affine\('a', 0, 0\)\""),
+        ("inception_crop(2)", r"'inception_crop\(2\)'"),
+        ("pad_crop(-1)", r"'pad_crop\(-1\)'"),
     ],
 )
 def test_errors_point_at_the_operation(text, message):
     with pytest.raises(ValueError, match=message):
         parse_augmentation(text)
+
+
+def centre_of_mass(image):
+    y, x = np.meshgrid(*map(np.arange, image.shape[:2]), indexing="ij")
+    weights = image[..., 0] / image.sum()
+    return np.array([(weights * y).sum(), (weights * x).sum()])
+
+
+def test_affine_turns_by_up_to_its_degrees():
+    """A dot right of the centre, seen from there, tells the angle."""
+    image = np.zeros((41, 41, 1), "float32")
+    image[20, 36] = 255
+    turn = parse_augmentation("affine(30, 0, 0)")
+    angles = []
+    for seed in range(40):
+        y, x = centre_of_mass(turn(image, (0, seed)).numpy()) - 20
+        assert math.hypot(x, y) == pytest.approx(16, abs=0.2)
+        angles.append(math.degrees(math.atan2(y, x)))
+    assert -30.5 < min(angles) < -20 and 20 < max(angles) < 30.5
+
+
+def test_affine_zooms_by_up_to_its_share():
+    """The distance of a dot from the centre is multiplied by the zoom."""
+    image = np.zeros((41, 41, 1), "float32")
+    image[20, 32] = 255
+    zoom = parse_augmentation("affine(0, 0, 0.25)")
+    zooms = []
+    for seed in range(40):
+        y, x = centre_of_mass(zoom(image, (0, seed)).numpy()) - 20
+        assert y == pytest.approx(0, abs=0.1)
+        zooms.append(x / 12)
+    assert 0.74 < min(zooms) < 0.85 and 1.15 < max(zooms) < 1.27
+
+
+def test_affine_moves_rows_and_columns_by_shares_of_their_own():
+    """Of height and width, drawn apart."""
+    image = np.zeros((21, 41, 1), "float32")
+    image[10, 20] = 255
+    move = parse_augmentation("affine(0, 0.2, 0)")
+    moves = np.array(
+        [
+            centre_of_mass(move(image, (0, seed)).numpy()) - (10, 20)
+            for seed in range(40)
+        ]
+    )
+    rows, columns = np.abs(moves).max(0)
+    assert 3 < rows < 4.3 and 6 < columns < 8.3
+    assert abs(np.corrcoef(moves.T)[0, 1]) < 0.6
+
+
+def test_equal_operations_draw_apart(image):
+    """Two flips by one draw would cancel out."""
+    twice = parse_augmentation("flip_lr|flip_lr")
+    results = [twice(image, (0, seed)).numpy() for seed in range(20)]
+    assert any(np.array_equal(r, image[:, ::-1]) for r in results)

@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -217,3 +218,40 @@ def test_folder_without_a_test_split(folder):
     (folder / "test").rename(folder / "holdout")
     with pytest.raises(ValueError, match="split called test or validation"):
         open_dataset(f"folder:{folder}")
+
+
+class TestSeedsOfTrainBatches:
+    def batches(self, digits, count, **changes):
+        choices = {"image_size": (8, 8), "batch_size": 64, **changes}
+        return take(train_batches(digits, **choices), count)
+
+    def test_the_order_depends_on_the_seed(self, digits):
+        [(one, _)], [(other, _)] = (
+            self.batches(digits, 1, augment="", seed=seed) for seed in (3, 4)
+        )
+        assert np.any(one != other)
+
+    def test_each_epoch_has_an_order_of_its_own(self, digits):
+        one, other = self.batches(digits, 2, batch_size=1442, augment="")
+        assert np.any(one[0] != other[0])
+
+    @pytest.fixture
+    def one_image(self, digits):
+        """Return data of a single image: only the augmentation can differ."""
+        return dataclasses.replace(digits, train_split="train[:1]")
+
+    def test_the_augmentation_depends_on_the_seed_and_the_epoch(
+        self, one_image
+    ):
+        draws = [
+            images
+            for seed in (3, 4)
+            for images, _ in self.batches(
+                one_image,
+                2,
+                batch_size=1,
+                augment="affine(10, 0.1, 0.1)",
+                seed=seed,
+            )
+        ]
+        assert len({image.tobytes() for image in draws}) == 4

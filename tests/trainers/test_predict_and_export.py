@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.export import EXPORTERS
+from trainers.datasets import open_dataset
 from trainers.export_model import PATHS, export_run
 from trainers.predict import load_image, predict
 from trainers.recipes import RECIPES
@@ -57,6 +58,21 @@ def test_image_is_read_in_the_shape_and_range_of_the_model(image_path):
     np.testing.assert_allclose(image[:, 5:], 1, atol=0.05)
 
 
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
+    pixels = np.linspace(0, 65535, 16).reshape(4, 4).astype("uint16")
+    Image.fromarray(pixels).save(tmp_path / "deep.png")
+    image = load_image(str(tmp_path / "deep.png"), (4, 4, 1))
+    np.testing.assert_allclose(
+        image[..., 0], pixels / 65535 * 2 - 1, atol=1 / 100
+    )
+
+
+def test_colours_are_red_green_blue(tmp_path):
+    Image.new("RGB", (4, 4), (255, 0, 0)).save(tmp_path / "red.png")
+    image = load_image(str(tmp_path / "red.png"), (4, 4, 3))
+    np.testing.assert_array_equal(image, np.full((4, 4, 3), [1, -1, -1]))
+
+
 def test_predictions_are_probabilities_by_name(run, image_path):
     names = run.load_class_names()
     [row] = predict(run.load_model(), [image_path], names, top=10)
@@ -96,6 +112,19 @@ def test_export_writes_every_format_and_refuses_to_overwrite(run, tmp_path):
     assert (tmp_path / "model.tflite").exists()
     with pytest.raises(ValueError, match="must not exist yet"):
         export_run(run, ["tflite"], tmp_path)
+
+
+def test_exports_are_compared_on_images_of_the_test_split(
+    run, tmp_path, monkeypatch
+):
+    recipe, seen = run.load_recipe(), []
+    monkeypatch.setitem(
+        EXPORTERS, "tflite", lambda model, path, images: seen.append(images)
+    )
+    export_run(run, ["tflite"], tmp_path)
+    examples = open_dataset(recipe.dataset).examples("test").take(64)
+    pixels = np.stack([image for image, _ in examples.as_numpy_iterator()])
+    np.testing.assert_allclose(seen[0], pixels / 127.5 - 1, atol=1e-6)
 
 
 def test_unknown_format_is_an_error_before_anything_is_written(run, tmp_path):

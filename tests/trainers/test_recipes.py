@@ -94,7 +94,13 @@ def test_mistyped_flag_gets_a_suggestion(parse):
 
 
 @pytest.mark.parametrize(
-    "field, value", [("batch_size", 0), ("epochs", -1.0), ("total_steps", 0)]
+    "field, value",
+    [
+        ("batch_size", 0),
+        ("epochs", -1.0),
+        ("epochs", float("inf")),
+        ("total_steps", 0),
+    ],
 )
 def test_numbers_that_make_no_sense_are_refused(field, value):
     with pytest.raises(
@@ -111,3 +117,19 @@ def test_augmentation_is_read_at_once():
 def test_unknown_name_is_refused_in_python_too():
     with pytest.raises(ValueError, match="`schedule` must be one of 'cosine'"):
         Recipe(schedule="step")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight_decay": -1.0},
+        {"clip_norm": -1.0},
+        {"warmup_steps": -1},
+        {"label_smoothing": 1.0},
+    ],
+    ids=str,
+)
+def test_numbers_out_of_their_range_are_refused(changes):
+    [name] = changes
+    with pytest.raises(ValueError, match=f"`{name}` must be"):
+        Recipe(**changes)

@@ -1,16 +1,21 @@
 import csv
 import dataclasses
 import json
+import pathlib
 
 import keras
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
+import keras_vit
+import trainers.evaluate
+import trainers.train
 from tests.trainers.mocked import write_metadata
 from trainers.evaluate import evaluate
+from trainers.loop import NonFiniteLossError
 from trainers.recipes import RECIPES
-from trainers.runs import Run
+from trainers.runs import Run, write_atomically
 from trainers.train import (
     build_model,
     load_initial_model,
@@ -222,3 +227,183 @@ def test_folder_that_is_no_run_is_an_error(tmp_path):
         Run(tmp_path / "nowhere").load_recipe()
     with pytest.raises(ValueError, match="model.keras in it"):
         Run(tmp_path).load_model()
+
+
+@pytest.mark.parametrize("first_step", [0, 2])
+def test_the_data_are_those_of_the_recipe_from_the_step_reached(
+    recipe, tmp_path, monkeypatch, first_step
+):
+    recipe = dataclasses.replace(
+        recipe, seed=7, augment="flip_lr", epochs_per_eval=2
+    )
+    job = prepare(recipe, str(tmp_path))
+    job.loop.optimizer.iterations.assign(first_step)
+    calls = {}
+
+    def record_batches(dataset, **choices):
+        calls.update(choices)
+
+    def record_train(batches, eval_batches, **choices):
+        calls.update(choices)
+        raise InterruptedError
+
+    monkeypatch.setattr(trainers.train, "train_batches", record_batches)
+    monkeypatch.setattr(job.loop, "train", record_train)
+    with pytest.raises(InterruptedError):
+        train(job)
+    del calls["callbacks"]
+    assert calls == {
+        "image_size": (8, 8),
+        "batch_size": 32,
+        "augment": "flip_lr",
+        "seed": 7,
+        "first_step": first_step,
+        "total_steps": 3,
+        "steps_per_epoch": 2 * 45,  # 1442 / 32 images, two epochs.
+        "steps_per_loop": 2,
+    }
+
+
+def test_epochs_decide_the_updates_and_the_seed_the_weights(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=None, epochs=1.5)
+    job = prepare(recipe, str(tmp_path / "one"))
+    assert (job.steps_per_epoch, job.total_steps) == (45, 68)
+    keras.utils.set_random_seed(99)  # Must not matter.
+    again = prepare(recipe, str(tmp_path / "again")).loop.model
+    for a, b in zip(job.loop.model.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_stopped_run_goes_on_from_its_newest_checkpoint(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=90)
+    job = prepare(recipe, str(tmp_path))
+    job.loop.optimizer.iterations.assign(45)
+    job.loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
+    for number in (43, 44, 45):
+        job.loop.checkpoints.save(checkpoint_number=number)
+    rest = prepare(recipe, str(tmp_path)).loop
+    assert rest.step == 45
+    bias = rest.model.get_layer("predictions").bias
+    np.testing.assert_array_equal(bias, np.arange(10.0))
+    kept = sorted(p.name for p in tmp_path.glob("checkpoints/*.index"))
+    assert kept == ["ckpt-44.index", "ckpt-45.index"]
+
+
+def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, warmup_steps=2, total_steps=4, schedule="linear"
+    )
+    optimizer = prepare(recipe, str(tmp_path)).loop.optimizer
+    rates = []
+    for step in range(4):
+        optimizer.iterations.assign(step)
+        rates.append(float(optimizer.learning_rate))
+    shares = np.array(rates) / recipe.learning_rate
+    np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
+    """The disk is full half-way."""
+    model = run.load_model()
+    before = run.model_path.read_bytes()
+
+    def fail(path):
+        pathlib.Path(path).write_bytes(b"half a mod")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(model, "save", fail)
+    with pytest.raises(OSError):
+        run.save_model(model)
+    assert run.model_path.read_bytes() == before
+    (run.folder / ".draft-model.keras").unlink()
+
+
+def test_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "recipe.json"
+    write_atomically(path, "old")
+    monkeypatch.setattr(pathlib.Path, "write_text", fail_to_write)
+    with pytest.raises(OSError):
+        write_atomically(path, "new")
+    assert path.read_bytes() == b"old"
+
+
+def fail_to_write(path, text, **options):
+    path.write_bytes(text[:1].encode())
+    raise OSError("No space left on device")
+
+
+def test_fine_tuning_has_the_precision_of_its_own_recipe(run, digits):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path), precision="bfloat16"
+    )
+    model = build_model(recipe, digits)
+    assert model.get_layer("block_00").compute_dtype == "bfloat16"
+
+
+def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
+    """By hand, from the answers of the model."""
+    drawn = {}
+
+    def record(images, truths, guesses, scores, path):
+        drawn.update(truths=truths, guesses=guesses, scores=scores)
+
+    monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
+    report = evaluate(run, digits)
+    pairs = list(digits.examples("test").as_numpy_iterator())
+    images = np.stack([image for image, _ in pairs]) / 127.5 - 1
+    labels = np.array([label for _, label in pairs])
+    logits = run.load_model().predict(images.astype("float32"), verbose=0)
+    hits = logits.argmax(-1) == labels
+    for digit in range(10):
+        assert report[f"accuracy/{digit}"] == pytest.approx(
+            hits[labels == digit].mean()
+        )
+    wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
+    assert wrong == [True] * 32 and np.sum(~hits) > 32
+
+
+def test_weights_spoiled_by_the_last_update_are_not_saved(recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, total_steps=1, learning_rate=1e38, clip_norm=0.0
+    )
+    with pytest.raises(NonFiniteLossError, match="update 1 .*none"):
+        train(prepare(recipe, str(tmp_path)))
+    assert not list(tmp_path.glob("checkpoints/*"))
+    assert not (tmp_path / "model.keras").exists()
+
+
+def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
+    prepare(recipe, str(tmp_path))
+    other = dataclasses.replace(recipe, seed=9)
+    prepare(other, str(tmp_path))
+    assert Run(tmp_path).load_recipe().seed == 9
+
+
+def test_fine_tuning_a_classifier_with_softmax_trains_its_logits(
+    digits, tmp_path
+):
+    path = str(tmp_path / "softmax.keras")
+    model = keras_vit.ViT_Ti16(
+        input_shape=(32, 32, 1), classes=10, depth=1, width=24, mlp_dim=24
+    )
+    model.save(path)
+    loaded = load_initial_model(path, 32, 10, 1)
+    head = loaded.get_layer("predictions")
+    assert head.activation is keras.activations.linear
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pooling": "none"}, {"init_from": "frozen"}], ids=str
+)
+def test_a_model_that_cannot_be_trained_is_refused(
+    recipe, run, tmp_path, changes
+):
+    if "init_from" in changes:
+        model = run.load_model()
+        model.trainable = False
+        changes = {"init_from": str(tmp_path / "frozen.keras")}
+        model.save(changes["init_from"])
+    with pytest.raises(
+        ValueError, match="one answer an image and have weights"
+    ):
+        prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
