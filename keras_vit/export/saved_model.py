@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -69,14 +70,26 @@ def export_saved_model(
     return agreement
 
 
-def write_signature(model: keras.Model, path: str, batch_size: int | None):
-    """Write `model` to the folder `path`, for one batch size or for any."""
+def write_signature(
+    model: keras.Model,
+    path: str,
+    batch_size: int | None,
+    prepare: Callable = lambda images: images,
+):
+    """Write `model` to a folder as the signature `serving_default`.
+
+    Args:
+        model: A model of fixed image size.
+        path: The folder.
+        batch_size: The one batch size that is served, or None for any.
+        prepare: Applied to the images before the model.
+    """
     import tensorflow as tf
 
     name = output_name(model)
 
     def serve(images):
-        outputs = model(images, training=False)
+        outputs = model(prepare(images), training=False)
         return {name: tf.cast(outputs, tf.float32)}
 
     shape = (batch_size, *model.input_shape[1:])

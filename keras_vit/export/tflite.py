@@ -78,11 +78,29 @@ def convert(model: keras.Model) -> bytes:
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        write_signature(model, folder, batch_size=1)
+        write_signature(model, folder, 1, refuse_other_sizes)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         # Never the TensorFlow operations that few runtimes have.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return converter.convert()
+
+
+def refuse_other_sizes(images):
+    """Return `images`, through operations that fail for another size.
+
+    A TFLite interpreter resizes its input to whatever it is given, and the
+    converter drops the check that a SavedModel keeps: four small images
+    would pass for one. The larger of a pixel and a hugely negative number is
+    the pixel; but a column and a row of such numbers, as long as the image is
+    high and wide, cannot be broadcast to another size.
+    """
+    import tensorflow as tf
+
+    _, height, width, _ = images.shape
+    # All different: equal ones would be folded into one number, of no size.
+    column = tf.linspace(-3e38, -2e38, height)[None, :, None, None]
+    row = tf.linspace(-3e38, -2e38, width)[None, None, :, None]
+    return tf.maximum(tf.maximum(images, column), row)
 
 
 def run(content: bytes, images: np.ndarray) -> np.ndarray:

@@ -139,6 +139,26 @@ def test_tflite_is_the_file_that_was_compared(tflite, model, images):
     )
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (4, 16, 12, 3),
+        (1, 64, 12, 3),
+        (1, 24, 32, 3),
+        (768, 1, 1, 3),
+        (2, 32, 24, 3),
+        (1, 32, 24, 1),
+    ],
+)
+def test_tflite_refuses_another_image_size(tflite, shape):
+    """All but the last two have as many numbers as one image."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    serve = Interpreter(tflite.path).get_signature_runner()
+    with pytest.raises((RuntimeError, ValueError)):
+        serve(images=np.zeros(shape, "float32"))
+
+
 CHOICES = [
     {"pooling": "avg", "position_embedding": "sincos_2d"},
     {"pooling": "map", "representation_size": 10, "gelu": "exact"},

@@ -6,6 +6,8 @@ import pytest
 
 from trainers.datasets import open_dataset
 from trainers.recipes import RECIPES
+from trainers.runs import Run
+from trainers.train import prepare, train
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,20 @@ def recipe():
         batch_size=32,
         steps_per_loop=2,
     )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a finished run of a few updates."""
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        model="mu/16",
+        patch_size=2,
+        total_steps=4,
+        warmup_steps=1,
+        batch_size=361,
+        epochs_per_eval=1,
+    )
+    run = Run(tmp_path_factory.mktemp("run") / "first")
+    train(prepare(recipe, str(run.folder)))
+    return run

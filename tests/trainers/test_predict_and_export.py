@@ -1,7 +1,5 @@
 """What is done with a finished run: predictions and exports."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,24 +8,6 @@ from keras_vit.export import EXPORTERS
 from trainers.datasets import open_dataset
 from trainers.export_model import PATHS, export_run
 from trainers.predict import load_image, predict
-from trainers.recipes import RECIPES
-from trainers.runs import Run
-from trainers.train import prepare, train
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    recipe = dataclasses.replace(
-        RECIPES["digits"],
-        model="mu/16",
-        patch_size=2,
-        total_steps=2,
-        warmup_steps=0,
-        batch_size=361,
-    )
-    run = Run(tmp_path_factory.mktemp("run"))
-    train(prepare(recipe, str(run.folder)))
-    return run
 
 
 @pytest.fixture(params=["png", "jpg", "bmp", "gif"])

@@ -24,23 +24,6 @@ from trainers.train import (
 )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Return a finished run of a few updates."""
-    recipe = dataclasses.replace(
-        RECIPES["digits"],
-        model="mu/16",
-        patch_size=2,
-        total_steps=4,
-        warmup_steps=1,
-        batch_size=361,
-        epochs_per_eval=1,
-    )
-    run = Run(tmp_path_factory.mktemp("run") / "first")
-    train(prepare(recipe, str(run.folder)))
-    return run
-
-
 def test_leaves_everything_in_the_folder(run):
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
