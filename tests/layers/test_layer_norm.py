@@ -53,6 +53,8 @@ def test_epsilon_default_is_that_of_the_official_code():
     "choices", [{"axis": 1}, {"scale": False}, {"center": False}], ids=str
 )
 def test_choices_of_keras_are_those_of_keras(choices):
+    if "axis" in choices and keras.backend.backend() == "torch":
+        pytest.skip("Keras' own layer fails there for any axis but the last.")
     ours = LayerNorm(epsilon=1e-3, **choices)
     other = keras.layers.LayerNormalization(epsilon=1e-3, **choices)
     x = noise(2, 7, 12)
