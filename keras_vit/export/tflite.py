@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.export.agreement import Agreement, check_exportable, compare
 from keras_vit.export.saved_model import expected_answers, write_signature
+from keras_vit.layers.dtypes import is_quantized
 
 
 def export_tflite(
@@ -42,13 +43,14 @@ def export_tflite(
         raise ValueError(
             f"`path` must end in `.tflite`. Received: path={path!r}"
         )
-    layers = model._flatten_layers()
-    if any(layer.quantization_mode for layer in layers):
+    if is_quantized(model):
         raise ValueError(
             "A model quantised by Keras cannot be converted to TFLite; export "
             f"the model it was quantised from. Received: model={model.name!r}"
         )
-    if any(layer.compute_dtype != "float32" for layer in layers):
+    if any(
+        layer.compute_dtype != "float32" for layer in model._flatten_layers()
+    ):
         if not hasattr(model, "with_dtype"):
             raise ValueError(
                 "`model` must compute in float32 or be a VisionTransformer, "

@@ -58,6 +58,11 @@ def float32_unless_quantized(policy, path: str):
     return policy if quantized else "float32"
 
 
+def is_quantized(model) -> bool:
+    """Return whether any layer of `model` was quantised by Keras."""
+    return any(layer.quantization_mode for layer in model._flatten_layers())
+
+
 def _own_policy(layer):
     policy = layer.dtype_policy
     if isinstance(policy, DTypePolicyMap):

@@ -55,7 +55,6 @@ class PositionEmbedding(keras.layers.Layer):
             expected = self.num_prefix_tokens + math.prod(self.grid_size)
             self._check_length(length, expected)
         self.build_table(self.width)
-        self.input_spec = None
         self.built = True
 
     def _check_length(self, length, expected):
@@ -83,6 +82,11 @@ class PositionEmbedding(keras.layers.Layer):
     def table(self, grid_size: tuple):
         """Return the rows (T, D) for a grid of (h, w)."""
         raise NotImplementedError
+
+    def flat_with_prefix(self, grid):
+        """Return the rows (T, D) of a grid (h, w, D), zero for the prefix."""
+        grid = ops.reshape(grid, (-1, self.width))
+        return ops.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
 
     def resize_from(self, source: "PositionEmbedding"):
         """Take the weights of `source`, resized to the grid of this layer.
@@ -173,11 +177,6 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
         y = ops.broadcast_to(rows[:, None], (h, w, half))
         return self.flat_with_prefix(ops.concatenate([x, y], axis=-1))
 
-    def flat_with_prefix(self, grid):
-        """Return the rows (T, D) of a grid (h, w, D), zero for the prefix."""
-        grid = ops.reshape(grid, (-1, self.width))
-        return ops.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
-
     def resize_from(self, source):
         h, w = self.grid_size
         self.rows.assign(resize_position_grid(source.rows, (h,)))
@@ -237,8 +236,7 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
                 ops.cos(y)[:, None],
             )
         ]
-        grid = ops.reshape(ops.concatenate(parts, axis=-1), (-1, self.width))
-        return ops.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
+        return self.flat_with_prefix(ops.concatenate(parts, axis=-1))
 
 
 def _same_size(one, other):

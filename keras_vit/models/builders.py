@@ -5,6 +5,7 @@ import os
 
 import keras
 
+from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer, connect
 from keras_vit.tables import pick
@@ -198,7 +199,7 @@ def load_own_weights(model: keras.Model, path: str):
         model.load_weights(path)
         return
     source = keras.saving.load_model(path, compile=False)
-    if any(layer.quantization_mode for layer in source._flatten_layers()):
+    if is_quantized(source):
         raise ValueError(
             "`weights` must be those of a model that is not quantised. "
             f"Received: weights={path!r}"

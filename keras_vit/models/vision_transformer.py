@@ -7,6 +7,7 @@ import keras
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.dtypes import (
     float32_unless_quantized,
+    is_quantized,
     nested_dtype_policy,
     policy_at,
 )
@@ -134,7 +135,7 @@ class VisionTransformer(keras.Model):
         Raises:
             ValueError: If this model is quantised.
         """
-        if any(layer.quantization_mode for layer in self._flatten_layers()):
+        if is_quantized(self):
             raise ValueError(
                 "A quantised model has no float weights to convert; use the "
                 f"model it was quantised from. Received: model={self.name!r}"
