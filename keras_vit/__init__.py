@@ -1,6 +1,6 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
-from keras_vit import layers, models
+from keras_vit import layers, models, weights
 from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.models.builders import (
     R26_ViT_B32,
@@ -24,8 +24,15 @@ from keras_vit.models.builders import (
 )
 from keras_vit.preprocessing import decode_predictions, preprocess_input
 from keras_vit.version import __version__
+from keras_vit.weights import (
+    PRETRAINED,
+    from_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 __all__ = [
+    "PRETRAINED",
     "R26_ViT_B32",
     "R26_ViT_S32",
     "R50_ViT_B16",
@@ -49,7 +56,11 @@ __all__ = [
     "VisionTransformer",
     "__version__",
     "decode_predictions",
+    "from_checkpoint",
     "layers",
+    "load_checkpoint",
     "models",
     "preprocess_input",
+    "save_checkpoint",
+    "weights",
 ]

@@ -23,11 +23,14 @@ RANKS = {
     "keras_vit.tables": 1,
     "keras_vit.layers": 2,
     "keras_vit.models": 3,
+    "keras_vit.models.builders": 5,  # They load pretrained weights.
     "keras_vit.weights": 4,
     "keras_vit.analysis": 4,
     "keras_vit.export": 4,
     "keras_vit.preprocessing": 4,
-    "keras_vit": 5,  # Its __init__, the public names.
+    "keras_vit.convert": 6,
+    "keras_vit.inspect_checkpoint": 5,
+    "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
     "trainers.augment": 5,
     "trainers.losses": 5,
@@ -269,7 +272,12 @@ def test_documented_arguments_exist(name):
 
 PUBLIC = {
     f"{module.__name__}.{name}": getattr(module, name)
-    for module in (keras_vit, keras_vit.layers, keras_vit.models)
+    for module in (
+        keras_vit,
+        keras_vit.layers,
+        keras_vit.models,
+        keras_vit.weights,
+    )
     for name in module.__all__
     if callable(getattr(module, name))
 }

@@ -1,7 +1,6 @@
-"""The Vision Transformer, its configuration and its builders."""
+"""The Vision Transformer and its configuration; its builders beside it."""
 
-from keras_vit.models.builders import BUILDERS
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer
 
-__all__ = ["BUILDERS", "VARIANTS", "ViTConfig", "VisionTransformer"]
+__all__ = ["VARIANTS", "ViTConfig", "VisionTransformer"]

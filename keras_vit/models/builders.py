@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import warnings
 
 import keras
 
@@ -9,6 +10,8 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer, connect
 from keras_vit.tables import pick
+from keras_vit.weights.loading import build_and_load
+from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -18,8 +21,11 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
     Args:
         include_top: Whether to end in the classifier.
-        weights: None for new weights, or the path of a `.weights.h5` or
-            `.keras` file that this package saved.
+        weights: None for new weights; a name of `PRETRAINED`, with or
+            without the variant: {weights}; the path of a checkpoint of any
+            family, see `from_checkpoint`; or a `.weights.h5` or `.keras` file
+            that this package saved. Choices that are not made here are then
+            those of the checkpoint, the image size among them.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)
@@ -67,28 +73,34 @@ def builder(function_name: str, variant: str):
         dtype=None,
         **choices,
     ) -> keras.Model:
-        weights = check_weights(weights)
-        config = dataclasses.replace(
-            default,
-            **image_choices(default, input_tensor, input_shape),
-            pooling=pooling or (default.pooling if include_top else "none"),
-            num_classes=classes if include_top else 0,
-            classifier_activation=classifier_activation,
-            **check_choices(choices),
-        )
         keras.activations.get(classifier_activation)
-        if input_tensor is None:
-            model = VisionTransformer(config, dtype=dtype, name=name)
-        else:
-            outputs = connect(
-                config, input_tensor, keras.dtype_policies.get(dtype)
-            )
+        choices = {
+            **image_choices(default, input_tensor, input_shape),
+            **({"pooling": pooling} if pooling else {}),
+            **({} if include_top or pooling else {"pooling": "none"}),
+            "num_classes": classes if include_top else 0,
+            "classifier_activation": classifier_activation,
+            **check_choices(choices),
+        }
+
+        def build_model(config):
+            if input_tensor is None:
+                return VisionTransformer(config, dtype=dtype, name=name)
+            policy = keras.dtype_policies.get(dtype)
+            outputs = connect(config, input_tensor, policy)
             inputs = keras.utils.get_source_inputs(input_tensor)
             inputs = inputs[0] if len(inputs) == 1 else inputs
-            model = keras.Model(inputs, outputs, name=name)
-        if weights is not None:
-            load_own_weights(model, weights)
-        return model
+            return keras.Model(inputs, outputs, name=name)
+
+        weights = check_weights(weights, variant)
+        if weights is None or is_own_file(weights):
+            model = build_model(dataclasses.replace(default, **choices))
+            if weights is not None:
+                load_own_weights(model, weights)
+            return model
+        return load_foreign_weights(
+            weights, function_name, default, choices, build_model
+        )
 
     build.__name__ = build.__qualname__ = function_name
     build.__doc__ = DOCSTRING.format(
@@ -98,8 +110,22 @@ def builder(function_name: str, variant: str):
         width=default.image_size[1],
         channels=default.channels,
         pooling=default.pooling,
+        weights=", ".join(map(repr, pretrained_tags(variant))) or "none yet",
     )
     return build
+
+
+def pretrained_tags(variant: str) -> list[str]:
+    """Return what the checkpoints of a variant are called without it.
+
+    Args:
+        variant: A key of VARIANTS.
+    """
+    return [
+        name.removeprefix(f"{variant}-")
+        for name in PRETRAINED
+        if name.startswith(f"{variant}-")
+    ]
 
 
 def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
@@ -168,17 +194,98 @@ def check_choices(choices: dict) -> dict:
     return choices
 
 
-def check_weights(weights):
-    """Return `weights`, or raise a ValueError if there is no such file."""
+def check_weights(weights, variant: str) -> str | None:
+    """Return the path or the full name that `weights` stands for.
+
+    Args:
+        weights: What the builder was given.
+        variant: A key of VARIANTS.
+
+    Raises:
+        ValueError: If it is neither a file nor a pretrained name.
+    """
     if weights is None:
         return None
-    path = os.fspath(weights)
-    if not path.endswith((".weights.h5", ".keras")) or not os.path.isfile(path):
-        raise ValueError(
-            "`weights` must be None or the path of an existing `.weights.h5` "
-            f"or `.keras` file. Received: weights={path!r}"
+    text = os.fspath(weights)
+    if os.path.exists(text) or text.startswith(("https://", "gs://")):
+        return text
+    for name in (f"{variant}-{text}", text):
+        if find_pretrained(name):
+            return name
+    known = ", ".join(map(repr, pretrained_tags(variant))) or "none"
+    raise ValueError(
+        "`weights` must be None, the path of an existing file or folder, or "
+        f"the name of a pretrained {variant}: {known}. "
+        f"Received: weights={text!r}"
+    )
+
+
+def is_own_file(path: str) -> bool:
+    """Return whether Keras wrote `path` for a model of this package.
+
+    Args:
+        path: A file or a name.
+    """
+    if not path.endswith(".weights.h5"):
+        return path.endswith(".keras")
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            return "layers/patch_encoder" in file
+    except OSError:
+        return True  # Keras says what is wrong with it.
+
+
+def load_foreign_weights(
+    weights: str, function_name: str, default, choices: dict, build_model
+) -> keras.Model:
+    """Return the model of a builder with the weights of a checkpoint.
+
+    Args:
+        weights: Its path or name.
+        function_name: What the builder is called.
+        default: The configuration of the variant.
+        choices: The fields of ViTConfig that the caller chose.
+        build_model: Makes a model of a configuration.
+
+    Raises:
+        ValueError: If the checkpoint holds another variant.
+    """
+    sizes = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+
+    def configure(found):
+        wanted = dataclasses.replace(default, **choices)
+        different = [
+            f"{name}={getattr(found, name)} and not {getattr(wanted, name)}"
+            for name in (*sizes, "stem_stages")
+            if getattr(found, name) != getattr(wanted, name)
+        ]
+        if different:
+            raise ValueError(
+                f"`weights`: {weights} is no {function_name}: it has "
+                f"{', '.join(different)}. Use `keras_vit.from_checkpoint` for "
+                "a model of any size."
+            )
+        return dataclasses.replace(found, **choices)
+
+    model, plan = build_and_load(
+        weights,
+        configure,
+        build_model,
+        num_heads=default.num_heads,
+        image_size=choices.get("image_size"),
+    )
+    plan.warn(without=set(choices))
+    reset, classes = plan.report.reset, plan.config.num_classes
+    if any("predictions" in path for path in reset) and classes == 1000:
+        warnings.warn(
+            f"The classifier of {function_name} is new: it has 1,000 classes "
+            f"and {weights} {plan.source.config.num_classes:,}. Pass `classes` "
+            "to choose.",
+            stacklevel=3,
         )
-    return path
+    return model
 
 
 def load_own_weights(model: keras.Model, path: str):

@@ -32,6 +32,8 @@ class ViTConfig:
         use_class_token: Prepend the class token.
         position_embedding: A key of POSITION_EMBEDDINGS.
         pooling: A key of POOLINGS; "none" gives one answer for every token.
+        use_pooling_norm: Apply the last layer norm to what was pooled, in
+            place of the tokens; the `fc_norm` of timm.
         representation_size: Size of a tanh layer before the head, or None.
         num_classes: Outputs of the head; 0 for a model without a head.
         classifier_activation: Of the head; None for logits.
@@ -64,6 +66,7 @@ class ViTConfig:
     use_class_token: bool = True
     position_embedding: str = "learned"
     pooling: str = "token"
+    use_pooling_norm: bool = False
     representation_size: int | None = None
     num_classes: int = 1000
     classifier_activation: str | None = None

@@ -217,9 +217,9 @@ def connect(config: ViTConfig, images, dtype=None):
         )(x)
     for index in range(config.depth):
         x = transformer_block(config, index, dtype)(x)
-    x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="encoder_norm")(
-        x
-    )
+    epsilon = config.layer_norm_epsilon
+    if not config.use_pooling_norm:
+        x = LayerNorm(epsilon, dtype=dtype, name="encoder_norm")(x)
     pooling = make_pooling(
         config.pooling,
         dataclasses.asdict(config)
@@ -228,6 +228,8 @@ def connect(config: ViTConfig, images, dtype=None):
         name="pooling",
     )
     x = pooling(x) if pooling else x  # (B, D)
+    if config.use_pooling_norm:
+        x = LayerNorm(epsilon, dtype=dtype, name="pooling_norm")(x)
     if config.representation_size:
         x = keras.layers.Dense(
             config.representation_size,

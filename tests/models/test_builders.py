@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import VARIANTS, VisionTransformer, ViT_B16
-from keras_vit.models import BUILDERS
+from keras_vit.models.builders import BUILDERS
 from tests.tiny import noise, randomize, to_numpy
 
 SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
@@ -278,16 +278,17 @@ def test_bad_weights_leave_the_model_as_it_was(tmp_path):
 ERRORS = {
     "weights_keyword": (
         {"weights": "imagenet"},
-        "`weights` must be None or the path of an existing `.weights.h5` or "
-        "`.keras` file. Received: weights='imagenet'",
+        "`weights` must be None, the path of an existing file or folder, or "
+        "the name of a pretrained B/16: 'i21k', 'i21k+i1k', 'i21k+i1k-224', "
+        "'augreg', 'augreg-i1k', 'sam'. Received: weights='imagenet'",
     ),
     "weights_missing_file": (
         {"weights": "missing.weights.h5"},
-        "`weights` must be None or the path of an existing",
+        "`weights` must be None, the path of an existing file",
     ),
     "weights_ending": (
         {"weights": __file__},
-        "`weights` must be None or the path of an existing",
+        f"{__file__} cannot be read: a checkpoint ends in .npz",
     ),
     "input_shape_part_of_a_patch": (
         {"input_shape": (123, 123, 3)},

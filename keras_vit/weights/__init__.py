@@ -1,0 +1,22 @@
+"""Checkpoints of every family of ViTs: read, loaded, written, fetched."""
+
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.loading import (
+    LoadReport,
+    from_checkpoint,
+    load_checkpoint,
+)
+from keras_vit.weights.pretrained import PRETRAINED, augreg
+from keras_vit.weights.resize import RESIZES
+from keras_vit.weights.saving import save_checkpoint
+
+__all__ = [
+    "LAYOUTS",
+    "LoadReport",
+    "PRETRAINED",
+    "RESIZES",
+    "augreg",
+    "from_checkpoint",
+    "load_checkpoint",
+    "save_checkpoint",
+]

@@ -1,0 +1,602 @@
+"""What model a checkpoint holds: family and configuration, from its names."""
+
+import collections
+import dataclasses
+import math
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.models.variants import VARIANTS, ViTConfig
+from keras_vit.weights.files import Checkpoint
+from keras_vit.weights.layouts import (
+    FLAX,
+    LAYOUTS,
+    Layout,
+    Part,
+    foreign_parts,
+    parts_of,
+)
+
+# A number in a name, and one that stands for any.
+NUMBER = r"(\d{1,6})"
+NUMBERED = 987_654
+
+
+class Source(NamedTuple):
+    """A checkpoint that was understood; none of its arrays has been read.
+
+    Args:
+        checkpoint: The open file.
+        family: The key of its layout in LAYOUTS.
+        spelling: Which of the spellings of the family it has; "" for the
+            usual one.
+        names: For each name of the layout, the name in the file and, where
+            the file stacks all blocks in one array, the number of the slice.
+        ignored: Names in the file that are no weights of the model.
+        config: The model it holds.
+        parts: The arrays of each weight of that model.
+        table_rows: Rows of its position table, 0 without one.
+        has_class_slot: Whether the first of them is the class token's.
+    """
+
+    checkpoint: Checkpoint
+    family: str
+    spelling: str
+    names: dict[str, tuple[str, int | None]]
+    ignored: tuple[str, ...]
+    config: ViTConfig
+    parts: dict[str, list[Part]]
+    table_rows: int
+    has_class_slot: bool
+
+    @property
+    def layout(self) -> Layout:
+        """The row of LAYOUTS."""
+        return LAYOUTS[self.family]
+
+    @property
+    def num_parameters(self) -> int:
+        """How many numbers the weights of the model have."""
+        return sum(
+            math.prod(part.shape)
+            for parts in self.parts.values()
+            for part in parts
+        )
+
+
+def understand(
+    checkpoint: Checkpoint,
+    num_heads: int | None = None,
+    image_size: tuple | int | None = None,
+) -> Source:
+    """Return what model `checkpoint` holds.
+
+    Args:
+        checkpoint: An open file.
+        num_heads: Number of heads, for a file that does not show it.
+        image_size: (height, width) in pixels, for a position table that is
+            not square or is missing.
+
+    Raises:
+        ValueError: If it is of no known family, or anything is missing, left
+            over or of an unexpected shape; names all of it.
+    """
+    family, wrapper = recognise(checkpoint)
+    layout = LAYOUTS[family]
+    names, spelling, ignored = _canonical_names(checkpoint, layout, wrapper)
+    reader = _Inference(checkpoint, layout, names, num_heads, image_size)
+    config = reader.config()
+    parts = parts_of(layout, config)
+    extra = _check(checkpoint, layout, names, config, parts)
+    return Source(
+        checkpoint,
+        family,
+        spelling,
+        names,
+        (*ignored, *extra),
+        config,
+        parts,
+        reader.table_rows,
+        reader.has_class_slot,
+    )
+
+
+def recognise(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the family of a checkpoint and what stands before its names.
+
+    Args:
+        checkpoint: An open file.
+
+    Raises:
+        ValueError: If no family of LAYOUTS has such names.
+    """
+    for family, layout in LAYOUTS.items():
+        for wrapper in ("", *layout.wrappers):
+            if any(
+                wrapper + name in checkpoint.entries
+                for name in layout.recognise
+            ):
+                return family, wrapper
+    titles = ", ".join(layout.title for layout in LAYOUTS.values())
+    shown = ", ".join(list(checkpoint.entries)[:8]) or "none at all"
+    foreign = foreign_parts(checkpoint.entries)
+    hint = f" They tell of {', '.join(foreign)}." if foreign else ""
+    raise ValueError(
+        f"{checkpoint.path} is no ViT of a known family ({titles}). "
+        f"Its arrays are called {shown}.{hint}"
+    )
+
+
+def _canonical_names(checkpoint, layout, wrapper):
+    """Return the names as the layout has them, the spelling and the rest."""
+    ignored, inside = [], {}
+    for name, entry in checkpoint.entries.items():
+        if name.startswith(wrapper):
+            inside[name.removeprefix(wrapper)] = (name, entry.shape)
+        elif re.match(layout.ignore, name):
+            ignored.append(name)
+        else:
+            inside[name] = (name, entry.shape)
+    shapes = {name: shape for name, (_, shape) in inside.items()}
+    prepared = {name: (name, None) for name in shapes}
+    if layout.prepare:
+        prepared = layout.prepare(shapes)
+    spelling = (
+        "scan" if any(n is not None for _, n in prepared.values()) else ""
+    )
+    names = {}
+    for name, (stored, index) in prepared.items():
+        raw = inside[stored][0]
+        new = name
+        for pattern, replacement in layout.aliases:
+            new = re.sub(pattern, replacement, new)
+        if re.match(layout.ignore, new):
+            ignored.append(raw)
+            continue
+        if new in names:
+            raise ValueError(
+                f"{checkpoint.path} holds {new} twice, as {names[new][0]} and "
+                f"as {raw}."
+            )
+        names[new] = (raw, index)
+        spelled = _spelling_of(layout, new)
+        if new != name and name in spelled:
+            spelling = spelled[name]
+    return names, spelling, dict.fromkeys(ignored)
+
+
+def _spelling_of(layout, name):
+    """Return the other ways a name is written, and what they are called."""
+    ways = {}
+    for spelling, changes in layout.spellings.items():
+        new = name
+        for pattern, replacement in changes:
+            new = re.sub(pattern, replacement, new)
+        if new != name:
+            ways[new] = spelling
+    return ways
+
+
+# ------------------------------------------------------- what names cannot say
+
+
+def _number(value):
+    return value if type(value) is int and 0 < value < 2**20 else None
+
+
+def _size(value):
+    """Return (height, width) of a number or a list, None for anything else."""
+    sizes = [value, value] if type(value) is int else value
+    if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3):
+        return None
+    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape.
+    sizes = list(sizes)
+    if len(sizes) == 3:
+        sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
+    return tuple(sizes) if all(map(_number, sizes)) else None
+
+
+def _epsilon(value):
+    good = isinstance(value, (int, float)) and 0 < value < 1
+    return float(value) if good else None
+
+
+def _row(rows):
+    return lambda value: rows.get(value) if isinstance(value, str) else None
+
+
+_GELU = _row(
+    {
+        **{name: name for name in GELUS},
+        "erf": "exact",
+        "gelu": "exact",
+        "gelu_python": "exact",
+        "gelu_new": "tanh",
+        "gelu_fast": "tanh",
+        "gelu_tanh": "tanh",
+        "gelu_pytorch_tanh": "tanh",
+        "gelu_python_tanh": "tanh",
+    }
+)
+_POOLING = _row(
+    {
+        **{name: name for name in POOLINGS},
+        "tok": "token",
+        "gap": "avg",
+        "unpooled": "none",
+        "": "none",
+    }
+)
+_POSITIONS = _row(
+    {
+        **{name: name for name in POSITION_EMBEDDINGS},
+        "learn": "learned",
+        "sincos2d": "sincos_2d",
+    }
+)
+
+# Field of ViTConfig: what it is called in the configurations of others, and
+# how its value is read. A value that cannot be one is passed over.
+HINTS = {
+    "num_heads": (("num_heads", "num_attention_heads"), _number),
+    "image_size": (
+        ("image_size", "img_size", "image", "image_shape", "input_size"),
+        _size,
+    ),
+    "gelu": (("gelu", "hidden_act", "act_layer"), _GELU),
+    "layer_norm_epsilon": (
+        ("layer_norm_epsilon", "layer_norm_eps"),
+        _epsilon,
+    ),
+    "pooling": (("pooling", "global_pool", "pool", "classifier"), _POOLING),
+    "position_embedding": (("position_embedding", "posemb"), _POSITIONS),
+}
+
+
+def find_hints(config: dict) -> dict[str, Any]:
+    """Return the fields of ViTConfig that a foreign configuration tells.
+
+    Args:
+        config: A parsed JSON object. An outer value goes before an inner one.
+    """
+    found, waiting, seen = {}, collections.deque([config]), 0
+    while waiting and seen < 10_000:
+        seen += 1
+        value = waiting.popleft()
+        if isinstance(value, list):
+            waiting.extend(value)
+        if not isinstance(value, dict):
+            continue
+        for field, (aliases, read) in HINTS.items():
+            for alias in aliases:
+                if alias in value and field not in found:
+                    hint = read(value[alias])
+                    if hint is not None:
+                        found[field] = hint
+        waiting.extend(value.values())
+    return found
+
+
+class _Inference:
+    """Reads a configuration off names and shapes."""
+
+    def __init__(self, checkpoint, layout, names, num_heads, image_size):
+        self.checkpoint = checkpoint
+        self.layout = layout
+        self.names = names
+        self.hints = find_hints(checkpoint.config)
+        self.num_heads = num_heads
+        self.image_size = image_size
+        if isinstance(image_size, int):
+            self.image_size = (image_size, image_size)
+        self.table_rows = 0
+        self.has_class_slot = False
+
+    def fail(self, message):
+        raise ValueError(f"{self.checkpoint.path}: {message}")
+
+    def name_of(self, template, kind, weight, **numbers):
+        """Return what the family calls a weight, None if it has no name."""
+        name = self.layout.names.get(template)
+        if name is None:
+            return None
+        name = name if isinstance(name, str) else name[0]
+        index = numbers.get("i")
+        numbers["_i"] = f"_{index}" if index else ""
+        return name.format(**numbers) + self.layout.style[kind][weight][0]
+
+    def shape_in_file(self, *row, **numbers):
+        """Return the shape of an array of the file, None if it is missing."""
+        stored = self.names.get(self.name_of(*row, **numbers))
+        if stored is None:
+            return None
+        shape = self.checkpoint.entries[stored[0]].shape
+        return shape if stored[1] is None else shape[1:]
+
+    def shape(self, template, kind, weight, rank, **numbers):
+        """Return the shape of a weight in our form, None if it is missing."""
+        shape = self.shape_in_file(template, kind, weight, **numbers)
+        if shape is None:
+            return None
+        if len(shape) != rank or 0 in shape:
+            name = self.name_of(template, kind, weight, **numbers)
+            self.fail(f"{name} has the shape {shape}, of another rank.")
+        array = np.broadcast_to(np.float32(0), shape)
+        return self.layout.style[kind][weight][1].to_ours(array, shape).shape
+
+    def has(self, *row):
+        return self.shape_in_file(*row) is not None
+
+    def need(self, *row, **numbers):
+        shape = self.shape(*row, **numbers)
+        if shape is None:
+            self.fail(f"it lacks {self.name_of(*row[:3], **numbers)}.")
+        return shape
+
+    def config(self) -> ViTConfig:
+        rows, columns, channels, width = self.need(
+            "patch_encoder", "conv", "kernel", 4
+        )
+        if rows != columns:
+            self.fail(f"its patches are not square but {rows}x{columns}.")
+        depth = self.count_blocks()
+        mlp = self.need("block_{i:02d}/mlp/hidden", "dense", "kernel", 2, i=0)
+        has_token = self.has("class_token", "token", "token")
+        stages = self.stem_stages()
+        if stages is not None:
+            channels = self.need("stem/root_conv", "stem", "kernel", 4)[2]
+        pooling_norm = self.has("pooling_norm", "norm", "gamma")
+        representation = self.shape("pre_logits", "dense", "kernel", 2)
+        head = self.shape("predictions", "dense", "kernel", 2)
+        try:
+            config = ViTConfig(
+                width=width,
+                depth=depth,
+                mlp_dim=mlp[1],
+                num_heads=self.heads(width, depth, mlp[1]),
+                patch_size=rows,
+                # The grid comes last; any size will do until then.
+                image_size=2**12 * rows,
+                channels=channels,
+                stem_stages=stages,
+                use_class_token=has_token,
+                pooling=self.pooling(has_token, pooling_norm),
+                use_pooling_norm=pooling_norm,
+                representation_size=representation and representation[-1],
+                num_classes=head[-1] if head else 0,
+                gelu=self.hints.get("gelu", self.layout.gelu),
+                layer_norm_epsilon=self.hints.get(
+                    "layer_norm_epsilon", self.layout.layer_norm_epsilon
+                ),
+            )
+            config = self.headless_hugging_face(config)
+            return self.with_positions(config)
+        except ValueError as error:
+            if self.checkpoint.path in str(error):
+                raise
+            self.fail(str(error))
+
+    def headless_hugging_face(self, config):
+        """Drop a pooler that the classifier of the family does not read."""
+        if (
+            self.layout is LAYOUTS["huggingface"]
+            and config.num_classes
+            and config.representation_size
+        ):
+            return dataclasses.replace(config, representation_size=None)
+        return config
+
+    def count_blocks(self):
+        row = ("block_{i:02d}/attention_norm", "norm", "gamma")
+        first = self.name_of(*row, i=0)
+        pattern = re.escape(self.name_of(*row, i=NUMBERED))
+        pattern = pattern.replace(str(NUMBERED), NUMBER)
+        found = [re.fullmatch(pattern, name) for name in self.names]
+        indices = {int(match[1]) for match in found if match}
+        if first in self.names:
+            indices.add(0)
+        if not indices:
+            self.fail(f"it has no block; {first} is missing.")
+        if max(indices) >= len(self.names):
+            self.fail(f"it has a block {max(indices)}, but not all before it.")
+        return max(indices) + 1
+
+    def stem_stages(self):
+        template = "stem/stage_{s:02d}_unit_{u:02d}/conv1"
+        if not self.has("stem/root_conv", "stem", "kernel"):
+            return None
+        two = dict.fromkeys(("s", "u", "s1", "u1"), NUMBERED)
+        pattern = self.name_of(template, "stem", "kernel", **two)
+        pattern = re.escape(pattern).replace(str(NUMBERED), NUMBER)
+        units = [re.fullmatch(pattern, name) for name in self.names]
+        units = {(int(m[1]), int(m[2])) for m in units if m}
+        if not units:
+            return ()
+        # One family counts from one, the other from zero.
+        base = 1 if "{s1}" in self.layout.names[template] else 0
+        counts = collections.Counter(stage - base for stage, _ in units)
+        last = max(counts)
+        if min(counts) < 0 or last > 16:
+            self.fail(f"its stem has a stage {last + base}.")
+        return tuple(counts[stage] for stage in range(last + 1))
+
+    def heads(self, width, depth, mlp_dim):
+        template = "block_{i:02d}/attention/qkv"
+        kernel = self.shape_in_file(template, "heads_in", "kernel", i=0) or ()
+        shown = kernel[1] if len(kernel) == 3 else None
+        told = shown or self.hints.get("num_heads")
+        if told is None and "architecture" in self.checkpoint.config:
+            told = _published_heads(width, depth, mlp_dim)
+        if told or self.num_heads:
+            return told or self.num_heads
+        published = _published_heads(width, depth, mlp_dim)
+        hint = f" The published model of this size has {published}."
+        self.fail(
+            f"{self.layout.title} does not store the number of heads; pass "
+            f"`num_heads=`.{hint if published else ''}"
+        )
+
+    def pooling(self, has_token, pooling_norm):
+        if "probe" in self.layout.style and self.has(
+            "pooling", "probe", "probe"
+        ):
+            return "map"
+        told = self.hints.get("pooling")
+        if self.layout is LAYOUTS["keras_hub"] and has_token and told == "avg":
+            self.fail(
+                "keras-hub's 'gap' averages the class token with the patches, "
+                "which no pooling here does. Load it without its head from a "
+                "folder that has no task.json."
+            )
+        usual = "token" if has_token and not pooling_norm else "avg"
+        if told == "map" or (told == "token" and not has_token):
+            return usual
+        return told or usual
+
+    def with_positions(self, config):
+        """Return `config` with the image size that fits the position table."""
+        row = ("position_embedding", "embedding", "embedding")
+        shape = self.shape_in_file(*row)
+        if shape is None:
+            if self.hints.get("position_embedding") in ("sincos_2d", "none"):
+                kind = self.hints["position_embedding"]
+            else:
+                kind = self.layout.no_table
+            size = self.hints.get("image_size") or self.image_size
+            if size is None:
+                self.fail(
+                    "it has no position table to tell the size of its images; "
+                    "pass `image_size=`."
+                )
+            return dataclasses.replace(
+                config, position_embedding=kind, image_size=size
+            )
+        if len(shape) not in (2, 3) or shape[-1] != config.width:
+            self.fail(
+                f"{self.name_of(*row)} has the shape {shape}; "
+                f"(1, rows, {config.width}) was expected."
+            )
+        self.table_rows = math.prod(shape[:-1])
+        size = self.table_size(config)
+        return dataclasses.replace(config, image_size=size)
+
+    def table_size(self, config):
+        """Return the image size that the position table was made for.
+
+        A square number of rows is a square grid, unless the file itself says
+        otherwise: published files are square, and `image_size` may be meant
+        for the model alone.
+        """
+        rows, given = self.table_rows, self.image_size
+        slots = self.layout.slots[0 if config.use_class_token else 1]
+        choices = [(self.hints.get("image_size"), slot) for slot in slots]
+        choices += [(_square_image(config, rows - slots[0]), slots[0])]
+        choices += [(given, slot) for slot in slots]
+        if self.layout.style is FLAX:
+            choices += [(_square_image(config, rows - s), s) for s in slots[1:]]
+        for size, slot in choices:
+            if size and _num_patches(config, size) == rows - slot:
+                self.has_class_slot = bool(slot)
+                return size
+        self.fail(
+            f"its {rows} positions are no square grid behind a class token; "
+            "pass `image_size=` (height, width) of its images."
+            + (f" Received: image_size={given}" if given else "")
+        )
+
+
+def _published_heads(width, depth, mlp_dim):
+    """Return the heads of the published models of a size, None if none is."""
+    found = {
+        row.config.num_heads
+        for row in VARIANTS.values()
+        if (row.config.width, row.config.depth, row.config.mlp_dim)
+        == (width, depth, mlp_dim)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _square_image(config, patches):
+    """Return the size of a square image of `patches`, None if there is none."""
+    grid = math.isqrt(max(patches, 0))
+    if grid == 0 or grid * grid != patches:
+        return None
+    halvings = 0
+    if config.stem_stages is not None:
+        halvings = 2 + max(len(config.stem_stages) - 1, 0)
+    side = grid * config.patch_size * 2**halvings
+    return side, side
+
+
+def _num_patches(config, image_size):
+    """Return the patches of images of a size, None if they do not fit."""
+    try:
+        sized = dataclasses.replace(config, image_size=image_size)
+    except ValueError:
+        return None
+    return math.prod(sized.grid_size)
+
+
+# ------------------------------------------------------------------- checking
+
+
+def _check(checkpoint, layout, names, config, parts):
+    """Raise a ValueError that names all that does not fit the model.
+
+    Returns the entries that the family itself does not read.
+    """
+    expected = {part.name: part for row in parts.values() for part in row}
+    missing = [
+        name
+        for name, part in expected.items()
+        if name not in names and not part.optional
+    ]
+    extra = [name for name in names if name not in expected]
+    unread = []
+    if layout is LAYOUTS["huggingface"] and config.num_classes:
+        # Its classifier goes without the pooler, which some files still hold.
+        unread = [n for n in extra if n.startswith("vit.pooler.dense.")]
+        extra = [n for n in extra if n not in unread]
+    misshapen = []
+    table = parts.get("position_embedding/embedding", [None])[0]
+    for name, part in expected.items():
+        if name not in names or part is table:
+            continue
+        raw, index = names[name]
+        entry = checkpoint.entries[raw]
+        shape = entry.shape if index is None else entry.shape[1:]
+        wanted = part.shape_in_file(config.num_heads)
+        if not entry.is_float:
+            misshapen.append(f"{raw} of type {entry.dtype}")
+        elif not _same_shape(shape, wanted):
+            misshapen.append(f"{raw} {shape}, expected {wanted}")
+    lines = [
+        f"{what}: {', '.join(rows)}."
+        for what, rows in (
+            ("missing", missing),
+            ("left over", [names[n][0] for n in dict.fromkeys(extra)]),
+            ("of another shape", misshapen),
+        )
+        if rows
+    ]
+    if lines:
+        foreign = foreign_parts(extra)
+        if foreign:
+            lines.append(f"It is a model with {', '.join(foreign)}.")
+        raise ValueError(
+            f"{checkpoint.path} is not a complete ViT of {layout.title}. "
+            + " ".join(lines)
+        )
+    return [names[name][0] for name in unread]
+
+
+def _same_shape(shape, wanted):
+    # Flax stored the scales of group norms as (1, 1, 1, C) for a time.
+    while len(shape) > len(wanted) and shape[0] == 1:
+        shape = shape[1:]
+    return shape == wanted
