@@ -10,7 +10,7 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer, connect
 from keras_vit.tables import pick
-from keras_vit.weights.loading import build_and_load
+from keras_vit.weights.loading import build_and_load, warn
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
@@ -269,20 +269,19 @@ def load_foreign_weights(
             )
         return dataclasses.replace(found, **choices)
 
-    model, plan = build_and_load(
+    model = build_and_load(
         weights,
         configure,
         build_model,
         num_heads=default.num_heads,
         image_size=choices.get("image_size"),
     )
-    plan.warn(without=set(choices))
-    reset, classes = plan.report.reset, plan.config.num_classes
-    if any("predictions" in path for path in reset) and classes == 1000:
+    warn(model.load_report, stacklevel=3, without=set(choices))
+    new_head = any("predictions" in path for path in model.load_report.reset)
+    if new_head and choices["num_classes"] == 1000:
         warnings.warn(
-            f"The classifier of {function_name} is new: it has 1,000 classes "
-            f"and {weights} {plan.source.config.num_classes:,}. Pass `classes` "
-            "to choose.",
+            f"The classifier of {function_name} is new, for 1,000 classes: "
+            f"{weights} has none of that size. Pass `classes` to choose.",
             stacklevel=3,
         )
     return model

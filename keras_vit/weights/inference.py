@@ -192,10 +192,11 @@ def _number(value):
 def _size(value):
     """Return (height, width) of a number or a list, None for anything else."""
     sizes = [value, value] if type(value) is int else value
-    if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3):
+    if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3, 4):
         return None
-    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape.
-    sizes = list(sizes)
+    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape,
+    # behind a batch axis in Keras' own input layer.
+    sizes = list(sizes)[1 if len(sizes) == 4 else 0 :]
     if len(sizes) == 3:
         sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
     return tuple(sizes) if all(map(_number, sizes)) else None
@@ -245,7 +246,15 @@ _POSITIONS = _row(
 HINTS = {
     "num_heads": (("num_heads", "num_attention_heads"), _number),
     "image_size": (
-        ("image_size", "img_size", "image", "image_shape", "input_size"),
+        (
+            "image_size",
+            "img_size",
+            "image",
+            "image_shape",
+            "input_size",
+            "batch_shape",
+            "batch_input_shape",
+        ),
         _size,
     ),
     "gelu": (("gelu", "hidden_act", "act_layer"), _GELU),

@@ -138,7 +138,7 @@ def from_checkpoint(
             config, dtype=dtype, name=name or "vision_transformer"
         )
 
-    model, plan = build_and_load(
+    model = build_and_load(
         path_or_name,
         configure,
         build,
@@ -147,7 +147,7 @@ def from_checkpoint(
         choices=(head, position_resize, patch_resize),
     )
     # A choice that was made by name needs no warning.
-    plan.warn(without=set(overrides))
+    warn(model.load_report, stacklevel=2, without=set(overrides))
     return model
 
 
@@ -160,7 +160,7 @@ def build_and_load(
     image_size=None,
     choices=("auto", "official", None),
 ):
-    """Return the model built for a checkpoint, loaded, and the plan of it.
+    """Return the model built for a checkpoint, loaded; `load_report` says how.
 
     Args:
         path_or_name: As in `from_checkpoint`.
@@ -173,12 +173,10 @@ def build_and_load(
     with open_checkpoint(locate(path_or_name)) as checkpoint:
         source = understand(checkpoint, num_heads, image_size)
         plan = make_plan(source, configure(source.config), *choices)
-        plan.check_head()
         checkpoint.verify(plan.report.used)
         model = build(plan.config)
-        plan.assign(model.weights)
-    _remember(model, plan)
-    return model, plan
+        report = plan.assign(model.weights)
+    return _remember(model, source, report)
 
 
 def load_checkpoint(
@@ -227,19 +225,18 @@ def load_checkpoint(
         config = model.config
         source = understand(checkpoint, config.num_heads, config.image_size)
         plan = make_plan(source, config, head, position_resize, patch_resize)
-        plan.check_head()
         checkpoint.verify(plan.report.used)
-        plan.assign(model.weights)
-    plan.warn()
-    _remember(model, plan)
-    return plan.report
+        report = plan.assign(model.weights)
+    warn(report, stacklevel=2)
+    _remember(model, source, report)
+    return report
 
 
-def _remember(model, plan):
+def _remember(model, source, report):
     """Let the model say what it was loaded from, and be written back so."""
-    model.load_report = plan.report
-    source = plan.source
+    model.load_report = report
     model.checkpoint_spelling = f"{source.family}/{source.spelling}"
+    return model
 
 
 def _check_choices(head, position_resize, patch_resize):
@@ -293,8 +290,9 @@ class Plan(NamedTuple):
     shapes: dict[str, tuple]
     report: LoadReport
 
-    def assign(self, weights):
-        """Read the arrays and give them to `weights`, the model's."""
+    def assign(self, weights) -> LoadReport:
+        """Read the arrays, give them to `weights`, the model's, and report."""
+        notes = list(self.report.notes)
         by_path = {weight.path: weight for weight in weights}
         checkpoint = self.source.checkpoint
         kept = {}
@@ -315,9 +313,14 @@ class Plan(NamedTuple):
                 if name not in kept:
                     kept[name] = checkpoint.read(name)
                 arrays.append(kept[name][index])
-            by_path[step.path].assign(step.make(arrays))
+            value = step.make(arrays)
+            by_path[step.path].assign(value)
+            if step.path == "predictions/kernel" and not value.any():
+                classes = self.config.num_classes
+                notes.append(_about_zero_head(checkpoint.path, classes))
         for path in self.report.reset:
             by_path[path].assign(self.fresh(path))
+        return dataclasses.replace(self.report, notes=tuple(notes))
 
     def fresh(self, path) -> np.ndarray:
         """Return the initial value of a weight of the head."""
@@ -330,35 +333,32 @@ class Plan(NamedTuple):
             return (draws / math.sqrt(shape[0])).astype("float32")
         return np.zeros(shape, "float32")
 
-    def check_head(self):
-        """Warn of a head that was published without its weights."""
-        if "predictions/kernel" in self.report.reset:
-            return
-        parts = self.source.parts.get("predictions/kernel")
-        if not parts or not self.config.num_classes:
-            return
-        name = self.source.names[parts[0].name][0]
-        if self.source.checkpoint.read(name).any():
-            return
+
+def warn(report: LoadReport, stacklevel: int, without=()):
+    """Warn of what makes a model answer otherwise than one expects.
+
+    Args:
+        report: Of the load.
+        stacklevel: Frames up to the caller who is to read it.
+        without: Fields that the caller has chosen knowingly.
+    """
+    for note in report.notes:
+        if not any(f"`{name}=" in note for name in without):
+            warnings.warn(note, stacklevel=stacklevel + 1)
+
+
+def _about_zero_head(path, num_classes):
+    why = ""
+    if num_classes == 21_843:
         why = (
             " The official ImageNet-21k files of 2020 were published without "
-            "their heads (google-research/vision_transformer issues 10, 32 "
+            "their heads (google-research/vision_transformer, issues 10, 32 "
             "and 252)."
-            if self.config.num_classes == 21_843
-            else ""
         )
-        warnings.warn(
-            f"The head of {self.source.checkpoint.path} is all zeros: every "
-            f"class gets the same score.{why} Fine-tune it, or pass "
-            "`classes=0` for features.",
-            stacklevel=3,
-        )
-
-    def warn(self, without=()):
-        """Warn of what makes the model answer otherwise than the source."""
-        for note in self.report.notes:
-            if not any(f"`{name}=" in note for name in without):
-                warnings.warn(note, stacklevel=3)
+    return (
+        f"The head of {path} is all zeros: every class gets the same score."
+        f"{why} Fine-tune it, or take the features without it."
+    )
 
 
 def make_plan(

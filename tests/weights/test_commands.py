@@ -1,0 +1,117 @@
+"""python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import convert, from_checkpoint, inspect_checkpoint
+from tests.tiny import to_numpy
+from tests.weights.cases import answer_of, expected_of, path_of
+
+
+def test_inspecting_a_file(capsys):
+    path = str(path_of("big_vision_gap_scan.npz"))
+    assert inspect_checkpoint.main([path]) == 0
+    output = capsys.readouterr().out
+    for words in (
+        "big_vision: google-research/big_vision, scan names",
+        "parameters     14,983",
+        "depth                    2",
+        "gelu                     tanh",
+        "block_01/attention/qkv/kernel  params/Transformer/encoderblock/"
+        "MultiHeadDotProductAttention_0/key/kernel[1]",
+        "(2, 24, 3, 8)",
+    ):
+        assert words in output
+    assert inspect_checkpoint.main([path, "--brief"]) == 0
+    assert "encoderblock" not in capsys.readouterr().out
+
+
+def test_a_published_size_is_named(capsys, tmp_path):
+    from keras_vit import ViT_Ti16, save_checkpoint
+
+    save_checkpoint(ViT_Ti16(), tmp_path / "ti.npz")
+    assert inspect_checkpoint.main([str(tmp_path / "ti.npz"), "--brief"]) == 0
+    output = capsys.readouterr().out
+    assert "variant        Ti/16" in output
+    assert "parameters     5,717,416" in output
+
+
+@pytest.mark.parametrize("command", [inspect_checkpoint, convert])
+def test_what_is_wrong_is_said_in_one_line(command, capsys, tmp_path):
+    arguments = [str(tmp_path / "none.npz")]
+    if command is convert:
+        arguments += [str(tmp_path / "out.npz"), "--layout=official"]
+    assert command.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: There is no file")
+    assert error.count("\n") == 1
+
+
+def test_converting_round_the_families(tmp_path, capsys):
+    """Official, Hugging Face, Keras, timm: each from the one before."""
+    path = str(path_of("official_token.npz"))
+    for target, layout in (
+        ("hf", "huggingface"),
+        ("model.keras", "keras"),
+        ("timm", "timm"),
+        ("big_vision.npz", "big_vision"),
+        ("official.npz", "official"),
+    ):
+        target = str(tmp_path / target)
+        assert convert.main([path, target, f"--layout={layout}"]) == 0
+        assert f"{target}: written, {layout}" in capsys.readouterr().out
+        path = target
+    model = from_checkpoint(path)
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of("official_token.npz")["x"])),
+        answer_of("official_token.npz"),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_converting_to_another_size(tmp_path):
+    source, target = path_of("official_token.npz"), tmp_path / "large.npz"
+    arguments = [str(source), str(target), "--layout=official"]
+    assert convert.main([*arguments, "--image_size=48x64"]) == 0
+    assert from_checkpoint(target).config.image_size == (48, 64)
+
+
+@pytest.mark.parametrize("size", ["", "x", "32x", "1x2x3", "-3", "32.5"])
+def test_a_mistyped_size(size, capsys):
+    with pytest.raises(SystemExit):
+        inspect_checkpoint.main(["x.npz", f"--image_size={size}"])
+    assert "must be a size such as 224 or 224x160" in capsys.readouterr().err
+
+
+def test_errors_of_converting(tmp_path):
+    source = str(path_of("official_token.npz"))
+    with pytest.raises(ValueError, match="`target` must end in .keras"):
+        convert.convert(source, "model.h5", "keras")
+    with pytest.raises(ValueError, match="`layout` must be one of 'official'"):
+        convert.convert(source, "model.h5", "flax")
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(
+        tmp_path / "other.keras"
+    )
+    with pytest.raises(ValueError, match="no VisionTransformer but a Sequ"):
+        convert.convert(
+            str(tmp_path / "other.keras"), str(tmp_path / "x.npz"), "official"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["convert", "inspect_checkpoint"])
+def test_help(command, subprocess_environment):
+    result = subprocess.run(
+        [sys.executable, "-m", f"keras_vit.{command}", "--help"],
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--num_heads" in result.stdout
+    assert f"python -m keras_vit.{command}" in result.stdout

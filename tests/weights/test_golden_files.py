@@ -1,0 +1,199 @@
+"""Checkpoints of other libraries, read and written back."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
+from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.saving import WRITERS
+from tests.tiny import randomize, to_numpy
+from tests.weights.cases import (
+    FOLDER,
+    NAMES,
+    answer_of,
+    arguments_of,
+    expected_of,
+    family_of,
+    model_of,
+    other_gelu,
+    path_of,
+    tolerance_of,
+)
+
+each_case = pytest.mark.parametrize("name", NAMES)
+WRITTEN = [name for name in NAMES if family_of(name) in WRITERS]
+ENDINGS = {"official": ".npz", "big_vision": ".npz", "timm": ".safetensors"}
+# What a family has no way to say, and the words of the error.
+REFUSED = {
+    ("official_pre_logits.npz", "timm"): "no pre-logits layer",
+    ("official_pre_logits.npz", "huggingface"): "no pre-logits layer",
+    ("official_gap.npz", "huggingface"): "reads the class token",
+    ("official_hybrid.npz", "big_vision"): "no ResNet stem",
+    ("official_hybrid.npz", "huggingface"): "no ResNet stem",
+    ("official_hybrid_root_only.npz", "big_vision"): "no ResNet stem",
+    ("official_hybrid_root_only.npz", "huggingface"): "no ResNet stem",
+    ("big_vision_gap.npz", "huggingface"): "reads the class token",
+    ("big_vision_gap_scan.npz", "huggingface"): "reads the class token",
+    ("big_vision_map.npz", "official"): "does not pool by 'map'",
+    ("big_vision_map.npz", "huggingface"): "reads the class token",
+    ("big_vision_sincos_rep.npz", "timm"): "no pre-logits layer",
+    ("big_vision_sincos_rep.npz", "huggingface"): "reads the class token",
+    ("timm_avg.safetensors", "official"): "goes without a class token",
+    ("timm_avg.safetensors", "big_vision"): "goes without a class token",
+    ("timm_avg.safetensors", "huggingface"): "reads the class token",
+    ("keras_hub", "timm"): "no pre-logits layer",
+    ("keras_hub", "huggingface"): "no pre-logits layer",
+    ("vit_keras.h5", "timm"): "no pre-logits layer",
+    ("vit_keras.h5", "huggingface"): "no pre-logits layer",
+}
+TWINS = {"keras_hub_whole.weights.h5": "keras_hub"}
+TWINS["vit_keras.weights.h5"] = "vit_keras.h5"
+
+
+def answer(model, name):
+    return to_numpy(model(expected_of(name)["x"]))
+
+
+def part_answer(model, layer, name):
+    part = keras.Model(model.input, model.get_layer(layer).output)
+    return answer(part, name)
+
+
+def close(actual, expected, tolerance):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+
+
+def arrays_of(path):
+    with open_checkpoint(path) as checkpoint:
+        return {name: checkpoint.read(name) for name in checkpoint.entries}
+
+
+def test_all_golden_checkpoints_are_cases():
+    files = {path.name for path in FOLDER.iterdir()}
+    files = {name for name in files if not name.endswith(".expected.npz")}
+    files = {name for name in files if not name.endswith((".json", ".py"))}
+    others = {"README.md", "__pycache__", "position_resize.npz"}
+    assert files - others == set(NAMES)
+
+
+@each_case
+def test_the_model_answers_as_its_source(name):
+    close(answer(model_of(name), name), answer_of(name), tolerance_of(name))
+
+
+@each_case
+def test_nothing_is_left_over(name):
+    report = model_of(name).load_report
+    assert report.layout == family_of(name)
+    assert not report.reset and not report.resized and not report.notes
+    with open_checkpoint(path_of(name)) as checkpoint:
+        stored = set(checkpoint.entries)
+    assert stored == set(report.used) | set(report.ignored)
+    assert all("optimizer/" in entry for entry in report.ignored)
+
+
+@each_case
+def test_the_other_gelu_answers_otherwise(name):
+    kind = other_gelu(model_of(name).config.gelu)
+    other = from_checkpoint(path_of(name), **arguments_of(name), gelu=kind)
+    assert other.config.gelu == kind
+    assert np.abs(answer(other, name) - answer_of(name)).max() > 1e-5
+
+
+@each_case
+def test_tokens_of_every_block(name):
+    expected, model = expected_of(name), model_of(name)
+    flax = "tokens/Transformer/encoderblock_{}"
+    keys = [
+        key
+        for index in range(model.config.depth)
+        for key in (flax.format(index), f"hidden/{index + 1}")
+        if key in expected
+    ]
+    # Not every library gives them; those that do give all of them.
+    has_them = name.startswith("official") or name == "hf_vit"
+    assert len(keys) == (model.config.depth if has_them else 0)
+    for index, key in enumerate(keys):
+        tokens = part_answer(model, f"block_{index:02d}", name)
+        close(tokens, expected[key], tolerance_of(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in NAMES if "big_vision" in name or "timm_to" in name],
+)
+def test_encoded_tokens(name):
+    expected = expected_of(name)
+    key = "encoded" if "encoded" in expected else "tokens"
+    tokens = part_answer(model_of(name), "encoder_norm", name)
+    close(tokens, expected[key], tolerance_of(name))
+
+
+def test_attention_maps():
+    model, expected = model_of("hf_vit"), expected_of("hf_vit")
+    before = "position_embedding"
+    for index in range(model.config.depth):
+        tokens = part_answer(model, before, "hf_vit")
+        before = f"block_{index:02d}"
+        _, scores = model.get_layer(before)(
+            tokens, return_attention_scores=True
+        )
+        close(to_numpy(scores), expected[f"attention/{index}"], 1e-6)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_back_it_is_the_same_file(name, tmp_path):
+    """Name by name and byte by byte, in the spelling that was read."""
+    family = family_of(name)
+    path = tmp_path / f"again{ENDINGS.get(family, '')}"
+    save_checkpoint(model_of(name), path, layout=family)
+    source, again = arrays_of(path_of(name)), arrays_of(path)
+    assert again.keys() == source.keys()
+    for key, array in source.items():
+        assert again[key].shape == array.shape
+        assert again[key].tobytes() == array.tobytes()
+
+
+def test_the_configuration_of_hugging_face_is_the_same(tmp_path):
+    save_checkpoint(model_of("hf_vit"), tmp_path, layout="huggingface")
+    ours = json.loads((tmp_path / "config.json").read_text())
+    theirs = json.loads((path_of("hf_vit") / "config.json").read_text())
+    own = {"encoder_stride", "dtype", "transformers_version"}
+    own |= {"pooler_act", "pooler_output_size"}
+    for key in theirs.keys() - own:
+        assert ours[key] == theirs[key], key
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_from_family_to_family(name, layout, tmp_path):
+    """Written for another family, the model still answers the same."""
+    model = model_of(name)
+    path = tmp_path / f"other{ENDINGS.get(layout, '')}"
+    refused = REFUSED.get((TWINS.get(name, name), layout))
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            save_checkpoint(model, path, layout=layout)
+        assert not path.exists()
+        return
+    save_checkpoint(model, path, layout=layout)
+    again = from_checkpoint(path, **arguments_of(name))
+    assert again.load_report.layout == layout
+    assert again.config.gelu == model.config.gelu
+    close(answer(again, name), answer(model, name), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n != "keras_hub_backbone"]
+)
+def test_loading_into_a_model_that_is_there(name):
+    source = model_of(name)
+    model = randomize(VisionTransformer(source.config))
+    report = load_checkpoint(model, path_of(name), head="strict")
+    assert not report.reset
+    for ours, theirs in zip(model.weights, source.weights):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))

@@ -1,0 +1,506 @@
+"""Family and configuration, from names and shapes of every form."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, from_checkpoint
+from keras_vit.weights.files import Checkpoint, Entry, open_checkpoint
+from keras_vit.weights.inference import find_hints, understand
+from keras_vit.weights.layouts import LAYOUTS
+from tests.tiny import to_numpy
+from tests.weights import forms
+from tests.weights.cases import answer_of, expected_of, model_of, path_of
+
+TO_LINEN = (
+    ("LayerNorm_2", "LayerNorm_1"),
+    ("MlpBlock_3", "MlpBlock_0"),
+    ("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0"),
+)
+TO_RELEASED = (
+    ("(block_.)/LayerNorm_1", r"\1/LayerNorm_2"),
+    ("(block_.)/MlpBlock_0", r"\1/MlpBlock_3"),
+    (
+        "(block_.)/MultiHeadDotProductAttention_0",
+        r"\1/MultiHeadDotProductAttention_1",
+    ),
+)
+MAP_AT_TOP = (("MAPHead_0/", ""),)
+OLD_POSITIONS = (("params/pos_", "params/Transformer/pos_"),)
+VERY_OLD_POSITIONS = (
+    ("params/pos_", "params/Transformer/posembed_input/pos_"),
+)
+
+# Name of a golden case, and what is done to its arrays. The answer stays.
+FORMS = {
+    "opt_target": ("official_token.npz", forms.with_training_state),
+    "params": (
+        "official_token.npz",
+        lambda arrays: forms.wrapped(arrays, "params/"),
+    ),
+    "linen": (
+        "official_token.npz",
+        lambda arrays: forms.renamed(arrays, *TO_LINEN),
+    ),
+    "old_group_norms": ("official_hybrid.npz", forms.with_old_group_norms),
+    "no_wrapper": ("big_vision_tok.npz", forms.unwrapped),
+    "big_vision_opt_target": (
+        "big_vision_gap.npz",
+        lambda arrays: forms.with_training_state(forms.unwrapped(arrays)),
+    ),
+    "scan_no_wrapper": ("big_vision_gap_scan.npz", forms.unwrapped),
+    "two_towers": (
+        "big_vision_map.npz",
+        lambda arrays: forms.two_towers(forms.unwrapped(arrays)),
+    ),
+    "spring_of_2022": (
+        "big_vision_gap.npz",
+        lambda arrays: forms.renamed(arrays, *TO_RELEASED),
+    ),
+    "old_positions": (
+        "big_vision_gap.npz",
+        lambda arrays: forms.renamed(arrays, *OLD_POSITIONS),
+    ),
+    "very_old_positions": (
+        "big_vision_gap.npz",
+        lambda arrays: forms.renamed(arrays, *VERY_OLD_POSITIONS),
+    ),
+    "map_at_top": (
+        "big_vision_map.npz",
+        lambda arrays: forms.renamed(arrays, *MAP_AT_TOP),
+    ),
+    "unused_class_slot": (
+        "big_vision_gap.npz",
+        lambda arrays: forms.with_class_slot(arrays, np.ones(24, "float32")),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_answer(form, tmp_path):
+    name, change = FORMS[form]
+    np.savez(tmp_path / "form.npz", **change(forms.arrays_of(name)))
+    model = from_checkpoint(tmp_path / "form.npz")
+    tolerance = 5e-5 if "hybrid" in name else 1e-5
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(name)["x"])),
+        answer_of(name),
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+def test_the_slot_of_old_files_is_added_to_the_class_token(tmp_path):
+    arrays = forms.arrays_of("big_vision_tok.npz")
+    slot = np.linspace(-1, 1, 24, dtype="float32")
+    arrays["params/cls"] = arrays["params/cls"] - slot
+    np.savez(tmp_path / "old.npz", **forms.with_class_slot(arrays, slot))
+    model = from_checkpoint(tmp_path / "old.npz")
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of("big_vision_tok.npz")["x"])),
+        answer_of("big_vision_tok.npz"),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_what_belongs_to_the_training_is_ignored(tmp_path):
+    arrays = forms.with_training_state(forms.arrays_of("official_token.npz"))
+    np.savez(tmp_path / "sam.npz", **arrays)
+    report = from_checkpoint(tmp_path / "sam.npz").load_report
+    assert all(name.startswith("opt/target/") for name in report.used)
+    assert all(name.startswith("opt/state/") for name in report.ignored)
+    assert len(report.used) + len(report.ignored) == len(arrays)
+
+
+def test_bfloat16_stored_as_two_bytes_of_no_type(tmp_path):
+    arrays = forms.arrays_of("official_token.npz")
+    np.savez(tmp_path / "short.npz", **forms.as_bfloat16(arrays))
+    np.savez(tmp_path / "long.npz", **forms.rounded_to_bfloat16(arrays))
+    short = from_checkpoint(tmp_path / "short.npz")
+    long = from_checkpoint(tmp_path / "long.npz")
+    for ours, theirs in zip(short.weights, long.weights):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+    x = expected_of("official_token.npz")["x"]
+    difference = to_numpy(short(x)) - answer_of("official_token.npz")
+    assert 1e-5 < np.abs(difference).max() < 0.1
+
+
+@pytest.mark.parametrize("stack", [False, True])
+def test_blocks_beyond_the_tenth_keep_their_order(stack, tmp_path):
+    """Sorted as text, block 10 would come before block 2."""
+    name = "big_vision_gap.npz"
+    arrays = forms.deeper(forms.arrays_of(name), 12)
+    key = "params/Transformer/encoderblock_{}/MlpBlock_0/Dense_0/kernel"
+    expected = [arrays[key.format(i)] for i in range(12)]
+    if stack:
+        prefix = "params/Transformer/encoderblock"
+        leaves = [k.removeprefix(prefix + "_0") for k in arrays]
+        leaves = [k for k in leaves if k.startswith("/")]
+        stacks = {
+            prefix + leaf: np.stack(
+                [arrays.pop(f"{prefix}_{i}{leaf}") for i in range(12)]
+            )
+            for leaf in leaves
+        }
+        arrays.update(stacks)
+    np.savez(tmp_path / "deep.npz", **arrays)
+    model = from_checkpoint(tmp_path / "deep.npz")
+    assert model.config.depth == 12
+    for index, kernel in enumerate(expected):
+        layer = model.get_layer(f"block_{index:02d}").mlp.hidden
+        np.testing.assert_array_equal(to_numpy(layer.kernel), kernel)
+
+
+def test_timm_names_in_an_npz(tmp_path):
+    with open_checkpoint(path_of("timm_token.safetensors")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    np.savez(tmp_path / "timm.npz", **forms.wrapped(arrays, "module."))
+    model = from_checkpoint(tmp_path / "timm.npz", num_heads=3)
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of("timm_token.safetensors")["x"])),
+        answer_of("timm_token.safetensors"),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+NEW_NAMES = (
+    (r"^vit\.encoder\.layer\.", "vit.layers."),
+    (r"attention\.attention\.query", "attention.q_proj"),
+    (r"attention\.attention\.key", "attention.k_proj"),
+    (r"attention\.attention\.value", "attention.v_proj"),
+    (r"attention\.output\.dense", "attention.o_proj"),
+    (r"intermediate\.dense", "mlp.fc1"),
+    (r"(\d)\.output\.dense", r"\1.mlp.fc2"),
+)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_new_names_of_hugging_face(prefix, tmp_path):
+    with open_checkpoint(path_of("hf_vit")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    changes = NEW_NAMES if prefix else (*NEW_NAMES, (r"^vit\.", ""))
+    new = forms.renamed(arrays, *changes)
+    assert "vit.layers.1.mlp.fc2.bias" in {*new, *map("vit.{}".format, new)}
+    assert not any("encoder" in name or "dense" in name for name in new)
+    np.savez(tmp_path / "model.npz", **new)
+    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
+    model = from_checkpoint(tmp_path / "model.npz")
+    for ours, theirs in zip(model.weights, model_of("hf_vit").weights):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+
+
+def test_the_pooler_of_hugging_face_is_the_pre_logits(tmp_path):
+    """And is left where a classifier does not read it."""
+    rng = np.random.default_rng(5)
+    with open_checkpoint(path_of("hf_vit")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    weight = rng.normal(0, 0.2, (24, 24)).astype("float32")
+    arrays["vit.pooler.dense.weight"] = weight
+    arrays["vit.pooler.dense.bias"] = weight[0]
+    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
+    np.savez(tmp_path / "model.npz", **arrays)
+    both = from_checkpoint(tmp_path / "model.npz")
+    assert both.load_report.ignored == (
+        "vit.pooler.dense.weight",
+        "vit.pooler.dense.bias",
+    )
+    x = expected_of("hf_vit")["x"]
+    logits = to_numpy(both(x))
+    np.testing.assert_allclose(logits, answer_of("hf_vit"), rtol=0, atol=1e-5)
+    headless = {k: v for k, v in arrays.items() if "classifier" not in k}
+    np.savez(tmp_path / "model.npz", **headless)
+    pooled = to_numpy(from_checkpoint(tmp_path / "model.npz")(x))
+    tokens = from_checkpoint(path_of("hf_vit"), classes=0)(x)
+    expected = np.tanh(to_numpy(tokens) @ weight.T + weight[0])
+    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
+
+
+def test_a_missing_bias_of_queries_is_zero(tmp_path):
+    """qkv_bias=False in timm and Hugging Face."""
+    with open_checkpoint(path_of("timm_token.safetensors")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    zero = {n: v * 0 if "qkv.bias" in n else v for n, v in arrays.items()}
+    without = {n: v for n, v in arrays.items() if "qkv.bias" not in n}
+    np.savez(tmp_path / "zero.npz", **zero)
+    np.savez(tmp_path / "without.npz", **without)
+    x = expected_of("timm_token.safetensors")["x"]
+    answers = [
+        to_numpy(from_checkpoint(tmp_path / name, num_heads=3)(x))
+        for name in ("zero.npz", "without.npz")
+    ]
+    np.testing.assert_array_equal(*answers)
+
+
+# ------------------------------------------------------- what names leave open
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """Return a function that copies a golden file away from its JSON."""
+
+    def copy(name):
+        path = tmp_path / name
+        shutil.copy(path_of(name), path)
+        return path
+
+    return copy
+
+
+def test_heads_come_from_the_argument(alone):
+    path = alone("timm_token.safetensors")
+    with pytest.raises(ValueError, match="does not store the number of heads"):
+        from_checkpoint(path)
+    assert from_checkpoint(path, num_heads=3).config.num_heads == 3
+    with pytest.raises(ValueError, match="`num_heads` must divide"):
+        from_checkpoint(path, num_heads=5)
+
+
+def test_heads_that_the_file_shows_are_not_overruled():
+    with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
+        from_checkpoint(path_of("official_token.npz"), num_heads=4)
+    with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
+        from_checkpoint(path_of("timm_token.safetensors"), num_heads=4)
+
+
+def test_the_published_number_of_heads_is_suggested_and_not_assumed():
+    source = sized("timm", num_heads=12, variant="B/16")
+    with pytest.raises(ValueError, match="published model of this size has 12"):
+        understand(source)
+    # A configuration of timm that names one of its own models is enough.
+    source.config = {"architecture": "vit_base_patch16_224"}
+    assert understand(source).config.num_heads == 12
+
+
+def test_rectangles_come_from_the_argument(alone):
+    path = alone("timm_rect.safetensors")
+    with pytest.raises(ValueError, match="16 positions are no square grid"):
+        from_checkpoint(path, num_heads=3)
+    with pytest.raises(ValueError, match=r"Received: image_size=\(32, 64\)"):
+        from_checkpoint(path, num_heads=3, image_size=(32, 64))
+    model = from_checkpoint(path, num_heads=3, image_size=(24, 40))
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of("timm_rect.safetensors")["x"])),
+        answer_of("timm_rect.safetensors"),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+def test_the_image_size_of_sine_positions_comes_from_the_argument(alone):
+    path = alone("big_vision_sincos_rep.npz")
+    with pytest.raises(ValueError, match="no position table"):
+        from_checkpoint(path)
+    model = from_checkpoint(path, image_size=32)
+    assert model.config.position_embedding == "sincos_2d"
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of("big_vision_sincos_rep.npz")["x"])),
+        answer_of("big_vision_sincos_rep.npz"),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+HINTS = {
+    "hugging_face": (
+        {"num_attention_heads": 12, "image_size": 224, "hidden_act": "gelu"},
+        {"num_heads": 12, "image_size": (224, 224), "gelu": "exact"},
+    ),
+    "hugging_face_tanh": (
+        {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12},
+        {"gelu": "tanh", "layer_norm_epsilon": 1e-12},
+    ),
+    "timm": (
+        {
+            "global_pool": "avg",
+            "pretrained_cfg": {"input_size": [3, 224, 160], "classifier": "x"},
+            "model_args": {"num_heads": 6, "img_size": [32, 48]},
+        },
+        {"pooling": "avg", "num_heads": 6, "image_size": (224, 160)},
+    ),
+    "keras_hub": (
+        {"config": {"image_shape": [32, 48, 3], "num_heads": 3}},
+        {"image_size": (32, 48), "num_heads": 3},
+    ),
+    "keras": (
+        {"layers": [{"config": {"batch_shape": [None, 32, 48, 3]}}]},
+        {"image_size": (32, 48)},
+    ),
+    "outer_first": ({"a": {"num_heads": 3}, "num_heads": 4}, {"num_heads": 4}),
+    "nonsense": (
+        {
+            "num_heads": True,
+            "image_size": "224",
+            "hidden_act": ["gelu"],
+            "layer_norm_eps": "1e-6",
+            "pool": 3,
+            "img_size": [1, 2, 3, 4, 5],
+            "image": [-1, 4],
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_what_configurations_of_others_say(name):
+    config, expected = HINTS[name]
+    assert find_hints(config) == expected
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def sized(family, num_heads, variant):
+    """Return a checkpoint of names and shapes alone, of a published size."""
+    from keras_vit import VARIANTS
+    from keras_vit.weights.layouts import parts_of
+
+    parts = parts_of(LAYOUTS[family], VARIANTS[variant].config)
+    shapes = {
+        part.name: part.shape_in_file(num_heads)
+        for row in parts.values()
+        for part in row
+    }
+    table = LAYOUTS[family].names["position_embedding"]
+    entries = {
+        name: Entry(name, shape, "<f4", None) for name, shape in shapes.items()
+    }
+    assert table in entries
+    return Checkpoint("there.npz", entries)
+
+
+def change(tmp_path, name, edit):
+    arrays = forms.arrays_of(name)
+    edit(arrays)
+    path = tmp_path / "changed.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+BLOCK = "Transformer/encoderblock_1/"
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path):
+    def edit(arrays):
+        del arrays[BLOCK + "LayerNorm_2/scale"], arrays["head/bias"]
+        arrays["surplus/one"] = arrays["surplus/two"] = np.zeros(3)
+        kernel = arrays[BLOCK + "MlpBlock_3/Dense_0/kernel"]
+        arrays[BLOCK + "MlpBlock_3/Dense_0/kernel"] = kernel.T
+        arrays["cls"] = np.zeros((1, 1, 24), "int32")
+
+    path = change(tmp_path, "official_token.npz", edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    message = str(error.value)
+    for words in (
+        str(path),
+        f"missing: {BLOCK}LayerNorm_2/scale, head/bias.",
+        "left over: surplus/one, surplus/two.",
+        f"{BLOCK}MlpBlock_3/Dense_0/kernel (48, 24), expected (24, 48)",
+        "cls of type <i4",
+    ):
+        assert words in message
+
+
+FAULTS = {
+    "transposed": (
+        lambda a: a.update({"head/kernel": a["head/kernel"].T}),
+        "head",
+    ),
+    "a_block_is_missing": (
+        lambda a: [a.pop(k) for k in list(a) if "block_0/" in k],
+        "encoderblock_0/",
+    ),
+    "no_blocks": (
+        lambda a: [a.pop(k) for k in list(a) if "block_" in k],
+        "it has no block",
+    ),
+    "no_patches": (
+        lambda a: a.pop("embedding/kernel"),
+        "it lacks embedding/kernel",
+    ),
+    "rectangular_patches": (
+        lambda a: a.update({"embedding/kernel": np.zeros((8, 4, 3, 24))}),
+        "its patches are not square but 8x4",
+    ),
+    "patches_of_another_rank": (
+        lambda a: a.update({"embedding/kernel": np.zeros((192, 24))}),
+        "embedding/kernel has the shape (192, 24)",
+    ),
+    "positions_of_another_width": (
+        lambda a: a.update(
+            {"Transformer/posembed_input/pos_embedding": np.zeros((1, 17, 23))}
+        ),
+        "pos_embedding has the shape (1, 17, 23)",
+    ),
+    "both_spellings": (
+        lambda a: a.update(
+            {BLOCK + "LayerNorm_1/scale": a[BLOCK + "LayerNorm_2/scale"]}
+        ),
+        "twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault, tmp_path):
+    edit, words = FAULTS[fault]
+    path = change(tmp_path, "official_token.npz", edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    assert words in str(error.value) and str(path) in str(error.value)
+
+
+FOREIGN = {
+    "dist_token": "a distillation token",
+    "reg_token": "register tokens",
+    "blocks.0.ls1.gamma": "LayerScale",
+    "blocks.0.attn.q_norm.weight": "a norm of queries and keys",
+    "norm_pre.weight": "a norm before the first block",
+    "blocks.0.attn.rel_pos.table": "relative positions",
+    "rope.freqs": "rotary positions",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_is_no_plain_vit_is_refused_by_name(name, tmp_path):
+    with open_checkpoint(path_of("timm_token.safetensors")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    arrays[name] = np.zeros(24, "float32")
+    np.savez(tmp_path / "foreign.npz", **arrays)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path / "foreign.npz", num_heads=3)
+    assert f"left over: {name}" in str(error.value)
+    assert FOREIGN[name] in str(error.value)
+
+
+def test_another_network_is_refused_and_shown(tmp_path):
+    np.savez(tmp_path / "other.npz", **{"conv1/kernel": np.zeros(3)})
+    with pytest.raises(ValueError, match="no ViT of a known family.*conv1"):
+        from_checkpoint(tmp_path / "other.npz")
+
+
+def test_an_average_over_the_class_token_is_refused(tmp_path):
+    shutil.copytree(path_of("keras_hub"), tmp_path / "gap")
+    task = json.loads((tmp_path / "gap/task.json").read_text())
+    task["config"]["pooling"] = "gap"
+    (tmp_path / "gap/task.json").write_text(json.dumps(task))
+    with pytest.raises(ValueError, match="averages the class token"):
+        from_checkpoint(tmp_path / "gap")
+
+
+def test_understanding_reads_no_array_and_builds_no_model(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("it was read or built")
+
+    monkeypatch.setattr(Entry, "read", refuse)
+    monkeypatch.setattr(VisionTransformer, "__init__", refuse)
+    with open_checkpoint(path_of("big_vision_map.npz")) as checkpoint:
+        source = understand(checkpoint)
+    assert source.config.pooling == "map"
+    sizes = [a.size for a in forms.arrays_of("big_vision_map.npz").values()]
+    assert source.num_parameters == sum(sizes)

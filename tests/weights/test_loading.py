@@ -1,0 +1,452 @@
+"""Loading into models that differ from the source: plan, check, assign."""
+
+import dataclasses
+import re
+import warnings
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import (
+    VisionTransformer,
+    from_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from keras_vit.weights.resize import resize_patch_kernel, resize_positions
+from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.weights import forms
+from tests.weights.cases import answer_of, expected_of, model_of, path_of
+
+TOKEN = "official_token.npz"
+TIMM = "timm_token.safetensors"
+PRE_LOGITS = "official_pre_logits.npz"
+
+
+def fresh(name, **changes):
+    """Return a model like that of a case, with changes and other weights."""
+    config = dataclasses.replace(model_of(name).config, **changes)
+    return randomize(VisionTransformer(config))
+
+
+def weights_of(model):
+    return {weight.path: to_numpy(weight) for weight in model.weights}
+
+
+def assert_equal_but(model, source, *but):
+    ours, theirs = weights_of(model), weights_of(source)
+    for path in ours.keys() - set(but):
+        np.testing.assert_array_equal(ours[path], theirs[path], path)
+
+
+# -------------------------------------------------------------------- the head
+
+
+@pytest.mark.parametrize("head", ["auto", "strict"])
+def test_a_head_that_fits_is_loaded(head):
+    model = fresh(TOKEN)
+    report = load_checkpoint(model, path_of(TOKEN), head=head)
+    assert not report.reset and not report.ignored
+    assert_equal_but(model, model_of(TOKEN))
+
+
+def test_a_head_of_other_classes_starts_anew():
+    model = fresh(TOKEN, num_classes=5, head_bias=-10.0)
+    report = load_checkpoint(model, path_of(TOKEN))
+    head = ("predictions/kernel", "predictions/bias")
+    assert report.reset == head
+    assert set(report.ignored) == {"head/kernel", "head/bias"}
+    assert_equal_but(model, model_of(TOKEN), *head)
+    assert not weights_of(model)["predictions/kernel"].any()
+    assert (weights_of(model)["predictions/bias"] == -10).all()
+
+
+def test_a_head_starts_anew_on_request():
+    model = fresh(TOKEN)
+    report = load_checkpoint(model, path_of(TOKEN), head="reset")
+    assert report.reset == ("predictions/kernel", "predictions/bias")
+    assert not weights_of(model)["predictions/kernel"].any()
+
+
+@pytest.mark.parametrize("changes", [{"num_classes": 5}, {"num_classes": 0}])
+def test_strict_wants_the_very_head(changes):
+    model = fresh(TOKEN, **changes)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="head='strict'.*its head is"):
+        load_checkpoint(model, path_of(TOKEN), head="strict")
+    for path, value in weights_of(model).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+def test_a_model_without_a_head_leaves_it():
+    report = load_checkpoint(fresh(TOKEN, num_classes=0), path_of(TOKEN))
+    assert not report.reset
+    assert set(report.ignored) == {"head/kernel", "head/bias"}
+
+
+def test_pre_logits_stay_below_a_new_head():
+    model = fresh(PRE_LOGITS, num_classes=5)
+    report = load_checkpoint(model, path_of(PRE_LOGITS))
+    assert report.reset == ("predictions/kernel", "predictions/bias")
+    assert_equal_but(model, model_of(PRE_LOGITS), *report.reset)
+
+
+def test_a_head_without_the_pre_logits_it_was_trained_on_starts_anew(tmp_path):
+    """Even where its shape would fit: R = D in the published files."""
+    arrays = forms.arrays_of(TOKEN)
+    arrays["pre_logits/kernel"] = noise(24, 24)
+    arrays["pre_logits/bias"] = noise(24)
+    path = tmp_path / "square.npz"
+    np.savez(path, **arrays)
+    model = fresh(TOKEN)
+    report = load_checkpoint(model, path)
+    assert report.reset == ("predictions/kernel", "predictions/bias")
+    assert "pre_logits/kernel" in report.ignored
+    assert not weights_of(model)["predictions/kernel"].any()
+
+
+def test_pre_logits_that_the_file_has_not_start_anew():
+    model = fresh(TOKEN, representation_size=16)
+    report = load_checkpoint(model, path_of(TOKEN))
+    assert report.reset == (
+        "pre_logits/kernel",
+        "pre_logits/bias",
+        "predictions/kernel",
+        "predictions/bias",
+    )
+    kernel = weights_of(model)["pre_logits/kernel"]
+    assert 0.5 < kernel.std() * np.sqrt(24) < 1.5  # LeCun normal.
+    assert not weights_of(model)["pre_logits/bias"].any()
+
+
+def test_a_zero_head_is_warned_of(tmp_path):
+    arrays = forms.arrays_of(TOKEN)
+    arrays["head/kernel"] = np.zeros((24, 21_843), "float32")
+    arrays["head/bias"] = np.zeros(21_843, "float32")
+    path = tmp_path / "zero.npz"
+    np.savez(path, **arrays)
+    with pytest.warns(UserWarning, match="all zeros.*issues 10, 32 and 252"):
+        from_checkpoint(path)
+    with pytest.warns(UserWarning, match="all zeros") as caught:
+        load_checkpoint(fresh(TOKEN, num_classes=21_843), path)
+    assert caught[0].filename == __file__  # The line that can mend it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_checkpoint(path, classes=5)
+        from_checkpoint(path, classes=0)
+    arrays["head/kernel"][0, 21_842] = 1e-9
+    np.savez(path, **arrays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_checkpoint(path)
+
+
+# ---------------------------------------------------------- sizes and channels
+
+
+@pytest.mark.parametrize("method", ["official", "bicubic"])
+@pytest.mark.parametrize("size", [(32, 48), (16, 16), (64, 8)])
+def test_positions_are_resized_to_the_grid(size, method):
+    model = fresh(TOKEN, image_size=size)
+    report = load_checkpoint(model, path_of(TOKEN), position_resize=method)
+    path = "position_embedding/embedding"
+    grid = (size[0] // 8, size[1] // 8)
+    table = weights_of(model_of(TOKEN))[path]
+    expected = resize_positions(table, (4, 4), grid, method)
+    np.testing.assert_array_equal(weights_of(model)[path], expected)
+    assert report.resized == (
+        f"{path}: 4x4 patches to {grid[0]}x{grid[1]} ({method})",
+    )
+    assert_equal_but(model, model_of(TOKEN), path)
+
+
+def test_from_a_rectangle_to_a_rectangle():
+    name = "timm_rect.safetensors"
+    model = from_checkpoint(path_of(name), image_size=(48, 16))
+    table = weights_of(model_of(name))["position_embedding/embedding"]
+    expected = resize_positions(table, (3, 5), (6, 2), "official")
+    np.testing.assert_array_equal(
+        weights_of(model)["position_embedding/embedding"], expected
+    )
+
+
+def test_resizing_while_loading_is_resizing_afterwards():
+    loaded = from_checkpoint(path_of(TOKEN), image_size=(40, 24))
+    later = model_of(TOKEN).with_image_size((40, 24))
+    for path, value in weights_of(later).items():
+        np.testing.assert_allclose(weights_of(loaded)[path], value, atol=2e-6)
+
+
+def test_a_model_of_any_image_size():
+    model = from_checkpoint(path_of(TOKEN), use_dynamic_image_size=True)
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(TOKEN)["x"])),
+        answer_of(TOKEN),
+        rtol=0,
+        atol=1e-5,
+    )
+    assert tuple(model(noise(1, 16, 40, 3)).shape) == (1, 7)
+
+
+def test_grey_images_give_what_their_copies_gave():
+    grey = noise(2, 32, 32, 1)
+    model = from_checkpoint(path_of(TOKEN), channels=1)
+    expected = model_of(TOKEN)(np.repeat(grey, 3, axis=-1))
+    np.testing.assert_allclose(
+        to_numpy(model(grey)), to_numpy(expected), rtol=0, atol=1e-5
+    )
+    assert model.load_report.resized == (
+        "patch_encoder/kernel: 3 input channels to 1",
+    )
+
+
+def test_more_channels_of_a_hybrid_go_into_its_stem():
+    name = "official_hybrid_root_only.npz"
+    model = from_checkpoint(path_of(name), channels=6)
+    assert model.load_report.resized == (
+        "stem/root_conv/kernel: 3 input channels to 6",
+    )
+    x = expected_of(name)["x"]
+    twice = np.concatenate([x, x], axis=-1)
+    np.testing.assert_allclose(
+        to_numpy(model(twice)), answer_of(name), rtol=0, atol=1e-3
+    )
+
+
+def test_patches_are_resized_on_request_only():
+    model = fresh(TOKEN, patch_size=16, image_size=64)
+    before = weights_of(model)
+    with pytest.raises(
+        ValueError, match="patches of 8x8.*16x16.*patch_resize="
+    ):
+        load_checkpoint(model, path_of(TOKEN))
+    for path, value in weights_of(model).items():
+        np.testing.assert_array_equal(value, before[path])
+    report = load_checkpoint(model, path_of(TOKEN), patch_resize="bilinear")
+    assert report.resized == (
+        "patch_encoder/kernel: 8x8 pixels to 16x16 (bilinear)",
+    )
+    # Each pixel doubled, an image says the same in patches twice as large.
+    x = expected_of(TOKEN)["x"]
+    kernel = weights_of(model_of(TOKEN))["patch_encoder/kernel"]
+    expected = resize_patch_kernel(kernel, 16, "bilinear")
+    np.testing.assert_array_equal(
+        weights_of(model)["patch_encoder/kernel"], expected
+    )
+    assert x.shape == (2, 32, 32, 3)
+
+
+# ------------------------------------------------------------ what does not fit
+
+
+def test_all_that_does_not_fit_is_named_and_nothing_is_touched():
+    model = fresh(TOKEN, mlp_dim=32, num_heads=4)
+    before = weights_of(model)
+    with pytest.raises(ValueError) as error:
+        load_checkpoint(model, path_of(TOKEN))
+    message = str(error.value)
+    for words in (
+        str(path_of(TOKEN)),
+        "encoderblock_0/MlpBlock_3/Dense_0/kernel is (24, 48) and the model "
+        "has (24, 32)",
+        "encoderblock_1/MlpBlock_3/Dense_1/kernel is (48, 24)",
+        "it has 3 heads and the model 4",
+        "The model it holds has mlp_dim=48, num_heads=3.",
+    ):
+        assert words in message
+    for path, value in weights_of(model).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"depth": 3}, "block_02/attention_norm/gamma is missing in the file"),
+        ({"depth": 1}, "encoderblock_1/LayerNorm_0/scale has no place"),
+        ({"width": 48}, "embedding/kernel is (8, 8, 3, 24)"),
+        (
+            {"use_class_token": False, "pooling": "avg"},
+            "cls has no place in the model",
+        ),
+        (
+            {"position_embedding": "sincos_2d"},
+            "pos_embedding has no place in the model",
+        ),
+        ({"pooling": "map"}, "pooling/probe is missing in the file"),
+        ({"use_pooling_norm": True}, "encoder_norm/scale has no place"),
+    ],
+    ids=str,
+)
+def test_another_model_is_refused(changes, words):
+    with pytest.raises(ValueError) as error:
+        load_checkpoint(fresh(TOKEN, **changes), path_of(TOKEN))
+    assert words in str(error.value)
+    for field, value in changes.items():
+        theirs = getattr(model_of(TOKEN).config, field)
+        assert f"{field}={theirs!r}" in str(error.value), value
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
+    path = tmp_path / "damaged.npz"
+    save(path, **forms.arrays_of(TOKEN))
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        last = archive.infolist()[-1]
+    # In the data of the last array; everything before is as it should be.
+    data[archive.start_dir - last.compress_size // 4] ^= 1
+    path.write_bytes(data)
+    model = fresh(TOKEN)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="damaged.npz cannot be read"):
+        load_checkpoint(model, path)
+    for name, value in weights_of(model).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("field", "ours", "theirs"),
+    [
+        ("gelu", "tanh", "exact"),
+        ("layer_norm_epsilon", 1e-3, 1e-6),
+        ("pooling", "avg", "token"),
+    ],
+)
+def test_what_answers_otherwise_is_warned_of(field, ours, theirs):
+    model = fresh(TIMM, **{field: ours})
+    with pytest.warns(UserWarning, match=re.escape(f"`{field}={theirs!r}`")):
+        report = load_checkpoint(model, path_of(TIMM))
+    assert len(report.notes) == 1
+    # Chosen by name it is no surprise.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        chosen = from_checkpoint(path_of(TIMM), **{field: ours})
+    assert chosen.load_report.notes == report.notes
+    mended = fresh(TIMM)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not load_checkpoint(mended, path_of(TIMM)).notes
+
+
+def test_a_quantized_model_is_refused():
+    model = fresh(TOKEN)
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="quantised; load the checkpoint bef"):
+        load_checkpoint(model, path_of(TOKEN))
+
+
+ERRORS = {
+    "no_model": (
+        lambda: load_checkpoint(keras.Sequential(), path_of(TOKEN)),
+        "`model` must be a VisionTransformer. Received: Sequential",
+    ),
+    "head": (
+        lambda: from_checkpoint(path_of(TOKEN), head="new"),
+        "`head` must be one of 'auto', 'strict', 'reset'. Received: head='new'",
+    ),
+    "position_resize": (
+        lambda: from_checkpoint(path_of(TOKEN), position_resize="nearest"),
+        "`position_resize` must be one of 'official', 'bilinear'",
+    ),
+    "patch_resize": (
+        lambda: from_checkpoint(path_of(TOKEN), patch_resize="nearest"),
+        "`patch_resize` must be one of 'official', 'bilinear'",
+    ),
+    "num_classes": (
+        lambda: from_checkpoint(path_of(TOKEN), num_classes=5),
+        "Use `classes` in place of `num_classes`. Received: num_classes=5",
+    ),
+    "typing_error": (
+        lambda: from_checkpoint(path_of(TOKEN), dropout=0.1),
+        "`keyword argument` must be one of 'width'",
+    ),
+    "image_size": (
+        lambda: from_checkpoint(path_of(TOKEN), image_size=30),
+        "`patch_size` must divide the image, 30x30",
+    ),
+    "name": (
+        lambda: from_checkpoint("official_tokn"),
+        "There is no file 'official_tokn', and no pretrained model",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_argument(name):
+    call, words = ERRORS[name]
+    with pytest.raises(ValueError) as error:
+        call()
+    assert words in str(error.value)
+
+
+# ------------------------------------------------------------ from_checkpoint
+
+
+def test_choices_of_the_caller():
+    model = from_checkpoint(
+        path_of(TOKEN),
+        image_size=48,
+        classes=3,
+        classifier_activation="softmax",
+        dtype="mixed_bfloat16",
+        dropout_rate=0.1,
+        name="mine",
+    )
+    assert model.name == "mine"
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    assert model.config == dataclasses.replace(
+        model_of(TOKEN).config,
+        image_size=48,
+        num_classes=3,
+        classifier_activation="softmax",
+        dropout_rate=0.1,
+    )
+    answer = to_numpy(model(noise(2, 48, 48, 3)))
+    np.testing.assert_allclose(answer, 1 / 3, atol=1e-6)  # A zero head.
+
+
+def test_weights_take_the_type_of_the_model():
+    model = from_checkpoint(path_of(TOKEN), dtype="bfloat16")
+    kernel = model.get_layer("block_00").mlp.hidden.kernel
+    assert keras.backend.standardize_dtype(kernel.dtype) == "bfloat16"
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(TOKEN)["x"])),
+        answer_of(TOKEN),
+        rtol=0,
+        atol=0.1,
+    )
+
+
+def test_the_model_survives_a_keras_file(tmp_path):
+    model = from_checkpoint(path_of("timm_avg.safetensors"))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.config == model.config
+    x = expected_of("timm_avg.safetensors")["x"]
+    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(model(x)))
+
+
+def test_a_report_can_be_printed():
+    report = from_checkpoint(path_of(TOKEN), image_size=48, classes=3)
+    text = str(report.load_report)
+    for words in (
+        "official_token.npz (official)",
+        "resized",
+        "reset",
+        "ignored",
+    ):
+        assert words in text
+    assert "notes" not in text
+
+
+def test_a_model_that_was_trained_on_can_be_loaded_again(tmp_path):
+    """Weights go into the variables that are there: an optimizer keeps them."""
+    model = randomize(VisionTransformer(tiny_config()))
+    variables = [id(weight) for weight in model.weights]
+    save_checkpoint(
+        randomize(VisionTransformer(tiny_config()), 2), tmp_path / "a.npz"
+    )
+    load_checkpoint(model, tmp_path / "a.npz")
+    assert [id(weight) for weight in model.weights] == variables

@@ -1,0 +1,301 @@
+"""Writing checkpoints: whole, as asked for, and refused with a reason."""
+
+import json
+import logging
+import os
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
+from keras_vit.weights import saving
+from keras_vit.weights.files import open_checkpoint, written_whole
+from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.weights.cases import path_of
+
+ENDINGS = {
+    "official": ".npz",
+    "big_vision": ".npz",
+    "timm": ".safetensors",
+    "huggingface": "",
+}
+
+
+def make(**choices):
+    return randomize(VisionTransformer(tiny_config(**choices)))
+
+
+def names_in(path):
+    with open_checkpoint(path) as checkpoint:
+        return set(checkpoint.entries)
+
+
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_what_other_libraries_read_needs_no_pickle(layout, tmp_path):
+    path = tmp_path / f"model{ENDINGS[layout]}"
+    model = make()
+    save_checkpoint(model, path, layout=layout)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            sizes = [file[name].size for name in file.files]
+    else:
+        safetensors = pytest.importorskip("safetensors.numpy")
+        file = path / "model.safetensors" if path.is_dir() else path
+        sizes = [a.size for a in safetensors.load_file(file).values()]
+    folded = model.config.width if layout == "big_vision" else 0
+    assert sum(sizes) == model.count_params() - folded
+
+
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_equal_models_give_equal_files(layout, tmp_path):
+    for name in ("one", "two"):
+        path = tmp_path / f"{name}{ENDINGS[layout]}"
+        save_checkpoint(make(), path, layout=layout)
+    one, two = sorted(tmp_path.iterdir())
+    files = [one.iterdir(), two.iterdir()] if one.is_dir() else [[one], [two]]
+    for first, second in zip(*map(sorted, files)):
+        assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_the_model_is_not_changed(layout, tmp_path):
+    model = make()
+    before = [to_numpy(weight) for weight in model.weights]
+    save_checkpoint(model, tmp_path / f"m{ENDINGS[layout]}", layout=layout)
+    for old, weight in zip(before, model.weights):
+        np.testing.assert_array_equal(old, to_numpy(weight))
+
+
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
+    path = tmp_path / f"model{ENDINGS[layout]}"
+    save_checkpoint(make(), path, layout=layout)
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    before = [file.read_bytes() for file in files]
+
+    def break_off(arrays):
+        for count, name in enumerate(sorted(arrays)):
+            if count == 5:
+                raise OSError("no space left on device")
+            yield name, arrays[name]()
+
+    monkeypatch.setattr(saving, "_made", break_off)
+    with pytest.raises(OSError, match="no space"):
+        save_checkpoint(make(depth=1), path, layout=layout)
+    assert [file.read_bytes() for file in files] == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_can_be_read_by_others(tmp_path):
+    old = os.umask(0o022)
+    try:
+        with written_whole(tmp_path / "folder" / "new") as draft:
+            draft.write_text("done")
+    finally:
+        os.umask(old)
+    path = tmp_path / "folder" / "new"
+    assert path.read_text() == "done"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("choices", "layout", "reason"),
+    [
+        ({"pooling": "avg"}, "official", "goes without a class token"),
+        ({"pooling": "max"}, "official", "does not pool by 'max'"),
+        ({"use_pooling_norm": True}, "official", "comes before the pooling"),
+        ({"pooling": "map"}, "big_vision", "does not pool by 'map'"),
+        ({"stem_stages": (1,), "patch_size": 1}, "big_vision", "ResNet stem"),
+        ({"representation_size": 8}, "timm", "no pre-logits layer"),
+        ({"pooling": "avg"}, "huggingface", "reads the class token"),
+        ({"representation_size": 8}, "huggingface", "as the pooler"),
+    ],
+    ids=str,
+)
+def test_what_a_family_cannot_express(choices, layout, reason, tmp_path):
+    path = tmp_path / f"model{ENDINGS[layout]}"
+    with pytest.raises(ValueError, match=f"cannot express.*{reason}.*{layout}"):
+        save_checkpoint(make(**choices), path, layout=layout)
+    assert not any(tmp_path.iterdir())
+
+
+def test_models_without_a_head(tmp_path):
+    model = make(num_classes=0, representation_size=16)
+    save_checkpoint(model, tmp_path / "hf", layout="huggingface")
+    config = json.loads((tmp_path / "hf/config.json").read_text())
+    assert config["architectures"] == ["ViTModel"]
+    assert config["pooler_output_size"] == 16
+    assert "pooler.dense.weight" in names_in(tmp_path / "hf")
+    assert "id2label" not in config
+    again = from_checkpoint(tmp_path / "hf")
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["none", "learned_2d", "sincos_1d", "sincos_2d"]
+)
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_other_positions_are_written_as_a_table(kind, layout, tmp_path):
+    model = make(position_embedding=kind, image_size=(32, 48))
+    path = tmp_path / f"model{ENDINGS[layout]}"
+    save_checkpoint(model, path, layout=layout)
+    again = from_checkpoint(path)
+    native = layout == "big_vision" and kind == "sincos_2d"
+    expected = "sincos_2d" if native else "learned"
+    assert again.config.position_embedding == expected
+    x = noise(2, 32, 48, 3)
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=2e-6
+    )
+
+
+def test_the_row_of_the_class_token_goes_into_it_for_big_vision(tmp_path):
+    model = make()
+    save_checkpoint(model, tmp_path / "model.npz", layout="big_vision")
+    with np.load(tmp_path / "model.npz") as file:
+        table, token = file["params/pos_embedding"], file["params/cls"]
+    weights = {w.path: to_numpy(w) for w in model.weights}
+    positions = weights["position_embedding/embedding"]
+    np.testing.assert_array_equal(table[0], positions[1:])
+    np.testing.assert_array_equal(
+        token[0, 0], weights["class_token/token"][0, 0] + positions[0]
+    )
+
+
+def test_spellings(tmp_path):
+    model = make()
+    path = tmp_path / "model.npz"
+    save_checkpoint(model, path)
+    released = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
+    linen = "Transformer/encoderblock_1/MlpBlock_0/Dense_0/kernel"
+    assert released in names_in(path)
+    save_checkpoint(model, path, spelling="linen")
+    assert linen in names_in(path)
+    # A model that was read from a file is written as it was.
+    loaded = from_checkpoint(path)
+    save_checkpoint(loaded, path)
+    assert linen in names_in(path)
+    save_checkpoint(loaded, path, spelling="")
+    assert released in names_in(path)
+    save_checkpoint(loaded, path, layout="big_vision", spelling="scan")
+    stacked = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
+    with np.load(path) as file:
+        assert file[stacked].shape == (2, 24, 48)
+    with pytest.raises(
+        ValueError, match="`spelling` must be one of '', 'linen'"
+    ):
+        save_checkpoint(model, path, spelling="scan")
+    with pytest.raises(ValueError, match="not free in layout='timm'"):
+        save_checkpoint(model, tmp_path / "x", layout="timm", spelling="root")
+
+
+def test_a_reduced_type_is_written_as_float32(tmp_path):
+    config = tiny_config()
+    model = randomize(VisionTransformer(config, dtype="bfloat16"))
+    save_checkpoint(model, tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as file:
+        assert {file[name].dtype for name in file.files} == {np.dtype("f4")}
+    again = from_checkpoint(tmp_path / "model.npz", dtype="bfloat16")
+    for ours, theirs in zip(again.weights, model.weights):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+
+
+def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
+    model = make(gelu="exact", layer_norm_epsilon=1e-12)
+    with caplog.at_level(logging.WARNING):
+        notes = save_checkpoint(model, tmp_path / "model.npz")
+    assert len(notes) == 2
+    assert "the exact GELU" in notes[0] and "2e-4" in notes[0]
+    assert "layer_norm_epsilon=1e-12" in notes[1]
+    assert all(note in caplog.text for note in notes)
+    tanh = save_checkpoint(make(), tmp_path / "m.safetensors", layout="timm")
+    assert "act_layer='gelu_tanh'" in tanh[0]
+    assert not save_checkpoint(model, tmp_path / "hf", layout="huggingface")
+    assert not save_checkpoint(make(), tmp_path / "model.npz")
+
+
+def test_the_folder_of_timm(tmp_path):
+    model = make(image_size=(32, 48), gelu="exact")
+    save_checkpoint(model, tmp_path / "timm", layout="timm")
+    config = json.loads((tmp_path / "timm/config.json").read_text())
+    arguments = config["model_args"]
+    assert arguments["img_size"] == [32, 48]
+    assert arguments["num_heads"] == 3
+    assert arguments["mlp_ratio"] == 2.0
+    assert from_checkpoint(tmp_path / "timm").config == model.config
+    stem = make(stem_stages=(), patch_size=4)
+    with pytest.raises(ValueError, match="no configuration file for a hybrid"):
+        save_checkpoint(stem, tmp_path / "stem", layout="timm")
+    assert [path.name for path in tmp_path.iterdir()] == ["timm"]
+
+
+ERRORS = {
+    "no_model": (
+        lambda: save_checkpoint(keras.Sequential(), "m.npz"),
+        "`model` must be a VisionTransformer. Received: Sequential",
+    ),
+    "layout": (
+        lambda: save_checkpoint(make(), "m.npz", layout="flax"),
+        "`layout` must be one of 'official', 'big_vision', 'timm', "
+        "'huggingface'. Received: layout='flax'",
+    ),
+    "read_only_layout": (
+        lambda: save_checkpoint(make(), "m.npz", layout="keras_hub"),
+        "`layout` must be one of 'official'",
+    ),
+    "ending": (
+        lambda: save_checkpoint(make(), "m.safetensors"),
+        "`path` must be a .npz file with layout='official'. "
+        "Received: path='m.safetensors'",
+    ),
+    "endings": (
+        lambda: save_checkpoint(make(), "m.pth", layout="timm"),
+        "`path` must be a .safetensors file or a .npz file or a folder",
+    ),
+    "folder": (
+        lambda: save_checkpoint(
+            make(),
+            pathlib.Path(__file__).parents[2] / "LICENSE",
+            layout="huggingface",
+        ),
+        "`path` must be a folder. Received: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_argument(name):
+    call, words = ERRORS[name]
+    with pytest.raises(ValueError) as error:
+        call()
+    assert words in str(error.value)
+
+
+def test_a_quantized_model_is_refused(tmp_path):
+    model = make()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="no float weights to write"):
+        save_checkpoint(model, tmp_path / "model.npz")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_fine_tuned_official_file_goes_back_to_flax(tmp_path):
+    """Other resolution, other classes, some training; same names as before."""
+    model = from_checkpoint(
+        path_of("official_token.npz"), image_size=(48, 32), classes=5
+    )
+    model.compile("adam", "mse")
+    model.fit(noise(4, 48, 32, 3), noise(4, 5), verbose=0)
+    save_checkpoint(model, tmp_path / "tuned.npz")
+    assert names_in(tmp_path / "tuned.npz") == names_in(
+        path_of("official_token.npz")
+    )
+    again = from_checkpoint(tmp_path / "tuned.npz")
+    assert again.config.image_size == (48, 32)
+    x = noise(2, 48, 32, 3)
+    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(model(x)))
