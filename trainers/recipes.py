@@ -67,8 +67,10 @@ class Recipe:
     head_bias: float = _option(0.0, "Initial bias of the head.")
     init_from: str | None = _option(
         None,
-        "A model.keras to start from; positions are resized, a head of other "
-        "classes is replaced. The model flags are then not used.",
+        "What to start from: a model.keras, a checkpoint of any family, or the "
+        "name of a pretrained model. Positions are resized, a head of other "
+        "classes is replaced. The flags of the model above are not used; with "
+        "a checkpoint the rates of dropping and the head bias are.",
     )
     # Training.
     batch_size: int = _option(512, "Images of a step, over all devices.")

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 from absl import flags
 
+from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers import recipes
 from trainers.command_line import refuse_arguments, start, user_errors
@@ -48,6 +49,20 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     """
     num_classes = len(dataset.class_names)
     dtype = PRECISIONS[recipe.precision]
+    for_training = {
+        "dropout_rate": recipe.dropout_rate,
+        "stochastic_depth_rate": recipe.stochastic_depth_rate,
+        "head_bias": recipe.head_bias,
+    }
+    if recipe.init_from and not recipe.init_from.endswith(".keras"):
+        return from_checkpoint(
+            recipe.init_from,
+            image_size=recipe.image_size,
+            classes=num_classes,
+            channels=dataset.channels,
+            dtype=dtype,
+            **given(for_training),
+        )
     if recipe.init_from:
         return load_initial_model(
             recipe.init_from, recipe.image_size, num_classes, dataset.channels
@@ -61,20 +76,23 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
         "position_embedding": recipe.position_embedding,
         "gelu": recipe.gelu,
         "representation_size": recipe.representation_size,
-        "dropout_rate": recipe.dropout_rate,
-        "stochastic_depth_rate": recipe.stochastic_depth_rate,
-        "head_bias": recipe.head_bias,
+        **for_training,
     }
     config = dataclasses.replace(
         VARIANTS[recipe.model].config,
-        **{name: value for name, value in changes.items() if value is not None},
+        **given(changes),
     )
     return VisionTransformer(config, dtype=dtype)
 
 
+def given(choices: dict) -> dict:
+    """Return the choices that a recipe makes; the others are the model's."""
+    return {name: x for name, x in choices.items() if x is not None}
+
+
 def load_initial_model(path, image_size, num_classes, channels):
     """Return the model in a file, at another size and with a fitting head."""
-    if not path.endswith(".keras") or not pathlib.Path(path).is_file():
+    if not pathlib.Path(path).is_file():
         raise ValueError(
             "`init_from` must be the path of an existing .keras file. "
             f"Received: init_from={path!r}"

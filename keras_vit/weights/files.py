@@ -56,22 +56,28 @@ class Entry(NamedTuple):
         name: Its name in the file.
         shape: Its shape.
         dtype: Its type in NumPy's notation, or "bfloat16".
-        load: Reads it.
+        load: Reads it, or one slice of its first axis.
+        can_slice: Whether a slice is read without the rest.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    load: Callable[[], np.ndarray]
+    load: Callable[[int | None], np.ndarray]
+    can_slice: bool = True
 
     @property
     def is_float(self) -> bool:
         """Whether the entry can be a weight."""
         return self.dtype.lstrip("<>|=") in FLOATS
 
-    def read(self) -> np.ndarray:
-        """Return the array as float32, in the byte order of this machine."""
-        array = self.load()
+    def read(self, index: int | None = None) -> np.ndarray:
+        """Return the array as float32, in the byte order of this machine.
+
+        Args:
+            index: Of the slice to read; None for all.
+        """
+        array = self.load(index)
         if self.dtype == "bfloat16":
             array = (array.astype("<u4") << 16).view("<f4")
         return np.asarray(array, "float32")
@@ -103,10 +109,10 @@ class Checkpoint:
             with errors_name(self.path):
                 self._verify(names)
 
-    def read(self, name: str) -> np.ndarray:
-        """Return the entry `name` as float32."""
+    def read(self, name: str, index: int | None = None) -> np.ndarray:
+        """Return the entry `name`, or a slice of its first axis, as float32."""
         with errors_name(self.path):
-            return self.entries[name].read()
+            return self.entries[name].read(index)
 
     def __enter__(self):
         return self
@@ -366,34 +372,41 @@ def _npz_entry(archive, member, name):
     if offset + math.prod(shape) * stored.itemsize != member.file_size:
         raise ValueError(f"{name} is not as long as its header says")
     order = "F" if found[2] == b"True" else "C"
+    can_slice = order == "C" and member.compress_type == zipfile.ZIP_STORED
 
-    def load():
+    def load(index=None):
+        if can_slice:
+            # The file itself: one copy, and no checksum twice.
+            with open(archive.filename, "rb", buffering=0) as file:
+                start = _data_start(file, member) + offset
+                return _read_array(file, start, shape, stored, index)
         array = np.empty(shape, stored, order)
-        flat = array.reshape(-1, order=order).view(np.uint8)
-        if member.compress_type == zipfile.ZIP_STORED:
-            _read_stored(archive, member, offset, flat)
-        else:
-            _read_stream(archive, member, offset, flat)
-        return array
+        with archive.open(member) as stream:
+            stream.read(offset)
+            _fill(stream, array.reshape(-1, order=order).view(np.uint8))
+        return array if index is None else array[index]
 
-    return Entry(name, shape, dtype, load)
+    return Entry(name, shape, dtype, load, can_slice)
 
 
-def _read_stored(archive, member, offset, out):
-    """Fill `out` from the file itself: one copy, no checksum."""
-    with open(archive.filename, "rb", buffering=0) as file:
-        file.seek(member.header_offset)
-        # What the central directory does not say: the lengths of the name and
-        # of the extra field that come before the data.
-        name, extra = struct.unpack("<26xHH", file.read(30))
-        file.seek(member.header_offset + 30 + name + extra + offset)
-        _fill(file, out)
+def _data_start(file, member):
+    """Return where the data of an archive's member begin in the file."""
+    file.seek(member.header_offset)
+    # What the central directory does not say: the lengths of the name and of
+    # the extra field that come first.
+    name, extra = struct.unpack("<26xHH", file.read(30))
+    return member.header_offset + 30 + name + extra
 
 
-def _read_stream(archive, member, offset, out):
-    with archive.open(member) as stream:
-        stream.read(offset)
-        _fill(stream, out)
+def _read_array(file, start, shape, dtype, index=None):
+    """Return the array that begins at `start`, or a slice of its first axis."""
+    if index is not None:
+        shape = shape[1:]
+        start += index * math.prod(shape) * dtype.itemsize
+    array = np.empty(shape, dtype)
+    file.seek(start)
+    _fill(file, array.reshape(-1).view(np.uint8))
+    return array
 
 
 def _fill(file, out):
@@ -454,11 +467,8 @@ def _safetensors_entry(file, name, row, body, body_size):
     if end > body_size or end - begin != math.prod(shape) * stored.itemsize:
         raise ValueError(f"{name} does not lie inside the file")
 
-    def load():
-        array = np.empty(shape, stored)
-        file.seek(body + begin)
-        _fill(file, array.reshape(-1).view(np.uint8))
-        return array
+    def load(index=None):
+        return _read_array(file, body + begin, shape, stored, index)
 
     return Entry(name, shape, dtype, load)
 
@@ -526,7 +536,7 @@ def _h5_entries(group, h5py, prefix="", depth=0):
 
 
 def _h5_load(dataset):
-    return lambda: dataset[()]
+    return lambda index=None: dataset[() if index is None else index]
 
 
 def _read_through(entries):

@@ -294,33 +294,36 @@ class Plan(NamedTuple):
         """Read the arrays, give them to `weights`, the model's, and report."""
         notes = list(self.report.notes)
         by_path = {weight.path: weight for weight in weights}
-        checkpoint = self.source.checkpoint
-        kept = {}
+        stacks = {}
         # Weights that share stacked arrays come one after the other, so that
         # each array is read once and few are held at a time.
         for step in sorted(self.steps, key=lambda step: str(step.names)):
-            wanted = {ref[0] for ref in step.names if ref}
-            kept = {name: kept[name] for name in wanted & set(kept)}
-            arrays = []
-            for ref in step.names:
-                if ref is None:
-                    arrays.append(None)
-                    continue
-                name, index = ref
-                if index is None:
-                    arrays.append(checkpoint.read(name))
-                    continue
-                if name not in kept:
-                    kept[name] = checkpoint.read(name)
-                arrays.append(kept[name][index])
-            value = step.make(arrays)
+            value = step.make(self._read(step.names, stacks))
             by_path[step.path].assign(value)
             if step.path == "predictions/kernel" and not value.any():
-                classes = self.config.num_classes
-                notes.append(_about_zero_head(checkpoint.path, classes))
+                path, classes = self.report.path, self.config.num_classes
+                notes.append(_about_zero_head(path, classes))
+            del value  # Or it would hold its stack while the next is read.
         for path in self.report.reset:
             by_path[path].assign(self.fresh(path))
         return dataclasses.replace(self.report, notes=tuple(notes))
+
+    def _read(self, names, stacks) -> list:
+        """Return the arrays of a step; `stacks` keeps what others share."""
+        for name in stacks.keys() - {ref[0] for ref in names if ref}:
+            del stacks[name]
+        checkpoint, arrays = self.source.checkpoint, []
+        for ref in names:
+            name, index = ref or (None, None)
+            if name is None:
+                arrays.append(None)
+            elif index is None or checkpoint.entries[name].can_slice:
+                arrays.append(checkpoint.read(name, index))
+            else:
+                if name not in stacks:
+                    stacks[name] = checkpoint.read(name)
+                arrays.append(stacks[name][index])
+        return arrays
 
     def fresh(self, path) -> np.ndarray:
         """Return the initial value of a weight of the head."""
@@ -513,7 +516,7 @@ def _step(source, config, path, shape, position_resize, patch_resize):
         pieces = [
             np.zeros(part.shape, "float32")
             if array is None
-            else part.form.to_ours(array, part.shape)
+            else _in_rows(part.form.to_ours(array, part.shape))
             for part, array in zip(parts, arrays)
         ]
         x = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
@@ -522,6 +525,20 @@ def _step(source, config, path, shape, position_resize, patch_resize):
         return x
 
     return (Step(path, refs, make), *notes)
+
+
+def _in_rows(array):
+    """Return a transposed matrix in row order, copied block by block.
+
+    Twice as fast as in one go: a block fits into the cache.
+    """
+    if array.ndim != 2 or array.flags.c_contiguous:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[1], 64):
+        block = slice(start, start + 64)
+        copy[:, block] = array[:, block]
+    return copy
 
 
 def _position_step(source, config, path, refs, method):

@@ -147,6 +147,33 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
+def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
+    """Another size, other classes, grey images; the body is the file's."""
+    path = pathlib.Path(__file__).parents[1] / "golden" / name
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        init_from=str(path),
+        image_size=16,
+        dropout_rate=0.1,
+        stochastic_depth_rate=0.2,
+        precision="mixed_bfloat16",
+    )
+    source = keras_vit.from_checkpoint(path)
+    model = build_model(recipe, digits)
+    assert model.input_shape == (None, 16, 16, 1)
+    assert model.output_shape == (None, 10)
+    assert model.config.dropout_rate == 0.1
+    assert model.config.stochastic_depth_rate == 0.2
+    assert model.config.gelu == source.config.gelu
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    for a, b in zip(
+        source.get_layer("block_01").get_weights(),
+        model.get_layer("block_01").get_weights(),
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_fine_tuning_on_other_classes_gets_a_new_head(run):
     model = load_initial_model(str(run.model_path), 8, 3, 1)
     assert model.output_shape == (None, 3)
