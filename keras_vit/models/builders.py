@@ -207,10 +207,15 @@ def check_weights(weights, variant: str) -> str | None:
     if weights is None:
         return None
     text = os.fspath(weights)
-    if os.path.exists(text) or text.startswith(("https://", "gs://")):
+    path = os.path.expanduser(text)
+    if os.path.exists(path):
+        return path
+    if text.startswith(("https://", "http://", "gs://")):
         return text
     for name in (f"{variant}-{text}", text):
-        if find_pretrained(name):
+        row = find_pretrained(name)
+        if row:
+            check_variant(row.config, VARIANTS[variant].config, name, variant)
             return name
     known = ", ".join(map(repr, pretrained_tags(variant))) or "none"
     raise ValueError(
@@ -226,8 +231,8 @@ def is_own_file(path: str) -> bool:
     Args:
         path: A file or a name.
     """
-    if not path.endswith(".weights.h5"):
-        return path.endswith(".keras")
+    if not os.path.isfile(path) or not path.endswith(".weights.h5"):
+        return path.endswith(".keras") and os.path.isfile(path)
     import h5py
 
     try:
@@ -235,6 +240,29 @@ def is_own_file(path: str) -> bool:
             return "layers/patch_encoder" in file
     except OSError:
         return True  # Keras says what is wrong with it.
+
+
+def check_variant(found: ViTConfig, wanted: ViTConfig, weights, name: str):
+    """Raise a ValueError if a checkpoint is one of another variant.
+
+    Args:
+        found: The configuration of the checkpoint.
+        wanted: That of the builder.
+        weights: What the builder was given.
+        name: Of the builder or its variant.
+    """
+    sizes = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+    different = [
+        f"{size}={getattr(found, size)} and not {getattr(wanted, size)}"
+        for size in (*sizes, "stem_stages")
+        if getattr(found, size) != getattr(wanted, size)
+    ]
+    if different:
+        raise ValueError(
+            f"`weights`: {weights} is no {name}: it has "
+            f"{', '.join(different)}. Use `keras_vit.from_checkpoint` for a "
+            "model of any size."
+        )
 
 
 def load_foreign_weights(
@@ -252,28 +280,17 @@ def load_foreign_weights(
     Raises:
         ValueError: If the checkpoint holds another variant.
     """
-    sizes = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
 
     def configure(found):
         wanted = dataclasses.replace(default, **choices)
-        different = [
-            f"{name}={getattr(found, name)} and not {getattr(wanted, name)}"
-            for name in (*sizes, "stem_stages")
-            if getattr(found, name) != getattr(wanted, name)
-        ]
-        if different:
-            raise ValueError(
-                f"`weights`: {weights} is no {function_name}: it has "
-                f"{', '.join(different)}. Use `keras_vit.from_checkpoint` for "
-                "a model of any size."
-            )
+        check_variant(found, wanted, weights, function_name)
         return dataclasses.replace(found, **choices)
 
     model = build_and_load(
         weights,
         configure,
         build_model,
-        num_heads=default.num_heads,
+        num_heads=choices.get("num_heads", default.num_heads),
         image_size=choices.get("image_size"),
     )
     warn(model.load_report, stacklevel=3, without=set(choices))

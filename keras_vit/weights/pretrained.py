@@ -5,9 +5,13 @@ import contextlib
 import dataclasses
 import difflib
 import hashlib
+import http.client
+import math
+import numbers
 import os
 import pathlib
 import re
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,7 +22,7 @@ import keras
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.tables import pick
 
-BUCKET = "https://storage.googleapis.com/vit_models"
+STORAGE = "https://storage.googleapis.com"
 CHUNK = 2**20
 TIMEOUT_SECONDS = 60
 
@@ -27,7 +31,7 @@ class Pretrained(NamedTuple):
     """A published checkpoint, for images in [-1, 1].
 
     Args:
-        file: Its place in the bucket `vit_models`.
+        file: The bucket and its place there.
         config: The model it holds.
         sha256: Its checksum; None where none is published. The one found at
             the first download is then kept beside the file.
@@ -40,7 +44,7 @@ class Pretrained(NamedTuple):
     @property
     def url(self) -> str:
         """Where it is published; below KERAS_VIT_MIRROR, if that is set."""
-        mirror = os.environ.get("KERAS_VIT_MIRROR") or BUCKET
+        mirror = os.environ.get("KERAS_VIT_MIRROR") or STORAGE
         path = urllib.parse.quote(self.file, safe="/+")
         return f"{mirror.rstrip('/')}/{path}"
 
@@ -76,7 +80,7 @@ def _original():
         "R50+L/32",
     ):
         width = VARIANTS[variant].config.width
-        file = f"imagenet21k/{_official_name(variant)}.npz"
+        file = f"vit_models/imagenet21k/{_official_name(variant)}.npz"
         yield (
             f"{variant}-i21k",
             _pretrained(file, variant, 224, 21_843, representation_size=width),
@@ -91,7 +95,8 @@ def _original():
         ("L/32", 384, ""),
         ("R50+B/16", 384, ""),
     ):
-        file = f"imagenet21k+imagenet2012/{_official_name(variant)}{ending}.npz"
+        folder = "vit_models/imagenet21k+imagenet2012"
+        file = f"{folder}/{_official_name(variant)}{ending}.npz"
         yield (
             f"{variant}-i21k+i1k{ending}",
             _pretrained(file, variant, size, 1000),
@@ -129,10 +134,11 @@ AUGREG_DATASETS = {
 _MODELS = "|".join(AUGREG_MODELS)
 _AUGMENTATIONS = "|".join(AUGREG_AUGMENTATIONS)
 _DATASETS = "|".join(AUGREG_DATASETS)
+_REAL = r"\d+(\.\d+)?(e-\d+)?"
 AUGREG_NAME = re.compile(
-    rf"(?P<model>{_MODELS})-(?P<data>i1k|i21k)-\d+ep-lr_[\d.e-]+"
-    rf"-aug_({_AUGMENTATIONS})-wd_[\d.]+-do_[\d.]+-sd_[\d.]+"
-    rf"(--(?P<tuned>{_DATASETS})-steps_\d+k-lr_[\d.e-]+-res_(?P<size>\d+))?"
+    rf"(?P<model>{_MODELS})-(?P<data>i1k|i21k)-\d+ep-lr_{_REAL}"
+    rf"-aug_({_AUGMENTATIONS})-wd_{_REAL}-do_{_REAL}-sd_{_REAL}"
+    rf"(--(?P<tuned>{_DATASETS})-steps_\d+k-lr_{_REAL}-res_(?P<size>\d+))?"
 )
 
 
@@ -186,6 +192,22 @@ def augreg(
     pick(AUGREG_MODELS, model, "model")
     pick(dict.fromkeys(("i21k", "i1k")), data, "data")
     pick(dict.fromkeys(AUGREG_AUGMENTATIONS), augmentation, "augmentation")
+    for argument, value, kind in (
+        ("epochs", epochs, numbers.Integral),
+        ("learning_rate", learning_rate, numbers.Real),
+        ("weight_decay", weight_decay, numbers.Real),
+        ("dropout_rate", dropout_rate, numbers.Real),
+        ("stochastic_depth_rate", stochastic_depth_rate, numbers.Real),
+        ("steps", steps, numbers.Integral),
+        ("tuning_rate", tuning_rate, numbers.Real),
+        ("image_size", image_size, numbers.Integral),
+    ):
+        if not isinstance(value, kind) or not 0 <= value < math.inf:
+            whole = "whole " if kind is numbers.Integral else ""
+            raise ValueError(
+                f"`{argument}` must be a {whole}number, 0 or more. "
+                f"Received: {argument}={value!r}"
+            )
     name = (
         f"{model}-{data}-{epochs}ep-lr_{learning_rate}-aug_{augmentation}"
         f"-wd_{float(weight_decay)}-do_{float(dropout_rate)}"
@@ -206,12 +228,13 @@ def _augreg_row(name) -> Pretrained | None:
     if not found:
         return None
     classes = {"i1k": 1000, "i21k": 21_843}[found["data"]]
-    return _pretrained(
-        f"augreg/{name}.npz",
-        AUGREG_MODELS[found["model"]],
-        int(found["size"] or 224),
-        AUGREG_DATASETS[found["tuned"]] if found["tuned"] else classes,
-    )
+    classes = AUGREG_DATASETS.get(found["tuned"], classes)
+    file = f"vit_models/augreg/{name}.npz"
+    variant, size = AUGREG_MODELS[found["model"]], int(found["size"] or 224)
+    try:
+        return _pretrained(file, variant, size, classes)
+    except ValueError:
+        return None  # A size that is not whole patches.
 
 
 def _recommended():
@@ -252,7 +275,7 @@ def _others():
         yield (
             f"S/16-i1k-{epochs}ep",
             _pretrained(
-                f"../big_vision/vit_s16_i1k_{epochs}ep.npz",
+                f"big_vision/vit_s16_i1k_{epochs}ep.npz",
                 "S/16-gap",
                 224,
                 1000,
@@ -261,7 +284,7 @@ def _others():
             ),
         )
     for variant in ("S/16", "B/16", "B/32", "L/16", "L/32"):
-        file = f"sam/{_official_name(variant)}.npz"
+        file = f"vit_models/sam/{_official_name(variant)}.npz"
         yield f"{variant}-sam", _pretrained(file, variant, 224, 1000)
 
 
@@ -292,10 +315,10 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
     """
     text = os.fspath(path_or_name)
     path = pathlib.Path(text).expanduser()
-    if path.exists():
+    if text and path.exists():
         return path
     if text.startswith("gs://"):
-        text = f"https://storage.googleapis.com/{text.removeprefix('gs://')}"
+        text = f"{STORAGE}/{text.removeprefix('gs://')}"
     if text.startswith(("https://", "http://")):
         name = pathlib.PurePosixPath(urllib.parse.urlparse(text).path).name
         # Two sites may call different files the same.
@@ -303,7 +326,7 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         return fetch(text, cache_dir() / "url" / folder / name)
     row = find_pretrained(text)
     if row is not None:
-        return fetch(row.url, cache_dir() / row.file.lstrip("./"), row.sha256)
+        return fetch(row.url, cache_dir() / row.file, row.sha256)
     close = difflib.get_close_matches(text, PRETRAINED, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(
@@ -317,7 +340,8 @@ def cache_dir() -> pathlib.Path:
     folder = os.environ.get("KERAS_VIT_CACHE")
     if folder:
         return pathlib.Path(folder).expanduser()
-    return pathlib.Path(keras.config.keras_home()) / "keras_vit"
+    home = os.environ.get("KERAS_HOME") or "~/.keras"
+    return pathlib.Path(home).expanduser() / "keras_vit"
 
 
 def fetch(
@@ -343,44 +367,58 @@ def fetch(
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "ab") as file, _alone(file):
-            if path.is_file():
-                return path
-            checksums = _receive(url, file)
-    except (OSError, urllib.error.URLError) as error:
-        raise ConnectionError(
-            f"{url} could not be fetched: {error}. On a machine with a "
-            f"connection, download it and put it at {path}; or set "
-            "KERAS_VIT_MIRROR to a copy of the bucket."
-        ) from error
-    _check(part, path, checksums, sha256)
-    os.replace(part, path)
+    # A file of its own: `part` is renamed, or thrown away, by who holds it.
+    with open(path.with_name(path.name + ".lock"), "w") as lock, _alone(lock):
+        if path.is_file():
+            return path
+        try:
+            with open(part, "ab") as file:
+                checksums = _receive(url, file)
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            raise ConnectionError(
+                f"{url} could not be fetched: {error}. On a machine with a "
+                f"connection, download it and put it at {path}; or set "
+                "KERAS_VIT_MIRROR to a copy of the bucket."
+            ) from error
+        _check(part, path, checksums, sha256)
+        os.replace(part, path)
     return path
 
 
 def _receive(url, file) -> dict[str, str]:
     """Append to `file` what is missing of `url`; return its checksums."""
     have = file.seek(0, os.SEEK_END)
+    version = pathlib.Path(f"{file.name}.version")
     request = urllib.request.Request(url)
     if have:
         request.add_header("Range", f"bytes={have}-")
+        if version.is_file():
+            # Or two halves of different files would be put together.
+            request.add_header("If-Range", version.read_text())
     try:
         answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
+        error.close()
         # Nothing is left to send, or the file has changed: start again.
         file.truncate(0)
-        request.remove_header("Range")
+        request = urllib.request.Request(url)
         answer = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     with answer:
         if answer.status != 206:
             file.truncate(0)
             have = 0
+        tag = answer.headers.get("ETag")
+        if tag and not tag.startswith("W/"):
+            version.write_text(tag)
         left = answer.headers.get("Content-Length")
         total = have + int(left) if left else None
-        bar = keras.utils.Progbar(total, unit_name="B")
+        # On a terminal the bar moves; a log gets a line now and then.
+        interval = 0.1 if sys.stdout.isatty() else 10
+        bar = keras.utils.Progbar(total, unit_name="B", interval=interval)
         while chunk := answer.read(CHUNK):
             file.write(chunk)
             have += len(chunk)
@@ -389,6 +427,7 @@ def _receive(url, file) -> dict[str, str]:
         if total is not None and have != total:
             raise ConnectionError(f"it broke off after {have:,} of {total:,} B")
         bar.update(have, finalize=True)
+        version.unlink(missing_ok=True)
         return _published_checksums(answer.headers)
 
 
@@ -406,7 +445,8 @@ def _published_checksums(headers) -> dict[str, str]:
 def _check(part, path, checksums, sha256):
     """Raise a ValueError, and drop `part`, if it is not what was published."""
     record = path.with_name(path.name + ".sha256")
-    recorded = record.read_text().split()[0] if record.is_file() else None
+    recorded = record.read_text().split() if record.is_file() else []
+    recorded = recorded[0] if recorded else None
     digests = {"sha256": hashlib.sha256(), "md5": hashlib.md5()}
     with open(part, "rb") as file:
         while chunk := file.read(CHUNK):

@@ -178,4 +178,4 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True)
     turn = np.arange(channels) % old
-    return kernel[:, :, turn] * np.float32(old / channels)
+    return kernel[:, :, turn] * kernel.dtype.type(old / channels)
