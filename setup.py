@@ -21,14 +21,17 @@ TRAIN = [
     "tensorflow-datasets>=4.9.9",
 ]
 PLOTS = ["matplotlib>=3.8"]
-WEIGHTS = ["safetensors>=0.4"]
+# Other implementations, for the tests that compare with them.
+PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.16"]
 DEV = [
     *TRAIN,
+    "hypothesis>=6.100",
     "jax>=0.4.36",
     "pytest>=8",
     "pytest-xdist>=3.5",
     "ruff>=0.9",
+    "safetensors>=0.4",
     "scipy>=1.11",
 ]
 
@@ -45,9 +48,9 @@ setup(
     install_requires=["absl-py>=2", "keras>=3.13", "numpy>=1.26"],
     extras_require={
         "train": TRAIN,
-        "weights": WEIGHTS,
         "plots": PLOTS,
         "onnx": ONNX,
+        "peers": PEERS,
         "dev": DEV,
     },
     classifiers=[

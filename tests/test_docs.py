@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +14,8 @@ import pytest
 import keras_vit
 from keras_vit import VARIANTS, ViTConfig
 from keras_vit.models.builders import BUILDERS
+from keras_vit.weights import LAYOUTS, PRETRAINED, RESIZES
+from keras_vit.weights.saving import WRITERS
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -58,6 +61,36 @@ def digits_run(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def official_file(tmp_path_factory):
+    """Return a file as the official code writes a B/16, of random weights."""
+    model = keras_vit.ViT_B16(classifier_activation=None)
+    head = model.get_layer("predictions").kernel
+    head.assign(np.random.default_rng(0).normal(size=head.shape))
+    path = tmp_path_factory.mktemp("official") / "ViT-B_16.npz"
+    keras_vit.save_checkpoint(model, path)
+    return path
+
+
+def run_command(line, environment, *more):
+    """Run a line of a page as it stands, with the Python of this process."""
+    words = shlex.split(line)
+    assert words[:2] == [".venv/bin/python", "-m"]
+    result = subprocess.run(
+        [sys.executable, *words[1:], *more],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, f"{line}: {result.stderr}"
+
+
+def code_blocks(text):
+    """Return (language, code) of what a page shows, in its order."""
+    return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.M | re.S)
+
+
 def readme_commands():
     lines = "".join(blocks(README, "bash")).splitlines()
     return [line for line in lines if line.strip()]
@@ -78,15 +111,15 @@ def test_continuous_integration_runs_both_lines():
 
 @pytest.mark.slow
 def test_commands_and_code_of_the_readme_run(
-    digits_run, subprocess_environment, monkeypatch
+    digits_run, official_file, subprocess_environment, monkeypatch
 ):
     """In the order of the page, in one folder, as a reader would."""
     monkeypatch.chdir(digits_run)
+    pathlib.Path("ViT-B_16.npz").symlink_to(official_file)
     images = np.random.default_rng(0).uniform(0, 255, (2, 224, 224, 3))
     names = {"images": images}
     count = 0
-    pattern = r"^```(bash|python)\n(.*?)^```"
-    for language, code in re.findall(pattern, README, re.M | re.S):
+    for language, code in code_blocks(README):
         if language == "python":
             exec(compile(code, "README.md", "exec"), names)
             count += 1
@@ -94,26 +127,96 @@ def test_commands_and_code_of_the_readme_run(
         for line in code.splitlines():
             if line.startswith("make "):
                 continue  # Run by continuous integration, see above.
-            words = shlex.split(line)
-            assert words[:2] == [".venv/bin/python", "-m"]
-            if "trainers.train" in words:
-                words += ["--total_steps=2", "--warmup_steps=0"]
-            result = subprocess.run(
-                [sys.executable, *words[1:]],
-                env=subprocess_environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert result.returncode == 0, f"{line}: {result.stderr}"
+            more = ["--total_steps=2", "--warmup_steps=0"]
+            more = more if "trainers.train" in line else []
+            run_command(line, subprocess_environment, *more)
             count += 1
-    assert count >= 11
+    assert count >= 15
     np.testing.assert_allclose(np.sum(names["probabilities"], -1), 1, rtol=1e-5)
     assert tuple(names["features"].output_shape) == (None, 384)
     assert tuple(names["attention"].shape) == (2, 12, 197, 197)
     assert names["larger"].input_shape == (None, 16, 16, 1)
     assert names["other_task"].output_shape == (None, 3)
     assert names["logits"].shape == (1, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
+def test_commands_and_code_of_the_page_on_weights_run(
+    official_file, subprocess_environment, monkeypatch, tmp_path
+):
+    """With small files in the place of the large ones that it names."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    golden = ROOT / "tests/golden"
+    shutil.copy(golden / "official_token.npz", "ViT-B_16.npz")
+    shutil.copy(golden / "timm_token.safetensors", "timm_model.safetensors")
+    shutil.copy(golden / "vit_keras.h5", "vit_keras.h5")
+    fetched = tmp_path / "cache" / PRETRAINED["B/16-augreg-i1k"].file
+    fetched.parent.mkdir(parents=True)
+    fetched.symlink_to(official_file)
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
+    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        folder = tmp_path / "photos" / part
+        folder.mkdir(parents=True)
+        keras.utils.save_img(folder / "1.png", noise)
+    names = {}
+    page = (ROOT / "docs/weights.md").read_text()
+    for language, code in code_blocks(page):
+        if re.search(r"^(import timm|from transformers)", code, re.M):
+            continue  # Run in tests/weights/test_peers.py.
+        if language == "python":
+            exec(compile(code, "weights.md", "exec"), names)
+            continue
+        for line in code.splitlines():
+            more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
+            more = more if "trainers.train" in line else []
+            run_command(line, subprocess_environment, *more)
+    assert names["report"].resized and names["report"].reset
+    assert (
+        names["name"]
+        == "Ti_16-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.1-sd_0.0"
+    )
+    for path, layout in (
+        ("tuned.npz", "official"),
+        ("tuned_timm", "timm"),
+        ("tuned_hf", "huggingface"),
+    ):
+        again = keras_vit.from_checkpoint(path)
+        assert again.load_report.layout == layout
+        assert again.config.image_size == (384, 384)
+        assert again.config.num_classes == 10
+
+
+def test_the_page_on_weights_lists_what_the_code_knows():
+    page = (ROOT / "docs/weights.md").read_text()
+    section = page.split("\n## Published checkpoints by name\n")[1]
+    rows = re.findall(r"^\| `(.+?)` \| (.+) \| (.+) \| (.+) \|$", section, re.M)
+    rows = {row[0]: row[1:] for row in rows[: len(PRETRAINED)]}
+    assert list(rows) == list(PRETRAINED)
+    for name, (file, size, classes) in rows.items():
+        config = PRETRAINED[name].config
+        assert file == PRETRAINED[name].file
+        assert size == "x".join(map(str, config.image_size))
+        assert int(classes.replace(",", "")) == config.num_classes
+    families = page.split("\n## Families\n")[1].split("\n## ")[0]
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|$", families, re.M
+    )
+    assert [row[0] for row in rows] == list(LAYOUTS)
+    for name, _, written, gelu, epsilon in rows:
+        layout = LAYOUTS[name]
+        assert (written == "no") == (name not in WRITERS)
+        if name in WRITERS:
+            endings = {e.strip("`") for e in written.split(", ")}
+            assert endings == {e or "folder" for e in WRITERS[name]}
+        assert gelu in (layout.gelu, "config.json")
+        if epsilon != "config.json":
+            assert float(epsilon) == layout.layer_norm_epsilon
+    methods = page.split("| `position_resize` | rule |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", methods, re.M) == list(RESIZES)
 
 
 def test_table_of_variants_is_the_code():
@@ -239,6 +342,9 @@ def test_flags_that_the_pages_name_exist():
         )
     }
     known |= set(vars(compare.parse([])))
+    for name in ("convert", "inspect_checkpoint"):
+        source = (ROOT / f"keras_vit/{name}.py").read_text()
+        known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
     for page in PAGES:
         spans = re.findall(r"`([^`\n]*--[^`\n]*)`", page.read_text())
         named = {n for s in spans for n in re.findall(r"--(\w+)", s)}

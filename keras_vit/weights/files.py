@@ -25,6 +25,7 @@ EXPANSION = 16
 ALLOWANCE = 2**28
 MAX_ENTRIES = 100_000
 MAX_RANK = 8
+MAX_NAME = 1000
 MAX_JSON = 2**24
 CHUNK = 2**20
 
@@ -80,7 +81,8 @@ class Entry(NamedTuple):
         array = self.load(index)
         if self.dtype == "bfloat16":
             array = (array.astype("<u4") << 16).view("<f4")
-        return np.asarray(array, "float32")
+        with np.errstate(over="raise"):
+            return np.asarray(array, "float32")
 
 
 class Checkpoint:
@@ -105,9 +107,12 @@ class Checkpoint:
 
     def verify(self, names: Iterable[str]):
         """Raise a ValueError unless the entries `names` can all be read."""
-        if self._verify is not None:
-            with errors_name(self.path):
+        with errors_name(self.path):
+            if self._verify is not None:
                 self._verify(names)
+            for name in names:
+                if self.entries[name].dtype.endswith("f8"):
+                    self.entries[name].read()  # It may exceed a float32.
 
     def read(self, name: str, index: int | None = None) -> np.ndarray:
         """Return the entry `name`, or a slice of its first axis, as float32."""
@@ -145,8 +150,8 @@ def open_checkpoint(path) -> Checkpoint:
         ValueError: If there is no such file, or it is of another kind,
             truncated, damaged or larger unfolded than a checkpoint can be.
     """
-    path = pathlib.Path(path).expanduser()
     with errors_name(path):
+        path = pathlib.Path(path).expanduser()
         if path.is_dir():
             return _open_folder(path)
         if not path.is_file():
@@ -154,8 +159,8 @@ def open_checkpoint(path) -> Checkpoint:
         opener = OPENERS.get(path.suffix)
         if opener is None:
             raise ValueError(REFUSED_SUFFIXES.get(path.suffix, UNKNOWN_SUFFIX))
-        checkpoint = opener(path)
         config = _config_beside(path)
+        checkpoint = opener(path)
         checkpoint.config = {**config, **checkpoint.config}
         return checkpoint
 
@@ -260,6 +265,8 @@ def read_json(path) -> dict:
         ValueError: If it is not one, or larger than 16 MiB.
     """
     with errors_name(path):
+        if not os.path.isfile(path):
+            raise ValueError("it is no file")
         if os.path.getsize(path) > MAX_JSON:
             raise ValueError(f"more than {MAX_JSON} bytes of JSON")
         return _parse_json(pathlib.Path(path).read_bytes())
@@ -297,6 +304,13 @@ def check_budget(sizes: Iterable[int], file_size: int):
             raise ValueError(f"more than {MAX_ENTRIES:,} arrays")
 
 
+def check_name(name: str) -> str:
+    """Return the name of an array, or raise a ValueError if it is absurd."""
+    if len(name) > MAX_NAME:
+        raise ValueError(f"{name[:80]}... is a name of {len(name):,} letters")
+    return name
+
+
 def check_shape(name: str, shape):
     """Return `shape` as a tuple of ints, or raise a ValueError."""
     good = isinstance(shape, (list, tuple)) and len(shape) <= MAX_RANK
@@ -308,7 +322,7 @@ def check_shape(name: str, shape):
 # ------------------------------------------------------------------- .npz
 
 NPY_HEADER = re.compile(
-    rb"\{'descr': '([<>|=]?[A-Za-z][0-9]{0,4})', 'fortran_order': "
+    rb"\{'descr': '([<>|=]?[fiubcSUVMmO][0-9]{0,4})', 'fortran_order': "
     rb"(True|False), 'shape': \(([0-9, ]{0,200})\), \}\s*\Z"
 )
 
@@ -321,7 +335,7 @@ def _open_npz(path):
         check_budget((m.file_size for m in members), file_size)
         entries, names = {}, {}
         for member in members:
-            name = member.filename.removesuffix(".npy")
+            name = check_name(member.filename.removesuffix(".npy"))
             if name in entries:
                 raise ValueError(f"{name} is stored twice")
             entries[name] = _npz_entry(archive, member, name)
@@ -336,9 +350,12 @@ def _open_npz(path):
         # one compares it. One pass in small pieces, so that nothing of a
         # damaged file is used and nothing is kept.
         for name in wanted:
+            left = names[name].file_size
             with archive.open(names[name]) as stream:
-                while stream.read(CHUNK):
-                    pass
+                while chunk := stream.read(CHUNK):
+                    left -= len(chunk)
+            if left:
+                raise ValueError(f"{name} ends before its header says")
 
     return Checkpoint(path, entries, config, verify, archive.close)
 
@@ -346,6 +363,13 @@ def _open_npz(path):
 def _npz_entry(archive, member, name):
     if member.flag_bits & 1:
         raise ValueError(f"{name} is encrypted")
+    stored_size = {
+        zipfile.ZIP_STORED: member.file_size,
+        zipfile.ZIP_DEFLATED: member.compress_size,
+    }
+    # Python unpacks the other methods without a limit.
+    if member.compress_size != stored_size.get(member.compress_type):
+        raise ValueError(f"{name} is not stored as NumPy stores an array")
     with archive.open(member) as stream:
         magic = stream.read(8)
         if magic[:6] != b"\x93NUMPY" or magic[6:7] not in b"\x01\x02\x03":
@@ -369,7 +393,10 @@ def _npz_entry(archive, member, name):
         stored, dtype = np.dtype("<u2"), "bfloat16"
     else:
         stored = np.dtype(dtype)
-    if offset + math.prod(shape) * stored.itemsize != member.file_size:
+    if (
+        stored.itemsize == 0
+        or offset + math.prod(shape) * stored.itemsize != member.file_size
+    ):
         raise ValueError(f"{name} is not as long as its header says")
     order = "F" if found[2] == b"True" else "C"
     can_slice = order == "C" and member.compress_type == zipfile.ZIP_STORED
@@ -442,7 +469,9 @@ def _open_safetensors(path):
         metadata = header.pop("__metadata__", {})
         body = 8 + length
         entries = {
-            name: _safetensors_entry(file, name, row, body, size - body)
+            check_name(name): _safetensors_entry(
+                file, name, row, body, size - body
+            )
             for name, row in header.items()
         }
         check_budget((0 for _ in entries), size)
@@ -451,7 +480,7 @@ def _open_safetensors(path):
         file.close()
         raise
     own = metadata.get(WRITTEN_BY) if isinstance(metadata, dict) else None
-    config = _own_config(str(own).encode())
+    config = _own_config(str(own).encode("utf-8", "replace"))
     return Checkpoint(path, entries, config, close=file.close)
 
 
@@ -498,15 +527,19 @@ def _open_h5(path):
 
     file = h5py.File(path, "r")
     try:
-        entries = dict(_h5_entries(file, h5py))
-        sizes = (
-            math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
-            for entry in entries.values()
-        )
+        entries, sizes = {}, []
+        for name, dataset in _h5_datasets(file, h5py):
+            shape = check_shape(name, dataset.shape)
+            entries[name] = Entry(
+                name, shape, dataset.dtype.str, _h5_load(dataset)
+            )
+            # A chunk is unpacked whole, however little of it is wanted.
+            count = max(math.prod(shape), math.prod(dataset.chunks or ()))
+            sizes.append(count * dataset.dtype.itemsize)
         check_budget(sizes, os.path.getsize(path))
         # A whole model of Keras says what it is made of.
         text = str(file.attrs.get("model_config", "{}"))
-        config = _parse_json(text[:MAX_JSON].encode())
+        config = _parse_json(text[:MAX_JSON].encode("utf-8", "replace"))
     except BaseException:
         file.close()
         raise
@@ -514,25 +547,31 @@ def _open_h5(path):
     return Checkpoint(path, entries, config, verify, file.close)
 
 
-def _h5_entries(group, h5py, prefix="", depth=0):
+def _h5_datasets(group, h5py, prefix="", seen=None):
     """Yield the arrays below `group`; links out of the file are refused."""
-    if depth > 32:
+    seen = set() if seen is None else seen
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        raise ValueError("its groups are linked in more than one place")
+    seen.add(address)
+    if len(seen) > MAX_ENTRIES:
+        raise ValueError(f"more than {MAX_ENTRIES:,} arrays and groups")
+    if prefix.count("/") > 32:
         raise ValueError("its groups are nested too deep")
     for key in group:
-        name = prefix + key
+        name = check_name(prefix + key)
         link = group.get(key, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise ValueError(f"{name} is a link to elsewhere")
         item = group[key]
         if isinstance(item, h5py.Group):
-            yield from _h5_entries(item, h5py, name + "/", depth + 1)
+            yield from _h5_datasets(item, h5py, name + "/", seen)
         elif isinstance(item, h5py.Dataset):
             if item.is_virtual or item.external:
                 raise ValueError(f"{name} is stored outside the file")
-            if item.dtype.kind not in "fiub" or item.shape is None:
-                continue  # Strings and the like, never weights.
-            shape = check_shape(name, item.shape)
-            yield name, Entry(name, shape, item.dtype.str, _h5_load(item))
+            # Strings and the like are never weights.
+            if item.dtype.kind in "fiub" and item.shape is not None:
+                yield name, item
 
 
 def _h5_load(dataset):

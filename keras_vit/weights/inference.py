@@ -12,7 +12,7 @@ from keras_vit.layers.mlp import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
 from keras_vit.models.variants import VARIANTS, ViTConfig
-from keras_vit.weights.files import Checkpoint
+from keras_vit.weights.files import Checkpoint, errors_name
 from keras_vit.weights.layouts import (
     FLAX,
     LAYOUTS,
@@ -86,13 +86,14 @@ def understand(
         ValueError: If it is of no known family, or anything is missing, left
             over or of an unexpected shape; names all of it.
     """
-    family, wrapper = recognise(checkpoint)
-    layout = LAYOUTS[family]
-    names, spelling, ignored = _canonical_names(checkpoint, layout, wrapper)
-    reader = _Inference(checkpoint, layout, names, num_heads, image_size)
-    config = reader.config()
-    parts = parts_of(layout, config)
-    extra = _check(checkpoint, layout, names, config, parts)
+    with errors_name(checkpoint.path):
+        family, wrapper = recognise(checkpoint)
+        layout = LAYOUTS[family]
+        names, spelling, ignored = _canonical_names(checkpoint, layout, wrapper)
+        reader = _Inference(checkpoint, layout, names, num_heads, image_size)
+        config = reader.config()
+        parts = parts_of(layout, config)
+        extra = _check(checkpoint, layout, names, config, parts)
     return Source(
         checkpoint,
         family,
@@ -140,6 +141,8 @@ def _canonical_names(checkpoint, layout, wrapper):
             inside[name.removeprefix(wrapper)] = (name, entry.shape)
         elif re.match(layout.ignore, name):
             ignored.append(name)
+        elif name in inside:
+            raise ValueError(f"{name} is stored twice, once as {wrapper}{name}")
         else:
             inside[name] = (name, entry.shape)
     shapes = {name: shape for name, (_, shape) in inside.items()}
@@ -160,8 +163,7 @@ def _canonical_names(checkpoint, layout, wrapper):
             continue
         if new in names:
             raise ValueError(
-                f"{checkpoint.path} holds {new} twice, as {names[new][0]} and "
-                f"as {raw}."
+                f"{new} is stored twice, as {names[new][0]} and as {raw}"
             )
         names[new] = (raw, index)
         spelled = _spelling_of(layout, new)
@@ -197,9 +199,11 @@ def _size(value):
     # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape,
     # behind a batch axis in Keras' own input layer.
     sizes = list(sizes)[1 if len(sizes) == 4 else 0 :]
+    if not all(map(_number, sizes)):
+        return None
     if len(sizes) == 3:
         sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
-    return tuple(sizes) if all(map(_number, sizes)) else None
+    return tuple(sizes)
 
 
 def _epsilon(value):
@@ -411,9 +415,13 @@ class _Inference:
             indices.add(0)
         if not indices:
             self.fail(f"it has no block; {first} is missing.")
-        if max(indices) >= len(self.names):
-            self.fail(f"it has a block {max(indices)}, but not all before it.")
-        return max(indices) + 1
+        if len(indices) <= max(indices):
+            lost = next(i for i in range(len(indices) + 1) if i not in indices)
+            self.fail(
+                f"it lacks {self.name_of(*row, i=lost)}, of block {lost} of "
+                f"{max(indices) + 1}."
+            )
+        return len(indices)
 
     def stem_stages(self):
         template = "stem/stage_{s:02d}_unit_{u:02d}/conv1"
@@ -481,6 +489,11 @@ class _Inference:
                 self.fail(
                     "it has no position table to tell the size of its images; "
                     "pass `image_size=`."
+                )
+            if kind == "sincos_2d" and config.width % 4:
+                self.fail(
+                    f"sine-cosine positions need a width that 4 divides, not "
+                    f"{config.width}."
                 )
             return dataclasses.replace(
                 config, position_embedding=kind, image_size=size
@@ -574,7 +587,7 @@ def _check(checkpoint, layout, names, config, parts):
     misshapen = []
     table = parts.get("position_embedding/embedding", [None])[0]
     for name, part in expected.items():
-        if name not in names or part is table:
+        if name not in names:
             continue
         raw, index = names[name]
         entry = checkpoint.entries[raw]
@@ -582,13 +595,13 @@ def _check(checkpoint, layout, names, config, parts):
         wanted = part.shape_in_file(config.num_heads)
         if not entry.is_float:
             misshapen.append(f"{raw} of type {entry.dtype}")
-        elif not _same_shape(shape, wanted):
+        elif part is not table and not _same_shape(shape, wanted):
             misshapen.append(f"{raw} {shape}, expected {wanted}")
     lines = [
         f"{what}: {', '.join(rows)}."
         for what, rows in (
             ("missing", missing),
-            ("left over", [names[n][0] for n in dict.fromkeys(extra)]),
+            ("left over", dict.fromkeys(names[name][0] for name in extra)),
             ("of another shape", misshapen),
         )
         if rows
@@ -606,6 +619,6 @@ def _check(checkpoint, layout, names, config, parts):
 
 def _same_shape(shape, wanted):
     # Flax stored the scales of group norms as (1, 1, 1, C) for a time.
-    while len(shape) > len(wanted) and shape[0] == 1:
-        shape = shape[1:]
+    if len(wanted) == 1 and set(shape[:-1]) == {1}:
+        shape = shape[-1:]
     return shape == wanted

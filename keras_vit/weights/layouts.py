@@ -369,6 +369,9 @@ def _flax_block(attention, norm, mlp):
     }
 
 
+_STACK = "Transformer/encoderblock/"
+# Nearly twenty times the deepest that was published.
+MAX_DEPTH = 1000
 _UNIT = "stem/stage_{s:02d}_unit_{u:02d}/"
 # What a training keeps beside the parameters.
 _TRAINING = (
@@ -435,15 +438,17 @@ def _refuse_huggingface(config):
 
 def _unstack(shapes):
     """Name the slices of blocks that a scan keeps in one array each."""
-    renamed = {}
-    for name, shape in shapes.items():
-        start, found, end = name.partition("Transformer/encoderblock/")
-        if start or not found or not shape:
-            renamed[name] = (name, None)
-            continue
-        # More slices than any model has blocks would be a trap.
-        for index in range(min(shape[0], 10_000)):
-            renamed[_BLOCK.format(i=index) + end] = (name, index)
+    stacked = {n: s for n, s in shapes.items() if n.startswith(_STACK)}
+    depths = {shape[:1] for shape in stacked.values()}
+    if len(depths) > 1 or any(not d or d[0] > MAX_DEPTH for d in depths):
+        raise ValueError(f"the arrays below {_STACK} are not of one depth")
+    renamed = {name: (name, None) for name in shapes if name not in stacked}
+    for name, shape in stacked.items():
+        for index in range(shape[0]):
+            new = _BLOCK.format(i=index) + name.removeprefix(_STACK)
+            if new in renamed:
+                raise ValueError(f"{new} is stored twice, once in {name}")
+            renamed[new] = (name, index)
     return renamed
 
 
@@ -460,6 +465,8 @@ def _name_dense(shapes):
     for name in shapes:
         new = re.sub(r"^layers/dense/", f"layers/{alone}/", name)
         new = re.sub(r"^layers/dense_1/", "layers/predictions/", new)
+        if new in renamed:
+            raise ValueError(f"{new} is stored twice, once as {name}")
         renamed[new] = (name, None)
     return renamed
 

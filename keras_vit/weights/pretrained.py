@@ -314,7 +314,7 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         ConnectionError: If a file must be fetched and cannot be.
     """
     text = os.fspath(path_or_name)
-    path = pathlib.Path(text).expanduser()
+    path = pathlib.Path(os.path.expanduser(text))
     if text and path.exists():
         return path
     if text.startswith("gs://"):

@@ -1,0 +1,1356 @@
+"""Files that are damaged, forged or only unusual, and what becomes of them.
+
+Either a file loads, or a ValueError names it: nothing else may happen, at no
+great cost.
+"""
+
+import bz2
+import contextlib
+import dataclasses
+import functools
+import gc
+import io
+import json
+import lzma
+import pathlib
+import pickle
+import random
+import re
+import struct
+import subprocess
+import sys
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_vit import (
+    VisionTransformer,
+    ViTConfig,
+    from_checkpoint,
+    load_checkpoint,
+)
+from keras_vit.weights import files
+from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.inference import understand
+from keras_vit.weights.layouts import LAYOUTS, parts_of
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+MEBI = 2**20
+CONFIG = ViTConfig(
+    width=24,
+    depth=2,
+    mlp_dim=48,
+    num_heads=3,
+    patch_size=8,
+    image_size=32,
+    num_classes=7,
+)
+CONFIG_OF_TIMM = dataclasses.replace(CONFIG, gelu="exact")
+
+quick = functools.partial(
+    settings, derandomize=True, deadline=None, database=None
+)
+
+
+# ----------------------------------------------------------- opening a file
+
+
+def source_of(path):
+    """Return what `path` holds and all its arrays, read."""
+    with open_checkpoint(path) as checkpoint:
+        source = understand(checkpoint, 3, 32)
+        names = dict.fromkeys(raw for raw, _ in source.names.values())
+        checkpoint.verify(names)
+        return source, {name: checkpoint.read(name) for name in names}
+
+
+@contextlib.contextmanager
+def at_most(peak):
+    """Assert that no more than `peak` bytes are held at any time inside."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < peak
+    finally:
+        tracemalloc.stop()
+
+
+def refused(path, words, peak=64 * MEBI):
+    """Assert that `path` is refused in `words`, by name and at little cost."""
+    with at_most(peak), pytest.raises(ValueError) as caught:
+        source_of(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert re.search(words, message), message[:500]
+
+
+def loads_or_is_named(path):
+    """Assert that `path` gives a whole model or a ValueError that names it."""
+    try:
+        source, arrays = source_of(path)
+    except ValueError as error:
+        assert str(path) in str(error)
+        return
+    for parts in source.parts.values():
+        for part in parts:
+            if part.name not in source.names:
+                assert part.optional
+                continue
+            raw, index = source.names[part.name]
+            array = arrays[raw] if index is None else arrays[raw][index]
+            assert array.dtype == np.float32
+            assert array.size == np.prod(part.shape, dtype=int)
+
+
+# ----------------------------------------------------------- making of files
+
+
+def arrays_of(name):
+    with np.load(GOLDEN / name) as file:
+        return {key: file[key] for key in file.files}
+
+
+OFFICIAL = arrays_of("official_token.npz")
+LAST = list(OFFICIAL)[-1]
+TABLE = "Transformer/posembed_input/pos_embedding"
+
+
+def npy(array, descr=None, fortran=False, shape=None, data=None):
+    """Return `array` as a .npy file; its header may say something else."""
+    header = {
+        "descr": descr or array.dtype.str,
+        "fortran_order": fortran,
+        "shape": array.shape if shape is None else shape,
+    }
+    text = "{" + "".join(f"{k!r}: {v!r}, " for k, v in header.items()) + "}\n"
+    if data is None:
+        data = array.tobytes("F" if fortran else "C")
+    return npy_of(text.encode(), data)
+
+
+def npy_of(header, data=b""):
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + data
+
+
+class Member:
+    """What a forged archive holds under one name, and says that it holds.
+
+    Args:
+        data: The bytes.
+        method: How they are compressed.
+        size: How long they are said to be.
+        flags: Of the member.
+    """
+
+    def __init__(self, data, method=0, size=None, flags=0x800):
+        pack = {
+            zipfile.ZIP_STORED: bytes,
+            zipfile.ZIP_DEFLATED: lambda x: zlib.compress(x, wbits=-15),
+            zipfile.ZIP_BZIP2: bz2.compress,
+            zipfile.ZIP_LZMA: _lzma,
+        }[method]
+        self.packed = pack(data)
+        self.size = len(data) if size is None else size
+        self.crc = zlib.crc32(data[:size])
+        self.method, self.flags = method, flags
+
+    def fields(self, name):
+        return struct.pack(
+            "<5H3I2H",
+            *(20, self.flags, self.method, 0, 0x21),
+            *(self.crc, len(self.packed), self.size, len(name), 0),
+        )
+
+
+def _lzma(data):
+    options = [{"id": lzma.FILTER_LZMA1, "dict_size": 2**16}]
+    packed = lzma.compress(data, lzma.FORMAT_RAW, filters=options)
+    return b"\x09\x04\x05\x00" + struct.pack("<BI", 93, 2**16) + packed
+
+
+def archive_of(members, comment=b""):
+    """Return an archive of (name, Member or bytes), whatever they say."""
+    body, directory = b"", b""
+    for name, member in members:
+        name = name.encode() + b".npy"
+        if isinstance(member, bytes):
+            member = Member(member)
+        fields = member.fields(name)
+        directory += b"PK\1\2\x14\0" + fields + bytes(10)
+        directory += struct.pack("<I", len(body)) + name
+        body += b"PK\3\4" + fields + name + member.packed
+    count, sizes = len(members), (len(directory), len(body), len(comment))
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, *sizes)
+    return body + directory + end + comment
+
+
+def official(changes=(), method=0, drop=()):
+    """Return a good archive with some members replaced or added."""
+    members = {
+        name: Member(npy(array), method)
+        for name, array in OFFICIAL.items()
+        if name not in drop
+    }
+    return archive_of({**members, **dict(changes)}.items())
+
+
+def split(data):
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def safetensors(header, body=b""):
+    if not isinstance(header, bytes):
+        header = json.dumps(header).encode()
+    return len(header).to_bytes(8, "little") + header + body
+
+
+TIMM_BYTES = (GOLDEN / "timm_token.safetensors").read_bytes()
+TIMM, TIMM_BODY = split(TIMM_BYTES)
+FC1 = "blocks.0.mlp.fc1.weight"
+FC2 = "blocks.1.mlp.fc2.weight"
+
+
+def timm(changes=(), body=TIMM_BODY):
+    """Return a good .safetensors file, some rows of whose header changed."""
+    header = json.loads(json.dumps(TIMM))
+    for name, row in dict(changes).items():
+        header[name] = {**header.get(name, {}), **row}
+    return safetensors(header, body)
+
+
+def empty(*shape):
+    end = len(TIMM_BODY)
+    return {"dtype": "F32", "shape": list(shape), "data_offsets": [end, end]}
+
+
+def h5_arrays():
+    draws = np.random.default_rng(0)
+    parts = parts_of(LAYOUTS["vit_keras_h5"], CONFIG)
+    return {
+        part.name: draws.standard_normal(part.shape_in_file(3), "float32")
+        for row in parts.values()
+        for part in row
+    }
+
+
+def write_h5(path, without=(), **options):
+    with h5py.File(path, "w") as file:
+        for name, array in h5_arrays().items():
+            if name not in without:
+                layer = name.split("/")[0]
+                file.create_dataset(f"{layer}/{name}:0", data=array, **options)
+    return path
+
+
+def write_shards(folder):
+    """Write the small Hugging Face model as two files and an index."""
+    header, body = split((GOLDEN / "hf_vit" / "model.safetensors").read_bytes())
+    header.pop("__metadata__", None)
+    weight_map = {}
+    for number, names in enumerate((list(header)[:10], list(header)[10:])):
+        file, offset, rows, pieces = f"{number}.safetensors", 0, {}, []
+        for name in names:
+            begin, end = header[name]["data_offsets"]
+            offsets = [offset, offset + end - begin]
+            rows[name] = {**header[name], "data_offsets": offsets}
+            pieces.append(body[begin:end])
+            offset = offsets[1]
+            weight_map[name] = file
+        (folder / file).write_bytes(safetensors(rows, b"".join(pieces)))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    config = (GOLDEN / "hf_vit" / "config.json").read_text()
+    (folder / "config.json").write_text(config)
+    return weight_map
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return one folder for the files of many examples."""
+    return tmp_path_factory.mktemp("hostile")
+
+
+# ------------------------------------------------------------- good files
+
+
+def test_the_files_made_here_are_good(tmp_path):
+    (tmp_path / "a.npz").write_bytes(official())
+    (tmp_path / "b.npz").write_bytes(official(method=8))
+    (tmp_path / "c.safetensors").write_bytes(timm())
+    write_h5(tmp_path / "d.h5")
+    write_h5(tmp_path / "e.h5", compression="gzip", fletcher32=True)
+    for path in sorted(tmp_path.iterdir()):
+        assert source_of(path)[0].config.depth == 2
+    _, arrays = source_of(tmp_path / "b.npz")
+    np.testing.assert_array_equal(arrays[LAST], OFFICIAL[LAST])
+
+
+@pytest.mark.parametrize("method", [0, 8], ids=["stored", "deflated"])
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize("dtype", "<f2 >f2 <f4 >f4 =f4 <f8 >f8".split())
+def test_floats_of_any_kind_are_read(tmp_path, dtype, fortran, method):
+    name = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
+    array = OFFICIAL[name].astype(dtype)
+    member = Member(npy(array, dtype, fortran), method)
+    path = tmp_path / "m.npz"
+    path.write_bytes(official({name: member}))
+    found = source_of(path)[1][name]
+    np.testing.assert_array_equal(found, array.astype("float32"))
+    assert found.dtype == np.float32 and found.dtype.isnative
+
+
+def test_bfloat16_is_read_from_npz(tmp_path):
+    array = OFFICIAL[LAST]
+    bits = (array.view("<u4") >> 16).astype("<u2")
+    path = tmp_path / "m.npz"
+    path.write_bytes(official({LAST: npy(bits, "|V2")}))
+    expected = (bits.astype("<u4") << 16).view("<f4")
+    assert 0 < np.abs(expected - array).max() < np.abs(array).max() / 64
+    np.testing.assert_array_equal(source_of(path)[1][LAST], expected)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F16", "BF16"])
+def test_floats_of_any_kind_are_read_from_safetensors(tmp_path, dtype):
+    header, body, expected = {}, b"", {}
+    for name, row in TIMM.items():
+        if name == "__metadata__":
+            continue
+        begin, end = row["data_offsets"]
+        array = np.frombuffer(TIMM_BODY[begin:end], "<f4")
+        if dtype == "BF16":
+            data = (array.view("<u4") >> 16).astype("<u2")
+            array = (data.astype("<u4") << 16).view("<f4")
+        else:
+            data = array.astype({"F64": "<f8", "F16": "<f2"}[dtype])
+            array = data.astype("float32")
+        offsets = [len(body), len(body) + data.nbytes]
+        header[name] = {**row, "dtype": dtype, "data_offsets": offsets}
+        expected[name] = array.reshape(row["shape"])
+        body += data.tobytes()
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors(header, body))
+    _, arrays = source_of(path)
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", ">f8"])
+def test_floats_of_any_kind_are_read_from_h5(tmp_path, dtype):
+    name = "encoderblock_1/MlpBlock_3/Dense_1/kernel"
+    path = write_h5(tmp_path / "m.h5", without=[name])
+    array = h5_arrays()[name].astype(dtype)
+    with h5py.File(path, "a") as file:
+        file[f"encoderblock_1/{name}:0"] = array
+    found = source_of(path)[1][f"encoderblock_1/{name}:0"]
+    np.testing.assert_array_equal(found, array.astype("float32"))
+
+
+def test_links_to_files_are_followed(tmp_path):
+    write_shards(tmp_path)
+    (tmp_path / "0.safetensors").rename(tmp_path / "blob")
+    (tmp_path / "0.safetensors").symlink_to(tmp_path / "blob")
+    source, arrays = source_of(tmp_path)
+    assert source.family == "huggingface"
+    _, whole = source_of(GOLDEN / "hf_vit")
+    assert arrays.keys() == whole.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(arrays[name], array)
+    (tmp_path / "m.npz").symlink_to(GOLDEN / "official_token.npz")
+    assert source_of(tmp_path / "m.npz")[0].family == "official"
+
+
+def test_what_belongs_to_a_training_may_be_odd(tmp_path):
+    path = tmp_path / "m.npz"
+    odd = {
+        "opt_state/\u0661/\u2028 {x} %s": npy(np.zeros((0, 3))),
+        "extra": npy(np.zeros(2), "<U2", data=bytes(16)),
+    }
+    path.write_bytes(official(odd))
+    assert set(source_of(path)[0].ignored) == set(odd)
+
+
+# -------------------------------------------------------------------- .npz
+
+PICKLED = pickle.dumps([1])
+ZEROS = np.zeros(3, "float32")
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (npy(ZEROS, "|O", shape=(1,), data=PICKLED), "pickled"),
+        (npy(ZEROS, "O8", shape=(1,), data=PICKLED), "pickled"),
+        (PICKLED, "not a NumPy array"),
+        (b"", "not a NumPy array"),
+        (b"\x93NUMPY", "not a NumPy array|cannot be read"),
+        (b"\x93NUMPY\4\0\0\0", "not a NumPy array"),
+        (npy(ZEROS, shape=(10**12,)), "not as long as its header"),
+        (npy(ZEROS, shape=(10**60, 10**60)), "not as long as its header"),
+        (npy(ZEROS, shape=(2**62, 4)), "not as long as its header"),
+        (npy(ZEROS, shape=(1,) * 9), "no valid shape"),
+        (npy(ZEROS, shape=(-3,)), "no valid header"),
+        (npy(ZEROS, shape=[3]), "no valid header"),
+        (npy(ZEROS, "<i3"), "i3"),
+        (npy(ZEROS, "f4,f4"), "no valid header"),
+        (npy(ZEROS, [("a", "<f4")]), "no valid header"),
+        (npy_of(b"__import__('os')"), "no valid header"),
+        (npy_of(b"[" * 9000), "no valid header"),
+        (b"\x93NUMPY\1\0\xff\xff", "header of 65,535 bytes"),
+        (b"\x93NUMPY\2\0\xff\xff\xff\x7f", "header of 2,147,483,647 bytes"),
+        (b"\x93NUMPY\1\0\x10\x27{}", "no valid header"),
+        (npy(ZEROS) + b"x", "not as long as its header"),
+        (npy(ZEROS)[:-1], "not as long as its header"),
+        (Member(npy(ZEROS), flags=0x801), "is encrypted"),
+        (Member(npy(ZEROS), 0, size=2**31), "unfolds to more"),
+        (Member(npy(ZEROS), 8, size=2**32 - 1), "unfolds to more|zip64"),
+    ],
+)
+def test_a_bad_array_in_an_archive(tmp_path, member, words):
+    path = tmp_path / "m.npz"
+    path.write_bytes(official({LAST: member}))
+    refused(path, words)
+
+
+def test_old_letters_give_no_warning(tmp_path):
+    path = tmp_path / "m.npz"
+    path.write_bytes(official({"extra": npy(ZEROS, "|a4")}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused(path, "no valid header")
+    assert not [str(warning.message) for warning in caught]
+
+
+def test_a_pickle_is_not_run(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (pathlib.Path.touch, (tmp_path / "ran",))
+
+    path = tmp_path / "m.npz"
+    np.savez(path, **OFFICIAL, trap=np.array([Trap()], dtype=object))
+    refused(path, "pickled")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_zeros_that_unfold_are_refused(tmp_path):
+    path = tmp_path / "m.npz"
+    # The name says less than is there: 128 MiB that pass for 200 bytes.
+    bomb = Member(npy(ZEROS) + bytes(128 * MEBI), 8, size=200)
+    path.write_bytes(official({LAST: bomb}))
+    refused(path, "not as long as its header", peak=8 * MEBI)
+    # Many that are allowed one by one.
+    rows = [(f"{LAST}{i}", Member(npy(ZEROS), 8, 2**27)) for i in range(9)]
+    path.write_bytes(archive_of(rows))
+    refused(path, "unfolds to more than", peak=8 * MEBI)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        zipfile.ZIP_BZIP2,
+        zipfile.ZIP_LZMA,
+    ],
+    ids=["bzip2", "lzma"],
+)
+def test_unbounded_compression_is_refused(tmp_path, method):
+    path = tmp_path / "m.npz"
+    bomb = Member(npy(ZEROS) + bytes(16 * MEBI), method, size=200)
+    path.write_bytes(official({LAST: bomb}))
+    refused(path, LAST, peak=4 * MEBI)
+
+
+def test_a_name_given_twice(tmp_path):
+    path = tmp_path / "m.npz"
+    twice = [(LAST, npy(OFFICIAL[LAST]))] * 2
+    path.write_bytes(archive_of(twice))
+    refused(path, f"{LAST} is stored twice")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a", npy(ZEROS))
+        archive.writestr("a.npy", npy(ZEROS))
+    refused(path, "a is stored twice")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK", b"PK\5\6" + bytes(18), official()[:-30], official()[100:]],
+    ids=["empty", "start", "no_members", "no_end", "no_start"],
+)
+def test_broken_archives(tmp_path, data):
+    path = tmp_path / "m.npz"
+    path.write_bytes(data)
+    refused(path, "cannot be read|no ViT|whole")
+
+
+# ------------------------------------------------------------ .safetensors
+
+BODY = len(TIMM_BODY)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"data_offsets": [-96, 0]}, "no valid shape"),
+        ({"data_offsets": [0, 2**70]}, "not lie inside"),
+        ({"data_offsets": [2**64, 2**64 + 4608]}, "not lie inside"),
+        ({"data_offsets": [BODY, BODY + 4608]}, "not lie inside"),
+        ({"data_offsets": [4608, 0]}, "not lie inside"),
+        ({"data_offsets": [0, 4608]}, "overlap or leave a gap"),
+        ({"data_offsets": [0]}, "cannot be read"),
+        ({"data_offsets": [0, 1, 2]}, "cannot be read"),
+        ({"data_offsets": None}, "no valid shape"),
+        ({"shape": [2**40, 2**40]}, "not lie inside"),
+        ({"shape": [10**18] * 8}, "not lie inside"),
+        ({"shape": [1] * 9}, "no valid shape"),
+        ({"shape": [-48, -24]}, "no valid shape"),
+        ({"shape": [48.0, 24]}, "no valid shape"),
+        ({"shape": [True, 1152]}, "no valid shape"),
+        ({"shape": [float("nan"), 24]}, "no valid shape"),
+        ({"shape": "48"}, "no valid shape"),
+        ({"shape": {"0": 48}}, "no valid shape"),
+        ({"shape": [24, 48]}, r"another shape: blocks.0.mlp.fc1.weight"),
+        ({"dtype": "F64"}, "not lie inside"),
+        ({"dtype": "F8_E4M3"}, "unknown type 'F8_E4M3'"),
+        ({"dtype": ["F32"]}, "unknown type"),
+        ({"dtype": None}, "unknown type"),
+        ({"dtype": "I32"}, "fc1.weight of type <i4"),
+        ({"dtype": "U32"}, "fc1.weight of type <u4"),
+    ],
+)
+def test_a_bad_row_of_a_header(tmp_path, row, words):
+    assert TIMM[FC1]["shape"] == [48, 24] and 48 * 24 * 4 == 4608
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(timm({FC1: row}))
+    refused(path, words)
+
+
+GOOD = json.dumps(TIMM)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"", "cannot be read"),
+        (b"[]", "not a JSON object"),
+        (b"{}", "longer or shorter"),
+        (b'{"a": 1}', "a has no valid description"),
+        (b'{"a": {}, "a": {}}', "given twice"),
+        (GOOD.replace('"norm.bias"', '"norm.weight"', 1).encode(), "twice"),
+        (b"[" * 100_000 + b"]" * 100_000, "recursion"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "recursion"),
+        (b'{"__metadata__":' + b"[" * 100_000, "recursion"),
+        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", "cannot be read"),
+        (b'{"a": {"shape": [1e999]}}', "unknown type"),
+        (b'{"\xff": {}}', "utf-8"),
+        (b'{"a": {"dtype": "F32"', "cannot be read"),
+    ],
+    ids=range(13),
+)
+def test_bad_headers(tmp_path, header, words):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors(header, TIMM_BODY))
+    refused(path, words)
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**6, 2**24 + 1])
+def test_a_header_longer_than_the_file(tmp_path, length):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + TIMM_BYTES[8:])
+    refused(path, "header is truncated or damaged")
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 7, TIMM_BYTES[:500]])
+def test_a_file_shorter_than_its_header(tmp_path, data):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(data)
+    refused(path, "header is truncated or damaged")
+
+
+@pytest.mark.parametrize("body", [TIMM_BODY[:-1], TIMM_BODY + b"\0"])
+def test_a_body_of_another_length(tmp_path, body):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(timm(body=body))
+    refused(path, "not lie inside|longer or shorter")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "/etc/passwd",
+        "a\0b",
+        "\u2028",
+        "{0}",
+        "%s",
+        "\u0663",
+        "\ud800",
+    ],
+)
+def test_odd_names_are_left_over(tmp_path, name):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(timm({name: empty(0)}))
+    refused(path, "left over: " + re.escape(name))
+
+
+def test_empty_arrays_are_no_weights(tmp_path):
+    path = tmp_path / "m.safetensors"
+    header = {name: empty(0, 24) for name in TIMM}
+    for row in header.values():
+        row["data_offsets"] = [0, 0]
+    path.write_bytes(safetensors(header))
+    refused(path, r"has the shape \(0, 24\)")
+    path.write_bytes(timm({"mask_token": empty(0)}))
+    assert source_of(path)[0].ignored == ("mask_token",)
+
+
+# --------------------------------------------------------------------- .h5
+
+
+def _external_link(file, name, elsewhere):
+    file[name] = h5py.ExternalLink(str(elsewhere), "/x")
+
+
+def _soft_link(file, name, elsewhere):
+    file[name] = h5py.SoftLink("/encoder_norm/encoder_norm/beta:0")
+
+
+def _virtual(file, name, elsewhere):
+    layout = h5py.VirtualLayout((24,), "<f4")
+    layout[:] = h5py.VirtualSource(str(elsewhere), "x", (24,))
+    file.create_virtual_dataset(name, layout)
+
+
+def _external_storage(file, name, elsewhere):
+    storage = [(str(elsewhere), 0, 96)]
+    file.create_dataset(name, (24,), "<f4", external=storage)
+
+
+def _deep(file, name, elsewhere):
+    file.create_group("/".join("a" * 40))
+
+
+def _cycle(file, name, elsewhere):
+    file["encoder_norm/again"] = file["/"]
+
+
+def _gigantic(file, name, elsewhere):
+    file.create_dataset(name, (10**12,), "<f4", chunks=(1024,))
+
+
+def _long_chunk(file, name, elsewhere):
+    options = {"maxshape": (None,), "chunks": (2**29,)}
+    file.create_dataset(name, (24,), "<f4", **options, compression="gzip")
+
+
+def _string(file, name, elsewhere):
+    file[name] = "text"
+
+
+def _null(file, name, elsewhere):
+    file[name] = h5py.Empty("<f4")
+
+
+def _integers(file, name, elsewhere):
+    file[name] = np.zeros(24, "int32")
+
+
+def _no_json(file, name, elsewhere):
+    file.attrs["model_config"] = "["
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (_external_link, "link to elsewhere"),
+        (_soft_link, "link to elsewhere"),
+        (_virtual, "stored outside the file"),
+        (_external_storage, "stored outside the file"),
+        (_deep, "nested too deep"),
+        (_cycle, "linked in more than one place"),
+        (_gigantic, "unfolds to more than"),
+        (_long_chunk, ""),
+        (_string, "missing: encoder_norm/gamma"),
+        (_null, "missing: encoder_norm/gamma"),
+        (_integers, "of type <i4"),
+        (_no_json, "cannot be read"),
+    ],
+)
+def test_bad_hdf5_files(tmp_path, change, words):
+    weight = "encoder_norm/gamma"
+    path = write_h5(tmp_path / "m.h5", without=[weight])
+    elsewhere = write_h5(tmp_path / "other.h5")
+    with h5py.File(path, "a") as file:
+        change(file, "encoder_norm/encoder_norm/gamma:0", elsewhere)
+    refused(path, words)
+
+
+def test_groups_that_are_reached_in_many_ways(tmp_path):
+    path = write_h5(tmp_path / "m.h5")
+    with h5py.File(path, "a") as file:
+        group = file
+        for _ in range(30):
+            below = group.create_group("a")
+            group["b"] = below
+            group = below
+    refused(path, "linked in more than one place")
+
+
+def test_hdf5_that_claims_a_gigantic_model(tmp_path):
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        for name, array in h5_arrays().items():
+            # Nothing is stored: HDF5 fills what was not written.
+            shape = tuple(4096 * n for n in array.shape)
+            chunks = tuple(min(n, 64) for n in shape)
+            layer = name.split("/")[0]
+            name = f"{layer}/{name}:0"
+            file.create_dataset(name, shape, "<f4", chunks=chunks)
+    refused(path, "unfolds to more than")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x89HDF\r\n\x1a\n", bytes(4096)])
+def test_no_hdf5(tmp_path, data):
+    path = tmp_path / "m.h5"
+    path.write_bytes(data)
+    refused(path, "cannot be read")
+
+
+# ------------------------------------------- folders, JSON and other suffixes
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../0.safetensors",
+        "/0.safetensors",
+        "./0.safetensors",
+        "sub/0.safetensors",
+        "",
+        "..",
+        "config.json",
+        "0.bin",
+        5,
+        None,
+        ["0.safetensors"],
+    ],
+)
+def test_an_index_that_points_elsewhere(tmp_path, file):
+    weight_map = write_shards(tmp_path)
+    name = list(weight_map)[0]
+    index = {"weight_map": {**weight_map, name: file}}
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    refused(tmp_path, "is no .safetensors file of the folder")
+
+
+@pytest.mark.parametrize(
+    ("index", "words"),
+    [
+        ("[]", "not a JSON object"),
+        ("{}", "has no weight_map"),
+        ('{"weight_map": []}', "has no weight_map"),
+        ('{"weight_map": {}}', "no ViT"),
+        ('{"weight_map": {"a": "9.safetensors"}}', "No such file"),
+        ('{"weight_map": {"a": "0.safetensors"}}', "lack a"),
+        ('{"weight_map": ' + "[" * 100_000, "recursion"),
+    ],
+    ids=range(7),
+)
+def test_a_bad_index(tmp_path, index, words):
+    write_shards(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    refused(tmp_path, words)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (b"", "config.json cannot be read"),
+        (b"[]", "not a JSON object"),
+        (b"{" + b" " * 2**24 + b"}", "bytes of JSON"),
+        (b'{"a": 1, "a": 2}', "given twice"),
+        (b'{"a": "\xff"}', "utf-8"),
+        (b'{"a":' + b"[" * 100_000, "recursion"),
+        (b'{"a":' + b"9" * 5000 + b"}", "cannot be read"),
+        (b'{"num_attention_heads": 5}', "must divide"),
+    ],
+    ids=range(8),
+)
+def test_a_bad_configuration(tmp_path, config, words):
+    write_shards(tmp_path)
+    (tmp_path / "config.json").write_bytes(config)
+    refused(tmp_path, words)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "NaN",
+        "-Infinity",
+        "1e999",
+        "-1",
+        "0",
+        "true",
+        "null",
+        '"3"',
+        "[]",
+        "{}",
+        "[3]",
+        "9" * 4000,
+        "1048577",
+        "[null, null, 3]",
+        '["a", 3, 4]',
+    ],
+)
+def test_senseless_hints_are_passed_over(tmp_path, value):
+    write_shards(tmp_path)
+    keys = ("num_attention_heads", "image_size", "hidden_act")
+    keys += ("layer_norm_eps", "pooling", "posemb")
+    config = "{" + ",".join(f'"{key}": {value}' for key in keys) + "}"
+    (tmp_path / "config.json").write_text(config)
+    source, _ = source_of(tmp_path)
+    assert source.config.num_heads == 3
+    assert source.config.gelu == "exact"
+    assert source.config.layer_norm_epsilon == 1e-12
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".pkl", ".ckpt"])
+def test_pickles_are_refused_with_a_hint(tmp_path, suffix):
+    path = tmp_path / f"pytorch_model{suffix}"
+    path.write_bytes(PICKLED)
+    refused(path, "is a pickle.*save the weights as .safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("m.keras", "keras.saving.load_model"),
+        ("m.ckpt.index", "TensorFlow checkpoint"),
+        ("m.NPZ.txt", "ends in .npz, .safetensors or .h5"),
+        ("model.safetensors.index.json", "ends in .npz, .safetensors"),
+        ("m", "ends in .npz, .safetensors"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, name, words):
+    path = tmp_path / name
+    path.write_bytes(b"x")
+    refused(path, words)
+
+
+def test_paths_without_a_checkpoint(tmp_path):
+    refused(tmp_path / "no.npz", "There is no file")
+    refused(tmp_path, "It holds nothing")
+    (tmp_path / "pytorch_model.bin").write_bytes(PICKLED)
+    refused(tmp_path, "It holds pytorch_model.bin")
+    (tmp_path / "m.npz").symlink_to(tmp_path / "m.npz")
+    refused(tmp_path / "m.npz", "There is no file|cannot be read")
+    (tmp_path / "model.safetensors").symlink_to(tmp_path)
+    refused(tmp_path, "There is no file|cannot be read")
+
+
+def test_a_home_that_there_is_not():
+    refused("~nobody-of-this-name/m.npz", "home")
+
+
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        (timm(), "["),
+        (timm({FC1: {"shape": 5}}), "{}"),
+    ],
+    ids=["configuration", "header"],
+)
+def test_a_refused_file_is_closed(tmp_path, data, config):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(data)
+    (tmp_path / "m.json").write_text(config)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError) as error:
+            open_checkpoint(path)
+        assert str(tmp_path) in str(error.value)
+        gc.collect()
+    assert not [str(warning.message) for warning in caught]
+
+
+def test_metadata_that_are_no_text_are_passed_over(tmp_path):
+    path = tmp_path / "m.safetensors"
+    metadata = {"__metadata__": {"keras_vit": "\ud800"}}
+    path.write_bytes(safetensors({**TIMM, **metadata}, TIMM_BODY))
+    assert source_of(path)[0].config == CONFIG_OF_TIMM
+
+
+@pytest.mark.parametrize("way", ["wrapped", "stacked"])
+def test_a_weight_in_two_places(tmp_path, way):
+    path = tmp_path / "m.safetensors"
+    if way == "stacked":
+        name = STACK.replace("block/", "block_0/") + "LayerNorm_0/scale"
+        path.write_bytes(scan({}, {name: np.ones(24, "<f4")}))
+    else:
+        header = {f"model.{name}": row for name, row in TIMM.items()}
+        header["__metadata__"] = header.pop("model.__metadata__", {})
+        offsets = [len(TIMM_BODY), len(TIMM_BODY) + 96]
+        row = {"dtype": "F32", "shape": [24], "data_offsets": offsets}
+        header["norm.weight"] = row
+        path.write_bytes(safetensors(header, TIMM_BODY + bytes(96)))
+    refused(path, "twice")
+
+
+def test_a_width_that_its_positions_cannot_have(tmp_path):
+    path = tmp_path / "m.npz"
+    # 24 wide with heads of 8 becomes 18 wide with heads of 6; the patches,
+    # which are 8x8 as well, stay.
+    sizes = {24: 18, 8: 6}
+    arrays = {}
+    for name, array in arrays_of("big_vision_sincos_rep.npz").items():
+        keep = 2 if name.endswith("embedding/kernel") else 0
+        rest = [sizes.get(n, n) for n in array.shape[keep:]]
+        arrays[name] = np.zeros([*array.shape[:keep], *rest], "float32")
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match="4 divides, not 18") as caught:
+        from_checkpoint(path, image_size=32)
+    assert str(path) in str(caught.value)
+
+
+# ------------------------------------------------------------ gigantic models
+
+
+def test_a_block_with_a_high_number(tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(timm({"blocks.999999.norm1.weight": empty(0)}))
+    refused(
+        path,
+        "it lacks blocks.2.norm1.weight, of block 2 of 1000000",
+        peak=4 * MEBI,
+    )
+    path.write_bytes(timm({"blocks.1000000.norm1.weight": empty(0)}))
+    refused(path, "left over: blocks.1000000.norm1.weight", peak=4 * MEBI)
+
+
+def test_a_high_block_among_many_names(tmp_path):
+    path = tmp_path / "m.safetensors"
+    names = [f"z{i}" for i in range(1000)] + ["blocks.1000.norm1.weight"]
+    path.write_bytes(timm({name: empty(0) for name in names}))
+    refused(path, "it lacks blocks.2.norm1.weight, of block 2 of 1001")
+
+
+def scan(changes, more=()):
+    header, body = {}, b""
+    arrays = {**arrays_of("big_vision_gap_scan.npz"), **dict(more)}
+    for name, array in arrays.items():
+        offsets = [len(body), len(body) + array.nbytes]
+        shape = list(array.shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+        body += array.tobytes()
+    row = {"dtype": "F32", "data_offsets": [len(body)] * 2}
+    for name, shape in changes.items():
+        header[STACK + name] = {**row, "shape": shape}
+    return safetensors(header, body)
+
+
+STACK = next(
+    name.partition("encoderblock/")[0] + "encoderblock/"
+    for name in arrays_of("big_vision_gap_scan.npz")
+    if "encoderblock/" in name
+)
+
+
+def test_a_stack_of_a_million_blocks(tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(scan({}))
+    assert source_of(path)[0].config.depth == 2
+    path.write_bytes(scan({"x": [10**6, 0]}))
+    refused(path, "are not of one depth")
+
+
+def test_many_stacks_of_many_blocks(tmp_path):
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(scan({f"x{i}": [10**6, 0] for i in range(3)}))
+    refused(path, "are not of one depth", peak=4 * MEBI)
+
+
+def test_a_long_name_takes_no_longer_than_many(tmp_path):
+    # A hundred thousand repetitions, 1.2 MB, take ten minutes.
+    path = tmp_path / "m.safetensors"
+    row = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    names = ("embedding/embedding/kernel", "/MlpBlock_3/" * 100_000)
+    path.write_bytes(safetensors(dict.fromkeys(names, row)))
+    refused(path, "")
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.safetensors", "m.h5"])
+def test_more_arrays_than_a_model_has(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(files, "MAX_ENTRIES", 20)
+    path = write_h5(tmp_path / "m.h5")
+    if name != path.name:
+        path = tmp_path / name
+        path.write_bytes(official() if name == "m.npz" else timm())
+    refused(path, "more than 20 arrays")
+
+
+@pytest.mark.parametrize("descr", ["|V0", "|S0", "<U0"])
+def test_a_table_of_nothings(tmp_path, descr):
+    # As many rows as one likes take no space; a model would be built of them.
+    path = tmp_path / "m.npz"
+    table = npy(OFFICIAL[TABLE], descr, shape=(1, 10**12 + 1, 24), data=b"")
+    path.write_bytes(official({TABLE: table}))
+    refused(path, TABLE)
+
+
+def test_a_gigantic_image_allocates_nothing(tmp_path):
+    path = tmp_path / "m.npz"
+    data = (GOLDEN / "big_vision_sincos_rep.npz").read_bytes()
+    path.write_bytes(data)
+    (tmp_path / "m.json").write_text('{"image_size": 1048568}')
+    with at_most(4 * MEBI):
+        source, _ = source_of(path)
+    assert source.config.image_size == (1048568, 1048568)
+    assert source.num_parameters < 10**5
+
+
+# ------------------------------------------------- data that is damaged late
+
+
+@pytest.fixture(scope="module")
+def model():
+    return VisionTransformer(CONFIG)
+
+
+def damaged(data, name=LAST):
+    """Return the archive with one byte of the data of `name` changed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        info = archive.getinfo(name + ".npy")
+    last = info.header_offset + 30 + len(info.filename) + info.compress_size - 9
+    return data[:last] + bytes([data[last] ^ 1]) + data[last + 1 :]
+
+
+def short(method):
+    """Return an archive whose last array ends early, with a right checksum."""
+    whole = npy(OFFICIAL[LAST])
+    return official({LAST: Member(whole[:-8], method, size=len(whole))})
+
+
+def damaged_h5(path):
+    write_h5(path, compression="gzip", fletcher32=True)
+    with h5py.File(path) as file:
+        kernel = file["predictions" if "predictions" in file else "head"]
+        kernel = kernel["head/kernel:0"]
+        chunk = kernel.id.get_chunk_info(0)
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset + chunk.size // 2] ^= 1
+    return bytes(data)
+
+
+def one_more_axis():
+    return timm({FC2: {"shape": [1, *TIMM[FC2]["shape"]]}})
+
+
+def typed_table(descr):
+    table = OFFICIAL[TABLE]
+    count = table.size * np.dtype(descr).itemsize
+    return official({TABLE: npy(table, descr, data=bytes(count))})
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        (".npz", damaged(official())),
+        (".npz", damaged(official(method=8))),
+        (".npz", official()[:-200]),
+        (".safetensors", TIMM_BYTES[:-1]),
+        (".h5", damaged_h5),
+        (".npz", official({LAST: npy(OFFICIAL[LAST], data=b"")})),
+        (".npz", short(8)),
+        (".npz", short(0)),
+        (".safetensors", one_more_axis()),
+        (".npz", typed_table("<U1")),
+        (".npz", typed_table("<i4")),
+        (".npz", typed_table("<M8")),
+        (".npz", official({LAST: npy(OFFICIAL[LAST] * 0 + np.float64(1e300))})),
+    ],
+    ids=[
+        "byte",
+        "byte_deflated",
+        "cut",
+        "cut_safetensors",
+        "checksum_h5",
+        "no_data",
+        "short_deflated",
+        "short_stored",
+        "one_more_axis",
+        "strings",
+        "integers",
+        "dates",
+        "overflow",
+    ],
+)
+def test_a_bad_file_leaves_the_model_as_it_was(tmp_path, model, suffix, data):
+    path = tmp_path / f"m{suffix}"
+    path.write_bytes(data(path) if callable(data) else data)
+    before = model.get_weights()
+    with pytest.raises(ValueError) as caught:
+        load_checkpoint(model, path)
+    after = model.get_weights()
+    assert [a.tobytes() for a in before] == [a.tobytes() for a in after]
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_the_good_files_are_loaded(tmp_path, model, suffix):
+    path = tmp_path / f"m{suffix}"
+    begin, end = TIMM["head.weight"]["data_offsets"]
+    head = np.frombuffer(TIMM_BODY[begin:end], "<f4").reshape(7, 24).T
+    expected = {".npz": OFFICIAL["head/kernel"], ".safetensors": head}[suffix]
+    path.write_bytes({".npz": official(), ".safetensors": timm()}[suffix])
+    # The family of the file may compute with another GELU.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load_checkpoint(model, path)
+    kernel = model.get_layer("predictions").get_weights()[0]
+    np.testing.assert_array_equal(kernel, expected)
+
+
+# ------------------------------------------------------------ random changes
+
+EDITS = ("flip", "cut", "drop", "insert", "copy", "number")
+NUMBERS = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
+
+
+def edit(data, edits):
+    """Return `data` with the edits made, most of them at its two ends."""
+    data = bytearray(data)
+    for kind, where, span, count in edits:
+        if not data:
+            break
+        near = where % min(len(data), span)
+        at = near if where % 2 else len(data) - 1 - near
+        if kind == "flip":
+            data[at] ^= 1 << count % 8
+        elif kind == "cut":
+            del data[at:]
+        elif kind == "drop":
+            del data[at : at + count]
+        elif kind == "insert":
+            data[at:at] = bytes(count)
+        elif kind == "copy":
+            data[at:at] = data[:count] if count % 2 else data[-count:]
+        else:
+            size = (2, 4, 8)[count % 3]
+            number = NUMBERS[count % len(NUMBERS)] % 256**size
+            data[at : at + size] = number.to_bytes(size, "little")
+    return bytes(data)
+
+
+EDIT = st.tuples(
+    st.sampled_from(EDITS),
+    st.integers(0, 2**20),
+    st.sampled_from([64, 512, 4096, 2**20]),
+    st.integers(1, 200),
+)
+SOME_EDITS = st.lists(EDIT, min_size=1, max_size=4)
+SEEDS = {
+    "stored.npz": official(),
+    "deflated.npz": official(method=8),
+    "scan.npz": (GOLDEN / "big_vision_gap_scan.npz").read_bytes(),
+    "timm.safetensors": TIMM_BYTES,
+}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+@quick(max_examples=150)
+@given(edits=SOME_EDITS)
+def test_changed_bytes(folder, name, edits):
+    path = folder / name
+    path.write_bytes(edit(SEEDS[name], edits))
+    loads_or_is_named(path)
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([-1, 0, 1, 3, 24, 32, 10**6, 2**31, 2**63, 10**30])
+    | st.floats()
+    | st.sampled_from(["", "F32", "BF16", "U8", "map", "token", "avg", "gelu"])
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+SHAPES = st.lists(
+    st.sampled_from([0, 1, 2, 3, 7, 8, 17, 24, 48, 72, 2**20, 2**63]),
+    max_size=9,
+)
+FIELDS = {
+    "dtype": st.sampled_from(["F16", "BF16", "F64", "I32", "BOOL"]) | VALUES,
+    "shape": SHAPES | VALUES,
+    "data_offsets": SHAPES | VALUES,
+}
+ROW_CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(TIMM)),
+        st.sampled_from(sorted(FIELDS)).flatmap(
+            lambda field: st.tuples(st.just(field), FIELDS[field])
+        ),
+        st.sampled_from(["set", "drop", "rename", "copy", "replace", "axis"]),
+        st.sampled_from(
+            ["", "module.", "blocks.7.", "fc_norm.weight", "pos_embed", "x"]
+        ),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@quick(max_examples=300)
+@given(changes=ROW_CHANGES)
+def test_changed_header_of_safetensors(folder, changes):
+    header = json.loads(json.dumps(TIMM))
+    for name, (field, value), kind, other in changes:
+        row = header.get(name, {})
+        if kind == "set" and isinstance(row, dict):
+            row[field] = value
+        elif kind == "axis" and isinstance(row.get("shape"), list):
+            row["shape"].insert(len(other) % 3, 1)
+        elif kind == "drop":
+            header.pop(name, None)
+        elif kind == "copy":
+            header[other + name] = row
+        elif kind == "rename":
+            header[other or name] = header.pop(name, row)
+        else:
+            header[name] = value
+    path = folder / "header.safetensors"
+    path.write_bytes(safetensors(header, TIMM_BODY))
+    loads_or_is_named(path)
+
+
+@quick(max_examples=200)
+@given(
+    name=st.sampled_from(sorted(OFFICIAL)),
+    other=st.sampled_from(["", "params/", "opt/target/", "x"]),
+    descr=st.sampled_from(
+        "<f2 >f4 =f4 <f8 |V2 |V0 |S0 <U1 |O <M8 <c8 T <i4 |b1 <f16 g".split()
+    )
+    | st.from_regex(r"[<>|=]?[A-Za-z][0-9]{0,4}", fullmatch=True),
+    fortran=st.booleans(),
+    shape=SHAPES.map(tuple),
+    changed=st.sets(st.sampled_from(["name", "descr", "shape", "data"])),
+    edits=st.lists(EDIT, max_size=1),
+)
+def test_changed_header_of_npy(
+    folder, name, other, descr, fortran, shape, changed, edits
+):
+    array = OFFICIAL[name]
+    descr = descr if "descr" in changed else "<f4"
+    shape = shape if "shape" in changed else array.shape
+    data = array.tobytes()
+    if "data" in changed:
+        with warnings.catch_warnings():
+            # NumPy warns of old letters when it is asked here.
+            warnings.simplefilter("ignore")
+            try:
+                size = np.dtype(descr).itemsize * int(np.prod(shape))
+            except TypeError:
+                size = 0
+        data = (data * 16)[:size] if 0 <= size < 2**20 else data
+    header = npy(array, descr, fortran, shape, b"")[10:]
+    member = npy_of(edit(header, edits), data)
+    changes = {(other if "name" in changed else "") + name: member}
+    path = folder / "header.npz"
+    path.write_bytes(official(changes))
+    with warnings.catch_warnings():
+        # np.dtype("a3") still works and warns.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loads_or_is_named(path)
+
+
+HINT_NAMES = (
+    "num_attention_heads num_heads hidden_act layer_norm_eps pooling posemb "
+    "classifier architecture model x"
+).split()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """Return a folder of two files, an index and a configuration."""
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder)
+    return folder
+
+
+@quick(max_examples=150)
+@given(
+    config=st.dictionaries(st.sampled_from(HINT_NAMES), VALUES),
+    edits=st.lists(EDIT, max_size=2),
+)
+def test_changed_configuration(shards, config, edits):
+    text = json.dumps(config).encode()
+    (shards / "config.json").write_bytes(edit(text, edits))
+    try:
+        loads_or_is_named(shards)
+    finally:
+        (shards / "config.json").unlink()
+
+
+@quick(max_examples=100)
+@given(edits=SOME_EDITS, name=st.sampled_from(["index", "shard"]))
+def test_changed_shards(shards, edits, name):
+    names = {"index": "model.safetensors.index.json", "shard": "1.safetensors"}
+    path = shards / names[name]
+    good = path.read_bytes()
+    try:
+        path.write_bytes(edit(good, edits))
+        loads_or_is_named(shards)
+    finally:
+        path.write_bytes(good)
+
+
+OPEN_ALL = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("error")
+from tests.weights.test_files_hostile import loads_or_is_named
+paths = sorted(pathlib.Path(sys.argv[1]).glob("*.h5"))
+for path in paths:
+    print(path.name, flush=True)
+    loads_or_is_named(path)
+"""
+
+
+def test_changed_bytes_of_hdf5(tmp_path, subprocess_environment):
+    # In a process of its own: libhdf5 is C, and this is what breaks it.
+    write_h5(tmp_path / "0.h5")
+    write_h5(tmp_path / "1.h5", compression="gzip")
+    seeds = [(tmp_path / f"{i}.h5").read_bytes() for i in (0, 1)]
+    draws = random.Random(0)
+    for number in range(2, 200):
+        edits = [
+            (
+                draws.choice(EDITS),
+                draws.randrange(2**20),
+                draws.choice([64, 512, 4096, 2**20]),
+                draws.randrange(1, 200),
+            )
+            for _ in range(draws.choice([1, 1, 2, 4]))
+        ]
+        data = edit(seeds[number % 2], edits)
+        (tmp_path / f"{number}.h5").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_ALL, str(tmp_path)],
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    opened = done.stdout.split()
+    assert done.returncode == 0, (opened[-1:], done.stderr[-2000:])
+    assert len(opened) == 200
