@@ -109,7 +109,10 @@ CASES = {
         layers.ResNetStem, {"stages": (1, 1)}, (2, 16, 24, 3), (2, 2, 3, 512)
     ),
     "resnet_stem_root": Case(
-        layers.ResNetStem, {"stages": ()}, (2, 16, 24, 3), (2, 4, 6, 64)
+        layers.ResNetStem,
+        {"stages": (), "epsilons": "timm"},
+        (2, 16, 24, 3),
+        (2, 4, 6, 64),
     ),
     "bottleneck_unit": Case(
         BottleneckUnit,

@@ -20,7 +20,7 @@ from keras_vit.layers.position_embedding import (
     SinCosPositionEmbedding2D,
     resize_position_grid,
 )
-from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.resnet_stem import STEM_EPSILONS, ResNetStem
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.transformer_block import TransformerBlock
 
@@ -28,6 +28,7 @@ __all__ = [
     "GELUS",
     "POOLINGS",
     "POSITION_EMBEDDINGS",
+    "STEM_EPSILONS",
     "AttentionPooling",
     "AveragePooling",
     "ClassToken",

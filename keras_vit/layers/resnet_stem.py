@@ -1,14 +1,37 @@
 """ResNetStem: the convolutions before the Transformer of a hybrid."""
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.image_shape import ensure_image_shape
+from keras_vit.tables import pick
 
 ROOT_WIDTH = 64
 GROUPS = 32
-EPSILON = 1e-6
+
+
+class Epsilons(NamedTuple):
+    """What a stem adds where it divides.
+
+    Args:
+        norm: To the variance in a group normalisation.
+        variance: To the variance of a kernel.
+        deviation: To the deviation of a kernel.
+    """
+
+    norm: float
+    variance: float
+    deviation: float
+
+
+# With kernels of deviation 0.1 the two give logits that differ by about 2e-4.
+STEM_EPSILONS = {
+    "official": Epsilons(norm=1e-6, variance=0.0, deviation=1e-5),
+    "timm": Epsilons(norm=1e-5, variance=1e-8, deviation=0.0),
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -28,19 +51,29 @@ class ResNetStem(keras.layers.Layer):
     Args:
         stages: Units of each stage: (3, 4, 9) for R50+B/16, () for the root
             alone.
+        epsilons: A key of STEM_EPSILONS: "official", or "timm" for what timm
+            adds where it divides.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, hybrid;
         Kolesnikov et al. 2020, arXiv:1912.11370.
     """
 
-    def __init__(self, stages: tuple[int, ...], **kwargs):
+    def __init__(
+        self, stages: tuple[int, ...], epsilons: str = "official", **kwargs
+    ):
         super().__init__(**kwargs)
         self.stages = tuple(stages)
+        self.epsilons = epsilons
         dtype = self.dtype_policy
         self.root_conv = StandardizedConv2D(
-            ROOT_WIDTH, 7, strides=2, dtype=dtype, name="root_conv"
+            ROOT_WIDTH,
+            7,
+            strides=2,
+            epsilons=epsilons,
+            dtype=dtype,
+            name="root_conv",
         )
-        self.root_norm = group_norm("root_norm", dtype)
+        self.root_norm = group_norm("root_norm", epsilons, dtype)
         self.root_pool = keras.layers.MaxPooling2D(
             3,
             strides=2,
@@ -53,6 +86,7 @@ class ResNetStem(keras.layers.Layer):
             BottleneckUnit(
                 ROOT_WIDTH * 2**stage,
                 stride=2 if stage > 0 and unit == 0 else 1,
+                epsilons=epsilons,
                 dtype=dtype,
                 name=f"stage_{stage:02d}_unit_{unit:02d}",
             )
@@ -90,6 +124,7 @@ class ResNetStem(keras.layers.Layer):
         return {
             **super().get_config(),
             "stages": list(self.stages),
+            "epsilons": self.epsilons,
             "dtype": nested_dtype_policy(self),
         }
 
@@ -107,41 +142,41 @@ class BottleneckUnit(keras.layers.Layer):
     Args:
         features: Channels of the inner convolutions.
         stride: Of the 3x3 convolution and the projected shortcut.
+        epsilons: A key of STEM_EPSILONS.
 
     Reference: He et al. 2016, arXiv:1512.03385, figure 5.
     """
 
-    def __init__(self, features: int, stride: int = 1, **kwargs):
+    def __init__(
+        self,
+        features: int,
+        stride: int = 1,
+        epsilons: str = "official",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.features = features
         self.stride = stride
-        dtype = self.dtype_policy
+        self.epsilons = epsilons
         self.convs = [
-            StandardizedConv2D(features, 1, dtype=dtype, name="conv1"),
-            StandardizedConv2D(
-                features, 3, strides=stride, dtype=dtype, name="conv2"
-            ),
-            StandardizedConv2D(4 * features, 1, dtype=dtype, name="conv3"),
+            self._conv("conv1", features, 1),
+            self._conv("conv2", features, 3, strides=stride),
+            self._conv("conv3", 4 * features, 1),
         ]
         self.norms = [
-            group_norm("norm1", dtype),
-            group_norm("norm2", dtype),
-            group_norm("norm3", dtype, gamma_initializer="zeros"),
+            self._norm("norm1"),
+            self._norm("norm2"),
+            self._norm("norm3", gamma_initializer="zeros"),
         ]
         self.shortcut_conv = None
         self.shortcut_norm = None
 
     def build(self, input_shape):
         if input_shape[-1] != 4 * self.features or self.stride != 1:
-            dtype = self.dtype_policy
-            self.shortcut_conv = StandardizedConv2D(
-                4 * self.features,
-                1,
-                strides=self.stride,
-                dtype=dtype,
-                name="shortcut_conv",
+            self.shortcut_conv = self._conv(
+                "shortcut_conv", 4 * self.features, 1, strides=self.stride
             )
-            self.shortcut_norm = group_norm("shortcut_norm", dtype)
+            self.shortcut_norm = self._norm("shortcut_norm")
             self.shortcut_conv.build(input_shape)
             self.shortcut_norm.build(self.compute_output_shape(input_shape))
         shape = input_shape
@@ -170,8 +205,22 @@ class BottleneckUnit(keras.layers.Layer):
             **super().get_config(),
             "features": self.features,
             "stride": self.stride,
+            "epsilons": self.epsilons,
             "dtype": nested_dtype_policy(self),
         }
+
+    def _conv(self, name, filters, kernel_size, strides=1):
+        return StandardizedConv2D(
+            filters,
+            kernel_size,
+            strides=strides,
+            epsilons=self.epsilons,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name, **kwargs):
+        return group_norm(name, self.epsilons, self.dtype_policy, **kwargs)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -181,11 +230,19 @@ class StandardizedConv2D(keras.layers.Conv2D):
     The kernel is stored as trained and standardised in each call: minus its
     mean, divided by its deviation + 1e-5. No bias, SAME padding.
 
+    Args:
+        filters: Number of outputs.
+        kernel_size: Side of the kernel.
+        strides: Of the convolution.
+        epsilons: A key of STEM_EPSILONS.
+
     Reference: Qiao et al. 2019, arXiv:1903.10520; the epsilon is added to the
         deviation, as in the official code.
     """
 
-    def __init__(self, filters, kernel_size, strides=1, **kwargs):
+    def __init__(
+        self, filters, kernel_size, strides=1, epsilons="official", **kwargs
+    ):
         fixed = {
             "padding": "same",
             "use_bias": False,
@@ -195,21 +252,27 @@ class StandardizedConv2D(keras.layers.Conv2D):
         super().__init__(
             filters, kernel_size, strides=strides, **{**kwargs, **fixed}
         )
+        self.epsilons = epsilons
+        self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
 
     def convolution_op(self, inputs, kernel):
         weights = ops.cast(kernel, "float32")
         mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
         weights = weights - mean
         variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
-        weights = weights / (ops.sqrt(variance) + 1e-5)
+        deviation = ops.sqrt(variance + self._epsilons.variance)
+        weights = weights / (deviation + self._epsilons.deviation)
         return super().convolution_op(inputs, ops.cast(weights, kernel.dtype))
 
+    def get_config(self):
+        return {**super().get_config(), "epsilons": self.epsilons}
 
-def group_norm(name: str, dtype, gamma_initializer="ones"):
-    """Return the group normalisation of the stem: 32 groups, epsilon 1e-6."""
+
+def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
+    """Return a group normalisation of the stem, of 32 groups."""
     return keras.layers.GroupNormalization(
         groups=GROUPS,
-        epsilon=EPSILON,
+        epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
         gamma_initializer=gamma_initializer,
         dtype=dtype,
         name=name,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from keras_vit.layers.mlp import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.resnet_stem import STEM_EPSILONS
 from keras_vit.tables import pick
 
 
@@ -29,6 +30,8 @@ class ViTConfig:
         channels: Channels of the image.
         stem_stages: Units of each stage of the ResNet stem of a hybrid; None
             for no stem, () for its root alone.
+        stem_epsilons: A key of STEM_EPSILONS: what the stem adds where it
+            divides, "official" or "timm".
         use_class_token: Prepend the class token.
         position_embedding: A key of POSITION_EMBEDDINGS.
         pooling: A key of POOLINGS; "none" gives one answer for every token.
@@ -63,6 +66,7 @@ class ViTConfig:
     use_dynamic_image_size: bool = False
     channels: int = 3
     stem_stages: tuple[int, ...] | None = None
+    stem_epsilons: str = "official"
     use_class_token: bool = True
     position_embedding: str = "learned"
     pooling: str = "token"
@@ -90,6 +94,7 @@ class ViTConfig:
         pick(GELUS, self.gelu, "gelu")
         pick(POSITION_EMBEDDINGS, self.position_embedding, "position_embedding")
         pick(POOLINGS, self.pooling, "pooling")
+        pick(STEM_EPSILONS, self.stem_epsilons, "stem_epsilons")
         if self.pooling == "token" and not self.use_class_token:
             raise ValueError(
                 "`pooling='token'` needs the class token. "

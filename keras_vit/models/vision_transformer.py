@@ -203,7 +203,9 @@ def connect(config: ViTConfig, images, dtype=None):
     """
     features = images
     if config.stem_stages is not None:
-        stem = ResNetStem(config.stem_stages, dtype=dtype, name="stem")
+        stem = ResNetStem(
+            config.stem_stages, config.stem_epsilons, dtype=dtype, name="stem"
+        )
         features = stem(images)  # (B, H', W', C')
     x = PatchEncoder(
         config.patch_size, config.width, dtype=dtype, name="patch_encoder"

@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.layers.mlp import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.resnet_stem import STEM_EPSILONS
 from keras_vit.models.variants import VARIANTS, ViTConfig
 from keras_vit.weights.files import Checkpoint, errors_name
 from keras_vit.weights.layouts import (
@@ -268,7 +269,13 @@ HINTS = {
     ),
     "pooling": (("pooling", "global_pool", "pool", "classifier"), _POOLING),
     "position_embedding": (("position_embedding", "posemb"), _POSITIONS),
+    "stem_epsilons": (
+        ("stem_epsilons",),
+        _row({name: name for name in STEM_EPSILONS}),
+    ),
 }
+# Where another value than those that are known makes another model.
+STRICT = ("hidden_act", "act_layer", "global_pool")
 
 
 def find_hints(config: dict) -> dict[str, Any]:
@@ -276,6 +283,10 @@ def find_hints(config: dict) -> dict[str, Any]:
 
     Args:
         config: A parsed JSON object. An outer value goes before an inner one.
+
+    Raises:
+        ValueError: If it names an activation or a pooling that no model here
+            has.
     """
     found, waiting, seen = {}, collections.deque([config]), 0
     while waiting and seen < 10_000:
@@ -291,6 +302,16 @@ def find_hints(config: dict) -> dict[str, Any]:
                     hint = read(value[alias])
                     if hint is not None:
                         found[field] = hint
+                    elif alias in STRICT and isinstance(value[alias], str):
+                        raise ValueError(
+                            f"its configuration has {alias}={value[alias]!r}, "
+                            "which no model here has"
+                        )
+        if value.get("pool_include_prefix") is True:
+            raise ValueError(
+                "its configuration has pool_include_prefix=True; poolings "
+                "here leave the class token out"
+            )
         waiting.extend(value.values())
     return found
 
@@ -311,6 +332,9 @@ class _Inference:
         self.has_class_slot = False
 
     def fail(self, message):
+        foreign = foreign_parts(self.names)
+        if foreign:
+            message += f" It is a model with {', '.join(foreign)}."
         raise ValueError(f"{self.checkpoint.path}: {message}")
 
     def name_of(self, template, kind, weight, **numbers):
@@ -352,6 +376,10 @@ class _Inference:
         return shape
 
     def config(self) -> ViTConfig:
+        architecture = self.checkpoint.config.get("architecture")
+        if isinstance(architecture, str) and "_rpn_" in architecture:
+            # The names are those of a plain ViT.
+            self.fail(f"{architecture} normalises after the attention.")
         rows, columns, channels, width = self.need(
             "patch_encoder", "conv", "kernel", 4
         )
@@ -377,6 +405,7 @@ class _Inference:
                 image_size=2**12 * rows,
                 channels=channels,
                 stem_stages=stages,
+                stem_epsilons=self.stem_epsilons(stages),
                 use_class_token=has_token,
                 pooling=self.pooling(has_token, pooling_norm),
                 use_pooling_norm=pooling_norm,
@@ -396,12 +425,13 @@ class _Inference:
 
     def headless_hugging_face(self, config):
         """Drop a pooler that the classifier of the family does not read."""
-        if (
-            self.layout is LAYOUTS["huggingface"]
-            and config.num_classes
-            and config.representation_size
-        ):
+        if self.layout is not LAYOUTS["huggingface"]:
+            return config
+        if config.num_classes:
             return dataclasses.replace(config, representation_size=None)
+        activation = self.checkpoint.config.get("pooler_act", "tanh")
+        if config.representation_size and activation != "tanh":
+            self.fail(f"its pooler ends in {activation!r} and not in tanh.")
         return config
 
     def count_blocks(self):
@@ -442,6 +472,11 @@ class _Inference:
             self.fail(f"its stem has a stage {last + base}.")
         return tuple(counts[stage] for stage in range(last + 1))
 
+    def stem_epsilons(self, stages):
+        if stages is None:
+            return "official"  # There is no stem, so nothing differs.
+        return self.hints.get("stem_epsilons", self.layout.stem_epsilons)
+
     def heads(self, width, depth, mlp_dim):
         template = "block_{i:02d}/attention/qkv"
         kernel = self.shape_in_file(template, "heads_in", "kernel", i=0) or ()
@@ -462,6 +497,8 @@ class _Inference:
         if "probe" in self.layout.style and self.has(
             "pooling", "probe", "probe"
         ):
+            if has_token and self.layout is LAYOUTS["timm"]:
+                self.fail(_REFUSED_MAP)
             return "map"
         told = self.hints.get("pooling")
         if self.layout is LAYOUTS["keras_hub"] and has_token and told == "avg":
@@ -516,8 +553,12 @@ class _Inference:
         """
         rows, given = self.table_rows, self.image_size
         slots = self.layout.slots[0 if config.use_class_token else 1]
-        choices = [(self.hints.get("image_size"), slot) for slot in slots]
-        choices += [(_square_image(config, rows - slots[0]), slots[0])]
+        told = self.hints.get("image_size")
+        square = _square_image(config, rows - slots[0])
+        if self.layout.style is not FLAX and square and not told:
+            self.check_unambiguous(square, config, slots)
+        choices = [(told, slot) for slot in slots]
+        choices += [(square, slots[0])]
         choices += [(given, slot) for slot in slots]
         if self.layout.style is FLAX:
             choices += [(_square_image(config, rows - s), s) for s in slots[1:]]
@@ -530,6 +571,28 @@ class _Inference:
             "pass `image_size=` (height, width) of its images."
             + (f" Received: image_size={given}" if given else "")
         )
+
+    def check_unambiguous(self, square, config, slots):
+        """Fail if `image_size` may be that of the file or of the model."""
+        given, rows = self.image_size, self.table_rows
+        if given is None or tuple(given) == square:
+            return
+        if any(_num_patches(config, given) == rows - slot for slot in slots):
+            height, width = square
+            self.fail(
+                f"its {rows} positions may be those of images of "
+                f"{height}x{width} or of {given[0]}x{given[1]} pixels. In the "
+                f"first case load it with `image_size=({height}, {width})` "
+                "and use `with_image_size`; in the second put "
+                f'{{"image_size": {list(given)}}} into a JSON file of its '
+                "name beside it."
+            )
+
+
+_REFUSED_MAP = (
+    "timm's attention pooling passes over the class token, which that of this "
+    "package reads."
+)
 
 
 def _published_heads(width, depth, mlp_dim):

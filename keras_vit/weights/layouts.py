@@ -257,6 +257,7 @@ class Layout(NamedTuple):
         recognise: Names, at least one of which every file of the family has.
         gelu: What its code computes.
         layer_norm_epsilon: What its code adds.
+        stem_epsilons: What its hybrids add.
         wrappers: What may stand before every name. What is not behind a
             wrapper, while something is, belongs to a training.
         aliases: Older and newer spellings: pattern and what to read instead.
@@ -279,6 +280,7 @@ class Layout(NamedTuple):
     recognise: tuple[str, ...]
     gelu: str = "exact"
     layer_norm_epsilon: float = 1e-6
+    stem_epsilons: str = "official"
     wrappers: tuple[str, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     spellings: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -418,6 +420,8 @@ def _refuse_big_vision(config):
 def _refuse_timm(config):
     if config.representation_size:
         return "it has no pre-logits layer"
+    if config.pooling == "map" and config.use_class_token:
+        return "its attention pooling passes over the class token"
     return None
 
 
@@ -428,6 +432,8 @@ def _refuse_huggingface(config):
         return "its ViT reads the class token"
     if config.use_pooling_norm:
         return "its last norm comes before the pooling"
+    if config.pooling == "none" and config.num_classes:
+        return "its classifier gives one answer an image"
     if config.representation_size and config.num_classes:
         return (
             "its classifier has no pre-logits layer; without the head, "
@@ -577,6 +583,7 @@ LAYOUTS = {
             },
         },
         recognise=("patch_embed.proj.weight",),
+        stem_epsilons="timm",
         wrappers=("module.", "model.", "_orig_mod.", "state_dict."),
         # A stem of the root alone is not nested.
         aliases=(

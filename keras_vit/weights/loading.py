@@ -597,6 +597,7 @@ def _notes(source, config):
     for field, effect in (
         ("gelu", "answers differ by about 2e-4"),
         ("layer_norm_epsilon", "answers differ slightly"),
+        ("stem_epsilons", "answers differ by about 2e-4"),
         ("pooling", "the head reads something else"),
         ("use_pooling_norm", "the head reads something else"),
     ):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import os
 import pathlib
 import re
@@ -206,6 +207,7 @@ def _own_config(config) -> dict:
         "layer_norm_epsilon": config.layer_norm_epsilon,
         "pooling": config.pooling,
         "position_embedding": config.position_embedding,
+        "stem_epsilons": config.stem_epsilons,
     }
 
 
@@ -319,7 +321,7 @@ def _timm_jsons(config) -> dict[str, dict]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.num_heads,
-        "mlp_ratio": config.mlp_dim / config.width,
+        "mlp_ratio": _ratio(config.mlp_dim, config.width),
         "class_token": config.use_class_token,
         "global_pool": pool,
         "fc_norm": config.use_pooling_norm,
@@ -347,8 +349,20 @@ def _timm_jsons(config) -> dict[str, dict]:
     return {"config.json": model}
 
 
+def _ratio(mlp_dim, width):
+    """Return the ratio whose product with the width timm rounds down right."""
+    ratio = mlp_dim / width
+    exact = int(width * ratio) == mlp_dim
+    return ratio if exact else math.nextafter(ratio, math.inf)
+
+
 def _notes(config, family, layout) -> Iterator[str]:
     """Yield what the reader of a file must know and cannot see."""
+    if config.num_classes and config.classifier_activation:
+        yield (
+            f"the model ends in {config.classifier_activation}; the file holds "
+            "no activation, and its readers answer with logits"
+        )
     if layout == "huggingface":
         return  # config.json says all of it.
     if config.gelu != family.gelu:
@@ -356,6 +370,13 @@ def _notes(config, family, layout) -> Iterator[str]:
         yield (
             f"the model computes the {config.gelu} GELU and {family.title} the "
             f"{family.gelu} one; answers differ by about 2e-4.{mend}"
+        )
+    if config.stem_stages is not None and (
+        config.stem_epsilons != family.stem_epsilons
+    ):
+        yield (
+            f"the stem computes with the epsilons of {config.stem_epsilons} "
+            f"and {family.title} with its own; answers differ by about 2e-4"
         )
     if config.layer_norm_epsilon != family.layer_norm_epsilon:
         yield (

@@ -83,6 +83,27 @@ def test_epsilon_is_added_to_the_deviation_of_the_kernel():
     np.testing.assert_allclose(to_numpy(layer(x)), expected, rtol=1e-3)
 
 
+def test_timm_adds_to_the_variances():
+    kernel = noise(1, 1, 3, 4, scale=1e-4)
+    layer = StandardizedConv2D(4, 1, epsilons="timm")
+    x = noise(1, 2, 2, 3)
+    layer(x)
+    layer.set_weights([kernel])
+    centred = kernel - kernel.mean(axis=(0, 1, 2))
+    deviation = np.sqrt(kernel.var(axis=(0, 1, 2)) + 1e-8)
+    expected = x @ (centred / deviation)[0, 0]
+    np.testing.assert_allclose(to_numpy(layer(x)), expected, rtol=1e-4)
+    stem = ResNetStem((1,), "timm")
+    stem.build((None, 16, 16, 3))
+    [unit] = stem.units
+    norms = [stem.root_norm, *unit.norms, unit.shortcut_norm]
+    assert {norm.epsilon for norm in norms} == {1e-5}
+    convs = [stem.root_conv, *unit.convs, unit.shortcut_conv]
+    assert {conv.epsilons for conv in convs} == {"timm"}
+    with pytest.raises(ValueError, match="`epsilons` must be one of 'officia"):
+        ResNetStem((1,), "flax")
+
+
 def test_the_stored_kernel_is_not_standardized():
     layer = StandardizedConv2D(4, 3)
     x = noise(1, 4, 4, 3)

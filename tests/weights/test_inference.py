@@ -351,6 +351,72 @@ def test_what_configurations_of_others_say(name):
     assert find_hints(config) == expected
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"hidden_act": "relu"},
+        {"model_args": {"act_layer": "quick_gelu"}},
+        {"global_pool": "avgmax"},
+        {"model_args": {"pool_include_prefix": True}},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_model_is_refused(config, alone):
+    path = alone("timm_token.safetensors")
+    path.with_suffix(".json").write_text(json.dumps(config))
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path, num_heads=3)
+    assert str(path) in str(error.value)
+    assert "its configuration has" in str(error.value)
+
+
+def test_an_architecture_with_the_names_of_another_is_refused(alone):
+    path = alone("timm_token.safetensors")
+    config = {"architecture": "vit_base_patch16_rpn_224", "num_heads": 3}
+    path.with_suffix(".json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="normalises after the attention"):
+        from_checkpoint(path)
+
+
+def test_a_pooler_of_another_activation_is_refused(tmp_path):
+    with open_checkpoint(path_of("hf_vit")) as checkpoint:
+        arrays = {n: checkpoint.read(n) for n in checkpoint.entries}
+    arrays = {n: a for n, a in arrays.items() if "classifier" not in n}
+    arrays["vit.pooler.dense.weight"] = np.ones((24, 24), "float32")
+    arrays["vit.pooler.dense.bias"] = np.ones(24, "float32")
+    np.savez(tmp_path / "model.npz", **arrays)
+    config = json.loads((path_of("hf_vit") / "config.json").read_text())
+    (tmp_path / "model.json").write_text(
+        json.dumps({**config, "pooler_act": "gelu"})
+    )
+    with pytest.raises(ValueError, match="its pooler ends in 'gelu'"):
+        from_checkpoint(tmp_path / "model.npz")
+
+
+def test_a_square_that_may_be_a_rectangle_is_not_guessed(alone):
+    """17 rows: 4x4 patches behind a class token, or 2x8."""
+    path = alone("timm_token.safetensors")
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path, num_heads=3, image_size=(16, 64))
+    message = str(error.value)
+    assert "images of 32x32 or of 16x64 pixels" in message
+    # Both ways out that it names.
+    square = from_checkpoint(path, num_heads=3, image_size=(32, 32))
+    resized = square.with_image_size((16, 64))
+    path.with_suffix(".json").write_text('{"image_size": [16, 64]}')
+    assert '{"image_size": [16, 64]}' in message
+    rectangle = from_checkpoint(path, num_heads=3)
+    assert rectangle.config.image_size == resized.config.image_size == (16, 64)
+    one, two = (
+        to_numpy(model.get_layer("position_embedding").embedding)
+        for model in (rectangle, resized)
+    )
+    assert np.abs(one - two).max() > 0.1
+    # The official code knows squares only, so nothing is open there.
+    official = alone("official_token.npz")
+    assert from_checkpoint(official, image_size=(16, 64)).load_report.resized
+
+
 # ---------------------------------------------------------------------- errors
 
 

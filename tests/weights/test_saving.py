@@ -109,6 +109,8 @@ def test_a_new_file_can_be_read_by_others(tmp_path):
         ({"pooling": "map"}, "big_vision", "does not pool by 'map'"),
         ({"stem_stages": (1,), "patch_size": 1}, "big_vision", "ResNet stem"),
         ({"representation_size": 8}, "timm", "no pre-logits layer"),
+        ({"pooling": "map"}, "timm", "passes over the class token"),
+        ({"pooling": "none"}, "huggingface", "gives one answer an image"),
         ({"pooling": "avg"}, "huggingface", "reads the class token"),
         ({"representation_size": 8}, "huggingface", "as the pooler"),
     ],
@@ -216,6 +218,16 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
     tanh = save_checkpoint(make(), tmp_path / "m.safetensors", layout="timm")
     assert "act_layer='gelu_tanh'" in tanh[0]
     assert not save_checkpoint(model, tmp_path / "hf", layout="huggingface")
+    soft = model.with_classifier_activation("softmax")
+    notes = save_checkpoint(soft, tmp_path / "hf", layout="huggingface")
+    assert "ends in softmax" in notes[0] and "logits" in notes[0]
+    stem = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
+    notes = save_checkpoint(stem, tmp_path / "stem.npz")
+    assert "the epsilons of timm" in notes[0]
+    stem_file = tmp_path / "stem.safetensors"
+    notes = save_checkpoint(stem, stem_file, layout="timm")
+    assert not [note for note in notes if "epsilons" in note]
+    assert from_checkpoint(stem_file).config == stem.config
     assert not save_checkpoint(make(), tmp_path / "model.npz")
 
 

@@ -1,0 +1,359 @@
+"""The worker for timm and Hugging Face transformers, without keras_vit.
+
+    python peers.py REQUESTS.json
+
+does the requests of a list one after the other, and writes a list of what went
+wrong with each to REQUESTS.errors.json. A request is a task, a key of TASKS,
+and its arguments. Images and tokens lie as keras_vit has them, (B, H, W, C)
+and (B, T, D).
+"""
+
+import contextlib
+import importlib
+import json
+import math
+import os
+import pathlib
+import sys
+import traceback
+
+import numpy as np
+
+# torch, timm and transformers are imported where they are used: pytest reads
+# this file as well, with the Python of keras_vit, in search of doctests.
+
+
+def import_peer(name):
+    """Return timm or transformers, also where torchvision is not compiled.
+
+    Both import torchvision, and torchvision describes two operators that it
+    expects to be compiled. No ViT uses them, so where they are missing it is
+    enough to name them.
+    """
+    import torch
+
+    with contextlib.suppress(ImportError):
+        try:
+            import torchvision  # noqa: F401
+        except RuntimeError:
+            library = torch.library.Library("torchvision", "DEF")
+            library.define("nms() -> ()")
+            library.define("qnms() -> ()")
+            import torchvision  # noqa: F401
+    return importlib.import_module(name)
+
+
+# ------------------------------------------------------------ random models
+
+
+def fill(model, seed):
+    """Fill every parameter with numbers that differ, of a size that lives.
+
+    Kernels have about the scale that keeps what goes through them; logits
+    are then of size one to three, and the softmaxes of attention uneven.
+    """
+    import torch
+
+    rng = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            value = rng.standard_normal(parameter.shape, "float32")
+            if name.endswith("weight") and parameter.ndim > 1:
+                value /= math.sqrt(math.prod(parameter.shape[1:]))
+            elif name.endswith("weight"):
+                value = 1 + 0.1 * value
+            elif name.endswith("bias"):
+                value *= 0.1
+            else:
+                value *= 0.5  # Tokens, positions, probes, scales.
+            parameter.copy_(torch.from_numpy(np.asarray(value, "float32")))
+    return model.eval()
+
+
+def draw_images(shape, seed):
+    """Return random images in [-1, 1]."""
+    draws = np.random.default_rng([seed, 1]).random(shape, "float32")
+    return 2 * draws - 1
+
+
+def channels_first(images):
+    import torch
+
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+
+
+def timm_model(timm, arguments, name=None):
+    """Return timm's model called `name`, else its plain or distilled ViT."""
+    classes = {
+        None: timm.models.vision_transformer.VisionTransformer,
+        "deit": timm.models.deit.VisionTransformerDistilled,
+    }
+    if name in classes:
+        return classes[name](**arguments)
+    return timm.create_model(name, **arguments)
+
+
+def run_timm(model, images, details=False):
+    """Return the answer of `model` and, with `details`, of its blocks."""
+    import torch
+
+    found = {}
+    hooks = [
+        block.register_forward_hook(
+            lambda _, inputs, output, index=index: found.update(
+                {f"hidden/{index}": output.numpy()}
+            )
+        )
+        for index, block in enumerate(model.blocks if details else ())
+    ]
+    with torch.inference_mode():
+        found["logits"] = model(channels_first(images)).numpy()
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def build_timm(
+    folder,
+    arguments,
+    seed,
+    images=None,
+    name=None,
+    dtype="float32",
+    hub=None,
+    details=False,
+    resized=(),
+):
+    """Write a random model of timm, images and its answers.
+
+    `weights.safetensors`, of type `dtype`, and if `images` is a shape
+    `expected.npz`. With `hub`, arguments that a configuration holds, what
+    timm uploads in place of the file. `resized` holds (arguments, shape of
+    images) of models of other sizes that load the same weights.
+    """
+    timm = import_peer("timm")
+    import torch
+    from safetensors.torch import save_file
+
+    model = fill(timm_model(timm, arguments, name), seed)
+    model = model.to(getattr(torch, dtype))
+    weights = {key: x.clone() for key, x in model.state_dict().items()}
+    model = model.float()
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    if hub is None:
+        save_file(weights, folder / "weights.safetensors")
+    else:
+        save_for_hf = timm.models.save_for_hf
+        save_for_hf(
+            model, folder, model_args=hub or None, safe_serialization=True
+        )
+    if images is None:
+        return
+    x = draw_images(images, seed)
+    expected = {"x": x, **run_timm(model, x, details)}
+    for index, (changes, shape) in enumerate(resized):
+        other = timm_model(timm, {**arguments, **changes}, name).eval()
+        read = timm.models.vision_transformer.checkpoint_filter_fn
+        other.load_state_dict(read(dict(weights), other), strict=True)
+        x = draw_images(shape, seed + 1 + index)
+        answers = run_timm(other, x, details=True)
+        expected[f"resized/{index}/x"] = x
+        for key, value in answers.items():
+            expected[f"resized/{index}/{key}"] = value
+        expected[f"resized/{index}/positions"] = other.pos_embed.detach()[
+            0
+        ].numpy()
+    np.savez(folder / "expected.npz", **expected)
+
+
+def run_huggingface(model, images, details=False, **arguments):
+    """Return the answers of `model`; its pooler's where it has no head."""
+    import torch
+
+    found = {}
+    with torch.inference_mode():
+        answer = model(
+            channels_first(images),
+            output_hidden_states=details,
+            output_attentions=details,
+            **arguments,
+        )
+    if "logits" in answer:
+        found["logits"] = answer.logits.numpy()
+    else:
+        found["encoded"] = answer.last_hidden_state.numpy()
+        if answer.pooler_output is not None:
+            found["logits"] = answer.pooler_output.numpy()
+    if details:
+        # The first hidden states are those before the first block.
+        for index, hidden in enumerate(answer.hidden_states[1:]):
+            found[f"hidden/{index}"] = hidden.numpy()
+        for index, attention in enumerate(answer.attentions):
+            found[f"attention/{index}"] = attention.numpy()
+    return found
+
+
+def build_huggingface(
+    folder,
+    arguments,
+    seed,
+    images=None,
+    family="ViT",
+    head="ForImageClassification",
+    pooler=None,
+    details=False,
+    resized=(),
+    raw=False,
+    max_shard_size=None,
+):
+    """Write a random model of Hugging Face, images and its answers.
+
+    What `save_pretrained` writes, or with `raw` the state dict as it is in
+    memory, and if `images` is a shape `expected.npz`. `resized` holds shapes
+    of images of other sizes.
+    """
+    transformers = import_peer("transformers")
+    from safetensors.torch import save_file
+
+    config = getattr(transformers, family + "Config")(**arguments)
+    config._attn_implementation = "eager"
+    choices = {} if pooler is None else {"add_pooling_layer": pooler}
+    model = getattr(transformers, family + head)(config, **choices)
+    fill(model, seed)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    if raw:
+        save_file(model.state_dict(), folder / "weights.safetensors")
+    elif max_shard_size:
+        model.save_pretrained(folder, max_shard_size=max_shard_size)
+    else:
+        model.save_pretrained(folder)
+    if images is None:
+        return
+    x = draw_images(images, seed)
+    expected = {"x": x, **run_huggingface(model, x, details)}
+    for index, shape in enumerate(resized):
+        x = draw_images(shape, seed + 1 + index)
+        answers = run_huggingface(
+            model, x, details=True, interpolate_pos_encoding=True
+        )
+        expected[f"resized/{index}/x"] = x
+        for key, value in answers.items():
+            expected[f"resized/{index}/{key}"] = value
+    np.savez(folder / "expected.npz", **expected)
+
+
+# ------------------------------------------------- files that keras_vit wrote
+
+
+def load_timm(path, images, output, arguments=None, name=None):
+    """Write what timm answers with a file, or with a folder."""
+    timm = import_peer("timm")
+    from safetensors.torch import load_file
+
+    if arguments is None:
+        model = timm.create_model(f"local-dir:{path}", pretrained=True)
+    else:
+        model = timm_model(timm, arguments, name)
+        model.load_state_dict(load_file(path), strict=True)
+    np.savez(output, **run_timm(model.eval(), np.load(images)["x"]))
+
+
+def load_huggingface(path, images, output, kind, **arguments):
+    """Write what Hugging Face answers with a folder, loaded completely."""
+    model, info = getattr(import_peer("transformers"), kind).from_pretrained(
+        path, output_loading_info=True, **arguments
+    )
+    wrong = {key: sorted(map(str, rows)) for key, rows in info.items() if rows}
+    if wrong:
+        raise ValueError(f"{path}: {wrong}")
+    answers = run_huggingface(model.eval(), np.load(images)["x"])
+    np.savez(output, **answers)
+
+
+def preprocess_huggingface(path, images, output):
+    """Write the pixels that the image processor of a folder makes."""
+    transformers = import_peer("transformers")
+    processor = transformers.ViTImageProcessor.from_pretrained(path)
+    images = list(np.load(images)["x"])
+    pixels = processor(images, return_tensors="np")["pixel_values"]
+    np.savez(output, pixels=np.asarray(pixels).transpose(0, 2, 3, 1))
+
+
+# ------------------------------------------------------------ single functions
+
+
+def resample(output, kernel, positions, sizes, grids, channels):
+    """Write what timm makes of kernels and position tables.
+
+    Kernels (P, P, C, D) to other `sizes` of patches and numbers of
+    `channels`, tables (T, D) of a `grid` to other `grids`, the first is its
+    own.
+    """
+    import_peer("timm")
+    import torch
+    from timm.layers import resample_abs_pos_embed, resample_patch_embed
+    from timm.models import adapt_input_conv
+
+    rng = np.random.default_rng(7)
+    kernel = rng.standard_normal(kernel, "float32")
+    table = rng.standard_normal(positions, "float32")
+    found = {"kernel": kernel, "table": table}
+    weight = torch.from_numpy(kernel.transpose(3, 2, 0, 1).copy())
+    back = (2, 3, 1, 0)
+    for size in sizes:
+        resized = resample_patch_embed(weight, [size, size])
+        found[f"patch/{size}"] = resized.numpy().transpose(back)
+    for count in channels:
+        adapted = adapt_input_conv(
+            count, weight.clone(), base_chans=weight.shape[1]
+        )
+        found[f"channels/{count}"] = adapted.numpy().transpose(back)
+    old = grids[0]
+    for grid in grids[1:]:
+        resized = resample_abs_pos_embed(
+            torch.from_numpy(table)[None], grid, old_size=old
+        )
+        found["positions/{}x{}".format(*grid)] = resized[0].numpy()
+    np.savez(output, **found)
+
+
+def run_code(code, folder):
+    """Run what a page shows, in `folder`."""
+    for name in ("timm", "transformers"):
+        import_peer(name)
+    os.chdir(folder)
+    exec(compile(code, "page", "exec"), {})
+
+
+TASKS = {
+    task.__name__: task
+    for task in (
+        build_timm,
+        build_huggingface,
+        load_timm,
+        load_huggingface,
+        preprocess_huggingface,
+        resample,
+        run_code,
+    )
+}
+
+
+def main(path):
+    # Whatever a library would like to fetch, it is not for these tests.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    path, errors = pathlib.Path(path), []
+    for request in json.loads(path.read_text()):
+        try:
+            TASKS[request.pop("task")](**request)
+        except Exception:
+            errors.append(traceback.format_exc())
+        else:
+            errors.append(None)
+    path.with_suffix(".errors.json").write_text(json.dumps(errors))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,885 @@
+"""Checkpoints judged by timm and Hugging Face transformers themselves.
+
+The libraries run in two processes of their own, see peers.py: one makes random
+models and their answers, the other reads what keras_vit wrote.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import (
+    VisionTransformer,
+    from_checkpoint,
+    load_checkpoint,
+    preprocess_input,
+    save_checkpoint,
+)
+from keras_vit.weights.resize import (
+    adapt_channels,
+    resize_patch_kernel,
+    resize_positions,
+)
+from tests.tiny import randomize, tiny_config, to_numpy
+
+
+def find_python():
+    """Return a Python that has PyTorch, timm and transformers, or None."""
+    needed = ("torch", "timm", "transformers")
+    if all(importlib.util.find_spec(name) for name in needed):
+        own = sys.executable
+    else:
+        own = None
+    return os.environ.get("KERAS_VIT_PEERS_PYTHON", own)
+
+
+PYTHON = find_python()
+WORKER = pathlib.Path(__file__).with_name("peers.py")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.peers,
+    pytest.mark.skipif(
+        not PYTHON,
+        reason="Needs the extra `peers`, or KERAS_VIT_PEERS_PYTHON.",
+    ),
+]
+
+TOLERANCE = 5e-6
+TWELVE_BLOCKS = 1e-5
+# Convolutions, standardisations and group norms in a row cost more rounding.
+HYBRID = 5e-5
+
+
+class Case(NamedTuple):
+    """A model of another library, and how its file is read.
+
+    Args:
+        build: Arguments of the worker's task.
+        read: Arguments of `from_checkpoint`.
+        tolerance: How far logits may be off.
+    """
+
+    build: dict
+    read: dict = {}
+    tolerance: float = TOLERANCE
+
+
+# ------------------------------------------------------------------ the cases
+
+TIMM_TINY = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 48,
+    "depth": 3,
+    "num_heads": 3,
+    "num_classes": 7,
+}
+HYBRID_TINY = {
+    "img_size": 128,
+    "embed_dim": 48,
+    "depth": 2,
+    "num_heads": 3,
+    "num_classes": 7,
+}
+HF_TINY = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "num_labels": 7,
+}
+# Sixteen patches, which a square could hold as well.
+RECTANGLE_MAX = {"img_size": (16, 64), "global_pool": "max"}
+NO_TOKEN = {"class_token": False, "global_pool": "avg"}
+
+
+def timm(changes=None, read=None, images=(2, 32, 32, 3), **build):
+    arguments = {**TIMM_TINY, **(changes or {})}
+    build = {"arguments": arguments, "images": images, **build}
+    read = {"num_heads": arguments["num_heads"], **(read or {})}
+    return Case(build, read)
+
+
+def timm_size(width, heads):
+    arguments = {"embed_dim": width, "num_heads": heads}
+    build = {"arguments": arguments, "images": (2, 224, 224, 3)}
+    read = {"num_heads": heads}
+    return Case({**build, "details": True}, read, TWELVE_BLOCKS)
+
+
+def timm_named(name, heads, images=(2, 224, 224, 3), details=True, **arguments):
+    build = {"name": name, "arguments": arguments, "images": images}
+    read = {"num_heads": heads}
+    return Case({**build, "details": details}, read, HYBRID)
+
+
+TIMM = {
+    "S16": timm_size(384, 6),
+    "B16": timm_size(768, 12),
+    "token": timm(
+        details=True,
+        resized=[
+            ({"img_size": (48, 40)}, (2, 48, 40, 3)),
+            ({"img_size": (24, 16)}, (2, 24, 16, 3)),
+            ({"img_size": 64, "patch_size": 16}, (2, 64, 64, 3)),
+            ({"img_size": 30, "patch_size": 6}, (2, 30, 30, 3)),
+        ],
+    ),
+    "avg": timm({"global_pool": "avg"}, details=True),
+    "avg_without_fc_norm": timm(
+        {"global_pool": "avg", "fc_norm": False}, {"pooling": "avg"}
+    ),
+    "avg_without_token": timm(
+        NO_TOKEN,
+        details=True,
+        resized=[({"img_size": (40, 56)}, (2, 40, 56, 3))],
+    ),
+    "avg_without_token_nor_fc_norm": timm({**NO_TOKEN, "fc_norm": False}),
+    "token_with_fc_norm": timm({"fc_norm": True}, {"pooling": "token"}),
+    "max": timm({"global_pool": "max"}, {"pooling": "max"}),
+    "map": timm({"global_pool": "map", "class_token": False}, details=True),
+    "map_tanh": timm(
+        {
+            "global_pool": "map",
+            "class_token": False,
+            "act_layer": "gelu_tanh",
+        },
+        {"gelu": "tanh"},
+    ),
+    "no_pooling": timm({"global_pool": ""}, {"pooling": "none"}),
+    "no_embed_class": timm(
+        {"no_embed_class": True},
+        {"image_size": 32},
+        details=True,
+    ),
+    "no_embed_class_rectangle": timm(
+        {"no_embed_class": True, "img_size": (32, 48)},
+        {"image_size": (32, 48)},
+        (2, 32, 48, 3),
+    ),
+    "no_qkv_bias": timm({"qkv_bias": False}, details=True),
+    "rectangle": timm(
+        {"img_size": (24, 48)}, {"image_size": (24, 48)}, (2, 24, 48, 3)
+    ),
+    "1_channel": timm({"in_chans": 1}, images=(2, 32, 32, 1)),
+    "5_channels": timm({"in_chans": 5}, images=(2, 32, 32, 5)),
+    "tanh": timm({"act_layer": "gelu_tanh"}, {"gelu": "tanh"}),
+    "no_classes": timm({"num_classes": 0}),
+    "avg_no_classes": timm({"num_classes": 0, "global_pool": "avg"}),
+    "wide_mlp": timm({"mlp_ratio": 3.4, "embed_dim": 96}),
+    "no_positions": timm({"pos_embed": "none"}, {"image_size": 32}),
+    "float16": timm(dtype="float16"),
+    "bfloat16": timm(dtype="bfloat16"),
+    "hub": Case(
+        {
+            "name": "vit_tiny_patch16_224",
+            "arguments": {},
+            "images": (2, 224, 224, 3),
+            "hub": {},
+        }
+    ),
+    "hub_with_arguments": Case(
+        {
+            "name": "vit_small_patch16_224",
+            "arguments": {**TIMM_TINY, "act_layer": "gelu_tanh"},
+            "images": (2, 32, 32, 3),
+            "hub": {**TIMM_TINY, "act_layer": "gelu_tanh"},
+        }
+    ),
+    "hub_rectangle_max": Case(
+        {
+            "name": "vit_small_patch16_224",
+            "arguments": {**TIMM_TINY, **RECTANGLE_MAX},
+            "images": (2, 16, 64, 3),
+            "hub": {**TIMM_TINY, **RECTANGLE_MAX},
+        }
+    ),
+    "R_Ti16": timm_named("vit_tiny_r_s16_p8_224", 3),
+    "R26_S32": timm_named("vit_small_r26_s32_224", 6),
+    # The tokens behind so deep a stem are rounded by 3e-4 in timm itself.
+    "R50": timm_named(
+        "vit_base_r50_s16_224",
+        3,
+        (2, 128, 128, 3),
+        details=False,
+        **HYBRID_TINY,
+    ),
+    "R26_5_channels": timm_named(
+        "vit_small_r26_s32_224",
+        3,
+        (2, 128, 128, 5),
+        in_chans=5,
+        **HYBRID_TINY,
+    ),
+}
+
+
+def huggingface(changes=None, read=None, images=(2, 32, 32, 3), **build):
+    arguments = {**HF_TINY, **(changes or {})}
+    build = {"arguments": arguments, "images": images, **build}
+    return Case(build, read or {})
+
+
+def huggingface_size(width, heads):
+    arguments = {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "num_labels": 1000,
+    }
+    build = {"arguments": arguments, "images": (2, 224, 224, 3)}
+    return Case({**build, "details": True}, {}, TWELVE_BLOCKS)
+
+
+HF = {
+    "S16": huggingface_size(384, 6),
+    "B16": huggingface_size(768, 12),
+    "token": huggingface(
+        details=True, resized=[(2, 48, 40, 3), (2, 24, 24, 3)]
+    ),
+    "pooler": huggingface(head="Model", details=True),
+    "pooler_of_another_size": huggingface(
+        {"pooler_output_size": 20}, head="Model"
+    ),
+    "no_pooler": huggingface(head="Model", pooler=False),
+    "no_classes": huggingface({"num_labels": 0}),
+    "rectangle": huggingface(
+        {"image_size": (24, 48)}, images=(2, 24, 48, 3), details=True
+    ),
+    "gelu_new": huggingface({"hidden_act": "gelu_new"}),
+    "gelu_pytorch_tanh": huggingface({"hidden_act": "gelu_pytorch_tanh"}),
+    "gelu_fast": huggingface({"hidden_act": "gelu_fast"}),
+    "epsilon": huggingface({"layer_norm_eps": 1e-6}),
+    "large_epsilon": huggingface({"layer_norm_eps": 1e-2}),
+    "no_qkv_bias": huggingface({"qkv_bias": False}, details=True),
+    "1_channel": huggingface({"num_channels": 1}, images=(2, 32, 32, 1)),
+    "raw": huggingface(read={"num_heads": 3}, raw=True, details=True),
+    "raw_pooler": huggingface(read={"num_heads": 3}, raw=True, head="Model"),
+    "shards": huggingface(max_shard_size="50KB", details=True),
+}
+
+
+def timm_hub(name="vit_small_patch16_224", images=(2, 32, 32, 3), **changes):
+    """Return a model of timm in a folder that says what it is."""
+    arguments = {**TIMM_TINY, **changes}
+    build = {"name": name, "arguments": arguments, "images": images}
+    return Case({**build, "hub": arguments})
+
+
+# What looks like a model that we have, and is another. It may be refused or
+# warned of, or right; not wrong and silent.
+DOUBTFUL_TIMM = {
+    "map_with_token": timm({"global_pool": "map"}),
+    "rectangle_as_a_square": timm(
+        {"img_size": (16, 64)}, {"image_size": (16, 64)}, (2, 16, 64, 3)
+    ),
+    "rectangle_as_a_square_and_token": timm(
+        {"img_size": (40, 80), "no_embed_class": True},
+        {"image_size": (40, 80)},
+        (2, 40, 80, 3),
+    ),
+    "hub_avgmax": timm_hub(global_pool="avgmax"),
+    "hub_quick_gelu": timm_hub(act_layer="quick_gelu"),
+    "hub_pools_the_token_too": timm_hub(
+        global_pool="avg", pool_include_prefix=True
+    ),
+    "hub_post_norm": timm_hub("vit_base_patch16_rpn_224"),
+}
+DOUBTFUL_HF = {
+    "relu": huggingface({"hidden_act": "relu"}),
+    "quick_gelu": huggingface({"hidden_act": "quick_gelu"}),
+    "pooler_act": huggingface({"pooler_act": "gelu"}, head="Model"),
+}
+
+# What has no place in a VisionTransformer, and the words of the error.
+TIMM_REFUSED = {
+    "register_tokens": (timm({"reg_tokens": 4}), "register tokens"),
+    "register_tokens_apart": (
+        timm({"reg_tokens": 4, "no_embed_class": True}, {"image_size": 32}),
+        "register tokens",
+    ),
+    "distilled": (timm(name="deit"), "distillation token"),
+    "layer_scale": (timm({"init_values": 0.1}), "LayerScale"),
+    "qk_norm": (timm({"qk_norm": True}), "norm of queries and keys"),
+    "pre_norm": (timm({"pre_norm": True}), "norm before the first block"),
+    "attention_norm": (timm({"scale_attn_norm": True}), r"attn\.norm"),
+    "no_final_norm": (timm({"final_norm": False}), r"missing: norm\.weight"),
+}
+HF_REFUSED = {
+    "masked": (
+        huggingface({"encoder_stride": 8}, head="ForMaskedImageModeling"),
+        "decoder of masked patches",
+    ),
+    "distilled": (
+        huggingface(family="DeiT", head="ForImageClassificationWithTeacher"),
+        "distillation token",
+    ),
+}
+
+# Shapes and sizes of the single functions.
+RESAMPLE = {
+    "kernel": (16, 16, 3, 8),
+    "positions": (13, 8),
+    "sizes": (8, 12, 14, 32),
+    "grids": ((3, 4), (6, 5), (2, 3), (3, 9), (7, 4)),
+    "channels": (1, 2, 3, 4, 7),
+}
+
+
+# ------------------------------------------------------------------ processes
+
+
+def work(requests, folder, name):
+    """Let a process of the other libraries do `requests`; return its errors."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(requests, default=str))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [PYTHON, str(WORKER), str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(path.with_suffix(".errors.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder():
+    # Real sizes take a gigabyte: too much for the folders that pytest keeps.
+    with tempfile.TemporaryDirectory(prefix="keras_vit_peers_") as path:
+        yield pathlib.Path(path)
+
+
+@pytest.fixture(scope="module")
+def built(folder):
+    """Return a function from the name of a case to its folder."""
+    requests = {}
+    for task, cases, doubtful, refused in (
+        ("timm", TIMM, DOUBTFUL_TIMM, TIMM_REFUSED),
+        ("huggingface", HF, DOUBTFUL_HF, HF_REFUSED),
+    ):
+        for name, case in cases.items():
+            requests[f"{task}/{name}"] = case.build
+        for name, case in doubtful.items():
+            requests[f"{task}/{name}"] = case.build
+        for name, (case, _) in refused.items():
+            requests[f"{task}/{name}"] = {**case.build, "images": None}
+    rows = [
+        {
+            "task": f"build_{key.split('/')[0]}",
+            "folder": str(folder / key),
+            "seed": seed,
+            **build,
+        }
+        for seed, (key, build) in enumerate(requests.items())
+    ]
+    rows.append(
+        {
+            "task": "resample",
+            "output": str(folder / "resample.npz"),
+            **RESAMPLE,
+        }
+    )
+    errors = dict(zip([*requests, "resample"], work(rows, folder, "build")))
+
+    def folder_of(key):
+        assert errors[key] is None, errors[key]
+        return folder / key
+
+    return folder_of
+
+
+def source_of(path):
+    """Return the file or folder of weights in a case's folder."""
+    file = path / "weights.safetensors"
+    return file if file.exists() else path
+
+
+def expected_of(path):
+    with np.load(path / "expected.npz") as file:
+        return {key: file[key] for key in file.files}
+
+
+def read(path, case, **changes):
+    return from_checkpoint(source_of(path), **{**case.read, **changes})
+
+
+def answers_of(model, x):
+    """Return the tokens after every block and the answer of `model`."""
+    blocks = [x.output for x in model.layers if x.name.startswith("block_")]
+    part = keras.Model(model.input, [*blocks, model.output])
+    *blocks, answer = [to_numpy(y) for y in part(x)]
+    found = {f"hidden/{index}": tokens for index, tokens in enumerate(blocks)}
+    return {**found, "logits": answer}
+
+
+def attention_of(model, x):
+    """Return the attention maps of every block."""
+    names = [layer.name for layer in model.layers]
+    blocks = [name for name in names if name.startswith("block_")]
+    before = [names[names.index(name) - 1] for name in blocks]
+    outputs = [model.get_layer(name).output for name in before]
+    inputs = keras.Model(model.input, outputs)(x)
+    found = {}
+    for index, (name, tokens) in enumerate(zip(blocks, inputs)):
+        block = model.get_layer(name)
+        _, scores = block(tokens, return_attention_scores=True)
+        found[f"attention/{index}"] = to_numpy(scores)
+    return found
+
+
+def close(actual, expected, tolerance, label):
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=tolerance, err_msg=label
+    )
+
+
+def all_close(answers, expected, tolerance, label):
+    """Compare what is in both; tokens as closely as their size allows."""
+    for key in sorted(answers.keys() & expected.keys()):
+        kind = key.split("/")[0]
+        size = np.abs(expected[key]).max() if kind == "hidden" else 1
+        limit = tolerance * max(size, 1)
+        close(answers[key], expected[key], limit, f"{label} {kind}")
+
+
+# ----------------------------------------------------------------- from others
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm_models_answer_the_same(name, built):
+    agrees(f"timm/{name}", TIMM[name], built)
+
+
+@pytest.mark.parametrize("name", HF)
+def test_huggingface_models_answer_the_same(name, built):
+    agrees(f"huggingface/{name}", HF[name], built)
+
+
+def agrees(key, case, built):
+    path = built(key)
+    expected = expected_of(path)
+    model = read(path, case)
+    answers = answers_of(model, expected["x"])
+    if "encoded" in expected:
+        encoder = model.get_layer("encoder_norm").output
+        encoded = keras.Model(model.input, encoder)(expected["x"])
+        answers["encoded"] = to_numpy(encoded)
+    assert len(answers) > model.config.depth
+    all_close(answers, expected, case.tolerance, key)
+    if "attention/0" in expected:
+        all_close(attention_of(model, expected["x"]), expected, 1e-6, key)
+    assert model.load_report.notes == () or case.read
+    assert not model.load_report.ignored
+    assert not model.load_report.reset
+
+
+def test_logits_are_of_the_size_that_the_tolerances_are_for(built):
+    for key in ("timm/S16", "timm/B16", "huggingface/S16", "huggingface/B16"):
+        expected = expected_of(built(key))
+        assert 1 < np.abs(expected["logits"]).max() < 6
+        # Nor would equal attention, 1 / 197 to every token, say much.
+        for map_ in (x for x in expected if x.startswith("attention/")):
+            assert (np.ptp(expected[map_], axis=-1) > 1 / 197).all()
+
+
+@pytest.mark.parametrize(
+    "library,name",
+    [
+        ("timm", "token"),
+        ("timm", "tanh"),
+        ("timm", "map"),
+        ("timm", "map_tanh"),
+        ("timm", "B16"),
+        ("huggingface", "token"),
+        ("huggingface", "gelu_new"),
+        ("huggingface", "gelu_pytorch_tanh"),
+    ],
+)
+def test_the_other_gelu_gives_another_answer(library, name, built):
+    case = {"timm": TIMM, "huggingface": HF}[library][name]
+    path = built(f"{library}/{name}")
+    expected = expected_of(path)
+    tanh = "tanh" in name or "new" in name
+    assert read(path, case).config.gelu == ("tanh" if tanh else "exact")
+    model = read(path, case, gelu="exact" if tanh else "tanh")
+    difference = to_numpy(model(expected["x"])) - expected["logits"]
+    assert np.abs(difference).max() > 1e-5
+
+
+def test_the_epsilon_of_huggingface_is_read(built):
+    path = built("huggingface/large_epsilon")
+    case, expected = HF["large_epsilon"], expected_of(path)
+    assert read(path, case).config.layer_norm_epsilon == 1e-2
+    model = read(path, case, layer_norm_epsilon=1e-12)
+    difference = to_numpy(model(expected["x"])) - expected["logits"]
+    assert np.abs(difference).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", TIMM_REFUSED)
+def test_what_of_timm_is_refused(name, built):
+    case, words = TIMM_REFUSED[name]
+    path = built(f"timm/{name}")
+    with pytest.raises(ValueError, match=words):
+        read(path, case)
+
+
+@pytest.mark.parametrize("name", HF_REFUSED)
+def test_what_of_huggingface_is_refused(name, built):
+    case, words = HF_REFUSED[name]
+    path = built(f"huggingface/{name}")
+    with pytest.raises(ValueError, match=words):
+        read(path, case)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "map_with_token",
+        "rectangle_as_a_square",
+        "rectangle_as_a_square_and_token",
+        "hub_avgmax",
+        "hub_quick_gelu",
+        "hub_pools_the_token_too",
+        "hub_post_norm",
+    ],
+)
+def test_no_model_of_timm_is_taken_for_another(name, built):
+    right_or_refused(f"timm/{name}", DOUBTFUL_TIMM[name], built)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "relu",
+        "quick_gelu",
+        "pooler_act",
+    ],
+)
+def test_no_model_of_huggingface_is_taken_for_another(name, built):
+    right_or_refused(f"huggingface/{name}", DOUBTFUL_HF[name], built)
+
+
+def right_or_refused(key, case, built):
+    path = built(key)
+    expected = expected_of(path)
+    try:
+        model = read(path, case)
+    except (ValueError, UserWarning):
+        return
+    close(to_numpy(model(expected["x"])), expected["logits"], TOLERANCE, key)
+
+
+def test_positions_that_no_grid_explains_need_an_image_size(built):
+    path = built("timm/no_embed_class")
+    with pytest.raises(ValueError, match="`image_size=`"):
+        from_checkpoint(source_of(path), num_heads=3)
+
+
+@pytest.mark.parametrize(
+    "key", ["timm/avg", "timm/no_qkv_bias", "huggingface/pooler"]
+)
+def test_loading_into_a_model(key, built):
+    library, name = key.split("/")
+    case = {"timm": TIMM, "huggingface": HF}[library][name]
+    path = built(key)
+    expected = expected_of(path)
+    model = VisionTransformer(read(path, case).config)
+    randomize(model)
+    report = load_checkpoint(model, source_of(path), head="strict")
+    assert not report.notes
+    answer = to_numpy(model(expected["x"]))
+    close(answer, expected["logits"], TOLERANCE, f"{key} loaded")
+
+
+# ------------------------------------------------------------------ other sizes
+
+TIMM_RESIZED = [
+    (name, index)
+    for name, case in TIMM.items()
+    for index in range(len(case.build.get("resized", ())))
+]
+
+
+@pytest.mark.parametrize("name,index", TIMM_RESIZED)
+def test_timm_loaded_in_another_size(name, index, built):
+    case = TIMM[name]
+    path = built(f"timm/{name}")
+    changes, _ = case.build["resized"][index]
+    choices = {"image_size": changes["img_size"]}
+    if "patch_size" in changes:
+        choices["patch_size"] = changes["patch_size"]
+        choices["patch_resize"] = "bicubic_antialias"
+    model = read(path, case, position_resize="bicubic_antialias", **choices)
+    assert model.load_report.resized
+    expected = resized_of(path, index)
+    table = to_numpy(model.get_layer("position_embedding").embedding)
+    label = f"timm/{name} resized {index}"
+    close(table, expected.pop("positions"), 1e-6, f"{label} positions")
+    all_close(answers_of(model, expected["x"]), expected, TOLERANCE, label)
+
+
+def resized_of(path, index):
+    prefix = f"resized/{index}/"
+    return {
+        key.removeprefix(prefix): value
+        for key, value in expected_of(path).items()
+        if key.startswith(prefix)
+    }
+
+
+@pytest.mark.parametrize("index", range(len(HF["token"].build["resized"])))
+def test_huggingface_on_images_of_another_size(index, built):
+    path = built("huggingface/token")
+    expected = resized_of(path, index)
+    size = expected["x"].shape[1:3]
+    model = read(path, HF["token"], image_size=size, position_resize="bicubic")
+    label = f"huggingface/token resized {index}"
+    all_close(answers_of(model, expected["x"]), expected, TOLERANCE, label)
+    all_close(attention_of(model, expected["x"]), expected, 1e-6, label)
+
+
+@pytest.fixture(scope="module")
+def resampled(built):
+    with np.load(built("resample").with_suffix(".npz")) as file:
+        return {key: file[key] for key in file.files}
+
+
+@pytest.mark.parametrize("size", RESAMPLE["sizes"])
+def test_patch_kernels_resized_as_by_timm(size, resampled):
+    kernel = resize_patch_kernel(resampled["kernel"], size, "bicubic_antialias")
+    # Theirs is a pseudo-inverse in float32, ours in float64.
+    close(kernel, resampled[f"patch/{size}"], 3e-5, f"patch {size}")
+
+
+@pytest.mark.parametrize("grid", RESAMPLE["grids"][1:])
+def test_positions_resized_as_by_timm(grid, resampled):
+    table = resize_positions(
+        resampled["table"], RESAMPLE["grids"][0], grid, "bicubic_antialias"
+    )
+    expected = resampled["positions/{}x{}".format(*grid)]
+    close(table, expected, 1e-6, f"positions {grid}")
+
+
+@pytest.mark.parametrize("channels", RESAMPLE["channels"])
+def test_channels_adapted_as_by_timm(channels, resampled):
+    kernel = adapt_channels(resampled["kernel"], channels)
+    close(kernel, resampled[f"channels/{channels}"], 1e-6, "channels")
+
+
+# ------------------------------------------------------------------- to others
+
+
+class Written(NamedTuple):
+    """A model of keras_vit, and how another library reads its file.
+
+    Args:
+        config: Changes to `tiny_config`.
+        load: Arguments of the worker's task.
+        tolerance: How far logits may be off.
+    """
+
+    config: dict
+    load: dict
+    tolerance: float = 1e-5
+
+
+OURS_TINY = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 24,
+    "depth": 2,
+    "num_heads": 3,
+    "mlp_ratio": 2,
+    "num_classes": 7,
+}
+GAP = {"use_class_token": False, "pooling": "avg"}
+GAP_THERE = {"class_token": False, "global_pool": "avg", "fc_norm": False}
+HYBRID_SIZES = {"image_size": 128, "mlp_dim": 96}
+HYBRID_THERE = {"img_size": 128, "embed_dim": 24, "depth": 2, "num_heads": 3}
+# Changes to our configuration, and to the arguments of timm's model.
+TIMM_WRITTEN = {
+    "token": ({}, {}),
+    "tanh": ({"gelu": "tanh"}, {"act_layer": "gelu_tanh"}),
+    "avg": (
+        {"pooling": "avg", "use_pooling_norm": True},
+        {"global_pool": "avg"},
+    ),
+    "avg_without_fc_norm": (
+        {"pooling": "avg"},
+        {"global_pool": "avg", "fc_norm": False},
+    ),
+    "avg_without_token": (GAP, GAP_THERE),
+    "max": ({"pooling": "max"}, {"global_pool": "max", "fc_norm": False}),
+    "map": (
+        {"use_class_token": False, "pooling": "map"},
+        {"class_token": False, "global_pool": "map"},
+    ),
+    "map_tanh": (
+        {"use_class_token": False, "pooling": "map", "gelu": "tanh"},
+        {
+            "class_token": False,
+            "global_pool": "map",
+            "act_layer": "gelu_tanh",
+        },
+    ),
+    "no_pooling": ({"pooling": "none"}, {"global_pool": ""}),
+    "rectangle": ({"image_size": (24, 48)}, {"img_size": (24, 48)}),
+    "1_channel": ({"channels": 1}, {"in_chans": 1}),
+    "5_channels": ({"channels": 5}, {"in_chans": 5}),
+    "no_classes": ({"num_classes": 0}, {"num_classes": 0}),
+    "sincos_1d": ({"position_embedding": "sincos_1d"}, {}),
+    "sincos_2d": ({"position_embedding": "sincos_2d"}, {}),
+    "learned_2d": ({"position_embedding": "learned_2d"}, {}),
+    "no_positions": ({"position_embedding": "none"}, {}),
+    "rounded_mlp": (
+        {"width": 56, "num_heads": 7, "mlp_dim": 488},
+        {"embed_dim": 56, "num_heads": 7, "mlp_ratio": 8.72},
+    ),
+    "odd_mlp": ({"mlp_dim": 61}, {"mlp_ratio": 61 / 24 + 1e-9}),
+}
+HYBRIDS_WRITTEN = {
+    "R_Ti16": ((), 8, "vit_tiny_r_s16_p8_224"),
+    "R26_S32": ((2, 2, 2, 2), 1, "vit_small_r26_s32_224"),
+}
+HF_WRITTEN = {
+    "token": ({}, {}),
+    "tanh": ({"gelu": "tanh"}, {}),
+    "epsilon": ({"layer_norm_epsilon": 1e-12}, {}),
+    "large_epsilon": ({"layer_norm_epsilon": 1e-2}, {}),
+    "rectangle": ({"image_size": (24, 48)}, {}),
+    "1_channel": ({"channels": 1}, {}),
+    "sincos_2d": ({"position_embedding": "sincos_2d"}, {}),
+    "dropout": ({"dropout_rate": 0.1, "attention_dropout_rate": 0.2}, {}),
+    "auto": ({}, {"kind": "AutoModelForImageClassification"}),
+    "pooler": (
+        {"num_classes": 0, "representation_size": 24},
+        {"kind": "ViTModel"},
+    ),
+    "pooler_of_another_size": (
+        {"num_classes": 0, "representation_size": 20},
+        {"kind": "ViTModel"},
+    ),
+    "no_pooler": (
+        {"num_classes": 0, "pooling": "none"},
+        {"kind": "ViTModel", "add_pooling_layer": False},
+    ),
+}
+
+
+def written_cases():
+    for name, (config, changes) in TIMM_WRITTEN.items():
+        arguments = {**OURS_TINY, **changes}
+        yield f"timm_file/{name}", Written(config, {"arguments": arguments})
+        yield f"timm_folder/{name}", Written(config, {})
+    for name, (stages, patch, model) in HYBRIDS_WRITTEN.items():
+        config = {**HYBRID_SIZES, "stem_stages": stages, "patch_size": patch}
+        config["stem_epsilons"] = "timm"
+        load = {"arguments": {**HYBRID_THERE, "num_classes": 7}, "name": model}
+        yield f"timm_file/{name}", Written(config, load, HYBRID)
+    for name, (config, load) in HF_WRITTEN.items():
+        load = {"kind": "ViTForImageClassification", **load}
+        yield f"hf_folder/{name}", Written(config, load)
+
+
+WRITTEN = dict(written_cases())
+
+
+@pytest.fixture(scope="module")
+def written(folder):
+    """Return a function from a case to our answer and the library's."""
+    rows, ours = [], {}
+    for seed, (key, case) in enumerate(WRITTEN.items()):
+        kind = key.split("/")[0]
+        config = tiny_config(**{"gelu": "exact", **case.config})
+        model = randomize(VisionTransformer(config), seed=seed + 1)
+        path = folder / f"written_{key}"
+        path = path.with_suffix(".safetensors") if "file" in kind else path
+        layout = "huggingface" if kind == "hf_folder" else "timm"
+        save_checkpoint(model, path, layout=layout)
+        x = np.random.default_rng(seed).random(
+            (2, *config.image_size, config.channels), "float32"
+        )
+        x = 2 * x - 1
+        images = folder / f"{key.replace('/', '_')}.images.npz"
+        np.savez(images, x=x)
+        ours[key] = to_numpy(model(x))
+        rows.append(
+            {
+                "task": f"load_{layout}",
+                "path": str(path),
+                "images": str(images),
+                "output": str(images).replace(".images.", ".answers."),
+                **case.load,
+            }
+        )
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), "uint8")
+    np.savez(folder / "pixels.npz", x=pixels)
+    rows.append(
+        {
+            "task": "preprocess_huggingface",
+            "path": str(folder / "written_hf_folder/token"),
+            "images": str(folder / "pixels.npz"),
+            "output": str(folder / "preprocessed.npz"),
+        }
+    )
+    ours["preprocessed"] = to_numpy(preprocess_input(pixels))
+    errors = dict(zip(ours, work(rows, folder, "load")))
+    outputs = dict(zip(ours, (row["output"] for row in rows)))
+
+    def answers(key):
+        assert errors[key] is None, errors[key]
+        with np.load(outputs[key]) as file:
+            return ours[key], {name: file[name] for name in file.files}
+
+    return answers
+
+
+@pytest.mark.parametrize("key", WRITTEN)
+def test_what_we_write_answers_the_same_there(key, written):
+    ours, theirs = written(key)
+    theirs = theirs.get("logits", theirs.get("encoded"))
+    assert np.ptp(ours) > 0.1
+    close(ours, theirs, WRITTEN[key].tolerance, f"written {key}")
+
+
+def test_the_processor_we_write_makes_the_same_pixels(written):
+    ours, theirs = written("preprocessed")
+    close(ours, theirs["pixels"], 1e-6, "preprocessed")
+
+
+def test_what_the_page_on_weights_shows_to_others_runs(folder):
+    """The blocks for timm and Hugging Face, in their own process."""
+    model = randomize(VisionTransformer(tiny_config(gelu="exact")))
+    save_checkpoint(model, folder / "tuned_timm", layout="timm")
+    save_checkpoint(model, folder / "tuned_hf", layout="huggingface")
+    page = pathlib.Path(__file__).parents[2] / "docs/weights.md"
+    pattern = r"^```python\n((?:import timm|from transformers).*?)^```"
+    blocks = re.findall(pattern, page.read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    rows = [
+        {"task": "run_code", "code": b, "folder": str(folder)} for b in blocks
+    ]
+    assert work(rows, folder, "page") == [None, None]
+
+
+def test_the_epsilons_of_the_other_stem_answer_otherwise(built):
+    path = built("timm/R26_S32")
+    expected = expected_of(path)
+    model = read(path, TIMM["R26_S32"], stem_epsilons="official")
+    difference = to_numpy(model(expected["x"])) - expected["logits"]
+    assert np.abs(difference).max() > 5e-5
