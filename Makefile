@@ -10,7 +10,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 PYTEST = -m pytest --numprocesses=auto
 ANY_BACKEND = tests/layers tests/models/test_golden_outputs.py \
-    tests/test_preprocessing.py tests/test_initialization.py
+    tests/test_preprocessing.py tests/test_initialization.py \
+    tests/weights/test_golden_files.py
 
 .PHONY: demo test test-torch clean
 
@@ -26,9 +27,11 @@ test: .venv/dev
 	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST)
 	KERAS_BACKEND=jax .venv/bin/python $(PYTEST) $(ANY_BACKEND)
 
-# An environment of its own: it shows that nothing here needs TensorFlow.
+# An environment of its own: it shows that nothing here needs TensorFlow. timm
+# and Hugging Face are in it, to be compared with.
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) $(ANY_BACKEND)
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) $(ANY_BACKEND) \
+	    tests/weights/test_peers.py
 
 .venv/train: setup.py
 	$(PYTHON) -m venv .venv
@@ -42,7 +45,7 @@ test-torch: .venv-torch/dev
 
 .venv-torch/dev: setup.py
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/pip install --quiet --editable . \
+	.venv-torch/bin/pip install --quiet --editable '.[peers]' \
 	    pytest pytest-xdist scipy torch==2.13.0
 	touch $@
 

@@ -157,7 +157,7 @@ def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
         image_size=16,
         dropout_rate=0.1,
         stochastic_depth_rate=0.2,
-        precision="mixed_bfloat16",
+        precision="bfloat16",
     )
     source = keras_vit.from_checkpoint(path)
     model = build_model(recipe, digits)
