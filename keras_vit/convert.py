@@ -6,7 +6,7 @@ import sys
 
 import keras
 
-from keras_vit.inspect_checkpoint import add_hints
+from keras_vit.inspect_checkpoint import add_hints, image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.layouts import LAYOUTS
@@ -20,6 +20,7 @@ def convert(
     layout: str,
     num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
 ) -> tuple[str, ...]:
     """Write the model of one checkpoint as another.
 
@@ -30,8 +31,8 @@ def convert(
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
         num_heads: Number of attention heads, if the source does not say.
-        image_size: Of the images, if the source does not say; else the
-            positions are resized to it.
+        image_size: The positions are resized to it; default as in the source.
+        source_image_size: Of the images of the source, if it does not say.
 
     Returns:
         What a reader must know because the file cannot say it.
@@ -57,7 +58,10 @@ def convert(
             model = model.with_image_size(image_size)
     else:
         model = from_checkpoint(
-            source, num_heads=num_heads, image_size=image_size
+            source,
+            num_heads=num_heads,
+            image_size=image_size,
+            source_image_size=source_image_size,
         )
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
@@ -96,6 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
     )
+    parser.add_argument(
+        "--image_size",
+        type=image_size,
+        metavar="SIZE",
+        help="resize the positions to images of this size",
+    )
     add_hints(parser)
     options = parser.parse_args(arguments)
     try:
@@ -106,6 +116,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.layout,
             options.num_heads,
             options.image_size,
+            options.source_image_size,
         )
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -105,7 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with open_checkpoint(locate(options.path)) as checkpoint:
             source = understand(
-                checkpoint, options.num_heads, options.image_size
+                checkpoint,
+                options.num_heads,
+                source_image_size=options.source_image_size,
             )
             print(describe(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
@@ -126,11 +128,11 @@ def add_hints(parser: argparse.ArgumentParser):
         help="number of attention heads, if the file does not say",
     )
     parser.add_argument(
-        "--image_size",
+        "--source_image_size",
         type=image_size,
         metavar="SIZE",
-        help="size of the images in pixels, 224 or 224x160 (height x width), "
-        "if the file does not say",
+        help="size of the images of the file in pixels, 224 or 224x160 "
+        "(height x width), if the file does not say",
     )
 
 

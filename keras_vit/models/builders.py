@@ -290,8 +290,11 @@ def load_foreign_weights(
         weights,
         configure,
         build_model,
-        num_heads=choices.get("num_heads", default.num_heads),
-        image_size=choices.get("image_size"),
+        known=(
+            choices.get("num_heads", default.num_heads),
+            choices.get("image_size"),
+            None,
+        ),
     )
     warn(model.load_report, stacklevel=3, without=set(choices))
     new_head = any("predictions" in path for path in model.load_report.reset)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import math
+import numbers
 import re
 from typing import Any, NamedTuple
 
@@ -74,14 +75,17 @@ def understand(
     checkpoint: Checkpoint,
     num_heads: int | None = None,
     image_size: tuple | int | None = None,
+    source_image_size: tuple | int | None = None,
 ) -> Source:
     """Return what model `checkpoint` holds.
 
     Args:
         checkpoint: An open file.
         num_heads: Number of heads, for a file that does not show it.
-        image_size: (height, width) in pixels, for a position table that is
-            not square or is missing.
+        image_size: (height, width) in pixels of the model that is wanted; the
+            file is of this size if it cannot be of another.
+        source_image_size: (height, width) of the images of the file, for one
+            that does not show it.
 
     Raises:
         ValueError: If it is of no known family, or anything is missing, left
@@ -91,7 +95,10 @@ def understand(
         family, wrapper = recognise(checkpoint)
         layout = LAYOUTS[family]
         names, spelling, ignored = _canonical_names(checkpoint, layout, wrapper)
-        reader = _Inference(checkpoint, layout, names, num_heads, image_size)
+        reader = _Inference(checkpoint, layout, names)
+        reader.num_heads = num_heads
+        reader.image_size = _pair(image_size)
+        reader.source_image_size = _pair(source_image_size)
         config = reader.config()
         parts = parts_of(layout, config)
         extra = _check(checkpoint, layout, names, config, parts)
@@ -138,14 +145,13 @@ def _canonical_names(checkpoint, layout, wrapper):
     """Return the names as the layout has them, the spelling and the rest."""
     ignored, inside = [], {}
     for name, entry in checkpoint.entries.items():
-        if name.startswith(wrapper):
-            inside[name.removeprefix(wrapper)] = (name, entry.shape)
-        elif re.match(layout.ignore, name):
+        if not name.startswith(wrapper) and re.match(layout.ignore, name):
             ignored.append(name)
-        elif name in inside:
-            raise ValueError(f"{name} is stored twice, once as {wrapper}{name}")
-        else:
-            inside[name] = (name, entry.shape)
+            continue
+        short = name.removeprefix(wrapper)
+        if short in inside:
+            raise ValueError(f"{short} is stored twice, once behind {wrapper}")
+        inside[short] = (name, entry.shape)
     shapes = {name: shape for name, (_, shape) in inside.items()}
     prepared = {name: (name, None) for name in shapes}
     if layout.prepare:
@@ -190,6 +196,14 @@ def _spelling_of(layout, name):
 
 def _number(value):
     return value if type(value) is int and 0 < value < 2**20 else None
+
+
+def _pair(size):
+    """Return (height, width) of an argument, None for None."""
+    if size is None:
+        return None
+    size = (size, size) if isinstance(size, numbers.Integral) else size
+    return tuple(int(side) for side in size)
 
 
 def _size(value):
@@ -250,7 +264,7 @@ _POSITIONS = _row(
 # how its value is read. A value that cannot be one is passed over.
 HINTS = {
     "num_heads": (("num_heads", "num_attention_heads"), _number),
-    "image_size": (
+    "image_sizes": (
         (
             "image_size",
             "img_size",
@@ -281,6 +295,9 @@ STRICT = ("hidden_act", "act_layer", "global_pool")
 def find_hints(config: dict) -> dict[str, Any]:
     """Return the fields of ViTConfig that a foreign configuration tells.
 
+    Image sizes are several, under `image_sizes`: of the model and of the one
+    that it was tuned from, say.
+
     Args:
         config: A parsed JSON object. An outer value goes before an inner one.
 
@@ -298,10 +315,12 @@ def find_hints(config: dict) -> dict[str, Any]:
             continue
         for field, (aliases, read) in HINTS.items():
             for alias in aliases:
-                if alias in value and field not in found:
+                if alias in value:
                     hint = read(value[alias])
-                    if hint is not None:
-                        found[field] = hint
+                    if field == "image_sizes" and hint is not None:
+                        found.setdefault(field, []).append(hint)
+                    elif hint is not None:
+                        found.setdefault(field, hint)
                     elif alias in STRICT and isinstance(value[alias], str):
                         raise ValueError(
                             f"its configuration has {alias}={value[alias]!r}, "
@@ -319,15 +338,14 @@ def find_hints(config: dict) -> dict[str, Any]:
 class _Inference:
     """Reads a configuration off names and shapes."""
 
-    def __init__(self, checkpoint, layout, names, num_heads, image_size):
+    # What the caller knows.
+    num_heads = image_size = source_image_size = None
+
+    def __init__(self, checkpoint, layout, names):
         self.checkpoint = checkpoint
         self.layout = layout
         self.names = names
         self.hints = find_hints(checkpoint.config)
-        self.num_heads = num_heads
-        self.image_size = image_size
-        if isinstance(image_size, int):
-            self.image_size = (image_size, image_size)
         self.table_rows = 0
         self.has_class_slot = False
 
@@ -337,31 +355,31 @@ class _Inference:
             message += f" It is a model with {', '.join(foreign)}."
         raise ValueError(f"{self.checkpoint.path}: {message}")
 
-    def name_of(self, template, kind, weight, **numbers):
+    def name_of(self, template, kind, weight, **fields):
         """Return what the family calls a weight, None if it has no name."""
         name = self.layout.names.get(template)
         if name is None:
             return None
         name = name if isinstance(name, str) else name[0]
-        index = numbers.get("i")
-        numbers["_i"] = f"_{index}" if index else ""
-        return name.format(**numbers) + self.layout.style[kind][weight][0]
+        index = fields.get("i")
+        fields["_i"] = f"_{index}" if index else ""
+        return name.format(**fields) + self.layout.style[kind][weight][0]
 
-    def shape_in_file(self, *row, **numbers):
+    def shape_in_file(self, *row, **fields):
         """Return the shape of an array of the file, None if it is missing."""
-        stored = self.names.get(self.name_of(*row, **numbers))
+        stored = self.names.get(self.name_of(*row, **fields))
         if stored is None:
             return None
         shape = self.checkpoint.entries[stored[0]].shape
         return shape if stored[1] is None else shape[1:]
 
-    def shape(self, template, kind, weight, rank, **numbers):
+    def shape(self, template, kind, weight, rank, **fields):
         """Return the shape of a weight in our form, None if it is missing."""
-        shape = self.shape_in_file(template, kind, weight, **numbers)
+        shape = self.shape_in_file(template, kind, weight, **fields)
         if shape is None:
             return None
         if len(shape) != rank or 0 in shape:
-            name = self.name_of(template, kind, weight, **numbers)
+            name = self.name_of(template, kind, weight, **fields)
             self.fail(f"{name} has the shape {shape}, of another rank.")
         array = np.broadcast_to(np.float32(0), shape)
         return self.layout.style[kind][weight][1].to_ours(array, shape).shape
@@ -369,10 +387,10 @@ class _Inference:
     def has(self, *row):
         return self.shape_in_file(*row) is not None
 
-    def need(self, *row, **numbers):
-        shape = self.shape(*row, **numbers)
+    def need(self, *row, **fields):
+        shape = self.shape(*row, **fields)
         if shape is None:
-            self.fail(f"it lacks {self.name_of(*row[:3], **numbers)}.")
+            self.fail(f"it lacks {self.name_of(*row[:3], **fields)}.")
         return shape
 
     def config(self) -> ViTConfig:
@@ -521,8 +539,8 @@ class _Inference:
                 kind = self.hints["position_embedding"]
             else:
                 kind = self.layout.no_table
-            size = self.hints.get("image_size") or self.image_size
-            if size is None:
+            sizes = [*self.sizes_told(), self.image_size]
+            if sizes[0] is None:
                 self.fail(
                     "it has no position table to tell the size of its images; "
                     "pass `image_size=`."
@@ -533,7 +551,7 @@ class _Inference:
                     f"{config.width}."
                 )
             return dataclasses.replace(
-                config, position_embedding=kind, image_size=size
+                config, position_embedding=kind, image_size=sizes[0]
             )
         if len(shape) not in (2, 3) or shape[-1] != config.width:
             self.fail(
@@ -544,49 +562,52 @@ class _Inference:
         size = self.table_size(config)
         return dataclasses.replace(config, image_size=size)
 
+    def sizes_told(self):
+        if self.source_image_size:
+            return [self.source_image_size]
+        return self.hints.get("image_sizes", [])
+
     def table_size(self, config):
         """Return the image size that the position table was made for.
 
-        A square number of rows is a square grid, unless the file itself says
-        otherwise: published files are square, and `image_size` may be meant
-        for the model alone.
+        A square number of rows is a square grid, unless the caller or the
+        file itself says otherwise. `image_size` is meant for the model; it is
+        taken for the file's where nothing else fits.
         """
         rows, given = self.table_rows, self.image_size
         slots = self.layout.slots[0 if config.use_class_token else 1]
-        told = self.hints.get("image_size")
         square = _square_image(config, rows - slots[0])
-        if self.layout.style is not FLAX and square and not told:
-            self.check_unambiguous(square, config, slots)
-        choices = [(told, slot) for slot in slots]
-        choices += [(square, slots[0])]
-        choices += [(given, slot) for slot in slots]
+        told = [(size, slot) for size in self.sizes_told() for slot in slots]
+        wanted = [(given, slot) for slot in slots]
+        choices = [*told, (square, slots[0]), *wanted]
         if self.layout.style is FLAX:
             choices += [(_square_image(config, rows - s), s) for s in slots[1:]]
-        for size, slot in choices:
-            if size and _num_patches(config, size) == rows - slot:
-                self.has_class_slot = bool(slot)
-                return size
-        self.fail(
-            f"its {rows} positions are no square grid behind a class token; "
-            "pass `image_size=` (height, width) of its images."
-            + (f" Received: image_size={given}" if given else "")
-        )
-
-    def check_unambiguous(self, square, config, slots):
-        """Fail if `image_size` may be that of the file or of the model."""
-        given, rows = self.image_size, self.table_rows
-        if given is None or tuple(given) == square:
-            return
-        if any(_num_patches(config, given) == rows - slot for slot in slots):
-            height, width = square
+        if self.source_image_size:
+            choices = told
+        fits = [
+            (size, slot)
+            for size, slot in choices
+            if size and _num_patches(config, size) == rows - slot
+        ]
+        if not fits:
+            size = self.source_image_size or given
             self.fail(
-                f"its {rows} positions may be those of images of "
-                f"{height}x{width} or of {given[0]}x{given[1]} pixels. In the "
-                f"first case load it with `image_size=({height}, {width})` "
-                "and use `with_image_size`; in the second put "
-                f'{{"image_size": {list(given)}}} into a JSON file of its '
-                "name beside it."
+                f"its {rows} positions are no square grid behind a class "
+                "token; pass `source_image_size=` (height, width) of its "
+                f"images.{f' Received: {size}' if size else ''}"
             )
+        # The official code and big_vision know squares only.
+        sizes = dict.fromkeys(size for size, _ in fits)
+        if fits[0] not in told and len(sizes) > 1 and square in sizes:
+            if self.layout.style is not FLAX:
+                shown = " or ".join("{}x{}".format(*size) for size in sizes)
+                self.fail(
+                    f"its {rows} positions may be those of images of {shown} "
+                    "pixels; pass `source_image_size=`."
+                )
+        size, slot = fits[0]
+        self.has_class_slot = bool(slot)
+        return size
 
 
 _REFUSED_MAP = (

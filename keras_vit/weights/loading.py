@@ -68,6 +68,7 @@ def from_checkpoint(
     path_or_name: str | os.PathLike,
     *,
     image_size: tuple[int, int] | int | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
     classes: int | None = None,
     num_heads: int | None = None,
     classifier_activation: str | None = None,
@@ -89,8 +90,10 @@ def from_checkpoint(
             Hugging Face, timm or keras-hub write it, a URL, or a name of
             `PRETRAINED`.
         image_size: (height, width) in pixels, or one number for a square;
-            default as in the file. Positions are resized to it. For a file
-            whose positions are no square grid, the size of its own images.
+            default as in the file. Positions are resized to it.
+        source_image_size: (height, width) of the images of the file, for one
+            whose positions may be those of several sizes. Default is what the
+            file or the JSON beside it says, a square, or `image_size`.
         classes: Number of classes; another number than the file's makes a
             new head, 0 none. Default as in the file.
         num_heads: Number of attention heads, for a file that does not say.
@@ -142,8 +145,7 @@ def from_checkpoint(
         path_or_name,
         configure,
         build,
-        num_heads=num_heads,
-        image_size=image_size,
+        known=(num_heads, image_size, source_image_size),
         choices=(head, position_resize, patch_resize),
     )
     # A choice that was made by name needs no warning.
@@ -156,9 +158,8 @@ def build_and_load(
     configure: Callable[[ViTConfig], ViTConfig],
     build: Callable[[ViTConfig], keras.Model],
     *,
-    num_heads: int | None = None,
-    image_size=None,
-    choices=("auto", "official", None),
+    known: tuple = (None, None, None),
+    choices: tuple = ("auto", "official", None),
 ):
     """Return the model built for a checkpoint, loaded; `load_report` says how.
 
@@ -166,12 +167,12 @@ def build_and_load(
         path_or_name: As in `from_checkpoint`.
         configure: Makes the configuration of the model of that of the file.
         build: Makes the model.
-        num_heads: Number of heads, for a file that does not say.
-        image_size: (height, width), for a file that does not say.
+        known: The arguments of `understand`: `num_heads`, `image_size` and
+            `source_image_size`.
         choices: `head`, `position_resize` and `patch_resize`.
     """
     with open_checkpoint(locate(path_or_name)) as checkpoint:
-        source = understand(checkpoint, num_heads, image_size)
+        source = understand(checkpoint, *known)
         plan = make_plan(source, configure(source.config), *choices)
         checkpoint.verify(plan.report.used)
         model = build(plan.config)
@@ -185,6 +186,7 @@ def load_checkpoint(
     head: str = "auto",
     position_resize: str = "official",
     patch_resize: str | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
 ) -> LoadReport:
     """Load a checkpoint of any family into a model.
 
@@ -202,6 +204,8 @@ def load_checkpoint(
             (Hugging Face) or "bicubic_antialias" (timm).
         patch_resize: A key of RESIZES, to load patches of another size;
             "bilinear" is FlexiViT's rule.
+        source_image_size: (height, width) of the images of the file, for one
+            whose positions may be those of several sizes.
 
     Returns:
         What was used, resized, reset and ignored. Differences between the
@@ -223,7 +227,9 @@ def load_checkpoint(
     _check_choices(head, position_resize, patch_resize)
     with open_checkpoint(locate(path)) as checkpoint:
         config = model.config
-        source = understand(checkpoint, config.num_heads, config.image_size)
+        source = understand(
+            checkpoint, config.num_heads, config.image_size, source_image_size
+        )
         plan = make_plan(source, config, head, position_resize, patch_resize)
         checkpoint.verify(plan.report.used)
         report = plan.assign(model.weights)

@@ -1,5 +1,6 @@
 """python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
 
+import shutil
 import subprocess
 import sys
 
@@ -81,10 +82,22 @@ def test_converting_to_another_size(tmp_path):
     assert from_checkpoint(target).config.image_size == (48, 64)
 
 
+def test_a_rectangle_that_the_file_does_not_show(tmp_path, capsys):
+    path = tmp_path / "rect.safetensors"
+    shutil.copy(path_of("timm_rect.safetensors"), path)
+    hints = ["--num_heads=3", "--source_image_size=24x40"]
+    assert inspect_checkpoint.main([str(path), "--brief", *hints]) == 0
+    assert "image_size               (24, 40)" in capsys.readouterr().out
+    target = str(tmp_path / "rect.npz")
+    command = [str(path), target, "--layout=official", *hints]
+    assert convert.main([*command, "--image_size=32"]) == 0
+    assert from_checkpoint(target).config.image_size == (32, 32)
+
+
 @pytest.mark.parametrize("size", ["", "x", "32x", "1x2x3", "-3", "32.5"])
 def test_a_mistyped_size(size, capsys):
     with pytest.raises(SystemExit):
-        inspect_checkpoint.main(["x.npz", f"--image_size={size}"])
+        inspect_checkpoint.main(["x.npz", f"--source_image_size={size}"])
     assert "must be a size such as 224 or 224x160" in capsys.readouterr().err
 
 
