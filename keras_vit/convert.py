@@ -6,7 +6,7 @@ import sys
 
 import keras
 
-from keras_vit.inspect_checkpoint import add_hints, image_size
+from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.layouts import LAYOUTS
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--image_size",
-        type=image_size,
+        type=parse_image_size,
         metavar="SIZE",
         help="resize the positions to images of this size",
     )

@@ -129,14 +129,14 @@ def add_hints(parser: argparse.ArgumentParser):
     )
     parser.add_argument(
         "--source_image_size",
-        type=image_size,
+        type=parse_image_size,
         metavar="SIZE",
         help="size of the images of the file in pixels, 224 or 224x160 "
         "(height x width), if the file does not say",
     )
 
 
-def image_size(text: str) -> tuple[int, int]:
+def parse_image_size(text: str) -> tuple[int, int]:
     """Return (height, width) of "224" or "224x160".
 
     Args:
