@@ -586,7 +586,7 @@ def right_or_refused(key, case, built):
 
 def test_positions_that_no_grid_explains_need_an_image_size(built):
     path = built("timm/no_embed_class")
-    with pytest.raises(ValueError, match="`image_size=`"):
+    with pytest.raises(ValueError, match="`source_image_size=`"):
         from_checkpoint(source_of(path), num_heads=3)
 
 

@@ -478,6 +478,7 @@ class Bucket(http.server.ThreadingHTTPServer):
         breaks: After how many bytes each answer ends, of the first ones.
         hashes: Values of x-goog-hash, by path.
         knows_ranges: Whether it answers to Range, and with 206.
+        tags: ETag of each path; If-Range must name it.
         tells_length: Whether it says how long an answer is.
         delay: Seconds before an answer.
     """
@@ -487,7 +488,7 @@ class Bucket(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
         self.files, self.requests, self.breaks = {}, [], []
-        self.hashes = {}
+        self.hashes, self.tags = {}, {}
         self.knows_ranges = self.tells_length = True
         self.delay = 0
 
@@ -514,7 +515,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         data, status = bucket.files[path], 200
-        if asked and bucket.knows_ranges:
+        tag = bucket.tags.get(path)
+        same = self.headers.get("If-Range", tag) == tag
+        if asked and bucket.knows_ranges and same:
             assert asked.startswith("bytes=") and asked.endswith("-")
             start = int(asked[6:-1])
             if start >= len(data):
@@ -527,6 +530,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         if bucket.tells_length:
             self.send_header("Content-Length", str(len(data)))
+        if tag:
+            self.send_header("ETag", tag)
         for value in bucket.hashes.get(path, ()):
             self.send_header("x-goog-hash", value)
         self.end_headers()
@@ -568,7 +573,7 @@ def path(bucket, tmp_path):
 def left_beside(path):
     """Return the names in the folder of `path`; a lock may stay."""
     names = sorted(file.name for file in path.parent.iterdir())
-    return [name for name in names if not name.endswith(".lock")]
+    return [n for n in names if not n.endswith((".lock", ".version"))]
 
 
 def assert_nothing_is_there(path):
@@ -598,6 +603,23 @@ def test_a_file_that_is_there_is_not_asked_for(bucket, path):
     assert fetch(f"{bucket.url}/file.npz", str(path)) == path
     assert path.read_bytes() == b"mine"
     assert bucket.requests == []
+
+
+def test_halves_of_different_files_are_not_put_together(bucket, path):
+    """And without a checksum nothing else would tell."""
+    bucket.tags["/file.npz"] = '"one"'
+    bucket.breaks = [1000]
+    with pytest.raises(ConnectionError):
+        fetch(f"{bucket.url}/file.npz", path)
+    other = DATA[::-1]
+    bucket.files["/file.npz"], bucket.tags["/file.npz"] = other, '"two"'
+    bucket.breaks = [2000]
+    with pytest.raises(ConnectionError):
+        fetch(f"{bucket.url}/file.npz", path)
+    fetch(f"{bucket.url}/file.npz", path)
+    assert path.read_bytes() == other
+    assert bucket.ranges() == [None, "bytes=1000-", "bytes=2000-"]
+    assert not path.with_name("file.npz.part.version").exists()
 
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
