@@ -76,7 +76,7 @@ def from_checkpoint(
     head: str = "auto",
     position_resize: str = "official",
     patch_resize: str | None = None,
-    name: str | None = None,
+    name: str = "vision_transformer",
     **overrides,
 ) -> VisionTransformer:
     """Build the model that a checkpoint holds, with its weights.
@@ -137,9 +137,7 @@ def from_checkpoint(
         return dataclasses.replace(found, **changes, **overrides)
 
     def build(config):
-        return VisionTransformer(
-            config, dtype=dtype, name=name or "vision_transformer"
-        )
+        return VisionTransformer(config, dtype=dtype, name=name)
 
     model = build_and_load(
         path_or_name,
