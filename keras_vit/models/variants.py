@@ -83,10 +83,20 @@ class ViTConfig:
 
     def __post_init__(self):
         size = self.image_size
-        if isinstance(size, numbers.Integral):
+        if isinstance(size, numbers.Number):
             size = (size, size)
+        if isinstance(size, str) or any(side != int(side) for side in size):
+            raise ValueError(
+                "`image_size` must be a whole number of pixels or (height, "
+                f"width). Received: image_size={self.image_size!r}"
+            )
         size = tuple(int(side) for side in size)
         object.__setattr__(self, "image_size", size)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, numbers.Integral) and type(value) is not bool:
+                # NumPy's integers, which Keras and JSON refuse.
+                object.__setattr__(self, field.name, int(value))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
         self._check_numbers()

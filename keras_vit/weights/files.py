@@ -156,9 +156,10 @@ def open_checkpoint(path) -> Checkpoint:
             return _open_folder(path)
         if not path.is_file():
             raise ValueError(f"There is no file {path}")
-        opener = OPENERS.get(path.suffix)
+        suffix = path.suffix.lower()
+        opener = OPENERS.get(suffix)
         if opener is None:
-            raise ValueError(REFUSED_SUFFIXES.get(path.suffix, UNKNOWN_SUFFIX))
+            raise ValueError(REFUSED_SUFFIXES.get(suffix, UNKNOWN_SUFFIX))
         config = _config_beside(path)
         checkpoint = opener(path)
         checkpoint.config = {**config, **checkpoint.config}

@@ -126,9 +126,10 @@ def recognise(checkpoint: Checkpoint) -> tuple[str, str]:
     """
     for family, layout in LAYOUTS.items():
         for wrapper in ("", *layout.wrappers):
-            if any(
-                wrapper + name in checkpoint.entries
-                for name in layout.recognise
+            names = {wrapper + name for name in layout.recognise}
+            unless = re.compile(re.escape(wrapper) + f"({layout.unless})")
+            if names & checkpoint.entries.keys() and not any(
+                map(unless.match, checkpoint.entries)
             ):
                 return family, wrapper
     titles = ", ".join(layout.title for layout in LAYOUTS.values())
@@ -145,7 +146,10 @@ def _canonical_names(checkpoint, layout, wrapper):
     """Return the names as the layout has them, the spelling and the rest."""
     ignored, inside = [], {}
     for name, entry in checkpoint.entries.items():
-        if not name.startswith(wrapper) and re.match(layout.ignore, name):
+        if not name.startswith(wrapper) and (
+            wrapper.endswith("/") or re.match(layout.ignore, name)
+        ):
+            # Beside the parameters lies what belongs to their training.
             ignored.append(name)
             continue
         short = name.removeprefix(wrapper)
@@ -202,8 +206,8 @@ def _pair(size):
     """Return (height, width) of an argument, None for None."""
     if size is None:
         return None
-    size = (size, size) if isinstance(size, numbers.Integral) else size
-    return tuple(int(side) for side in size)
+    # ViTConfig says what is wrong with one that is none.
+    return (size, size) if isinstance(size, numbers.Number) else tuple(size)
 
 
 def _size(value):
@@ -282,7 +286,10 @@ HINTS = {
         _epsilon,
     ),
     "pooling": (("pooling", "global_pool", "pool", "classifier"), _POOLING),
-    "position_embedding": (("position_embedding", "posemb"), _POSITIONS),
+    "position_embedding": (
+        ("position_embedding", "posemb", "pos_embed"),
+        _POSITIONS,
+    ),
     "stem_epsilons": (
         ("stem_epsilons",),
         _row({name: name for name in STEM_EPSILONS}),
@@ -387,6 +394,20 @@ class _Inference:
     def has(self, *row):
         return self.shape_in_file(*row) is not None
 
+    def vote(self, *witnesses):
+        """Return the size that most of the given arrays have, None if none.
+
+        Args:
+            *witnesses: Template, kind, weight, rank and axis of each.
+        """
+        votes = collections.Counter()
+        for *row, rank, axis in witnesses:
+            for index in range(3 if "{i" in row[0] else 1):
+                shape = self.shape_in_file(*row, i=index)
+                if shape is not None and len(shape) == rank and 0 not in shape:
+                    votes[self.shape(*row, rank, i=index)[axis]] += 1
+        return votes.most_common(1)[0][0] if votes else None
+
     def need(self, *row, **fields):
         shape = self.shape(*row, **fields)
         if shape is None:
@@ -404,20 +425,40 @@ class _Inference:
         if rows != columns:
             self.fail(f"its patches are not square but {rows}x{columns}.")
         depth = self.count_blocks()
-        mlp = self.need("block_{i:02d}/mlp/hidden", "dense", "kernel", 2, i=0)
+        block = "block_{i:02d}/"
+        # Several arrays know each size; one that is damaged is outvoted, and
+        # named when all are compared.
+        width = self.vote(
+            (block + "attention_norm", "norm", "gamma", 1, 0),
+            (block + "mlp_norm", "norm", "gamma", 1, 0),
+            ("patch_encoder", "conv", "kernel", 4, 3),
+        )
+        mlp_dim = self.vote(
+            (block + "mlp/hidden", "dense", "bias", 1, 0),
+            (block + "mlp/hidden", "dense", "kernel", 2, 1),
+            (block + "mlp/out", "dense", "kernel", 2, 0),
+        )
+        if mlp_dim is None:
+            row = (block + "mlp/hidden", "dense", "kernel")
+            self.fail(f"it lacks {self.name_of(*row, i=0)}.")
         has_token = self.has("class_token", "token", "token")
         stages = self.stem_stages()
         if stages is not None:
             channels = self.need("stem/root_conv", "stem", "kernel", 4)[2]
         pooling_norm = self.has("pooling_norm", "norm", "gamma")
-        representation = self.shape("pre_logits", "dense", "kernel", 2)
-        head = self.shape("predictions", "dense", "kernel", 2)
+        representation, classes = (
+            self.vote(
+                (layer, "dense", "bias", 1, 0),
+                (layer, "dense", "kernel", 2, 1),
+            )
+            for layer in ("pre_logits", "predictions")
+        )
         try:
             config = ViTConfig(
                 width=width,
                 depth=depth,
-                mlp_dim=mlp[1],
-                num_heads=self.heads(width, depth, mlp[1]),
+                mlp_dim=mlp_dim,
+                num_heads=self.heads(width, depth, mlp_dim),
                 patch_size=rows,
                 # The grid comes last; any size will do until then.
                 image_size=2**12 * rows,
@@ -427,8 +468,8 @@ class _Inference:
                 use_class_token=has_token,
                 pooling=self.pooling(has_token, pooling_norm),
                 use_pooling_norm=pooling_norm,
-                representation_size=representation and representation[-1],
-                num_classes=head[-1] if head else 0,
+                representation_size=representation,
+                num_classes=classes or 0,
                 gelu=self.hints.get("gelu", self.layout.gelu),
                 layer_norm_epsilon=self.hints.get(
                     "layer_norm_epsilon", self.layout.layer_norm_epsilon
@@ -455,12 +496,15 @@ class _Inference:
     def count_blocks(self):
         row = ("block_{i:02d}/attention_norm", "norm", "gamma")
         first = self.name_of(*row, i=0)
-        pattern = re.escape(self.name_of(*row, i=NUMBERED))
-        pattern = pattern.replace(str(NUMBERED), NUMBER)
-        found = [re.fullmatch(pattern, name) for name in self.names]
+        # Any name of a block counts it.
+        start, _, _ = self.name_of(*row, i=NUMBERED).partition(str(NUMBERED))
+        pattern = re.compile(re.escape(start) + NUMBER + r"[./]")
+        found = [pattern.match(name) for name in self.names]
         indices = {int(match[1]) for match in found if match}
-        if first in self.names:
-            indices.add(0)
+        if "{_i}" in self.layout.names[row[0]]:
+            # These families write no number for the first.
+            zero = start.removesuffix("_") + "/"
+            indices |= {0 for name in self.names if name.startswith(zero)}
         if not indices:
             self.fail(f"it has no block; {first} is missing.")
         if len(indices) <= max(indices):
@@ -497,8 +541,14 @@ class _Inference:
 
     def heads(self, width, depth, mlp_dim):
         template = "block_{i:02d}/attention/qkv"
-        kernel = self.shape_in_file(template, "heads_in", "kernel", i=0) or ()
-        shown = kernel[1] if len(kernel) == 3 else None
+        shown = collections.Counter()
+        for index in range(depth):
+            for weight, axis in (("kernel", 1), ("bias", 0)):
+                row = (template, "heads_in", weight)
+                shape = self.shape_in_file(*row, i=index) or ()
+                if len(shape) == axis + 2 and 0 not in shape:
+                    shown[shape[axis]] += 1
+        shown = shown.most_common(1)[0][0] if shown else None
         told = shown or self.hints.get("num_heads")
         if told is None and "architecture" in self.checkpoint.config:
             told = _published_heads(width, depth, mlp_dim)
@@ -525,9 +575,12 @@ class _Inference:
                 "which no pooling here does. Load it without its head from a "
                 "folder that has no task.json."
             )
+        if told == "token" and not has_token:
+            name = self.name_of("class_token", "token", "token")
+            self.fail(f"it is to pool by the class token and lacks {name}.")
+        if told == "map":
+            told = None
         usual = "token" if has_token and not pooling_norm else "avg"
-        if told == "map" or (told == "token" and not has_token):
-            return usual
         return told or usual
 
     def with_positions(self, config):
@@ -535,10 +588,11 @@ class _Inference:
         row = ("position_embedding", "embedding", "embedding")
         shape = self.shape_in_file(*row)
         if shape is None:
-            if self.hints.get("position_embedding") in ("sincos_2d", "none"):
-                kind = self.hints["position_embedding"]
-            else:
-                kind = self.layout.no_table
+            kind = self.hints.get("position_embedding", self.layout.no_table)
+            if self.is_official(config):
+                self.fail(f"it lacks {LAYOUTS['official'].names[row[0]]}.")
+            if kind not in ("sincos_2d", "none"):
+                self.fail(f"it lacks {self.name_of(*row)}.")
             sizes = [*self.sizes_told(), self.image_size]
             if sizes[0] is None:
                 self.fail(
@@ -562,6 +616,16 @@ class _Inference:
         size = self.table_size(config)
         return dataclasses.replace(config, image_size=size)
 
+    def is_official(self, config):
+        """Return whether a file without positions looks like the official.
+
+        Those of big_vision with sine-cosine positions average the patches;
+        with a class token and the names of before Linen it is a file of the
+        official code that has lost its table.
+        """
+        released = any("/MlpBlock_3/" in raw for raw, _ in self.names.values())
+        return released and config.use_class_token
+
     def sizes_told(self):
         if self.source_image_size:
             return [self.source_image_size]
@@ -578,8 +642,7 @@ class _Inference:
         slots = self.layout.slots[0 if config.use_class_token else 1]
         square = _square_image(config, rows - slots[0])
         told = [(size, slot) for size in self.sizes_told() for slot in slots]
-        wanted = [(given, slot) for slot in slots]
-        choices = [*told, (square, slots[0]), *wanted]
+        choices = [*told, (square, slots[0]), (given, slots[0])]
         if self.layout.style is FLAX:
             choices += [(_square_image(config, rows - s), s) for s in slots[1:]]
         if self.source_image_size:
@@ -596,16 +659,16 @@ class _Inference:
                 "token; pass `source_image_size=` (height, width) of its "
                 f"images.{f' Received: {size}' if size else ''}"
             )
-        # The official code and big_vision know squares only.
-        sizes = dict.fromkeys(size for size, _ in fits)
-        if fits[0] not in told and len(sizes) > 1 and square in sizes:
-            if self.layout.style is not FLAX:
-                shown = " or ".join("{}x{}".format(*size) for size in sizes)
-                self.fail(
-                    f"its {rows} positions may be those of images of {shown} "
-                    "pixels; pass `source_image_size=`."
-                )
         size, slot = fits[0]
+        # The official code and big_vision know squares only.
+        open_to_doubt = fits[0] not in told and self.layout.style is not FLAX
+        if open_to_doubt and given not in (None, size):
+            if any(_num_patches(config, given) == rows - s for s in slots):
+                self.fail(
+                    f"its {rows} positions may be those of images of "
+                    f"{size[0]}x{size[1]} or {given[0]}x{given[1]} pixels; "
+                    "pass `source_image_size=`."
+                )
         self.has_class_slot = bool(slot)
         return size
 
@@ -657,11 +720,13 @@ def _check(checkpoint, layout, names, config, parts):
     Returns the entries that the family itself does not read.
     """
     expected = {part.name: part for row in parts.values() for part in row}
-    missing = [
-        name
-        for name, part in expected.items()
-        if name not in names and not part.optional
-    ]
+    missing = [name for name in expected if name not in names]
+    optional = [name for name, part in expected.items() if part.optional]
+    # A model without them has none at all.
+    if set(optional) <= set(missing) and (
+        checkpoint.config.get("qkv_bias") is not True
+    ):
+        missing = [name for name in missing if name not in optional]
     extra = [name for name in names if name not in expected]
     unread = []
     if layout is LAYOUTS["huggingface"] and config.num_classes:

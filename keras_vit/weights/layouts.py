@@ -255,6 +255,7 @@ class Layout(NamedTuple):
         names: What it calls each of our layers. Several names are the parts
             of a matrix that is one of ours, side by side.
         recognise: Names, at least one of which every file of the family has.
+        unless: Names that a file of the family does not have.
         gelu: What its code computes.
         layer_norm_epsilon: What its code adds.
         stem_epsilons: What its hybrids add.
@@ -267,10 +268,12 @@ class Layout(NamedTuple):
             where it is not free.
         prepare: Renames what patterns cannot; of the names and shapes.
         ignore: Names that are no weights of the model.
-        optional_bias: Kinds of layers whose bias a file may lack; it is zero.
+        optional_bias: Kinds of layers whose bias a file may lack, in all of
+            the blocks; it is zero.
         slots: Rows of its position table before the grid, the usual number
             first: of a model with a class token, and of one without.
-        no_table: What a file without a position table adds to the tokens.
+        no_table: What a file without a position table adds to the tokens;
+            None if there is no such file.
         refuse: Why a configuration cannot be written; None if it can.
     """
 
@@ -278,6 +281,7 @@ class Layout(NamedTuple):
     style: Style
     names: dict[str, str | tuple[str, ...]]
     recognise: tuple[str, ...]
+    unless: str = r"(?!)"
     gelu: str = "exact"
     layer_norm_epsilon: float = 1e-6
     stem_epsilons: str = "official"
@@ -289,7 +293,7 @@ class Layout(NamedTuple):
     ignore: str = r"(?!)"
     optional_bias: tuple[str, ...] = ()
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
-    no_table: str = "none"
+    no_table: str | None = None
     refuse: Callable[[ViTConfig], str | None] | None = None
 
 
@@ -496,13 +500,18 @@ LAYOUTS = {
             _UNIT + "shortcut_conv": "block{s1}/unit{u1}/conv_proj",
             _UNIT + "shortcut_norm": "block{s1}/unit{u1}/gn_proj",
         },
-        recognise=("Transformer/posembed_input/pos_embedding",),
+        recognise=(
+            "Transformer/posembed_input/pos_embedding",
+            "conv_root/kernel",
+        ),
+        # The oldest files of big_vision have the same name for positions.
+        unless=r"MAPHead_0/|probe$|Transformer/encoderblock/",
         gelu="tanh",
         wrappers=("opt/target/", "params/", "target/"),
         aliases=_TO_RELEASED,
         spellings={"linen": _TO_LINEN},
         ignore=_TRAINING,
-        slots=((1,), (0, 1)),
+        slots=((1, 0), (0,)),
         refuse=_refuse_official,
     ),
     "big_vision": Layout(
@@ -523,7 +532,10 @@ LAYOUTS = {
             "pooling/mlp/hidden": "MAPHead_0/MlpBlock_0/Dense_0",
             "pooling/mlp/out": "MAPHead_0/MlpBlock_0/Dense_1",
         },
-        recognise=("Transformer/encoder_norm/scale",),
+        recognise=(
+            "Transformer/encoder_norm/scale",
+            "Transformer/encoder_norm/bias",
+        ),
         gelu="tanh",
         wrappers=("opt/target/", "params/img/", "params/", "img/"),
         aliases=(

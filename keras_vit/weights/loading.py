@@ -16,7 +16,7 @@ from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.files import open_checkpoint
 from keras_vit.weights.inference import Source, understand
-from keras_vit.weights.layouts import layers_of
+from keras_vit.weights.layouts import layers_of, parts_of
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.resize import (
     RESIZES,
@@ -251,7 +251,11 @@ def _check_choices(head, position_resize, patch_resize):
 
 
 def _check_overrides(overrides):
-    renamed = {"num_classes": "classes"}
+    renamed = {
+        "num_classes": "classes",
+        "include_top": "classes",
+        "input_shape": "image_size",
+    }
     fields = [f.name for f in dataclasses.fields(ViTConfig)]
     for name, value in overrides.items():
         if name in renamed:
@@ -398,7 +402,8 @@ def make_plan(
         if path in reset:
             continue
         if path not in taken:
-            problems.append(f"{path} is missing in the file")
+            name = _name_in(source.layout, config, path)
+            problems.append(f"{path} is missing in the file{name}")
             continue
         step = _step(source, config, path, shape, position_resize, patch_resize)
         if isinstance(step, str):
@@ -473,6 +478,15 @@ def _choose_head(source, shapes, head):
     if same_before and not any("predictions" in path for path in wanted):
         return [*body, *kept], []
     return [*body, *kept], [path for path in wanted if path not in kept]
+
+
+def _name_in(layout, config, path):
+    """Return what the family would call a weight, if it has it at all."""
+    try:
+        parts = parts_of(layout, config)[path]
+    except ValueError:
+        return ""
+    return f" ({', '.join(part.name for part in parts)})"
 
 
 def _stored(source, path):

@@ -213,8 +213,12 @@ def _own_config(config) -> dict:
 
 def _writer(path, layout):
     writers = WRITERS[layout]
-    if path.suffix in writers:
-        return writers[path.suffix]
+    suffix = path.suffix.lower()
+    # A folder may have a dot in its name.
+    if "" in writers and (path.is_dir() or suffix not in FILE_ENDINGS):
+        return writers[""]
+    if suffix in writers and not path.is_dir():
+        return writers[suffix]
     endings = " or ".join(
         f"a {ending} file" if ending else "a folder" for ending in writers
     )
@@ -386,6 +390,7 @@ def _notes(config, family, layout) -> Iterator[str]:
         )
 
 
+FILE_ENDINGS = (".npz", ".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin")
 # What each layout can be written as: the ending of the path and how.
 WRITERS = {
     "official": {".npz": _write_npz()},

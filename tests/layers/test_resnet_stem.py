@@ -104,6 +104,16 @@ def test_timm_adds_to_the_variances():
         ResNetStem((1,), "flax")
 
 
+def test_the_epsilons_are_serialized():
+    for layer in (
+        ResNetStem((1,), "timm"),
+        BottleneckUnit(32, epsilons="timm"),
+        StandardizedConv2D(4, 1, epsilons="timm"),
+    ):
+        again = type(layer).from_config(layer.get_config())
+        assert again.epsilons == "timm"
+
+
 def test_the_stored_kernel_is_not_standardized():
     layer = StandardizedConv2D(4, 3)
     x = noise(1, 4, 4, 3)

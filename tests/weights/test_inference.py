@@ -403,6 +403,8 @@ def test_a_square_that_may_be_a_rectangle_is_not_guessed(alone):
     wanted = {"num_heads": 3, "image_size": (16, 64)}
     with pytest.raises(ValueError, match="32x32 or 16x64.*source_image_size="):
         from_checkpoint(path, **wanted)
+    with pytest.raises(ValueError, match="32x32 or 8x136"):  # No class row.
+        from_checkpoint(path, num_heads=3, image_size=(8, 136))
     tables = []
     for size in ((32, 32), (16, 64)):
         model = from_checkpoint(path, **wanted, source_image_size=size)
@@ -437,7 +439,151 @@ def test_of_several_sizes_the_one_that_fits_is_taken(alone):
     assert from_checkpoint(path).config.image_size == (24, 40)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["big_vision_map.npz", "big_vision_tok.npz", "big_vision_gap_scan.npz"],
+)
+def test_the_oldest_files_of_big_vision_are_not_taken_for_official(
+    name, tmp_path
+):
+    """Their positions have the official name, and no row for the token."""
+    arrays = forms.renamed(forms.arrays_of(name), *VERY_OLD_POSITIONS)
+    np.savez(tmp_path / "old.npz", **arrays)
+    model = from_checkpoint(tmp_path / "old.npz")
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(name)["x"])),
+        answer_of(name),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
 # ---------------------------------------------------------------------- errors
+
+
+def stored_in(name):
+    with open_checkpoint(path_of(name)) as checkpoint:
+        return {n: checkpoint.read(n) for n in checkpoint.entries}
+
+
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+LOST = {
+    "cls": ("official_token.npz", ["cls"], ["17 positions"]),
+    "cls_of_a_hybrid": ("official_hybrid.npz", ["cls"], ["65 positions"]),
+    "positions": ("official_token.npz", [POSITIONS], [POSITIONS]),
+    "positions_of_a_hybrid": ("official_hybrid.npz", [POSITIONS], [POSITIONS]),
+    "positions_of_timm": (
+        "timm_token.safetensors",
+        ["pos_embed"],
+        ["pos_embed"],
+    ),
+    "positions_of_hugging_face": (
+        "hf_vit",
+        ["vit.embeddings.position_embeddings"],
+        ["vit.embeddings.position_embeddings"],
+    ),
+    "one_bias": (
+        "timm_token.safetensors",
+        ["blocks.1.attn.qkv.bias"],
+        ["missing: blocks.1.attn.qkv.bias."],
+    ),
+    "one_bias_of_hugging_face": (
+        "hf_vit",
+        ["vit.encoder.layer.0.attention.attention.key.bias"],
+        ["missing: vit.encoder.layer.0.attention.attention.key.bias."],
+    ),
+    "head_kernel": ("official_token.npz", ["head/kernel"], ["head/kernel"]),
+    "classifier": ("hf_vit", ["classifier.weight"], ["classifier.weight"]),
+    "pre_logits": (
+        "official_pre_logits.npz",
+        ["pre_logits/kernel"],
+        ["missing: pre_logits/kernel."],
+    ),
+    "norm_of_the_last_block": (
+        "official_token.npz",
+        ["Transformer/encoderblock_1/LayerNorm_0/scale"],
+        ["missing: Transformer/encoderblock_1/LayerNorm_0/scale."],
+    ),
+    "query": (
+        "official_token.npz",
+        [
+            f"Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/{x}"
+            for x in ("kernel", "bias")
+        ],
+        ["encoderblock_0/MultiHeadDotProductAttention_1/query/kernel, Tr"],
+    ),
+    "last_norm": (
+        "big_vision_gap.npz",
+        ["params/Transformer/encoder_norm/scale"],
+        ["missing: Transformer/encoder_norm/scale."],
+    ),
+    "hidden": (
+        "official_token.npz",
+        ["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel", "head/bias"],
+        ["MlpBlock_3/Dense_0/kernel, head/bias."],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_what_is_lost_is_named_and_no_other_model_is_made_of_the_rest(
+    case, tmp_path
+):
+    name, lost, words = LOST[case]
+    arrays = stored_in(name)
+    for key in lost:
+        del arrays[key]
+    np.savez(tmp_path / "lost.npz", **arrays)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path / "lost.npz", num_heads=3, image_size=32)
+    assert "missing: " in str(error.value) or case.startswith(("cls", "pos"))
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "config", "words"),
+    [
+        ("big_vision_tok.npz", "params/cls", {"pool": "tok"}, "lacks cls"),
+        (
+            "big_vision_gap.npz",
+            "params/pos_embedding",
+            {"posemb": "learn", "image": 32},
+            "lacks pos_embedding",
+        ),
+        (
+            "timm_rect.safetensors",
+            "cls_token",
+            {"global_pool": "token", "num_heads": 3},
+            "lacks cls_token",
+        ),
+    ],
+)
+def test_what_the_configuration_speaks_of_must_be_there(
+    name, key, config, words, tmp_path
+):
+    arrays = stored_in(name)
+    del arrays[key]
+    np.savez(tmp_path / "lost.npz", **arrays)
+    (tmp_path / "lost.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=words):
+        from_checkpoint(tmp_path / "lost.npz")
+
+
+def test_a_damaged_array_is_outvoted_and_named(tmp_path):
+    def edit(arrays):
+        wide = np.zeros((8, 8, 3, 25), "float32")
+        arrays["embedding/kernel"] = wide
+        arrays["head/kernel"] = np.zeros((24, 8), "float32")
+
+    path = change(tmp_path, "official_token.npz", edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    for words in (
+        "embedding/kernel (8, 8, 3, 25), expected (8, 8, 3, 24)",
+        "head/kernel (24, 8), expected (24, 7)",
+    ):
+        assert words in str(error.value)
 
 
 def sized(family, num_heads, variant):

@@ -228,14 +228,11 @@ def test_patches_are_resized_on_request_only():
     assert report.resized == (
         "patch_encoder/kernel: 8x8 pixels to 16x16 (bilinear)",
     )
-    # Each pixel doubled, an image says the same in patches twice as large.
-    x = expected_of(TOKEN)["x"]
     kernel = weights_of(model_of(TOKEN))["patch_encoder/kernel"]
     expected = resize_patch_kernel(kernel, 16, "bilinear")
     np.testing.assert_array_equal(
         weights_of(model)["patch_encoder/kernel"], expected
     )
-    assert x.shape == (2, 32, 32, 3)
 
 
 # ------------------------------------------------------------ what does not fit
@@ -450,3 +447,27 @@ def test_a_model_that_was_trained_on_can_be_loaded_again(tmp_path):
     )
     load_checkpoint(model, tmp_path / "a.npz")
     assert [id(weight) for weight in model.weights] == variables
+
+
+def test_numbers_of_numpy_are_numbers():
+    model = from_checkpoint(
+        path_of("timm_rect.safetensors"),
+        image_size=np.array([24, 40]),
+        classes=np.int64(5),
+        num_heads=np.int32(3),
+    )
+    assert model.config.image_size == (24, 40)
+    assert type(model.config.num_classes) is int
+    assert model.get_config()["config"]["num_classes"] == 5
+
+
+@pytest.mark.parametrize("size", ["48", 48.5, (32, 48.5)])
+def test_a_size_that_is_none(size):
+    with pytest.raises(ValueError, match="`image_size` must be a whole number"):
+        from_checkpoint(path_of(TOKEN), image_size=size)
+
+
+def test_names_of_other_builders_are_answered():
+    for name, ours in (("include_top", "classes"), ("input_shape", "image_s")):
+        with pytest.raises(ValueError, match=f"Use `{ours}.* of `{name}`"):
+            from_checkpoint(path_of(TOKEN), **{name: None})

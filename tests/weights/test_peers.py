@@ -161,12 +161,12 @@ TIMM = {
     "no_pooling": timm({"global_pool": ""}, {"pooling": "none"}),
     "no_embed_class": timm(
         {"no_embed_class": True},
-        {"image_size": 32},
+        {"source_image_size": 32},
         details=True,
     ),
     "no_embed_class_rectangle": timm(
         {"no_embed_class": True, "img_size": (32, 48)},
-        {"image_size": (32, 48)},
+        {"source_image_size": (32, 48)},
         (2, 32, 48, 3),
     ),
     "no_qkv_bias": timm({"qkv_bias": False}, details=True),
@@ -179,7 +179,6 @@ TIMM = {
     "no_classes": timm({"num_classes": 0}),
     "avg_no_classes": timm({"num_classes": 0, "global_pool": "avg"}),
     "wide_mlp": timm({"mlp_ratio": 3.4, "embed_dim": 96}),
-    "no_positions": timm({"pos_embed": "none"}, {"image_size": 32}),
     "float16": timm(dtype="float16"),
     "bfloat16": timm(dtype="bfloat16"),
     "hub": Case(
@@ -305,6 +304,11 @@ DOUBTFUL_HF = {
 
 # What has no place in a VisionTransformer, and the words of the error.
 TIMM_REFUSED = {
+    # The file alone cannot tell them from positions that were lost.
+    "no_positions": (
+        timm({"pos_embed": "none"}, {"image_size": 32}),
+        "lacks pos_embed",
+    ),
     "register_tokens": (timm({"reg_tokens": 4}), "register tokens"),
     "register_tokens_apart": (
         timm({"reg_tokens": 4, "no_embed_class": True}, {"image_size": 32}),

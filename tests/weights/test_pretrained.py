@@ -6,6 +6,7 @@ Nothing here leaves this machine: files come from a server in a thread.
 import base64
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import http.server
 import itertools
@@ -477,8 +478,9 @@ class Bucket(http.server.ThreadingHTTPServer):
         requests: (path, Range) of each request so far.
         breaks: After how many bytes each answer ends, of the first ones.
         hashes: Values of x-goog-hash, by path.
+        tags: ETag of each path that has one; heeded in If-Range.
+        conditions: If-Range of each request so far.
         knows_ranges: Whether it answers to Range, and with 206.
-        tags: ETag of each path; If-Range must name it.
         tells_length: Whether it says how long an answer is.
         delay: Seconds before an answer.
     """
@@ -488,7 +490,7 @@ class Bucket(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
         self.files, self.requests, self.breaks = {}, [], []
-        self.hashes, self.tags = {}, {}
+        self.hashes, self.tags, self.conditions = {}, {}, []
         self.knows_ranges = self.tells_length = True
         self.delay = 0
 
@@ -509,15 +511,17 @@ class Answer(http.server.BaseHTTPRequestHandler):
         bucket = self.server
         path = urllib.parse.unquote(self.path)
         asked = self.headers.get("Range")
+        condition = self.headers.get("If-Range")
         bucket.requests.append((path, asked))
+        bucket.conditions.append(condition)
         time.sleep(bucket.delay)
         if path not in bucket.files:
             self.send_error(404)
             return
         data, status = bucket.files[path], 200
-        tag = bucket.tags.get(path)
-        same = self.headers.get("If-Range", tag) == tag
-        if asked and bucket.knows_ranges and same:
+        if condition not in (None, bucket.tags.get(path)):
+            asked = None  # Another version: all of it.
+        if asked and bucket.knows_ranges:
             assert asked.startswith("bytes=") and asked.endswith("-")
             start = int(asked[6:-1])
             if start >= len(data):
@@ -530,8 +534,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         if bucket.tells_length:
             self.send_header("Content-Length", str(len(data)))
-        if tag:
-            self.send_header("ETag", tag)
+        if path in bucket.tags:
+            self.send_header("ETag", bucket.tags[path])
         for value in bucket.hashes.get(path, ()):
             self.send_header("x-goog-hash", value)
         self.end_headers()
@@ -716,6 +720,67 @@ def test_a_file_that_changed_between_two_halves_is_an_error(bucket, path):
     assert left_beside(path) == []
     fetch(f"{bucket.url}/file.npz", path)
     assert path.read_bytes() == changed
+
+
+def test_two_halves_are_of_one_version(bucket, path):
+    """No checksum is sent: the version alone tells that the file changed."""
+    bucket.tags["/file.npz"] = '"one"'
+    bucket.breaks = [100_000, 50_000]
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            fetch(f"{bucket.url}/file.npz", path)
+    # The same version goes on, another one starts anew.
+    bucket.files["/file.npz"] = changed = DATA[::-1]
+    bucket.tags["/file.npz"] = '"two"'
+    fetch(f"{bucket.url}/file.npz", path)
+    assert path.read_bytes() == changed
+    assert bucket.ranges() == [None, "bytes=100000-", "bytes=150000-"]
+    assert bucket.conditions == [None, '"one"', '"one"']
+    # No version is left to be taken for that of the next file.
+    assert left_beside(path) == ["file.npz", "file.npz.sha256"]
+
+
+def test_a_weak_version_is_no_version(bucket, path):
+    """RFC 9110, 13.1.5: weak tags cannot be asked for in If-Range."""
+    bucket.tags["/file.npz"] = 'W/"one"'
+    bucket.breaks = [100_000]
+    with pytest.raises(ConnectionError):
+        fetch(f"{bucket.url}/file.npz", path)
+    fetch(f"{bucket.url}/file.npz", path, SHA256)
+    assert bucket.conditions == [None, None]
+    assert path.read_bytes() == DATA
+
+
+def test_a_server_that_falls_silent_is_an_error(path, monkeypatch):
+    monkeypatch.setattr(pretrained, "TIMEOUT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        # It listens and never answers; without a limit it hangs up itself.
+        stop = threading.Timer(5, listener.close)
+        stop.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/file.npz"
+        with pytest.raises(ConnectionError, match="timed out"):
+            fetch(url, path)
+        stop.cancel()
+
+
+def test_a_log_gets_a_line_now_and_then(bucket, path, monkeypatch):
+    """On a terminal the bar moves ten times a second."""
+    intervals = []
+
+    class Bar(keras.utils.Progbar):
+        def __init__(self, *arguments, interval, **options):
+            intervals.append(interval)
+            super().__init__(*arguments, interval=interval, **options)
+
+    monkeypatch.setattr(keras.utils, "Progbar", Bar)
+    for terminal in (False, True):
+        answer = functools.partial(bool, terminal)
+        monkeypatch.setattr(
+            pretrained.sys.stdout, "isatty", answer, raising=False
+        )
+        fetch(f"{bucket.url}/file.npz", path, SHA256)
+        path.unlink()
+    assert intervals == [10, 0.1]
 
 
 def test_a_known_checksum_is_not_recorded(bucket, path, capsys):
@@ -963,6 +1028,22 @@ def test_the_cache_is_below_the_folder_of_keras(tmp_path, monkeypatch, fetched):
     )
     monkeypatch.setenv("KERAS_VIT_CACHE", "")
     assert locate("B/16-sam") == path
+
+
+def test_the_cache_follows_the_folder_of_keras(tmp_path, monkeypatch, fetched):
+    monkeypatch.delenv("KERAS_VIT_CACHE")
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "elsewhere"))
+    file = PRETRAINED["B/16-sam"].file
+    assert locate("B/16-sam") == tmp_path / "elsewhere" / "keras_vit" / file
+
+
+@pytest.mark.parametrize("text", ["", "."])
+def test_an_empty_name_is_not_the_current_folder(text, fetched):
+    if text:
+        assert locate(text) == pathlib.Path(".")
+        return
+    with pytest.raises(ValueError, match="There is no file ''"):
+        locate(text)
 
 
 def test_the_folder_of_the_cache_may_be_in_the_home_folder(

@@ -311,3 +311,23 @@ def test_a_fine_tuned_official_file_goes_back_to_flax(tmp_path):
     assert again.config.image_size == (48, 32)
     x = noise(2, 48, 32, 3)
     np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(model(x)))
+
+
+def test_a_folder_may_have_a_dot_in_its_name(tmp_path):
+    for name in ("vit-b16-1.5", "v1.0"):
+        save_checkpoint(make(), tmp_path / name, layout="huggingface")
+        assert from_checkpoint(tmp_path / name).load_report.layout == (
+            "huggingface"
+        )
+    save_checkpoint(make(), tmp_path / "timm.v2", layout="timm")
+    assert (tmp_path / "timm.v2/config.json").is_file()
+    with pytest.raises(ValueError, match="must be a .npz file"):
+        (tmp_path / "folder.npz").mkdir()
+        save_checkpoint(make(), tmp_path / "folder.npz")
+    with pytest.raises(ValueError, match="must be a folder"):
+        save_checkpoint(make(), tmp_path / "m.bin", layout="huggingface")
+
+
+def test_endings_in_capitals(tmp_path):
+    save_checkpoint(make(), tmp_path / "MODEL.NPZ")
+    assert from_checkpoint(tmp_path / "MODEL.NPZ").config == tiny_config()
