@@ -8,6 +8,7 @@ Whatever is wrong with a file ends in a ValueError that names it.
 import contextlib
 import json
 import math
+import mmap
 import os
 import pathlib
 import re
@@ -26,6 +27,8 @@ ALLOWANCE = 2**28
 MAX_ENTRIES = 100_000
 MAX_RANK = 8
 MAX_NAME = 1000
+# The first key of the description of a model, in Keras 3 and in Keras 2.
+MODEL_CONFIG_KEYS = (b"module", b"class_name")
 MAX_JSON = 2**24
 CHUNK = 2**20
 
@@ -538,9 +541,7 @@ def _open_h5(path):
             count = max(math.prod(shape), math.prod(dataset.chunks or ()))
             sizes.append(count * dataset.dtype.itemsize)
         check_budget(sizes, os.path.getsize(path))
-        # A whole model of Keras says what it is made of.
-        text = str(file.attrs.get("model_config", "{}"))
-        config = _parse_json(text[:MAX_JSON].encode("utf-8", "replace"))
+        config = _model_config(path) if "model_config" in file.attrs else {}
     except BaseException:
         file.close()
         raise
@@ -573,6 +574,29 @@ def _h5_datasets(group, h5py, prefix="", seen=None):
             # Strings and the like are never weights.
             if item.dtype.kind in "fiub" and item.shape is not None:
                 yield name, item
+
+
+def _model_config(path) -> dict:
+    """Return what a whole model of Keras, saved as .h5, is made of.
+
+    It is an attribute of the file; but of a damaged one libhdf5 may read an
+    attribute for ever. The text itself is looked for in the bytes instead.
+    """
+    size = 2**21
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        starts = [data.find(b'{"%s": "' % key) for key in MODEL_CONFIG_KEYS]
+        starts = [start for start in starts if start >= 0]
+        if not starts:
+            return {}
+        text = data[min(starts) : min(starts) + size].decode("utf-8", "replace")
+    try:
+        config, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return config
 
 
 def _h5_load(dataset):

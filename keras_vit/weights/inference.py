@@ -660,9 +660,7 @@ class _Inference:
                 f"images.{f' Received: {size}' if size else ''}"
             )
         size, slot = fits[0]
-        # The official code and big_vision know squares only.
-        open_to_doubt = fits[0] not in told and self.layout.style is not FLAX
-        if open_to_doubt and given not in (None, size):
+        if fits[0] not in told and given not in (None, size):
             if any(_num_patches(config, given) == rows - s for s in slots):
                 self.fail(
                     f"its {rows} positions may be those of images of "

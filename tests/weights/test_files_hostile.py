@@ -680,7 +680,7 @@ def _no_json(file, name, elsewhere):
         (_string, "missing: encoder_norm/gamma"),
         (_null, "missing: encoder_norm/gamma"),
         (_integers, "of type <i4"),
-        (_no_json, "cannot be read"),
+        (_no_json, "missing: encoder_norm/gamma"),
     ],
 )
 def test_bad_hdf5_files(tmp_path, change, words):

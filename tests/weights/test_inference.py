@@ -423,9 +423,10 @@ def test_a_square_that_may_be_a_rectangle_is_not_guessed(alone):
     path.with_suffix(".json").write_text('{"image_size": [16, 64]}')
     told = from_checkpoint(path, num_heads=3)
     assert told.config.image_size == (16, 64)
-    # The official code knows squares only, so nothing is open there.
+    # The official code resizes squares only, but trains on anything.
     official = alone("official_token.npz")
-    assert from_checkpoint(official, image_size=(16, 64)).load_report.resized
+    with pytest.raises(ValueError, match="32x32 or 16x64"):
+        from_checkpoint(official, image_size=(16, 64))
 
 
 def test_of_several_sizes_the_one_that_fits_is_taken(alone):
