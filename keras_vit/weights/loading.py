@@ -433,6 +433,9 @@ def make_plan(
         *source.ignored,
         *sorted(every - set(used) - set(source.ignored)),
     ]
+    if source.has_class_slot and not source.config.use_class_token:
+        # What the oldest files of big_vision keep of a token they lost.
+        ignored.append(f"{_stored(source, POSITIONS)}, row 0")
     report = LoadReport(
         path=source.checkpoint.path,
         layout=source.family,
@@ -617,7 +620,6 @@ def _notes(source, config):
         ("layer_norm_epsilon", "answers differ slightly"),
         ("stem_epsilons", "answers differ by about 2e-4"),
         ("pooling", "the head reads something else"),
-        ("use_pooling_norm", "the head reads something else"),
     ):
         theirs, ours = getattr(source, field), getattr(config, field)
         if theirs == ours or (field == "pooling" and not config.num_classes):

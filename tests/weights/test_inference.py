@@ -92,6 +92,13 @@ def test_every_form_gives_the_same_answer(form, tmp_path):
     )
 
 
+def test_a_row_that_is_dropped_is_reported(tmp_path):
+    name, change = FORMS["unused_class_slot"]
+    np.savez(tmp_path / "old.npz", **change(forms.arrays_of(name)))
+    report = from_checkpoint(tmp_path / "old.npz").load_report
+    assert report.ignored == ("params/pos_embedding, row 0",)
+
+
 def test_the_slot_of_old_files_is_added_to_the_class_token(tmp_path):
     arrays = forms.arrays_of("big_vision_tok.npz")
     slot = np.linspace(-1, 1, 24, dtype="float32")
