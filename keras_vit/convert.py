@@ -1,7 +1,6 @@
 """Convert checkpoints: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
 import argparse
-import pathlib
 import sys
 
 import keras
@@ -9,6 +8,7 @@ import keras
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
+from keras_vit.weights.files import written_whole
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
@@ -65,13 +65,8 @@ def convert(
         )
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
-    pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)
-    draft = pathlib.Path(target).with_suffix(".draft.keras")
-    try:
+    with written_whole(target) as draft:
         model.save(draft)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
     return ()
 
 

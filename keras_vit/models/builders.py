@@ -7,9 +7,8 @@ import warnings
 import keras
 
 from keras_vit.layers.dtypes import is_quantized
-from keras_vit.models.variants import VARIANTS, ViTConfig
+from keras_vit.models.variants import VARIANTS, ViTConfig, check_fields
 from keras_vit.models.vision_transformer import VisionTransformer, connect
-from keras_vit.tables import pick
 from keras_vit.weights.loading import build_and_load, warn
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
 
@@ -182,15 +181,7 @@ def check_choices(choices: dict) -> dict:
         "use_dynamic_image_size": "input_shape",
         "num_classes": "classes",
     }
-    fields = [f.name for f in dataclasses.fields(ViTConfig)]
-    fields = [name for name in fields if name not in renamed]
-    for name in choices:
-        if name in renamed:
-            raise ValueError(
-                f"Use `{renamed[name]}` in place of `{name}`. "
-                f"Received: {name}={choices[name]!r}"
-            )
-        pick(dict.fromkeys(fields), name, "keyword argument")
+    check_fields(choices, renamed)
     return choices
 
 

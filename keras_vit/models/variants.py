@@ -114,12 +114,16 @@ class ViTConfig:
     @property
     def feature_size(self) -> tuple[int, int]:
         """Height and width of what the patches are cut from."""
+        # SAME padding rounds up.
+        return tuple(math.ceil(s / self.stem_stride) for s in self.image_size)
+
+    @property
+    def stem_stride(self) -> int:
+        """Pixels of the image to a cell of what the patches are cut from."""
         if self.stem_stages is None:
-            return self.image_size
-        # The root halves twice, each stage but the first once more; SAME
-        # padding rounds up.
-        halvings = 2 + max(len(self.stem_stages) - 1, 0)
-        return tuple(math.ceil(s / 2**halvings) for s in self.image_size)
+            return 1
+        # The root halves twice, each stage but the first once more.
+        return 2 ** (2 + max(len(self.stem_stages) - 1, 0))
 
     @property
     def grid_size(self) -> tuple[int, int]:
@@ -167,6 +171,25 @@ class ViTConfig:
                 f"{self.feature_size[0]}x{self.feature_size[1]}. Received: "
                 f"patch_size={self.patch_size}, image_size={self.image_size}"
             )
+
+
+def check_fields(choices: dict, renamed: dict[str, str]):
+    """Raise a ValueError for keyword arguments that are no fields of ViTConfig.
+
+    Args:
+        choices: The keyword arguments, by name.
+        renamed: Names that are not accepted, and the argument to use in place
+            of each.
+    """
+    fields = [f.name for f in dataclasses.fields(ViTConfig)]
+    fields = dict.fromkeys(name for name in fields if name not in renamed)
+    for name, value in choices.items():
+        if name in renamed:
+            raise ValueError(
+                f"Use `{renamed[name]}` in place of `{name}`. "
+                f"Received: {name}={value!r}"
+            )
+        pick(fields, name, "keyword argument")
 
 
 class Variant(NamedTuple):

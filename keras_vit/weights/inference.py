@@ -42,8 +42,8 @@ class Source(NamedTuple):
         ignored: Names in the file that are no weights of the model.
         config: The model it holds.
         parts: The arrays of each weight of that model.
-        table_rows: Rows of its position table, 0 without one.
-        has_class_slot: Whether the first of them is the class token's.
+        has_class_slot: Whether the first row of its position table is the
+            class token's.
     """
 
     checkpoint: Checkpoint
@@ -53,7 +53,6 @@ class Source(NamedTuple):
     ignored: tuple[str, ...]
     config: ViTConfig
     parts: dict[str, list[Part]]
-    table_rows: int
     has_class_slot: bool
 
     @property
@@ -110,7 +109,6 @@ def understand(
         (*ignored, *extra),
         config,
         parts,
-        reader.table_rows,
         reader.has_class_slot,
     )
 
@@ -693,10 +691,7 @@ def _square_image(config, patches):
     grid = math.isqrt(max(patches, 0))
     if grid == 0 or grid * grid != patches:
         return None
-    halvings = 0
-    if config.stem_stages is not None:
-        halvings = 2 + max(len(config.stem_stages) - 1, 0)
-    side = grid * config.patch_size * 2**halvings
+    side = grid * config.patch_size * config.stem_stride
     return side, side
 
 

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.dtypes import is_quantized
-from keras_vit.models.variants import ViTConfig
+from keras_vit.models.variants import ViTConfig, check_fields
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.files import open_checkpoint
@@ -256,14 +256,7 @@ def _check_overrides(overrides):
         "include_top": "classes",
         "input_shape": "image_size",
     }
-    fields = [f.name for f in dataclasses.fields(ViTConfig)]
-    for name, value in overrides.items():
-        if name in renamed:
-            raise ValueError(
-                f"Use `{renamed[name]}` in place of `{name}`. "
-                f"Received: {name}={value!r}"
-            )
-        pick(dict.fromkeys(fields), name, "keyword argument")
+    check_fields(overrides, renamed)
 
 
 class Step(NamedTuple):
@@ -476,10 +469,7 @@ def _choose_head(source, shapes, head):
     if held == wanted:
         return [*body, *wanted], []
     # Another number of classes, or none: what leads to the head stays.
-    same_before = before == held_before
-    kept = list(before) if same_before else []
-    if same_before and not any("predictions" in path for path in wanted):
-        return [*body, *kept], []
+    kept = list(before) if before == held_before else []
     return [*body, *kept], [path for path in wanted if path not in kept]
 
 
