@@ -85,6 +85,7 @@ CASES = {
             "stochastic_depth_rate": 0.1,
             "gelu": "exact",
             "layer_norm_epsilon": 1e-5,
+            "use_remat": True,
         },
         TOKENS,
         TOKENS,
@@ -210,7 +211,7 @@ def check_partial_batch(case):
     np.testing.assert_allclose(actual, to_numpy(model(x)), rtol=1e-5, atol=1e-5)
 
 
-def gradients(layer, x):
+def gradients(layer, x, **arguments):
     """Return {path: gradient of a loss} of each trainable variable, and of x.
 
     The loss weighs the outputs with random numbers: the plain sum of, say, a
@@ -218,28 +219,31 @@ def gradients(layer, x):
     """
     weights = noise(*layer(x).shape, seed=9)
     names = [variable.path for variable in layer.trainable_variables]
-    found = _GRADIENTS[keras.backend.backend()](layer, x, weights)
+    found = _GRADIENTS[keras.backend.backend()](layer, x, weights, **arguments)
     return dict(zip([*names, "the input"], found, strict=True))
 
 
-def _tensorflow_gradients(layer, x, weights):
+def _tensorflow_gradients(layer, x, weights, **arguments):
     import tensorflow as tf
 
     x = tf.constant(x)
     with tf.GradientTape() as tape:
         tape.watch(x)
-        loss = tf.reduce_sum(layer(x) * weights)
+        loss = tf.reduce_sum(layer(x, **arguments) * weights)
     return tape.gradient(
         loss, [*(v.value for v in layer.trainable_variables), x]
     )
 
 
-def _jax_gradients(layer, x, weights):
+def _jax_gradients(layer, x, weights, **arguments):
     import jax
 
     def loss(trainable, x):
         outputs, _ = layer.stateless_call(
-            trainable, [v.value for v in layer.non_trainable_variables], x
+            trainable,
+            [v.value for v in layer.non_trainable_variables],
+            x,
+            **arguments,
         )
         return (outputs * weights).sum()
 
@@ -249,9 +253,9 @@ def _jax_gradients(layer, x, weights):
     return [*by_variable, by_input]
 
 
-def _torch_gradients(layer, x, weights):
+def _torch_gradients(layer, x, weights, **arguments):
     x = keras.ops.convert_to_tensor(x).requires_grad_()
-    loss = (layer(x) * keras.ops.convert_to_tensor(weights)).sum()
+    loss = (layer(x, **arguments) * keras.ops.convert_to_tensor(weights)).sum()
     loss.backward()
     return [*(v.value.grad for v in layer.trainable_variables), x.grad]
 

@@ -6,6 +6,7 @@ from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.rematerialization import rematerialize
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
 
@@ -29,6 +30,8 @@ class TransformerBlock(keras.layers.Layer):
         stochastic_depth_rate: Probability of dropping either branch.
         gelu: "tanh" or "exact", see `MlpBlock`.
         layer_norm_epsilon: Added to the variance. Keras' own default is 1e-3.
+        use_remat: In training, keep only the input of the block and compute
+            the rest again in the backward pass.
 
     Example:
         >>> block = TransformerBlock(num_heads=3, mlp_dim=48)
@@ -47,6 +50,7 @@ class TransformerBlock(keras.layers.Layer):
         stochastic_depth_rate: float = 0.0,
         gelu: str = "tanh",
         layer_norm_epsilon: float = 1e-6,
+        use_remat: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -57,6 +61,7 @@ class TransformerBlock(keras.layers.Layer):
         self.stochastic_depth_rate = stochastic_depth_rate
         self.gelu = gelu
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.use_remat = use_remat
         self.supports_masking = True
 
         dtype = self.dtype_policy
@@ -97,6 +102,15 @@ class TransformerBlock(keras.layers.Layer):
         training=None,
         return_attention_scores: bool = False,
     ):
+        if not (self.use_remat and training) or return_attention_scores:
+            return self._call(tokens, mask, training, return_attention_scores)
+        return rematerialize(
+            self, lambda x: self._call(x, mask, training=True), tokens
+        )
+
+    def _call(
+        self, tokens, mask=None, training=None, return_attention_scores=False
+    ):
         attended = self.attention(
             self.attention_norm(tokens),
             mask=mask,
@@ -135,5 +149,6 @@ class TransformerBlock(keras.layers.Layer):
             "stochastic_depth_rate": self.stochastic_depth_rate,
             "gelu": self.gelu,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "use_remat": self.use_remat,
             "dtype": nested_dtype_policy(self),
         }

@@ -48,6 +48,8 @@ class ViTConfig:
         gelu: "tanh" as in the official code, or "exact" as in timm and
             Hugging Face.
         layer_norm_epsilon: Added to the variance of every layer norm.
+        use_remat: Training keeps only what enters each block and computes the
+            rest again in the backward pass: less memory, more time.
 
     Raises:
         ValueError: If the choices do not fit each other.
@@ -80,6 +82,7 @@ class ViTConfig:
     stochastic_depth_rate: float = 0.0
     gelu: str = "tanh"
     layer_norm_epsilon: float = 1e-6
+    use_remat: bool = False
 
     def __post_init__(self):
         size = self.image_size

@@ -271,6 +271,7 @@ def transformer_block(config, index, dtype):
         stochastic_depth_rate=depth_rate / max(config.depth - 1, 1),
         gelu=config.gelu,
         layer_norm_epsilon=config.layer_norm_epsilon,
+        use_remat=config.use_remat,
         dtype=dtype,
         name=f"block_{index:02d}",
     )
