@@ -33,6 +33,9 @@ RANKS = {
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
     "trainers.augment": 5,
+    "trainers.baselines": 5,
+    "trainers.checkpoints": 5,
+    "trainers.loss_scaling": 5,
     "trainers.losses": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,

@@ -1,0 +1,39 @@
+"""Models of keras.applications to compare with, trained in the same way."""
+
+from collections.abc import Callable
+
+import keras
+
+from keras_vit.tables import pick
+
+
+def build_baseline(
+    name: str, *, image_size: int, channels: int, num_classes: int, dtype: str
+) -> keras.Model:
+    """Return a new model that answers logits.
+
+    Args:
+        name: A key of BASELINES.
+        image_size: Side of the images, in pixels.
+        channels: Channels of the images.
+        num_classes: Number of logits.
+        dtype: Type policy of the layers.
+    """
+    build = pick(BASELINES, name, "model")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)  # They take no argument for it.
+    try:
+        return build(
+            weights=None,
+            input_shape=(image_size, image_size, channels),
+            classes=num_classes,
+            classifier_activation=None,
+        )
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+BASELINES: dict[str, Callable] = {
+    "ResNet50": keras.applications.ResNet50,
+    "ResNet50V2": keras.applications.ResNet50V2,
+}
