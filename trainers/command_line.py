@@ -1,12 +1,16 @@
 """How a command starts, and how it ends on bad input."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 from absl import app, flags, logging
+
+from trainers.checkpoints import CheckpointError
+from trainers.loop import Interrupted, NonFiniteLossError, WorkerLostError
 
 
 def start(main: Callable):
@@ -39,8 +43,52 @@ def user_errors():
     """
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, CheckpointError) as error:
         sys.exit(f"Error: {error}")
+
+
+class StopSignals:
+    """Notes that SIGTERM or Ctrl-C asked the process to save and stop.
+
+    The second signal ends it at once, as if this were not there.
+    """
+
+    def __init__(self):
+        self._received = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._receive)
+
+    def were_received(self) -> bool:
+        """Return whether to save and stop."""
+        return self._received
+
+    def _receive(self, number, frame):
+        self._received = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def training_errors():
+    """End the command with one line if the training could not be finished.
+
+    The exit code says whether to start the same command again.
+    """
+    try:
+        yield
+    except tuple(EXIT_CODES) as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_CODES[type(error)])
+
+
+# Of a training that was not finished. 75 and 69 are what sysexits.h has for
+# "try again" and "a service is not there".
+EXIT_CODES = {
+    NonFiniteLossError: 1,
+    CheckpointError: 1,
+    WorkerLostError: 69,
+    Interrupted: 75,
+}
 
 
 def refuse_arguments(arguments: list[str]):

@@ -223,12 +223,20 @@ class Loop:
                 raise
             raise WorkerLostError(
                 "Another worker does not answer any more, after update "
-                f"{self.step}: {str(error).splitlines()[0][:300]}"
+                f"{self.step} ({type(error).__name__}). Start all of them "
+                "again to go on from the last checkpoint."
             ) from error
         finally:
             calls.on_train_end(logs)  # Lets the callbacks close their files.
             del self.model.optimizer
         return logs
+
+    def use_averages(self):
+        """Give the model the averaged weights, if there are any: at the end."""
+        for variable, value in zip(
+            self.model.trainable_variables, self.optimizer.averages or ()
+        ):
+            variable.assign(value)
 
     def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
         """Return loss and accuracy over `eval_batches`.
@@ -271,7 +279,7 @@ class Loop:
             num_steps = max(min(num_steps, at_most), 1)
         start = time.perf_counter()
         made, sums, waited = self._train_steps(
-            iterator, tf.constant(num_steps), tf.constant(self.step)
+            iterator, tf.constant(num_steps), tf.constant(self.step, tf.int64)
         )
         sums = sums.numpy().astype("float64")
         seconds = time.perf_counter() - start
@@ -398,15 +406,12 @@ class Loop:
         parts = self.accumulation_steps
         if parts == 1:
             return self._compute_part(weights, states, batch, seed, scale)
-        size = batch[0].shape[0] // parts
+        batches = tf.nest.map_structure(
+            lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
+        )
 
         def add_part(index, gradients, states, measured):
-            part = tf.nest.map_structure(
-                lambda x: x[index * size : (index + 1) * size], batch
-            )
-            part = tf.nest.map_structure(
-                lambda x: tf.ensure_shape(x, (size, *x.shape[1:])), part
-            )
+            part = tf.nest.map_structure(lambda x: x[index], batches)
             more, states, measures = self._compute_part(
                 weights, states, part, _fold(seed, index), scale
             )
@@ -443,7 +448,8 @@ class Loop:
                 weights, given, images, training=True, return_losses=True
             )
             losses = self.loss(labels, logits)  # (B / parts,)
-            loss = tf.reduce_sum(losses * example_weights) / losses.shape[0]
+            loss = tf.reduce_sum(losses * example_weights)
+            loss /= tf.cast(tf.size(losses), loss.dtype)
             loss = (loss + sum(penalties)) / parts * scale
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
         measured = _measure(losses, labels, logits, example_weights)

@@ -40,40 +40,61 @@ class Run:
         """The states from which a run can go on."""
         return self.folder / "checkpoints"
 
-    def save_recipe(self, recipe: Recipe, class_names: list[str]):
-        """Write the recipe, or check it against the one that is there.
+    def check_recipe(self, recipe: Recipe, class_names: list[str]):
+        """Compare with the run that is there, if it has begun.
+
+        Fields that do not change what is learnt, such as the strategy, may
+        differ: a run may go on with other devices.
 
         Raises:
             ValueError: If the folder holds a run of another recipe.
         """
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if not (started and self.recipe_path.exists()):
+            return
+        old, new = (
+            _binding_fields(recipe) | {"class_names": names}
+            for recipe, names in (
+                (self.load_recipe(), self.load_class_names()),
+                (recipe, class_names),
+            )
+        )
+        changed = [
+            f"{name}: {old[name]!r} there, {new[name]!r} here"
+            for name in new
+            if old[name] != new[name]
+        ]
+        if changed:
+            raise ValueError(
+                "`run_dir` holds a run of another recipe; choose another "
+                "folder, or --force to go on with the new one. "
+                f"Received: run_dir={str(self.folder)!r} with "
+                + "; ".join(changed)
+            )
+
+    def save_recipe(self, recipe: Recipe, class_names: list[str]):
+        """Write the recipe that the run goes on with."""
         content = {
             "recipe": dataclasses.asdict(recipe),
             "class_names": class_names,
         }
-        started = self.model_path.exists() or self.checkpoints_path.exists()
-        if started and self.recipe_path.exists():
-            old, new = (
-                {**run["recipe"], "class_names": run["class_names"]}
-                for run in (self._content(), content)
-            )
-            changed = [
-                f"{name}: {old.get(name)!r} there, {new.get(name)!r} here"
-                for name in sorted(old.keys() | new.keys())
-                if old.get(name) != new.get(name)
-            ]
-            if changed:
-                raise ValueError(
-                    f"`run_dir` holds a run of another recipe; choose another "
-                    f"folder. Received: run_dir={str(self.folder)!r} with "
-                    + "; ".join(changed)
-                )
-            return
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
 
     def load_recipe(self) -> Recipe:
-        """Return the recipe of the run."""
-        return Recipe(**self._content()["recipe"])
+        """Return the recipe of the run.
+
+        Raises:
+            ValueError: If there is none, or one of another version.
+        """
+        fields = self._content()["recipe"]
+        unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
+        if unknown:
+            raise ValueError(
+                f"{self.recipe_path} has fields of another version: "
+                + ", ".join(sorted(unknown))
+            )
+        return Recipe(**fields)
 
     def load_class_names(self) -> list[str]:
         """Return the names of the classes, in the order of the logits."""
@@ -105,6 +126,14 @@ class Run:
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
         return json.loads(self.recipe_path.read_text())
+
+
+def _binding_fields(recipe):
+    return {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(recipe)
+        if not field.metadata["is_free"]
+    }
 
 
 def write_atomically(path: pathlib.Path, text: str):

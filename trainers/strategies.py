@@ -27,7 +27,10 @@ class Place:
     tpu: str | None = None
 
 
-def make_strategy(name: str, place: Place = Place()) -> tf.distribute.Strategy:
+ALONE = Place()
+
+
+def make_strategy(name: str, place: Place = ALONE) -> tf.distribute.Strategy:
     """Return a distribution strategy.
 
     Must come before any other work of TensorFlow, which would start the
@@ -65,6 +68,13 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
         return 1
     jobs = resolver.cluster_spec().as_dict()
     return len(jobs.get("worker", [])) + len(jobs.get("chief", []))
+
+
+def wait_for_all(strategy: tf.distribute.Strategy):
+    """Return when every process has come here."""
+    if num_workers(strategy) > 1:
+        ones = strategy.run(tf.function(lambda: tf.ones(())))
+        strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
 
 
 def assign_on_replicas(variables: list[tf.Variable], values: list):

@@ -7,7 +7,6 @@ Example:
 import dataclasses
 import math
 import pathlib
-import sys
 
 import keras
 import tensorflow as tf
@@ -16,14 +15,23 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers import recipes
-from trainers.command_line import refuse_arguments, start, user_errors
+from trainers.baselines import BASELINES, build_baseline
+from trainers.checkpoints import Checkpoints
+from trainers.command_line import (
+    StopSignals,
+    refuse_arguments,
+    start,
+    training_errors,
+    user_errors,
+)
 from trainers.datasets import (
     ImageDataset,
     eval_batches,
     open_dataset,
     train_batches,
 )
-from trainers.loop import Loop, NonFiniteLossError
+from trainers.loop import Loop
+from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels
 from trainers.optimizers import make_optimizer
 from trainers.pictures import plot_learning_curve
@@ -35,7 +43,13 @@ from trainers.recipes import (
 )
 from trainers.runs import Run
 from trainers.schedules import WarmupSchedule
-from trainers.strategies import make_strategy
+from trainers.strategies import (
+    ALONE,
+    Place,
+    is_chief,
+    make_strategy,
+    wait_for_all,
+)
 
 FLAGS = flags.FLAGS
 
@@ -49,10 +63,19 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     """
     num_classes = len(dataset.class_names)
     dtype = PRECISIONS[recipe.precision]
+    if recipe.model in BASELINES and not recipe.init_from:
+        return build_baseline(
+            recipe.model,
+            image_size=recipe.image_size,
+            channels=dataset.channels,
+            num_classes=num_classes,
+            dtype=dtype,
+        )
     for_training = {
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "head_bias": recipe.head_bias,
+        "use_remat": recipe.use_remat,
     }
     if recipe.init_from and not recipe.init_from.endswith(".keras"):
         return from_checkpoint(
@@ -136,20 +159,49 @@ class Job:
     steps_per_epoch: int
     total_steps: int
 
-    def __str__(self):
-        recipe, model = self.recipe, self.loop.model
-        height, width = model.input_shape[1:3]
-        return (
-            f"{recipe.init_from or recipe.model}, "
-            f"{model.count_params():,} parameters, "
-            f"{height}x{width} pixels; {recipe.dataset}; "
-            f"{self.loop.strategy.num_replicas_in_sync} replica(s), "
-            f"{recipe.precision}; updates {self.loop.step:,} to "
-            f"{self.total_steps:,} of {recipe.batch_size} images"
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes files and reports; one of all does."""
+        return is_chief(self.loop.strategy)
+
+    def train_batches(self, context: tf.distribute.InputContext):
+        """Return what the replicas of this process train on."""
+        recipe = self.recipe
+        return train_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=recipe.batch_size,
+            augment=recipe.augment,
+            seed=recipe.seed,
+            first_step=self.loop.step,
+            num_streams=recipe.num_streams,
+            data_service=recipe.data_service,
+            **_share(context),
+        )
+
+    def eval_batches(self, context: tf.distribute.InputContext):
+        """Return what the replicas of this process evaluate on."""
+        return eval_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=self.recipe.batch_size,
+            preprocess=self.recipe.eval_preprocess,
+            **_share(context),
         )
 
 
-def prepare(recipe: Recipe, run_dir: str) -> Job:
+def _share(context):
+    """Return the part of the batches that one of several processes reads."""
+    return {
+        "num_replicas": context.num_replicas_in_sync,
+        "worker": context.input_pipeline_id,
+        "num_workers": context.num_input_pipelines,
+    }
+
+
+def prepare(
+    recipe: Recipe, run_dir: str, place: Place = ALONE, force: bool = False
+) -> Job:
     """Return what `train` needs, everything that was asked for checked.
 
     Goes on where an earlier run of the same recipe in that folder stopped.
@@ -157,26 +209,56 @@ def prepare(recipe: Recipe, run_dir: str) -> Job:
     Args:
         recipe: What to train, and how.
         run_dir: The folder of the run; made if there is none.
+        place: This process among several.
+        force: Go on even if the folder holds a run of another recipe.
 
     Raises:
         ValueError: If the recipe cannot be run, or the folder holds a run of
             another one. Nothing is written then.
+        CheckpointError: If the run has checkpoints and none can be read.
     """
     run = Run(pathlib.Path(run_dir))
+    strategy = make_strategy(recipe.strategy, place)
     keras.utils.set_random_seed(recipe.seed)
-    dataset = open_dataset(recipe.dataset, recipe.data_dir)
+    dataset = open_in_turn(recipe, strategy)
     num_train = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
     total_steps = recipe.total_steps or math.ceil(
         recipe.epochs * steps_per_epoch
     )
-    strategy = make_strategy(recipe.strategy)
-    check_batch_size(recipe.batch_size, strategy.num_replicas_in_sync)
+    check_batch_size(
+        recipe.batch_size,
+        strategy.num_replicas_in_sync,
+        recipe.accumulation_steps,
+    )
+    if not force:
+        run.check_recipe(recipe, dataset.class_names)
     with strategy.scope():
-        loop = make_loop(recipe, dataset, strategy, total_steps, run)
-    run.save_recipe(recipe, dataset.class_names)
+        loop = make_loop(recipe, dataset, strategy, total_steps)
+    loop.checkpoints = Checkpoints(
+        str(run.checkpoints_path),
+        loop.state,
+        num_kept=recipe.num_checkpoints,
+        is_writer=is_chief(strategy),
+    )
     loop.resume()
     return Job(recipe, run, dataset, loop, steps_per_epoch, total_steps)
+
+
+def open_in_turn(recipe, strategy) -> ImageDataset:
+    """Return the data set of `recipe`; the chief prepares it before others."""
+    first = is_chief(strategy)
+    if not first:
+        wait_for_all(strategy)
+    dataset = open_dataset(
+        recipe.dataset,
+        recipe.data_dir,
+        train_split=recipe.train_split,
+        eval_split=recipe.eval_split,
+    )
+    if first:
+        wait_for_all(strategy)
+    return dataset
 
 
 def train(job: Job) -> dict[str, float]:
@@ -190,39 +272,39 @@ def train(job: Job) -> dict[str, float]:
 
     Raises:
         NonFiniteLossError: If the loss is not finite.
+        Interrupted: If it was asked to stop, after saving.
+        WorkerLostError: If another process does not answer.
+        CheckpointError: If the last state could not be saved.
     """
     recipe, run, loop = job.recipe, job.run, job.loop
-    size = loop.model.input_shape[1:3]
-    batches = train_batches(
-        job.dataset,
-        image_size=size,
-        batch_size=recipe.batch_size,
-        augment=recipe.augment,
-        seed=recipe.seed,
-        first_step=loop.step,
-    )
-    logs = loop.train(
-        batches,
-        eval_batches(
-            job.dataset, image_size=size, batch_size=recipe.batch_size
-        ),
-        total_steps=job.total_steps,
-        steps_per_epoch=job.steps_per_epoch * recipe.epochs_per_eval,
-        steps_per_loop=recipe.steps_per_loop,
-        callbacks=[
-            keras.callbacks.ProgbarLogger(),
+    num_eval = job.dataset.num_examples(job.dataset.eval_split)
+    callbacks = []
+    if job.is_writer:
+        run.save_recipe(recipe, job.dataset.class_names)
+        callbacks = [
             keras.callbacks.CSVLogger(run.metrics_path, append=loop.step > 0),
             keras.callbacks.TensorBoard(
                 run.folder / "tensorboard", write_graph=False
             ),
-        ],
+        ]
+    logs = loop.train(
+        job.train_batches,
+        job.eval_batches,
+        total_steps=job.total_steps,
+        steps_per_epoch=round(job.steps_per_epoch * recipe.epochs_per_eval),
+        eval_steps=math.ceil(num_eval / recipe.batch_size),
+        steps_per_loop=recipe.steps_per_loop,
+        steps_per_checkpoint=recipe.steps_per_checkpoint,
+        callbacks=callbacks,
     )
-    run.save_model(loop.model)
-    plot_learning_curve(run.metrics_path, run.folder / "learning_curve.png")
+    loop.use_averages()
+    if job.is_writer:
+        run.save_model(loop.model)
+        plot_learning_curve(run.metrics_path, run.folder / "learning_curve.png")
     return logs
 
 
-def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
+def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
     """Return the loop with its model and optimizer, in the current scope."""
     model = build_model(recipe, dataset)
     if len(model.output_shape) != 2 or not model.trainable_variables:
@@ -237,17 +319,21 @@ def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
         total_steps,
         recipe.warmup_steps,
         recipe.schedule,
+        cooldown_steps=recipe.cooldown_steps,
+        final_fraction=recipe.final_fraction,
+        timescale=recipe.timescale,
     )
     optimizer = make_optimizer(
         recipe.optimizer,
-        schedule,
-        recipe.weight_decay,
         model.trainable_variables,
+        learning_rate=schedule,
+        weight_decay=recipe.weight_decay,
+        layer_decay=recipe.layer_decay,
+        accumulator_dtype=recipe.accumulator_dtype,
+        average_decay=recipe.average_decay,
+        use_average_debias=recipe.use_average_debias,
     )
     per_image = LOSSES[recipe.loss]
-    # What dropout draws from; tf.train.Checkpoint does not find it by itself.
-    weights = {id(weight) for weight in model.weights}
-    seeds = [v.value for v in model.variables if id(v) not in weights]
 
     def loss(labels, logits):
         return per_image(smooth_labels(labels, recipe.label_smoothing), logits)
@@ -257,21 +343,20 @@ def make_loop(recipe, dataset, strategy, total_steps, run) -> Loop:
         optimizer=optimizer,
         loss=loss,
         strategy=strategy,
-        checkpoints=tf.train.CheckpointManager(
-            tf.train.Checkpoint(model=model, optimizer=optimizer, seeds=seeds),
-            run.checkpoints_path,
-            max_to_keep=2,
-        ),
         clip_norm=recipe.clip_norm or None,
+        accumulation_steps=recipe.accumulation_steps,
+        seed=recipe.seed,
+        loss_scale=LossScale() if recipe.precision == "float16" else None,
         use_xla=recipe.use_xla,
     )
 
 
-def check_batch_size(batch_size: int, num_replicas: int):
-    """Raise a ValueError unless every replica gets as many images."""
-    if batch_size % num_replicas:
+def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
+    """Raise a ValueError unless every part of a batch gets as many images."""
+    if batch_size % (num_replicas * num_parts):
         raise ValueError(
-            f"`batch_size` must be a multiple of the {num_replicas} replicas. "
+            f"`batch_size` must be a multiple of the {num_replicas} replicas "
+            f"times the {num_parts} accumulation steps. "
             f"Received: batch_size={batch_size}"
         )
 
@@ -281,21 +366,46 @@ def main(arguments):
     with user_errors():
         refuse_arguments(arguments)
         run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
-        job = prepare(recipe_from_flags(), run_dir)
+        job = prepare(
+            recipe_from_flags(),
+            run_dir,
+            Place(FLAGS.workers, FLAGS.worker_index, FLAGS.tpu),
+            FLAGS.force,
+        )
+    # Not before: TensorFlow takes SIGTERM when it connects to other workers.
+    job.loop.must_stop = StopSignals().were_received
     print(job, flush=True)
-    try:
+    with training_errors():
         logs = train(job)
-    except NonFiniteLossError as error:
-        sys.exit(f"Error: {error}")
     print(
         f"Test accuracy {logs['val_accuracy']:.4f}. Everything is in {run_dir}."
+    )
+
+
+def define_more_flags():
+    """Define the flags that are not of the recipe."""
+    flags.DEFINE_string(
+        "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
+    )
+    flags.DEFINE_bool(
+        "force", False, "Go on with a run although its recipe was another."
+    )
+    flags.DEFINE_string(
+        "workers",
+        None,
+        "For --strategy=multi_worker: host:port of all processes, separated "
+        "by commas. Default: from TF_CONFIG or Slurm.",
+    )
+    flags.DEFINE_integer(
+        "worker_index", None, "Number of this process in --workers, from 0."
+    )
+    flags.DEFINE_string(
+        "tpu", None, "For --strategy=tpu: its name or address, if not local."
     )
 
 
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(recipes)  # So that --help lists them.
-    flags.DEFINE_string(
-        "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
-    )
+    define_more_flags()
     start(main)
