@@ -33,6 +33,7 @@ RANKS = {
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
     "trainers.augment": 5,
+    "trainers.randaugment": 4,
     "trainers.losses": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,

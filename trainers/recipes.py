@@ -43,7 +43,7 @@ class Recipe:
     augment: str = _option(
         "",
         "Augmentation, operations separated by '|', such as "
-        "'inception_crop|flip_lr'. See trainers/augment.py.",
+        "'inception_crop|flip_lr|mixup(0.2)'. See trainers/augment.py.",
     )
     # Model.
     model: str = _option("B/16", "Variant of the model.", VARIANTS)
@@ -108,7 +108,7 @@ class Recipe:
             choices = field.metadata["choices"]
             if choices and value is not None:
                 pick(dict.fromkeys(choices), value, field.name)
-        parse_augmentation(self.augment)
+        parse_augmentation(self.augment, (self.image_size, self.image_size))
         for name in (
             "image_size",
             "batch_size",
