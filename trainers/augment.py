@@ -639,14 +639,17 @@ def cutmix(alpha: float = 1.0):
 def _draw_beta(alpha, seed):
     """Return a draw from Beta(alpha, alpha).
 
-    A gamma variate of alpha is one of alpha + 1 times a power of a uniform
-    one; its logarithm is finite where, for a small alpha, itself is 0.
+    The cosine gives one of Beta(alpha + 1, alpha + 1), the other two turn it
+    into one of alpha. There is no rejection, so that XLA can compile it, and
+    it is the logarithm of the odds, which a small alpha does not spoil.
+
+    Reference: Devroye 1986, Non-Uniform Random Variate Generation, IX.3.2
+        (gamma variates of alpha from alpha + 1) and IX.4.2 (Ulrich's method).
     """
-    of_gamma, of_uniform = tf.unstack(tf.random.split(seed, 2))
-    gamma = tf.random.stateless_gamma((2,), of_gamma, alpha + 1.0)
-    uniform = tf.random.stateless_uniform((2,), of_uniform, 1e-30, 1.0)
-    logs = tf.math.log(gamma) + tf.math.log(uniform) / alpha
-    return tf.sigmoid(logs[0] - logs[1])
+    draw = tf.random.stateless_uniform((4,), seed, 1e-30, 1.0)
+    radius = tf.sqrt(1 - draw[0] ** (2 / (2 * alpha + 1)))
+    odds = 2 * tf.atanh(radius * tf.cos(2 * math.pi * draw[1]))
+    return tf.sigmoid(odds + tf.math.log(draw[2] / draw[3]) / alpha)
 
 
 def _mix(operations, images, labels, weights, seed):

@@ -71,12 +71,14 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
 def auto_contrast(image):
     """Stretch each channel, so that it reaches from 0 to 255."""
     values = tf.cast(image, tf.float32)
-    low = tf.reduce_min(values, (0, 1))
-    span = tf.reduce_max(values, (0, 1)) - low
+    low = tf.reduce_min(tf.reduce_min(values, 0), 0)  # Faster than at once.
+    span = tf.reduce_max(tf.reduce_max(values, 0), 0) - low
     # A channel of one level stays as it is.
     low, span = tf.where(span > 0, low, 0), tf.where(span > 0, span, 255)
-    # The half keeps whole quotients whole; it never reaches the next level.
-    return tf.cast((255 * (values - low) + 0.5) / span, tf.uint8)
+    # 255 (value - low) / span; the half keeps whole quotients whole, and it
+    # never reaches the next level.
+    stretched = values * (255 / span) + (0.5 - 255 * low) / span
+    return tf.cast(stretched, tf.uint8)
 
 
 def equalize(image):
