@@ -186,15 +186,14 @@ class _Reader:
 
     def read_calls(self):
         """Yield each _Call of the text."""
-        going_on = not self.sees("end")
-        while going_on:
+        separator = "" if self.sees("end") else "|"
+        while separator == "|":
             position, name, arguments = self.position, self.take("name"), []
-            following = self.take("(", "|", "end")
-            if following == "(":
+            separator = self.take("(", "|", "end")
+            if separator == "(":
                 arguments = self.read_arguments()
-                following = self.take("|", "end")
+                separator = self.take("|", "end")
             yield _Call(position, name, arguments)
-            going_on = following == "|"
 
     def read_arguments(self):
         """Return the arguments up to the closing bracket."""
@@ -693,7 +692,8 @@ OPS = {
 BATCH_OPS = {"cutmix": cutmix, "mixup": mixup}
 
 # num_ops and magnitude of randaugment, alpha of mixup: Steiner et al. 2022,
-# arXiv:2106.10270, section 3.2.
+# arXiv:2106.10270. Names are those of the paper; the files of the official
+# checkpoints say light0 for its light1, and light1 for its light2.
 AUGREG_LEVELS = {
     "none": (0, 0, 0.0),
     "light1": (2, 0, 0.0),
