@@ -605,7 +605,7 @@ def shares(text, count, size=(1, 1)):
     return np.stack(over_seeds(share, count)).T
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.2, 1, 8])
+@pytest.mark.parametrize("alpha", [0.01, 0.2, 2])
 def test_weights_of_mixup_are_of_a_beta_distribution(alpha):
     """Its central moments, the second and the fourth."""
     of_images, of_labels = shares(f"mixup({alpha})", 4000)
@@ -654,9 +654,9 @@ def test_area_of_cutmix():
     s is the root of u, and an end of s / 2 of the side is cut off, so much of
     the time that s^2 / 4 is lost in the mean. Its integral is 77 / 240.
     """
-    of_images, of_labels = shares("cutmix(1)", 3000, size=(64, 48))
+    of_images, of_labels = shares("cutmix(1)", 1500, size=(64, 48))
     np.testing.assert_allclose(of_images, of_labels, atol=1e-6)
-    assert np.mean(of_labels) == pytest.approx(77 / 240, abs=0.015)
+    assert np.mean(of_labels) == pytest.approx(77 / 240, abs=0.02)
     assert of_labels.min() < 0.01 and of_labels.max() > 0.8
 
 
