@@ -36,6 +36,7 @@ RANKS = {
     "trainers.baselines": 5,
     "trainers.checkpoints": 5,
     "trainers.loss_scaling": 5,
+    "trainers.randaugment": 4,
     "trainers.losses": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,

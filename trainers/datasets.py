@@ -197,7 +197,7 @@ def train_batches(
         seed: Of the order and the augmentation.
         first_step: Number of batches to leave out at the start.
     """
-    operation = parse_augmentation(augment)
+    augmentation = parse_augmentation(augment, image_size)
     num_classes = len(dataset.class_names)
     examples = dataset.encoded_examples(dataset.train_split)
     num_examples = dataset.num_examples(dataset.train_split)
@@ -207,9 +207,13 @@ def train_batches(
     def prepare(index, example):
         image, label = example
         image = tf.cast(dataset.decode(image), tf.float32)
-        image = operation(image, tf.stack([seed, index]))
-        image = to_model_range(image, image_size)
+        image = augmentation.image(image, tf.stack([seed, index]))
+        image = to_model_range(image, image_size, augmentation.value_range)
         return image, tf.one_hot(label, num_classes)
+
+    def mix(step, batch):
+        weights = tf.ones((batch_size,))
+        return augmentation.batch(*batch, weights, tf.stack([seed, step]))
 
     return (
         examples.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
@@ -218,6 +222,8 @@ def train_batches(
         .skip(first_step * batch_size)
         .map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .batch(batch_size, drop_remainder=True)
+        .enumerate(first_step)
+        .map(mix)
         .prefetch(tf.data.AUTOTUNE)
     )
 
@@ -262,13 +268,14 @@ def eval_batches(
     )
 
 
-def to_model_range(image, image_size):
-    """Resize an image, aspect ratio ignored, and scale 0..255 to [-1, 1].
+def to_model_range(image, image_size, value_range=(-1.0, 1.0)):
+    """Resize an image, aspect ratio ignored, and scale 0..255 to a range.
 
     The evaluation of the official ViT code.
     """
     image = tf.image.resize(image, image_size)
-    return image / 127.5 - 1.0
+    low, high = value_range
+    return image / (255 / (high - low)) + low
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):

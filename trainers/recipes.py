@@ -214,7 +214,7 @@ class Recipe:
             choices = field.metadata["choices"]
             if choices and value is not None:
                 pick(dict.fromkeys(choices), value, field.name)
-        parse_augmentation(self.augment)
+        parse_augmentation(self.augment, (self.image_size, self.image_size))
         for name in (
             "image_size",
             "batch_size",

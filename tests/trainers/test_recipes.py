@@ -110,7 +110,9 @@ def test_numbers_that_make_no_sense_are_refused(field, value):
 
 
 def test_augmentation_is_read_at_once():
-    with pytest.raises(ValueError, match="`augment` must be one of"):
+    with pytest.raises(
+        ValueError, match="`augment`: `operation` must be one of"
+    ):
         Recipe(augment="flip")
 
 

@@ -1,0 +1,271 @@
+"""RandAugment with the sixteen operations the Vision Transformer had.
+
+All of them take and return images (H, W, C) of type uint8, of one channel or
+three; colours between two levels are cut off to the lower one, as Pillow does.
+"""
+
+import functools
+import math
+
+import tensorflow as tf
+
+GREY = 128  # What fills the space that a moved image leaves.
+
+
+def apply_randaugment(image, seed, num_ops: int, magnitude: float):
+    """Apply `num_ops` operations, each drawn anew from the sixteen.
+
+    None of the sixteen does nothing, and what is drawn is always applied. A
+    magnitude of 0 is not the identity: Brightness leaves a tenth of the
+    light, Posterize a black image, Solarize the negative.
+
+    Shapes:
+        image: (H, W, C), floats from 0 to 255; they are rounded.
+        seed: (2,), integers.
+        returns: (H, W, C), whole floats from 0 to 255.
+
+    Args:
+        image: The image to change, of one channel or three.
+        seed: What all draws depend on.
+        num_ops: How many operations follow each other.
+        magnitude: Strength of all of them, 10 being the highest level of
+            the paper; more is allowed.
+
+    Raises:
+        ValueError: If the image has neither one channel nor three.
+
+    Reference: Cubuk et al. 2019, arXiv:1909.13719; operations and magnitudes
+        as in the official code of Beyer et al. 2022, arXiv:2205.01580.
+    Differs: There, Contrast blends with the number of pixels / 256 for the
+        mean of the image, and a Solarize of magnitude 10 or more compares
+        with thresholds that its type does not hold; here the mean is the
+        mean, and such a Solarize changes nothing. Smoothed levels are rounded
+        as Pillow does, not cut off.
+    """
+    shape = image.shape
+    if shape[-1] not in (1, 3):
+        raise ValueError(
+            "`randaugment` takes images of 1 channel or 3. "
+            f"Received: an image of shape {shape}"
+        )
+    image = tf.saturate_cast(tf.round(image), tf.uint8)
+
+    def step(index, image):
+        draw = tf.random.stateless_uniform((4,), tf.random.fold_in(seed, index))
+        choice = tf.cast(draw[0] * len(RANDAUGMENT), tf.int32)
+        sign = tf.where(draw[1] < 0.5, -1.0, 1.0)
+        branches = [
+            functools.partial(operation, image, magnitude / 10, sign, draw[2:])
+            for operation in RANDAUGMENT.values()
+        ]
+        image = tf.switch_case(choice, branches)
+        return index + 1, tf.ensure_shape(image, shape)
+
+    # A loop, as a graph of its own for each operation takes long to make.
+    _, image = tf.while_loop(
+        lambda index, image: index < num_ops, step, (0, image)
+    )
+    return tf.cast(image, tf.float32)
+
+
+def auto_contrast(image):
+    """Stretch each channel, so that it reaches from 0 to 255."""
+    values = tf.cast(image, tf.float32)
+    low = tf.reduce_min(tf.reduce_min(values, 0), 0)  # Faster than at once.
+    span = tf.reduce_max(tf.reduce_max(values, 0), 0) - low
+    # A channel of one level stays as it is.
+    low, span = tf.where(span > 0, low, 0), tf.where(span > 0, span, 255)
+    # 255 (value - low) / span; the half keeps whole quotients whole, and it
+    # never reaches the next level.
+    stretched = values * (255 / span) + (0.5 - 255 * low) / span
+    return tf.cast(stretched, tf.uint8)
+
+
+def equalize(image):
+    """Spread the levels of each channel, so that all are equally frequent."""
+    channels = image.shape[-1]
+    places = tf.cast(image, tf.int32) + 256 * tf.range(channels)
+    counts = tf.math.bincount(
+        tf.reshape(places, (-1,)), minlength=256 * channels
+    )
+    counts = tf.reshape(counts, (channels, 256))
+    # All pixels but those of the highest level are spread over 255 steps.
+    highest = tf.reduce_max(tf.cast(image, tf.int32), (0, 1))
+    last = tf.gather(counts, highest, batch_dims=1)
+    step = (tf.reduce_sum(counts, 1) - last) // 255
+    step = step[:, None]
+    below = tf.cumsum(counts, 1, exclusive=True)
+    levels = (below + step // 2) // tf.maximum(step, 1)
+    levels = tf.where(step > 0, tf.minimum(levels, 255), tf.range(256))
+    return tf.gather(tf.reshape(tf.cast(levels, tf.uint8), (-1,)), places)
+
+
+def invert(image):
+    """Return the negative."""
+    return 255 - image
+
+
+def posterize(image, bits: int):
+    """Keep the highest `bits` bits of each level; 8 or more keep all."""
+    dropped = 2 ** (8 - min(bits, 8))
+    return tf.bitwise.bitwise_and(image, tf.constant(256 - dropped, tf.uint8))
+
+
+def solarize(image, threshold: int):
+    """Invert the levels from `threshold` on; 256 or more change nothing."""
+    if threshold > 255:
+        return image
+    return tf.where(image < threshold, image, 255 - image)
+
+
+def solarize_add(image, addition: int):
+    """Add to the levels below 128, up to white."""
+    added = tf.minimum(image, 255 - min(addition, 255)) + min(addition, 255)
+    return tf.where(image < 128, added, image)
+
+
+def adjust_color(image, factor: float):
+    """Blend with the shades of grey: 0 has no colour, 2 has twice of it."""
+    return _blend(_to_grey(image), image, factor)
+
+
+def adjust_contrast(image, factor: float):
+    """Blend with the mean shade of grey."""
+    mean = tf.floor(tf.reduce_mean(_to_grey(image)) + 0.5)
+    return _blend(mean, image, factor)
+
+
+def adjust_brightness(image, factor: float):
+    """Blend with black."""
+    return _blend(0.0, image, factor)
+
+
+def adjust_sharpness(image, factor: float):
+    """Blend with a smoothed image; pixels on the border stay as they are."""
+    height, width = tf.unstack(tf.shape(image)[:2])
+    values = tf.pad(tf.cast(image, tf.float32), [[1, 1], [1, 1], [0, 0]])
+    rows = values[:-2] + values[1:-1] + values[2:]
+    box = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
+    values = values[1:-1, 1:-1]
+    # A mean of 3 x 3 pixels, the one in the middle having the weight 5.
+    smooth = tf.floor((box + 4 * values) / 13 + 0.5)
+    rows, columns = tf.range(height)[:, None, None], tf.range(width)[:, None]
+    inside = (0 < rows) & (rows < height - 1)
+    inside &= (0 < columns) & (columns < width - 1)
+    return _blend(tf.where(inside, smooth, values), image, factor)
+
+
+def rotate(image, degrees: float):
+    """Rotate about the centre."""
+    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
+    angle = degrees * math.pi / 180
+    cos, sin = tf.cos(angle), tf.sin(angle)
+    x, y = (width - 1) / 2, (height - 1) / 2
+    return _move(
+        image,
+        (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y),
+    )
+
+
+def shear_x(image, level: float):
+    """Move each row by `level` pixels more than the one above it."""
+    return _move(image, (1.0, level, 0.0, 0.0, 1.0, 0.0))
+
+
+def shear_y(image, level: float):
+    """Move each column by `level` pixels more than the one to its left."""
+    return _move(image, (1.0, 0.0, 0.0, level, 1.0, 0.0))
+
+
+def translate_x(image, pixels: float):
+    """Move to the left."""
+    return _move(image, (1.0, 0.0, pixels, 0.0, 1.0, 0.0))
+
+
+def translate_y(image, pixels: float):
+    """Move up."""
+    return _move(image, (1.0, 0.0, 0.0, 0.0, 1.0, pixels))
+
+
+def cutout(image, half: int, place):
+    """Make a square grey, all of it or the part that is inside the image.
+
+    Args:
+        image: The image to change.
+        half: Half the side of the square, in pixels.
+        place: (2,), floats in [0, 1): where its centre is.
+    """
+    size = tf.shape(image)[:2]
+    centre = tf.cast(place * tf.cast(size, tf.float32), tf.int32)
+    rows = tf.range(size[0])[:, None, None] - centre[0]
+    columns = tf.range(size[1])[:, None] - centre[1]
+    inside = (
+        (-half <= rows) & (rows < half) & (-half <= columns) & (columns < half)
+    )
+    return tf.where(inside, tf.constant(GREY, tf.uint8), image)
+
+
+def _to_grey(image):
+    """Return the shades of grey (H, W, 1), floats, as Pillow rounds them."""
+    values = tf.cast(image, tf.float32)
+    if image.shape[-1] == 1:
+        return values
+    red, green, blue = tf.split(values, 3, axis=-1)
+    # The weights of ITU-R 601 in units of 2 ** -16; float32 holds the sum.
+    return tf.floor((19595 * red + 38470 * green + 7471 * blue) / 65536 + 0.5)
+
+
+def _blend(zero, image, factor):
+    """Go from `zero`, at a factor of 0, to `image`, at 1, and beyond."""
+    blended = zero + factor * (tf.cast(image, tf.float32) - zero)
+    return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
+
+
+def _move(image, matrix):
+    """Take each pixel from where `matrix` maps it to, or make it grey.
+
+    (x, y) becomes (a x + b y + c, d x + e y + f), the centre of the upper
+    left pixel being (0, 0); the nearest pixel is taken.
+    """
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=tf.stack((*matrix, 0.0, 0.0))[None],
+        output_shape=tf.shape(image)[:2],
+        fill_value=float(GREY),
+        interpolation="NEAREST",
+        fill_mode="CONSTANT",
+    )[0]
+
+
+# Each takes the image, m, which is the magnitude / 10, a random sign and a
+# random place.
+RANDAUGMENT = {
+    "AutoContrast": lambda image, m, sign, place: auto_contrast(image),
+    "Equalize": lambda image, m, sign, place: equalize(image),
+    "Invert": lambda image, m, sign, place: invert(image),
+    "Rotate": lambda image, m, sign, place: rotate(image, sign * 30 * m),
+    "Posterize": lambda image, m, sign, place: posterize(image, int(4 * m)),
+    "Solarize": lambda image, m, sign, place: solarize(image, int(256 * m)),
+    "Color": lambda image, m, sign, place: adjust_color(image, 0.1 + 1.8 * m),
+    "Contrast": lambda image, m, sign, place: adjust_contrast(
+        image, 0.1 + 1.8 * m
+    ),
+    "Brightness": lambda image, m, sign, place: adjust_brightness(
+        image, 0.1 + 1.8 * m
+    ),
+    "Sharpness": lambda image, m, sign, place: adjust_sharpness(
+        image, 0.1 + 1.8 * m
+    ),
+    "ShearX": lambda image, m, sign, place: shear_x(image, sign * 0.3 * m),
+    "ShearY": lambda image, m, sign, place: shear_y(image, sign * 0.3 * m),
+    "TranslateX": lambda image, m, sign, place: translate_x(
+        image, sign * 100 * m
+    ),
+    "TranslateY": lambda image, m, sign, place: translate_y(
+        image, sign * 100 * m
+    ),
+    "Cutout": lambda image, m, sign, place: cutout(image, int(40 * m), place),
+    "SolarizeAdd": lambda image, m, sign, place: solarize_add(
+        image, int(110 * m)
+    ),
+}
