@@ -407,13 +407,13 @@ def adafactor(
     square = tf.square(gradient) + epsilon
     axes = factored_axes(gradient.shape)
     if axes:
-        short, long = axes
-        rows = tf.reduce_mean(square, long, keepdims=True)
-        columns = tf.reduce_mean(square, short, keepdims=True)
+        row_axis, column_axis = axes
+        rows = tf.reduce_mean(square, column_axis, keepdims=True)
+        columns = tf.reduce_mean(square, row_axis, keepdims=True)
         rows = mix(slots["second_moment_rows"], rows, beta2)
         columns = mix(slots["second_moment_columns"], columns, beta2)
         new = {"second_moment_rows": rows, "second_moment_columns": columns}
-        share = rows / tf.reduce_mean(rows, short, keepdims=True)
+        share = rows / tf.reduce_mean(rows, row_axis, keepdims=True)
         scaled = gradient * tf.math.rsqrt(share) * tf.math.rsqrt(columns)
     else:
         second = mix(slots["second_moment"], square, beta2)
@@ -428,25 +428,30 @@ def adafactor_slots(shape):
 
     Example:
         >>> adafactor_slots((64, 48))["second_moment_rows"]
-        (1, 48)
+        (64, 1)
     """
     axes = factored_axes(shape)
     if not axes:
         return adam_slots(shape)
-    short, long = axes
+    row_axis, column_axis = axes
     return {
         "first_moment": shape,
-        "second_moment_rows": (*shape[:long], 1, *shape[long + 1 :]),
-        "second_moment_columns": (*shape[:short], 1, *shape[short + 1 :]),
+        "second_moment_rows": with_one(shape, column_axis),
+        "second_moment_columns": with_one(shape, row_axis),
     }
 
 
+def with_one(shape, axis):
+    """Return the shape of a mean over `axis`, which stays with length 1."""
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
 def factored_axes(shape, min_size=32):
-    """Return the two longest axes, the longest last; None if one is short."""
+    """Return the two longest axes of a weight; None if one of them is short."""
     axes = sorted(range(len(shape)), key=lambda axis: shape[axis])[-2:]
     if len(axes) < 2 or shape[axes[0]] < min_size:
         return None
-    return axes
+    return sorted(axes)
 
 
 def lion(gradient, slots, step, beta1=0.9, beta2=0.99):

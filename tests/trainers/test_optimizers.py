@@ -1,6 +1,7 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import keras
 import ml_dtypes
@@ -68,9 +69,10 @@ def train_optax(transform, steps=STEPS):
     """Yield the weights after each update of an optax transformation."""
     weights = [jnp.asarray(value) for value in values(make_variables())]
     state = transform.init(weights)
+    update = jax.jit(transform.update)
     for step in range(steps):
         gradients = [jnp.asarray(g) for g in make_gradients(step)]
-        updates, state = transform.update(gradients, state, weights)
+        updates, state = update(gradients, state, weights)
         weights = optax.apply_updates(weights, updates)
         yield [np.asarray(weight) for weight in weights]
 
@@ -154,9 +156,10 @@ def test_adafactor_caps_its_memory_as_big_vision():
     optimizer.iterations.assign(20_000)
     gradient = noise(32, 33, seed=8)
     optimizer.apply([gradient])
-    rows = optimizer.slots["head"]["kernel"]["second_moment_columns"]
-    want = 1e-3 * np.mean(gradient**2, axis=0, keepdims=True)
-    np.testing.assert_allclose(rows, want, rtol=1e-4)
+    for slot, axis in ("rows", 1), ("columns", 0):
+        got = optimizer.slots["head"]["kernel"][f"second_moment_{slot}"]
+        want = 1e-3 * np.mean(gradient**2, axis, keepdims=True)
+        np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -203,9 +206,7 @@ def test_accumulator_alone_is_stored_in_bfloat16(name, bfloat16):
     for a, b, move in zip(values(got), values(want), moved):
         difference = np.linalg.norm(a - b) / np.linalg.norm(move)
         # Lion: a sign is another one where the mean is near zero.
-        assert 0 < difference < (0.1 if name == "lion" else 0.005) or (
-            name == "lion" and difference == 0
-        )
+        assert difference < (0.1 if name == "lion" else 0.005)
 
 
 def round_to_bfloat16(x):
@@ -524,12 +525,16 @@ def train_in_a_loop(name, strategy, choices):
     return optimizer, variables
 
 
-@pytest.mark.parametrize("name", ["adamw", "adafactor", "lamb"])
 @pytest.mark.parametrize(
-    "make_strategy", [tf.distribute.get_strategy, one_device, two_replicas]
+    "name, make_strategy",
+    [
+        ("adamw", tf.distribute.get_strategy),
+        ("adamw", one_device),
+        *((name, two_replicas) for name in OPTIMIZERS),
+    ],
 )
 def test_loop_in_a_graph_on_any_devices_is_the_eager_one(name, make_strategy):
-    choices = {**EVERYTHING, "weight_decay": 0.3}
+    choices = {**EVERYTHING, "weight_decay": decay_of(name)}
     want, expected = train(name, 3, **choices)
     got, variables = train_in_a_loop(name, make_strategy(), choices)
     assert got.iterations.numpy() == 3
@@ -544,15 +549,11 @@ def test_loop_in_a_graph_on_any_devices_is_the_eager_one(name, make_strategy):
             rtol=2**-7 if a.dtype == ml_dtypes.bfloat16 else 0,
             atol=1e-6,
         )
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_replica_has_the_same_state(name):
-    got, variables = train_in_a_loop(name, two_replicas(), EVERYTHING)
-    mirrored = [v.value for v in variables] + tf.nest.flatten(got.slots)
-    for variable in [got.iterations, *mirrored]:
-        first, second = (v.numpy() for v in variable.values)
-        np.testing.assert_array_equal(first, second)
+    if make_strategy is two_replicas:
+        mirrored = [v.value for v in variables] + tf.nest.flatten(got.slots)
+        for variable in [got.iterations, *mirrored]:
+            first, second = (copy.numpy() for copy in variable.values)
+            np.testing.assert_array_equal(first, second)
 
 
 def test_a_checkpoint_of_two_replicas_goes_on_on_one(tmp_path):
