@@ -33,8 +33,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: Number C of last updates in which a second factor
             falls to 0 along a line, since `rsqrt` itself never ends.
         final_fraction: Part f of `peak` at which `cosine` and `linear` end.
-        timescale: Updates behind the warm-up; three times as many are what
-            `rsqrt` needs to halve the rate.
+            The papers' linear decay ends at the rate 1e-5: f = 1e-5 / peak.
+        timescale: Of `rsqrt`, in updates: three timescales behind the warm-up
+            the rate has halved.
 
     Raises:
         ValueError: If there is no such decay, or a number is impossible.
@@ -44,9 +45,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         >>> [round(float(schedule(step)), 3) for step in range(6)]
         [0.0, 0.5, 1.0, 0.854, 0.5, 0.146]
 
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix B.1. Inverse
-        square root with a cool-down: Zhai et al. 2022, arXiv:2106.04560,
-        section 3.5.
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix B.1; `rsqrt`
+        and the cool-down: Zhai et al. 2022, arXiv:2106.04560, section 3.
     """
 
     def __init__(

@@ -610,6 +610,7 @@ def test_weights_of_bfloat16_are_updated_in_float32():
     [
         ({"name": "adm"}, "`optimizer` must be one of 'adamw', .*'sgd'.*'adm'"),
         ({"weight_decay": -0.1}, "`weight_decay` must not be negative.*-0.1"),
+        ({"weight_decay": math.nan}, "`weight_decay` must not be negative"),
         (
             {"name": "adam", "weight_decay": 0.1},
             "`weight_decay` must be 0 for 'adam'; 'adamw'.*=0.1",
