@@ -28,6 +28,7 @@ DEV = [
     *TRAIN,
     "hypothesis>=6.100",
     "jax>=0.4.36",
+    "optax>=0.2",
     "pytest>=8",
     "pytest-xdist>=3.5",
     "ruff>=0.9",

@@ -12,25 +12,41 @@ from keras_vit.tables import pick
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """Grow the learning rate linearly, then let it decay.
 
-    Update number s, counted from 0, uses peak * min(1, s / W) * decay(p) with
-    p = (s - W) / (T - W) clipped to [0, 1]: with a warm-up the first update
-    has the rate 0, and the last one is number T - 1.
+    Update number s, counted from 0, uses
+
+        peak * min(1, s / W) * decay * min(1, (T - s) / C)
+
+    of T updates, W of them warm-up and C cool-down: with a warm-up the first
+    update has the rate 0, and the last one is number T - 1. With
+    p = (s - W) / (T - W), clipped to [0, 1], and the final fraction f
+
+        cosine    f + (1 - f) * (1 + cos(pi * p)) / 2
+        linear    f + (1 - f) * (1 - p)
+        constant  1
+        rsqrt     1 / sqrt(1 + max(0, s - W) / timescale)
 
     Args:
         peak: The highest learning rate.
         total_steps: Number T of updates.
         warmup_steps: Number W of updates before `peak` is reached.
         decay: A key of DECAYS.
+        cooldown_steps: Number C of last updates in which a second factor
+            falls to 0 along a line, since `rsqrt` itself never ends.
+        final_fraction: Part f of `peak` at which `cosine` and `linear` end.
+            The papers' linear decay ends at the rate 1e-5: f = 1e-5 / peak.
+        timescale: Of `rsqrt`, in updates: three timescales behind the warm-up
+            the rate has halved.
 
     Raises:
-        ValueError: If the warm-up is not shorter than the training.
+        ValueError: If there is no such decay, or a number is impossible.
 
     Example:
         >>> schedule = WarmupSchedule(1.0, total_steps=6, warmup_steps=2)
         >>> [round(float(schedule(step)), 3) for step in range(6)]
         [0.0, 0.5, 1.0, 0.854, 0.5, 0.146]
 
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix B.1.
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix B.1; `rsqrt`
+        and the cool-down: Zhai et al. 2022, arXiv:2106.04560, section 3.
     """
 
     def __init__(
@@ -39,27 +55,59 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: int,
         warmup_steps: int = 0,
         decay: str = "cosine",
+        cooldown_steps: int = 0,
+        final_fraction: float = 0.0,
+        timescale: float = 10_000,
     ):
+        self._decay = pick(DECAYS, decay, "schedule")
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
                 "`warmup_steps` must be fewer than `total_steps`. Received: "
                 f"warmup_steps={warmup_steps}, total_steps={total_steps}"
             )
+        if not 0 <= cooldown_steps <= total_steps - warmup_steps:
+            raise ValueError(
+                "`cooldown_steps` must fit behind the warm-up. Received: "
+                f"cooldown_steps={cooldown_steps}, "
+                f"warmup_steps={warmup_steps}, total_steps={total_steps}"
+            )
+        if not 0 <= final_fraction <= 1:
+            raise ValueError(
+                "`final_fraction` must be from 0 to 1. "
+                f"Received: final_fraction={final_fraction}"
+            )
+        if final_fraction and decay not in ENDING:
+            raise ValueError(
+                f"`final_fraction` must be 0 for {decay!r}; only "
+                f"{' and '.join(ENDING)} end somewhere. "
+                f"Received: final_fraction={final_fraction}"
+            )
+        if not timescale > 0:
+            raise ValueError(
+                f"`timescale` must be positive. Received: timescale={timescale}"
+            )
         self.peak = peak
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
         self.decay = decay
-        self._decay = pick(DECAYS, decay, "schedule")
+        self.cooldown_steps = cooldown_steps
+        self.final_fraction = final_fraction
+        self.timescale = timescale
 
     def __call__(self, step):
         """Return the learning rate of update number `step`."""
         step = ops.cast(step, "float32")
-        warmup = ops.minimum(1.0, step / max(self.warmup_steps, 1))
-        if self.warmup_steps == 0:
-            warmup = 1.0
+        since = ops.maximum(0.0, step - self.warmup_steps)
         span = self.total_steps - self.warmup_steps
-        progress = ops.clip((step - self.warmup_steps) / span, 0.0, 1.0)
-        return self.peak * warmup * self._decay(progress)
+        progress = ops.minimum(1.0, since / span)
+        rate = self._decay(progress, since / self.timescale)
+        rate = self.final_fraction + (1.0 - self.final_fraction) * rate
+        if self.warmup_steps:
+            rate *= ops.minimum(1.0, step / self.warmup_steps)
+        if self.cooldown_steps:
+            left = self.total_steps - step
+            rate *= ops.clip(left / self.cooldown_steps, 0.0, 1.0)
+        return self.peak * rate
 
     def get_config(self):
         """Return the arguments of the constructor."""
@@ -68,22 +116,36 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "total_steps": self.total_steps,
             "warmup_steps": self.warmup_steps,
             "decay": self.decay,
+            "cooldown_steps": self.cooldown_steps,
+            "final_fraction": self.final_fraction,
+            "timescale": self.timescale,
         }
 
 
-def cosine(progress):
+def cosine(progress, age):
     """Fall from 1 to 0 along half a cosine."""
     return 0.5 * (1.0 + ops.cos(math.pi * progress))
 
 
-def linear(progress):
+def linear(progress, age):
     """Fall from 1 to 0 along a line."""
     return 1.0 - progress
 
 
-def constant(progress):
+def constant(progress, age):
     """Stay at 1."""
     return ops.ones_like(progress)
 
 
-DECAYS = {"cosine": cosine, "linear": linear, "constant": constant}
+def rsqrt(progress, age):
+    """Fall from 1 with the root of the age, whatever the number of updates."""
+    return ops.rsqrt(1.0 + age)
+
+
+DECAYS = {
+    "cosine": cosine,
+    "linear": linear,
+    "constant": constant,
+    "rsqrt": rsqrt,
+}
+ENDING = ("cosine", "linear")  # Those that `final_fraction` is about.
