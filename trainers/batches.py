@@ -1,8 +1,8 @@
 """The tf.data pipelines: from a data set to the batches of a worker.
 
 What is in a batch depends on the seed and the number of the step, never on
-the number of workers, replicas or threads. Step `g` of a run has a global
-batch of `batch_size` slots. Worker `w` of `W` fills those from `w / W` on, in
+the number of workers, replicas or threads. A step has a global batch of
+`batch_size` slots. Each worker fills as many of them, one after the other, in
 batches of one replica each.
 """
 
@@ -13,26 +13,11 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from trainers import augment as _augment
+from trainers.augment import parse_augmentation
 from trainers.datasets import ImageDataset
 
 CACHE_BYTES = 2**28  # Decoded images of a split that are kept in memory.
 ENDLESS = np.iinfo(np.int64).max
-
-
-# Until `trainers.augment` has it.
-class _Augmentation:
-    value_range = (-1.0, 1.0)
-
-    def __init__(self, text):
-        self.image = _augment.parse_augmentation(text)
-
-    def batch(self, images, labels, weights, seed):
-        return images, labels
-
-
-def parse_augmentation(text, image_size, argument="augment"):
-    return _Augmentation(text)
 
 
 class BadExampleError(ValueError):
@@ -121,15 +106,16 @@ def train_batches(
     An image that cannot be read stays in its slot, with weight 0. So does one
     without a label.
 
-    Operations that mix images of a batch see the share of a stream, or what a
-    worker has of it: they are the same on any number of workers that divides
-    the number of streams.
+    Operations that mix images take them in pairs, from the share of a stream
+    or what a worker has of it. If that is an even number, or whole shares,
+    they mix the same images on any number of workers.
 
     `data_service` leaves decoding and augmentation to the workers of a
-    tf.data service. Each of them takes whole epochs, and batches come as they
-    are ready: neither the order nor, hence, the run can be repeated, a run
-    that goes on begins the epoch anew, and the epochs overlap. An image that
-    cannot be read ends the run with the message of TensorFlow.
+    tf.data service. Given up for it: each of them goes through epochs of its
+    own and batches come as they are ready, so that epochs overlap and no run
+    can be repeated bit by bit, not even by seed; a run that goes on begins
+    its epoch anew; an image that cannot be read ends the run with the message
+    of TensorFlow.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of the augmentation,
@@ -171,10 +157,10 @@ def train_batches(
             dataset,
             decode,
             prepare,
+            slots,
             seed=seed,
             first_step=first_step,
             batch_size=batch_size,
-            slots=slots,
             stream=stream,
             num_streams=num_streams,
         ).batch(piece, drop_remainder=True)
@@ -188,8 +174,10 @@ def train_batches(
             tf.data.experimental.service.distribute(
                 tf.data.experimental.service.ShardingPolicy.DYNAMIC,
                 data_service,
-                # Those who train share the epochs.
-                job_name=f"train_{seed}_{first_step}",
+                # Several that train share the epochs, one does not share.
+                job_name=f"{dataset.name}_{seed}_{first_step}"
+                if num_workers > 1
+                else None,
             )
         )
 
@@ -215,11 +203,11 @@ def read_stream(
     dataset,
     decode,
     prepare,
+    slots,
     *,
     seed,
     first_step,
     batch_size,
-    slots,
     stream,
     num_streams,
 ):
