@@ -268,19 +268,25 @@ class TfdsSource:
             tfds.core.ReadInstruction(name, from_=first, to=last, unit="abs")
             for name, first, last in ranges
         ]
-        examples = self.builder.as_dataset(
-            split=functools.reduce(operator.add, instructions),
-            shuffle_files=False,
-            decoders=tfds.decode.PartialDecoding(
-                {"image": True, self.label: True},
-                {"image": tfds.decode.SkipDecoding()},
-            ),
-            read_config=tfds.ReadConfig(
-                try_autocache=False,
-                interleave_cycle_length=1,
-                add_tfds_id=True,
-            ),
-        )
+        logger = tf.get_logger()
+        level = logger.level
+        logger.setLevel("ERROR")  # TFDS calls what TensorFlow deprecates.
+        try:
+            examples = self.builder.as_dataset(
+                split=functools.reduce(operator.add, instructions),
+                shuffle_files=False,
+                decoders=tfds.decode.PartialDecoding(
+                    {"image": True, self.label: True},
+                    {"image": tfds.decode.SkipDecoding()},
+                ),
+                read_config=tfds.ReadConfig(
+                    try_autocache=False,
+                    interleave_cycle_length=1,
+                    add_tfds_id=True,
+                ),
+            )
+        finally:
+            logger.setLevel(level)
         return examples.map(
             lambda row: (row["image"], row[self.label], row["tfds_id"])
         )
