@@ -1,281 +1,638 @@
-"""Labelled images through tensorflow-datasets, and the tf.data pipelines.
+"""The data sets: where labelled images come from, and their splits.
 
 `digits` is a TFDS builder over the images that scikit-learn ships; any other
-name is one of TFDS, and `folder:PATH` is a folder of JPEG or PNG images.
+name is one of TFDS, `folder:PATH` is a folder of image files and
+`tfrecord:PATH` a folder of TFRecord files. How they become batches is the
+matter of `trainers.batches`.
 """
 
+import collections
 import dataclasses
 import functools
+import operator
 import os
-from collections.abc import Callable
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from trainers.augment import parse_augmentation
-
 FOLDER_PREFIX = "folder:"
-SHUFFLE_BUFFER = 50_000
+TFRECORD_PREFIX = "tfrecord:"
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+TRAIN_SPLITS = ("train",)
+EVAL_SPLITS = ("test", "validation", "val")
+
+# What a `Source` reads: from a split, the examples `first` to before `last`.
+Range = tuple[str, int, int]
+
+
+class Source(Protocol):
+    """Where the examples of a data set are stored.
+
+    An example is read as (stored, label, name): `stored` is small enough to
+    wait in a shuffle buffer, and `decode` makes the image of it. The label is
+    a class or a vector of classes, none of them for an image without.
+    """
+
+    class_names: list[str]
+    image_shape: tuple[int | None, int | None, int]
+    splits: Mapping[str, tfds.core.SplitInfo]
+    shuffle_buffer: int
+
+    def read(self, ranges: Sequence[Range]) -> tf.data.Dataset:
+        """Return the examples of `ranges`, in a fixed order."""
+
+    def decode(self, stored: tf.Tensor) -> tf.Tensor:
+        """Return the pixels (H, W, C) of an example."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
     """A labelled image data set with a split to train on and one to judge by.
 
+    A split is written as in TFDS: `train`, `train[:98%]`, `train+validation`.
+
     Args:
         name: What it was asked for as.
-        builder: The TFDS builder.
-        train_split: Name or slice of the split to train on.
-        eval_split: Name or slice of the split to evaluate on.
+        source: Where the examples are.
+        train_split: What to train on; None if there is nothing.
+        eval_split: What to evaluate on; None if there is nothing.
     """
 
     name: str
-    builder: tfds.core.DatasetBuilder
-    train_split: str
-    eval_split: str
+    source: Source
+    train_split: str | None
+    eval_split: str | None
 
     @property
     def class_names(self) -> list[str]:
         """Names of the classes, in the order of their labels."""
-        return list(self.builder.info.features["label"].names)
+        return list(self.source.class_names)
 
     @property
     def channels(self) -> int:
         """Channels of the images."""
-        return self.builder.info.features["image"].shape[-1]
+        return self.source.image_shape[-1]
 
-    def num_examples(self, split: str) -> int:
+    def num_examples(self, split: str | None) -> int:
         """Return how many examples `split` has."""
-        return self.builder.info.splits[split].num_examples
+        return sum(last - first for _, first, last in self.ranges(split))
 
-    def examples(self, split: str) -> tf.data.Dataset:
+    def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""
-        return self.encoded_examples(split).map(
-            lambda image, label: (self.decode(image), label),
+        return self.source.read(self.ranges(split)).map(
+            lambda stored, label, name: (self.source.decode(stored), label),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
 
-    def encoded_examples(self, split: str) -> tf.data.Dataset:
-        """Return the pairs with the image as it is stored, a JPEG or PNG.
+    def ranges(
+        self, split: str | None, part: int = 0, num_parts: int = 1
+    ) -> list[Range]:
+        """Return where the examples of a part of `split` are stored.
 
-        Decoded, the images of a shuffle buffer would not fit into memory.
+        Args:
+            split: Such as train_split.
+            part: Number of the part, from 0.
+            num_parts: The split is cut into so many, of one length or of two
+                that differ by one.
+
+        Raises:
+            ValueError: If there is no such split, or it is empty.
         """
-        dataset = self.builder.as_dataset(
-            split=split,
-            shuffle_files=False,
-            decoders={"image": tfds.decode.SkipDecoding()},
-            read_config=tfds.ReadConfig(
-                try_autocache=False, interleave_cycle_length=1
-            ),
-        )
-        return dataset.map(lambda example: (example["image"], example["label"]))
-
-    def decode(self, image):
-        """Return the pixels (H, W, C) of an image as it is stored."""
-        return self.builder.info.features["image"].decode_example(image)
+        found = locate_split(self.name, self.source.splits, split, "split")
+        size = sum(last - first for _, first, last in found)
+        start, stop = (size * p // num_parts for p in (part, part + 1))
+        ranges, passed = [], 0
+        for name, first, last in found:
+            low = max(first, first + start - passed)
+            high = min(last, first + stop - passed)
+            passed += last - first
+            if low < high:
+                ranges.append((name, low, high))
+        return ranges
 
 
-def open_dataset(name: str, data_dir: str | None = None) -> ImageDataset:
+def open_dataset(
+    name: str,
+    data_dir: str | None = None,
+    train_split: str | None = None,
+    eval_split: str | None = None,
+) -> ImageDataset:
     """Return the data set called `name`, prepared for reading.
 
     Args:
-        name: A key of DATASETS, any name of TFDS, or `folder:PATH`.
+        name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
+            `open_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
         data_dir: Where TFDS keeps its data sets; None for its own default.
+        train_split: What to train on, in the words of TFDS. Default: that of
+            the row, or `train`.
+        eval_split: What to evaluate on. Default: that of the row, or the
+            first of `test`, `validation` and `val`.
 
     Raises:
-        ValueError: If there is no such data set, or it is not one of labelled
-            images with a split to train on and one to evaluate on.
+        ValueError: If there is no such data set or split, or it is not one of
+            labelled images with a split to evaluate on.
     """
+    row = DATASETS.get(name, Row())
     if name.startswith(FOLDER_PREFIX):
-        builder = open_folder(name.removeprefix(FOLDER_PREFIX))
-        row = {}
+        source = open_folder(name.removeprefix(FOLDER_PREFIX))
+    elif name.startswith(TFRECORD_PREFIX):
+        source = open_tfrecords(name.removeprefix(TFRECORD_PREFIX))
     else:
-        row = DATASETS.get(name, {})
-        make = row.get("builder", functools.partial(open_tfds, name))
-        try:
-            builder = make(data_dir=data_dir)
-            builder.download_and_prepare()
-        except (AssertionError, ImportError) as error:
-            # How TFDS says that files must be fetched by hand, or that a
-            # version or a package is missing.
-            raise ValueError(
-                f"`dataset` could not be prepared: {error} "
-                f"Received: dataset={name!r}"
-            ) from None
-    check_features(name, builder)
-    splits = list(builder.info.splits)
-    return ImageDataset(
-        name,
-        builder,
-        row.get("train_split") or find_split(name, splits, ["train"]),
-        row.get("eval_split")
-        or find_split(name, splits, ["test", "validation", "val"]),
+        source = open_tfds(name, row, data_dir)
+    train_split = train_split or row.train_split
+    train_split = train_split or find_split(source.splits, TRAIN_SPLITS)
+    eval_split = eval_split or row.eval_split
+    eval_split = eval_split or find_split(source.splits, EVAL_SPLITS)
+    if eval_split is None:
+        raise ValueError(
+            f"`dataset` must have a split called {' or '.join(EVAL_SPLITS)}, "
+            f"or `eval_split` name one. Received: dataset={name!r} with "
+            f"{', '.join(source.splits)}"
+        )
+    for argument, split in (
+        ("train_split", train_split),
+        ("eval_split", eval_split),
+    ):
+        if split is not None:
+            locate_split(name, source.splits, split, argument)
+    return ImageDataset(name, source, train_split, eval_split)
+
+
+def find_split(
+    splits: Mapping[str, tfds.core.SplitInfo], candidates: Sequence[str]
+) -> str | None:
+    """Return the first of `candidates` that is in `splits`, if there is one."""
+    return next((split for split in candidates if split in splits), None)
+
+
+def locate_split(
+    name: str,
+    splits: Mapping[str, tfds.core.SplitInfo],
+    split: str | None,
+    argument: str,
+) -> list[Range]:
+    """Return where the examples of `split` are stored.
+
+    Args:
+        name: Of the data set.
+        splits: Those of the data set.
+        split: In the words of TFDS.
+        argument: What the caller knows `split` as; the error shows it.
+
+    Raises:
+        ValueError: If there is no such split, or it has no examples.
+    """
+    hint, parts = "no examples", []
+    try:
+        if split is not None:
+            spec = tfds.core.ReadInstruction.from_spec(split)
+            parts = spec.to_absolute(splits)
+    # TFDS raises the last for a split that is called "all".
+    except (AssertionError, ValueError, RecursionError) as error:
+        hint = str(error).strip().partition("\n")[0]
+    ranges = []
+    for part in parts:
+        size = splits[part.splitname].num_examples
+        first, last, _ = slice(part.from_, part.to).indices(size)
+        if first < last:
+            ranges.append((part.splitname, first, last))
+    if not ranges:
+        raise ValueError(
+            f"`{argument}` must name examples of dataset={name!r}, which has "
+            f"{', '.join(splits)}, such as 'train' or 'train[:98%]'. "
+            f"Received: {argument}={split!r} ({hint})"
+        )
+    return ranges
+
+
+def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
+    """Return what TFDS must know of a split to understand a slice of it."""
+    return tfds.core.SplitInfo(
+        name=name, shard_lengths=[num_examples], num_bytes=0
     )
 
 
-def open_tfds(name: str, data_dir: str | None = None):
-    """Return the builder that TFDS has under `name`."""
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """How a data set of TFDS is opened, where its name does not say it all.
+
+    Args:
+        builder: Takes data_dir and returns the TFDS builder; None for the
+            one that TFDS has under the name.
+        label: The feature that is the label: a class or a list of classes.
+        train_split: What to train on; None for `train`, if there is one.
+        eval_split: What to evaluate on; None for the usual one.
+    """
+
+    builder: Callable[..., tfds.core.DatasetBuilder] | None = None
+    label: str = "label"
+    train_split: str | None = None
+    eval_split: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """The examples that a TFDS builder has prepared.
+
+    They are read as they are stored, a JPEG or PNG: decoded, the images of a
+    shuffle buffer would not fit into memory.
+
+    Args:
+        builder: The TFDS builder.
+        label: Name of the feature that is the label.
+    """
+
+    builder: tfds.core.DatasetBuilder
+    label: str = "label"
+    shuffle_buffer = 50_000
+
+    @property
+    def class_names(self):
+        feature = self.builder.info.features[self.label]
+        return getattr(feature, "feature", feature).names
+
+    @property
+    def image_shape(self):
+        return self.builder.info.features["image"].shape
+
+    @property
+    def splits(self):
+        return self.builder.info.splits
+
+    def read(self, ranges):
+        instructions = [
+            tfds.core.ReadInstruction(name, from_=first, to=last, unit="abs")
+            for name, first, last in ranges
+        ]
+        logger = tf.get_logger()
+        level = logger.level
+        logger.setLevel("ERROR")  # TFDS calls what TensorFlow deprecates.
+        try:
+            examples = self.builder.as_dataset(
+                split=functools.reduce(operator.add, instructions),
+                shuffle_files=False,
+                decoders=tfds.decode.PartialDecoding(
+                    {"image": True, self.label: True},
+                    {"image": tfds.decode.SkipDecoding()},
+                ),
+                read_config=tfds.ReadConfig(
+                    try_autocache=False,
+                    interleave_cycle_length=1,
+                    add_tfds_id=True,
+                ),
+            )
+        finally:
+            logger.setLevel(level)
+        return examples.map(
+            lambda row: (row["image"], row[self.label], row["tfds_id"])
+        )
+
+    def decode(self, stored):
+        image = self.builder.info.features["image"].decode_example(stored)
+        return tf.ensure_shape(image, self.image_shape)
+
+
+def open_tfds(name: str, row: Row, data_dir: str | None) -> TfdsSource:
+    """Return the data set that TFDS has under `name`, prepared for reading.
+
+    Args:
+        name: Of TFDS, or what the row is called.
+        row: How it is opened.
+        data_dir: Where TFDS keeps its data sets; None for its own default.
+
+    Raises:
+        ValueError: If it is unknown, cannot be prepared or is not one of
+            labelled images.
+    """
+    make = row.builder or functools.partial(tfds.builder, name)
     try:
-        return tfds.builder(name, data_dir=data_dir)
+        builder = make(data_dir=data_dir)
+        builder.download_and_prepare()
     except tfds.core.DatasetNotFoundError as error:
         hint = str(error).strip().splitlines()[0]
-        known = ", ".join(DATASETS)
         raise ValueError(
-            f"`dataset` must be one of {known}, any name of "
-            f"tensorflow-datasets, or {FOLDER_PREFIX}PATH. "
-            f"Received: dataset={name!r} ({hint})"
+            f"`dataset` must be one of {', '.join(DATASETS)}, any name of "
+            f"tensorflow-datasets, {FOLDER_PREFIX}PATH or "
+            f"{TFRECORD_PREFIX}PATH. Received: dataset={name!r} ({hint})"
         ) from None
+    except (AssertionError, ImportError) as error:
+        # How TFDS says that files must be fetched by hand, or that a version
+        # or a package is missing.
+        raise ValueError(
+            f"`dataset` could not be prepared: {error} "
+            f"Received: dataset={name!r}"
+        ) from None
+    features = builder.info.features
+    image, label = (
+        features[key] if key in features else None
+        for key in ("image", row.label)
+    )
+    label = getattr(label, "feature", label)
+    if not isinstance(image, tfds.features.Image) or not isinstance(
+        label, tfds.features.ClassLabel
+    ):
+        raise ValueError(
+            f"`dataset` must have the features `image` and `{row.label}`. "
+            f"Received: dataset={name!r} with {sorted(features)}"
+        )
+    return TfdsSource(builder, row.label)
 
 
-def open_folder(path: str):
-    """Return a builder for PATH/<split>/<class>/<image>.{jpg,jpeg,png}."""
+@dataclasses.dataclass(frozen=True)
+class FolderSource:
+    """Image files, read when they are decoded.
+
+    Args:
+        class_names: Names of the classes.
+        files: (path, label) pairs of each split.
+    """
+
+    class_names: list[str]
+    files: dict[str, list[tuple[str, int]]]
+    image_shape = (None, None, 3)
+    shuffle_buffer = 250_000  # Of paths: five times the images of TFDS.
+
+    @property
+    def splits(self):
+        return {n: count_split(n, len(rows)) for n, rows in self.files.items()}
+
+    def read(self, ranges):
+        rows = [
+            row
+            for name, first, last in ranges
+            for row in self.files[name][first:last]
+        ]
+        paths, labels = zip(*rows)
+        labels = tf.constant(labels, tf.int64)
+        return tf.data.Dataset.from_tensor_slices((list(paths), labels)).map(
+            lambda path, label: (path, label, path)
+        )
+
+    def decode(self, stored):
+        return decode_photo(tf.io.read_file(stored))
+
+
+def open_folder(path: str) -> FolderSource:
+    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif}.
+
+    The classes are the folders that hold an image in some split, in the order
+    of their names. The files are put into an order that is random but always
+    the same, so that a slice of a split has images of all classes.
+
+    Args:
+        path: Of the folder.
+
+    Raises:
+        ValueError: If there is no such folder, or a split has no images.
+    """
     path = os.path.expanduser(path)
-    builder = tfds.ImageFolder(path) if os.path.isdir(path) else None
-    if builder is None or "train" not in builder.info.splits:
+    found = {}
+    for split in list_folders(path):
+        rows = [
+            (os.path.join(path, split, label, file), label)
+            for label in list_folders(os.path.join(path, split))
+            for file in sorted(os.listdir(os.path.join(path, split, label)))
+            if file.lower().endswith(IMAGE_ENDINGS)
+        ]
+        random.Random(split).shuffle(rows)
+        if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
+            found[split] = rows
+    if not find_split(found, TRAIN_SPLITS + EVAL_SPLITS):
         raise ValueError(
             f"`dataset={FOLDER_PREFIX}PATH` must name a folder of the form "
             "PATH/train/CLASS/IMAGE.jpg and PATH/test/CLASS/IMAGE.jpg. "
             f"Received: PATH={path!r}"
         )
-    for split, info in builder.info.splits.items():
-        if not info.num_examples:
+    for split, rows in found.items():
+        if not rows:
             raise ValueError(
-                f"`dataset={FOLDER_PREFIX}PATH` has no JPEG or PNG image in "
-                f"its split {split!r}. Received: PATH={path!r}"
+                f"`dataset={FOLDER_PREFIX}PATH` has no image in its split "
+                f"{split!r}. Received: PATH={path!r}"
             )
-    return builder
+    names = sorted({label for rows in found.values() for _, label in rows})
+    number = {name: index for index, name in enumerate(names)}
+    return FolderSource(
+        names,
+        {
+            split: [(file, number[label]) for file, label in rows]
+            for split, rows in found.items()
+        },
+    )
 
 
-def check_features(name, builder):
-    """Raise a ValueError unless `builder` has labelled images."""
-    features = builder.info.features
-    if (
-        "image" not in features
-        or "label" not in features
-        or not isinstance(features["label"], tfds.features.ClassLabel)
-    ):
+def list_folders(path):
+    """Return the names of the folders in `path`, sorted."""
+    if not os.path.isdir(path):
+        return []
+    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+
+
+@dataclasses.dataclass(frozen=True)
+class TFRecordSource:
+    """Files of `tf.train.Example` records.
+
+    Args:
+        class_names: Names of the classes.
+        files: (path, number of records) pairs of each split.
+    """
+
+    class_names: list[str]
+    files: dict[str, list[tuple[str, int]]]
+    image_shape = (None, None, 3)
+    shuffle_buffer = 50_000
+
+    @property
+    def splits(self):
+        return {
+            name: count_split(name, sum(count for _, count in rows))
+            for name, rows in self.files.items()
+        }
+
+    def read(self, ranges):
+        rows = []  # path, records to leave out, records to read
+        for name, first, last in ranges:
+            start = 0
+            for path, count in self.files[name]:
+                low, high = max(first - start, 0), min(last - start, count)
+                start += count
+                if low < high:
+                    rows.append((path, low, high - low))
+        paths, lows, counts = zip(*rows)
+
+        def read_file(path, low, count):
+            records = tf.data.TFRecordDataset(path).enumerate()
+            return (
+                records.skip(low)
+                .take(count)
+                .map(
+                    lambda index, record: self.parse(
+                        record,
+                        tf.strings.join(
+                            [path, ":", tf.strings.as_string(index)]
+                        ),
+                    )
+                )
+            )
+
+        files = (
+            list(paths),
+            *(tf.constant(x, tf.int64) for x in (lows, counts)),
+        )
+        return tf.data.Dataset.from_tensor_slices(files).flat_map(read_file)
+
+    def parse(self, record, name):
+        """Return the example in a record."""
+        features = tf.io.parse_single_example(
+            record,
+            {
+                "image/encoded": tf.io.FixedLenFeature((), tf.string),
+                "image/class/label": tf.io.FixedLenFeature((), tf.int64),
+            },
+            name,
+        )
+        label = features["image/class/label"]
+        classes = len(self.class_names)
+        tf.debugging.Assert(
+            (0 <= label) & (label < classes),
+            [name, f"has no label from 0 to {classes - 1}:", label],
+        )
+        return features["image/encoded"], label, name
+
+    def decode(self, stored):
+        return decode_photo(stored)
+
+
+def open_tfrecords(path: str) -> TFRecordSource:
+    """Return the examples in PATH/SPLIT-*, files of TFRecords.
+
+    SPLIT is `train`, `test`, `validation` or `val`. A record is a
+    `tf.train.Example` with `image/encoded`, the bytes of an image file, and
+    `image/class/label`, counted from 0. `PATH/labels.txt` names the classes,
+    one a line. The files must not be compressed.
+
+    Args:
+        path: Of the folder.
+
+    Raises:
+        ValueError: If there is no such folder, or a file is damaged.
+    """
+    path = os.path.expanduser(path)
+    labels_path = os.path.join(path, "labels.txt")
+    files = collections.defaultdict(list)
+    for file in sorted(os.listdir(path)) if os.path.isdir(path) else []:
+        split = file.partition("-")[0]
+        if "-" in file and split in TRAIN_SPLITS + EVAL_SPLITS:
+            whole = os.path.join(path, file)
+            files[split].append((whole, count_records(whole)))
+    if not files or not os.path.isfile(labels_path):
         raise ValueError(
-            "`dataset` must have the features `image` and `label`. "
-            f"Received: dataset={name!r} with {sorted(features)}"
+            f"`dataset={TFRECORD_PREFIX}PATH` must name a folder with files "
+            "PATH/train-*, PATH/test-* and PATH/labels.txt, a class a line. "
+            f"Received: PATH={path!r}"
         )
+    with open(labels_path, encoding="utf-8") as file:
+        source = TFRecordSource(file.read().splitlines(), dict(files))
+    for split, info in source.splits.items():
+        if info.num_examples:
+            try:
+                next(iter(source.read([(split, 0, 1)])))
+            except tf.errors.OpError as error:
+                hint = re.sub(r"^\{\{.*?\}\} ", "", error.message)
+                raise ValueError(
+                    f"`dataset={TFRECORD_PREFIX}PATH` must hold records with "
+                    "`image/encoded` and `image/class/label`. "
+                    f"Received: PATH={path!r} ({hint.splitlines()[0]})"
+                ) from None
+    return source
 
 
-def find_split(name, splits, candidates):
-    """Return the first of `candidates` that is in `splits`."""
-    for split in candidates:
-        if split in splits:
-            return split
-    raise ValueError(
-        f"`dataset` must have a split called {' or '.join(candidates)}. "
-        f"Received: dataset={name!r} with {', '.join(splits)}"
+def count_records(path: str) -> int:
+    """Return how many records a TFRecord file has, from their lengths alone.
+
+    Each is 8 bytes of length, 4 of checksum, the data, 4 of checksum.
+
+    Raises:
+        ValueError: If the file does not end where a record ends.
+    """
+    size, position, count = os.path.getsize(path), 0, 0
+    with open(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            position += int.from_bytes(file.read(8), "little") + 16
+            count += 1
+    if position != size:
+        raise ValueError(
+            f"A TFRecord file is damaged, compressed or none: {path}"
+        )
+    return count
+
+
+def decode_photo(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of an image file, upright.
+
+    The first frame, if there are several.
+    """
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    image = tf.ensure_shape(image, (None, None, 3))
+    # Phones store pictures turned, with a note how to turn them back. In a
+    # JPEG it comes first.
+    parts = tf.strings.split(
+        tf.strings.substr(encoded, 0, 4096), "Exif\0\0", maxsplit=1
+    )
+    is_jpeg = tf.strings.substr(encoded, 0, 2) == b"\xff\xd8"
+    return tf.cond(
+        is_jpeg & (tf.size(parts) > 1),
+        lambda: turn_upright(image, read_orientation(parts[-1])),
+        lambda: image,
     )
 
 
-def train_batches(
-    dataset: ImageDataset,
-    *,
-    image_size: tuple[int, int],
-    batch_size: int,
-    augment: str = "",
-    seed: int = 0,
-    first_step: int = 0,
-) -> tf.data.Dataset:
-    """Return the endless batches to train on.
+def read_orientation(exif: tf.Tensor) -> tf.Tensor:
+    """Return how a picture is turned, a number from 1, upright, to 8.
 
-    The order and the augmentation depend on `seed` and the step alone: a
-    run that goes on at `first_step` sees what it would have seen.
-
-    Shapes:
-        yields images (B, H, W, C), floats in [-1, 1], and labels (B, classes),
-        one-hot floats.
+    Exif is a TIFF file: the order of the bytes ("II" or "MM"), the number 42,
+    the place of a list of entries (4 bytes); there their number and for each,
+    12 bytes, the tag, type, count and value. All of it is words of 2 bytes.
 
     Args:
-        dataset: Where the images come from.
-        image_size: (height, width) of the batches, in pixels.
-        batch_size: Number B of images over all devices.
-        augment: See `parse_augmentation`.
-        seed: Of the order and the augmentation.
-        first_step: Number of batches to leave out at the start.
+        exif: What follows "Exif" in the file; may be cut off.
+
+    Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
     """
-    augmentation = parse_augmentation(augment, image_size)
-    num_classes = len(dataset.class_names)
-    examples = dataset.encoded_examples(dataset.train_split)
-    num_examples = dataset.num_examples(dataset.train_split)
-    examples = examples.cache() if num_examples <= SHUFFLE_BUFFER else examples
-    buffer = min(num_examples, SHUFFLE_BUFFER)
-
-    def prepare(index, example):
-        image, label = example
-        image = tf.cast(dataset.decode(image), tf.float32)
-        image = augmentation.image(image, tf.stack([seed, index]))
-        image = to_model_range(image, image_size, augmentation.value_range)
-        return image, tf.one_hot(label, num_classes)
-
-    def mix(step, batch):
-        weights = tf.ones((batch_size,))
-        return augmentation.batch(*batch, weights, tf.stack([seed, step]))
-
-    return (
-        examples.shuffle(buffer, seed=seed, reshuffle_each_iteration=True)
-        .repeat()
-        .enumerate()
-        .skip(first_step * batch_size)
-        .map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        .batch(batch_size, drop_remainder=True)
-        .enumerate(first_step)
-        .map(mix)
-        .prefetch(tf.data.AUTOTUNE)
+    exif = tf.strings.substr(exif, 0, tf.strings.length(exif) // 2 * 2)
+    is_little = tf.strings.substr(exif, 0, 2) == b"II"
+    words = tf.where(
+        is_little,
+        tf.io.decode_raw(exif, tf.uint16, little_endian=True),
+        tf.io.decode_raw(exif, tf.uint16, little_endian=False),
     )
+    words = tf.cast(tf.concat([words, [0] * 4], 0), tf.int32)
+    place = tf.where(is_little, words[2], words[3]) // 2
+    count = words[tf.minimum(place, tf.size(words) - 1)]
+    entries = words[place + 1 :][: 6 * count]
+    entries = tf.reshape(entries[: tf.size(entries) // 6 * 6], (-1, 6))
+    turns = tf.boolean_mask(entries[:, 4], entries[:, 0] == 0x0112)
+    turn = tf.reduce_max(tf.concat([turns, [1]], 0))
+    return tf.where(turn <= 8, turn, 1)
 
 
-def eval_batches(
-    dataset: ImageDataset, *, image_size: tuple[int, int], batch_size: int
-) -> tf.data.Dataset:
-    """Return the batches to evaluate on, once through.
+def turn_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Return the image (H, W, C) or (W, H, C), turned as Exif says."""
 
-    The last batch is filled up with images of weight 0, so that all batches
-    have one shape and every example counts once, on any number of devices.
+    def is_one_of(*numbers):
+        return tf.reduce_any(orientation == tf.constant(numbers))
 
-    Shapes:
-        yields images (B, H, W, C), labels (B, classes), weights (B,).
-
-    Args:
-        dataset: Where the images come from.
-        image_size: (height, width) of the batches, in pixels.
-        batch_size: Number B of images over all devices.
-    """
-    num_classes = len(dataset.class_names)
-    missing = -dataset.num_examples(dataset.eval_split) % batch_size
-
-    def prepare(image, label):
-        image = to_model_range(tf.cast(image, tf.float32), image_size)
-        return image, tf.one_hot(label, num_classes), tf.ones(())
-
-    examples = dataset.examples(dataset.eval_split).map(
-        prepare, num_parallel_calls=tf.data.AUTOTUNE
+    image = tf.cond(
+        orientation >= 5,
+        lambda: tf.transpose(image, (1, 0, 2)),
+        lambda: image,
     )
-    filler = tf.data.Dataset.from_tensors(
-        (
-            tf.zeros((*image_size, dataset.channels)),
-            tf.zeros((num_classes,)),
-            tf.zeros(()),
-        )
-    ).repeat(missing)
-    return (
-        examples.concatenate(filler)
-        .batch(batch_size, drop_remainder=True)
-        .prefetch(tf.data.AUTOTUNE)
-    )
-
-
-def to_model_range(image, image_size, value_range=(-1.0, 1.0)):
-    """Resize an image, aspect ratio ignored, and scale 0..255 to a range.
-
-    The evaluation of the official ViT code.
-    """
-    image = tf.image.resize(image, image_size)
-    low, high = value_range
-    return image / (255 / (high - low)) + low
+    flips = tf.stack([is_one_of(3, 4, 7, 8), is_one_of(2, 3, 6, 7), False])
+    return tf.raw_ops.Reverse(tensor=image, dims=flips)
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):
@@ -286,6 +643,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
     """
 
     VERSION = tfds.core.Version("1.0.0")
+    CLASSES = range(10)
 
     def _info(self):
         return tfds.core.DatasetInfo(
@@ -295,7 +653,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
                 {
                     "image": tfds.features.Image(shape=(8, 8, 1)),
                     "label": tfds.features.ClassLabel(
-                        names=[str(digit) for digit in range(10)]
+                        names=[str(digit) for digit in self.CLASSES]
                     ),
                 }
             ),
@@ -314,17 +672,39 @@ class Digits(tfds.core.GeneratorBasedBuilder):
 
         digits = load_digits()
         seen = [0] * 10
-        for index, (image, label) in enumerate(
+        for index, (image, digit) in enumerate(
             zip(digits.images, digits.target)
         ):
-            seen[label] += 1
-            if (seen[label] % 5 == 0) == is_test:
+            seen[digit] += 1
+            if (seen[digit] % 5 == 0) == is_test and digit in self.CLASSES:
                 pixels = (image * (255 / 16)).round().astype("uint8")
-                yield index, {"image": pixels[..., None], "label": int(label)}
+                yield index, {"image": pixels[..., None], "label": str(digit)}
 
 
-DATASETS: dict[str, dict[str, str | Callable]] = {
-    "digits": {"builder": Digits},
-    "cifar10": {},
-    "imagenet2012": {"eval_split": "validation"},  # Its test has no labels.
+class Digits0To4(Digits):
+    """Those of the digits that are below 5: something to train on first."""
+
+    CLASSES = range(5)
+
+
+class Digits5To9(Digits):
+    """The other digits: something to fine-tune on."""
+
+    CLASSES = range(5, 10)
+
+
+DATASETS: dict[str, Row] = {
+    "digits": Row(Digits),
+    "digits_0to4": Row(Digits0To4),
+    "digits_5to9": Row(Digits5To9),
+    "cifar10": Row(),
+    "cifar100": Row(),
+    "oxford_flowers102": Row(),
+    "oxford_iiit_pet": Row(),
+    # Its test split has no labels.
+    "imagenet2012": Row(eval_split="validation"),
+    "imagenet2012_real": Row(label="real_label"),
+    "imagenet_v2": Row(
+        functools.partial(tfds.builder, "imagenet_v2/matched-frequency")
+    ),
 }

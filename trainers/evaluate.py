@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
+from trainers.batches import eval_batches
 from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.datasets import ImageDataset, eval_batches, open_dataset
+from trainers.datasets import ImageDataset, open_dataset
 from trainers.pictures import plot_predictions
 from trainers.runs import Run, write_atomically
 

@@ -11,8 +11,9 @@ from absl import flags
 
 from keras_vit.export import EXPORTERS, Agreement
 from keras_vit.tables import pick
+from trainers.batches import eval_batches
 from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.datasets import eval_batches, open_dataset
+from trainers.datasets import open_dataset
 from trainers.runs import Run
 
 FLAGS = flags.FLAGS

@@ -15,8 +15,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from keras_vit.preprocessing import decode_predictions
 from keras_vit.tables import pick
+from trainers.batches import to_model_range
 from trainers.command_line import start, user_errors
-from trainers.datasets import to_model_range
 from trainers.runs import Run
 
 FLAGS = flags.FLAGS

@@ -1,19 +1,23 @@
 import collections
-import dataclasses
+import gzip
+import io
+import shutil
+import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from PIL import Image, ImageOps
 from sklearn.datasets import load_digits
 
 from tests.trainers.mocked import write_metadata
+from trainers.batches import eval_batches
 from trainers.datasets import (
     DATASETS,
-    eval_batches,
+    count_records,
+    decode_photo,
     open_dataset,
-    to_model_range,
-    train_batches,
 )
 
 
@@ -56,78 +60,81 @@ class TestDigits:
         assert digits.channels == 1
 
 
-class TestTrainBatches:
-    def batches(self, digits, count=3, **changes):
-        choices = {
-            "image_size": (8, 8),
-            "batch_size": 64,
-            "augment": "affine(10, 0.1, 0.1)|flip_lr",
-            "seed": 3,
-            **changes,
-        }
-        return take(train_batches(digits, **choices), count)
-
-    def test_shapes_and_ranges(self, digits):
-        [(images, labels)] = self.batches(digits, 1)
-        assert images.shape == (64, 8, 8, 1)
-        assert labels.shape == (64, 10)
-        assert images.dtype == labels.dtype == np.float32
-        assert images.min() == -1 and 0.9 < images.max() <= 1.00001
-        np.testing.assert_array_equal(labels.sum(-1), 1)
-
-    def test_depend_on_the_seed_alone(self, digits):
-        first, again = self.batches(digits), self.batches(digits)
-        other = self.batches(digits, seed=4)
-        for a, b, c in zip(first, again, other):
-            np.testing.assert_array_equal(a[0], b[0])
-            assert np.any(a[0] != c[0])
-
-    def test_a_restart_sees_what_it_would_have_seen(self, digits):
-        """Also in the second epoch, which has an order of its own."""
-        whole = self.batches(digits, 26)
-        rest = self.batches(digits, 3, first_step=23)
-        for a, b in zip(whole[23:], rest):
-            np.testing.assert_array_equal(a[0], b[0])
-            np.testing.assert_array_equal(a[1], b[1])
-
-    def test_an_epoch_holds_every_image_once(self, digits):
-        batches = self.batches(digits, 2, batch_size=721, augment="")
-        images = np.concatenate([images for images, _ in batches])
-        want = [to_model_range(i, (8, 8)) for i, _ in digits.examples("train")]
-        assert sorted(i.tobytes() for i in images) == sorted(
-            i.numpy().tobytes() for i in want
-        )
-
-
-class TestEvalBatches:
-    def test_count_every_example_once(self, digits):
-        batches = take(
-            eval_batches(digits, image_size=(8, 8), batch_size=100), -1
-        )
-        assert [len(images) for images, _, _ in batches] == [100] * 4
-        weights = np.concatenate([w for _, _, w in batches])
-        assert weights.sum() == 355
-        np.testing.assert_array_equal(weights[355:], 0)
-
-    def test_no_filler_if_the_batches_fit(self, digits):
-        batches = take(
-            eval_batches(digits, image_size=(8, 8), batch_size=71), -1
-        )
-        assert len(batches) == 5
-        assert all(np.all(weights == 1) for _, _, weights in batches)
-
-    def test_resize_to_another_size(self, digits):
-        [(images, _, _)] = take(
-            eval_batches(digits, image_size=(16, 24), batch_size=355), 1
-        )
-        assert images.shape == (355, 16, 24, 1)
-
-
-def test_model_range_is_minus_one_to_one():
-    image = tf.constant([[[0.0], [255.0]], [[127.5], [51.0]]])
-    np.testing.assert_allclose(
-        to_model_range(image, (2, 2))[..., 0], [[-1, 1], [0, -0.6]], atol=1e-6
+class TestHalvesOfTheDigits:
+    @pytest.mark.parametrize(
+        "name, digits_of",
+        [("digits_0to4", range(5)), ("digits_5to9", range(5, 10))],
     )
+    def test_are_the_images_of_five_digits(self, digits, name, digits_of):
+        half = open_dataset(name)
+        assert half.class_names == [str(digit) for digit in digits_of]
+        for split in ("train", "test"):
+            want = sorted(
+                (image.numpy().tobytes(), int(label) - digits_of[0])
+                for image, label in digits.examples(split)
+                if int(label) in digits_of
+            )
+            assert want == sorted(
+                (image.numpy().tobytes(), int(label))
+                for image, label in half.examples(split)
+            )
+
+
+class TestSplits:
+    def test_may_be_chosen(self):
+        dataset = open_dataset(
+            "digits", train_split="train[:98%]", eval_split="train[98%:]+test"
+        )
+        counts = [
+            dataset.num_examples(split)
+            for split in (dataset.train_split, dataset.eval_split)
+        ]
+        assert counts == [1413, 29 + 355]
+        assert len(list(dataset.examples(dataset.eval_split))) == counts[1]
+
+    @pytest.mark.parametrize("argument", ["train_split", "eval_split"])
+    @pytest.mark.parametrize(
+        "split, hint",
+        [
+            ("training", "Unknown split"),
+            ("train[:", "Error parsing"),
+            ("train[7:7]", "no examples"),
+        ],
+    )
+    def test_that_are_none(self, argument, split, hint):
+        with pytest.raises(
+            ValueError,
+            match=rf"`{argument}`.*has train, test.*\({hint}",
+        ):
+            open_dataset("digits", **{argument: split})
+
+    @pytest.mark.parametrize("num_parts", [1, 3, 7, 500])
+    def test_parts_cover_a_split_once(self, digits, num_parts):
+        split = "train[100:300]+test[5:20]"
+        parts = [
+            digits.ranges(split, part, num_parts) for part in range(num_parts)
+        ]
+        found = [
+            (name, index)
+            for part in parts
+            for name, first, last in part
+            for index in range(first, last)
+        ]
+        want = [("train", i) for i in range(100, 300)]
+        assert found == want + [("test", i) for i in range(5, 20)]
+        sizes = {sum(b - a for _, a, b in part) for part in parts}
+        assert max(sizes) - min(sizes) <= 1
+
+    def test_ranges_are_what_tfds_reads(self, digits):
+        want = [
+            (row["image"].numpy().tobytes(), int(row["label"]))
+            for split in ("train[1400:]", "test[:9]")
+            for row in digits.source.builder.as_dataset(split)
+        ]
+        assert want == [
+            (image.numpy().tobytes(), int(label))
+            for image, label in digits.examples("train[1400:]+test[:9]")
+        ]
 
 
 @pytest.fixture
@@ -165,30 +172,66 @@ def test_folder_of_images(folder):
     np.testing.assert_array_equal(bright, labels[:, 1] == 1)
 
 
+MOCKED = [
+    # name, the same in TFDS, splits, classes, pixels, splits to use
+    ("cifar10", "", "train test", 10, 32, ("train", "test")),
+    ("cifar100", "", "train test", 100, 32, ("train", "test")),
+    (
+        "oxford_flowers102",
+        "",
+        "train test validation",
+        102,
+        None,
+        ("train", "test"),
+    ),
+    ("oxford_iiit_pet", "", "train test", 37, None, ("train", "test")),
+    (
+        "imagenet2012",
+        "",
+        "train validation test",
+        1000,
+        None,
+        ("train", "validation"),
+    ),
+    ("imagenet2012_real", "", "validation", 1000, None, (None, "validation")),
+    (
+        "imagenet_v2",
+        "imagenet_v2/matched-frequency",
+        "test",
+        1000,
+        None,
+        (None, "test"),
+    ),
+    ("mnist", "", "train test", 10, 28, ("train", "test")),
+]
+
+
 @pytest.mark.parametrize(
-    "name, size, splits, eval_split",
-    [
-        ("cifar10", 32, ["train", "test"], "test"),
-        ("imagenet2012", 24, ["train", "validation", "test"], "validation"),
-        ("mnist", 28, ["train", "test"], "test"),
-    ],
+    "name, tfds_name, splits, classes, size, used",
+    MOCKED,
+    ids=[row[0] for row in MOCKED],
 )
-def test_any_data_set_of_tfds(name, size, splits, eval_split, tmp_path):
+def test_any_data_set_of_tfds(
+    name, tfds_name, splits, classes, size, used, tmp_path
+):
     """TFDS makes up the examples; nothing is downloaded."""
-    write_metadata(name, splits, tmp_path)
+    write_metadata(tfds_name or name, splits.split(), tmp_path)
     with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
         dataset = open_dataset(name)
-        assert dataset.train_split == "train"
-        assert dataset.eval_split == eval_split
-        batches = train_batches(
-            dataset,
-            image_size=(size, size),
-            batch_size=4,
-            augment="inception_crop|flip_lr",
+        assert (dataset.train_split, dataset.eval_split) == used
+        assert dataset.source.image_shape[:2] == (size, size)
+        assert len(dataset.class_names) == classes
+        [(images, labels, weights)] = take(
+            eval_batches(dataset, image_size=(24, 16), batch_size=8), -1
         )
-        [(images, labels)] = take(batches, 1)
-    assert images.shape == (4, size, size, dataset.channels)
-    assert labels.shape == (4, len(dataset.class_names))
+        rows = list(dataset.source.read([(used[1], 0, 8)]))
+    assert images.shape == (8, 24, 16, dataset.channels)
+    assert labels.shape == (8, classes)
+    assert rows[3][2].numpy().decode().endswith("__3")
+    for row, label, weight in zip(rows, labels, weights):
+        want = np.unique(row[1])
+        np.testing.assert_array_equal(np.flatnonzero(label), want)
+        assert weight == bool(len(want)) and np.all(label <= 1)
 
 
 def test_data_set_without_labels_is_an_error(tmp_path):
@@ -199,11 +242,13 @@ def test_data_set_without_labels_is_an_error(tmp_path):
 
 
 def test_table_names_are_all_tested():
-    assert set(DATASETS) == {"digits", "cifar10", "imagenet2012"}
+    tested = {row[0] for row in MOCKED} - {"mnist"}
+    digits = {"digits", "digits_0to4", "digits_5to9"}
+    assert set(DATASETS) == digits | tested
 
 
 def test_unknown_name_is_an_error_that_lists_the_known():
-    with pytest.raises(ValueError, match="digits, cifar10.*'digit'"):
+    with pytest.raises(ValueError, match="digits, .*cifar10, .*'digit'"):
         open_dataset("digit")
 
 
@@ -218,40 +263,220 @@ def test_folder_without_a_test_split(folder):
     (folder / "test").rename(folder / "holdout")
     with pytest.raises(ValueError, match="split called test or validation"):
         open_dataset(f"folder:{folder}")
+    dataset = open_dataset(f"folder:{folder}", eval_split="holdout")
+    assert dataset.num_examples(dataset.eval_split) == 6
 
 
-class TestSeedsOfTrainBatches:
-    def batches(self, digits, count, **changes):
-        choices = {"image_size": (8, 8), "batch_size": 64, **changes}
-        return take(train_batches(digits, **choices), count)
+def test_folder_to_evaluate_on_only(folder):
+    shutil.rmtree(folder / "train")
+    dataset = open_dataset(f"folder:{folder}")
+    assert (dataset.train_split, dataset.eval_split) == (None, "test")
 
-    def test_the_order_depends_on_the_seed(self, digits):
-        [(one, _)], [(other, _)] = (
-            self.batches(digits, 1, augment="", seed=seed) for seed in (3, 4)
-        )
-        assert np.any(one != other)
 
-    def test_each_epoch_has_an_order_of_its_own(self, digits):
-        one, other = self.batches(digits, 2, batch_size=1442, augment="")
-        assert np.any(one[0] != other[0])
+def test_folder_with_an_empty_split(folder):
+    shutil.rmtree(folder / "test")
+    (folder / "test/white").mkdir(parents=True)
+    with pytest.raises(ValueError, match="no image in its split 'test'"):
+        open_dataset(f"folder:{folder}")
 
-    @pytest.fixture
-    def one_image(self, digits):
-        """Return data of a single image: only the augmentation can differ."""
-        return dataclasses.replace(digits, train_split="train[:1]")
 
-    def test_the_augmentation_depends_on_the_seed_and_the_epoch(
-        self, one_image
-    ):
-        draws = [
-            images
-            for seed in (3, 4)
-            for images, _ in self.batches(
-                one_image,
-                2,
-                batch_size=1,
-                augment="affine(10, 0.1, 0.1)",
-                seed=seed,
-            )
+def test_empty_folders_are_no_classes(folder):
+    for name in ("train/aaa", "test/green"):
+        (folder / name).mkdir()
+    (folder / "train/aaa/notes.txt").write_text("no image")
+    assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
+
+
+def test_a_slice_of_a_folder_has_images_of_all_classes(folder):
+    """And the rest of the split has the other images."""
+    dataset = open_dataset(
+        f"folder:{folder}", train_split="train[:50%]", eval_split="train[50%:]"
+    )
+    names = [
+        [
+            name.numpy()
+            for *_, name in dataset.source.read(dataset.ranges(split))
         ]
-        assert len({image.tobytes() for image in draws}) == 4
+        for split in (dataset.train_split, dataset.eval_split)
+    ]
+    assert len(set(names[0] + names[1])) == 12
+    for half in names:
+        assert len(half) == 6
+        assert any(b"black" in n for n in half) and any(
+            b"white" in n for n in half
+        )
+
+
+class TestTFRecords:
+    @pytest.fixture
+    def records(self, tmp_path):
+        """Return a folder of three files to train on and one to test on."""
+        (tmp_path / "labels.txt").write_text("cat\ndog\n")
+        self.write(tmp_path / "train-00000-of-00003", range(5))
+        self.write(tmp_path / "train-00001-of-00003", range(5, 6))
+        self.write(tmp_path / "train-00002-of-00003", range(6, 10))
+        self.write(tmp_path / "test-0.tfrecord", range(10, 13))
+        return tmp_path
+
+    def write(self, path, numbers, **changes):
+        """Write 2x2 images whose pixels are their number; odd ones are dogs."""
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for number in numbers:
+                pixels = tf.fill((2, 2, 3), tf.cast(number, tf.uint8))
+                encoded = tf.io.encode_png(pixels).numpy()
+                features = {
+                    "image/encoded": {"bytes_list": {"value": [encoded]}},
+                    "image/class/label": {
+                        "int64_list": {"value": [number % 2]}
+                    },
+                    **changes,
+                }
+                features = {
+                    key: tf.train.Feature(**value)
+                    for key, value in features.items()
+                    if value
+                }
+                example = tf.train.Example(features={"feature": features})
+                writer.write(example.SerializeToString())
+
+    def test_are_read_in_their_order(self, records):
+        dataset = open_dataset(f"tfrecord:{records}")
+        assert dataset.class_names == ["cat", "dog"]
+        assert (dataset.train_split, dataset.eval_split) == ("train", "test")
+        assert dataset.num_examples("train") == 10
+        for split, numbers in (
+            ("train", range(10)),
+            ("test", range(10, 13)),
+            ("train[3:7]", range(3, 7)),
+            ("test[1:]+train[:6]", [11, 12, *range(6)]),
+        ):
+            found = [
+                (int(image[0, 0, 0]), int(label))
+                for image, label in dataset.examples(split)
+            ]
+            assert found == [(n, n % 2) for n in numbers]
+
+    def test_names_are_files_and_records(self, records):
+        source = open_dataset(f"tfrecord:{records}").source
+        names = [n.numpy().decode() for *_, n in source.read([("train", 4, 8)])]
+        files = [f"{records}/train-0000{i}-of-00003" for i in range(3)]
+        assert names == [
+            f"{files[0]}:4",
+            f"{files[1]}:0",
+            f"{files[2]}:0",
+            f"{files[2]}:1",
+        ]
+
+    def test_counts_agree_with_tensorflow(self, records):
+        for file in records.glob("t*-*"):
+            want = sum(1 for _ in tf.data.TFRecordDataset(str(file)))
+            assert count_records(str(file)) == want
+
+    @pytest.mark.parametrize("damage", ["cut", "text", "compressed"])
+    def test_damaged_files(self, records, damage):
+        file = records / "train-00001-of-00003"
+        data = file.read_bytes()
+        file.write_bytes(
+            {
+                "cut": data[:-1],
+                "text": b"no records at all, but text",
+                "compressed": gzip.compress(data),
+            }[damage]
+        )
+        with pytest.raises(ValueError, match=f"damaged.*{file}"):
+            open_dataset(f"tfrecord:{records}")
+
+    @pytest.mark.parametrize(
+        "changes, hint",
+        [
+            ({"image/class/label": None}, "image/class/label"),
+            ({"image/encoded": None}, "image/encoded"),
+            (
+                {"image/class/label": {"int64_list": {"value": [2]}}},
+                "test-0.tfrecord:0.*label from 0 to 1",
+            ),
+        ],
+    )
+    def test_other_records(self, records, changes, hint):
+        self.write(records / "test-0.tfrecord", [7], **changes)
+        with pytest.raises(ValueError, match=f"must hold records.*{hint}"):
+            open_dataset(f"tfrecord:{records}")
+
+    @pytest.mark.parametrize("missing", ["labels.txt", "t*-*", "*"])
+    def test_folder_that_is_none(self, records, missing):
+        for path in list(records.glob(missing)):
+            path.unlink()
+        path = records / "absent" if missing == "*" else records
+        with pytest.raises(ValueError, match="PATH/train-.*PATH/labels.txt"):
+            open_dataset(f"tfrecord:{path}")
+
+
+class TestPhotos:
+    def encode(self, exif=b"", form="JPEG"):
+        """Return an image file whose corners can be told apart."""
+        pixels = np.zeros((24, 40, 3), "uint8")
+        pixels[:12, :20] = 250, 0, 0
+        pixels[:12, 20:] = 0, 250, 0
+        pixels[12:, :20] = 0, 0, 250
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form, exif=exif, quality=95)
+        return file.getvalue()
+
+    def exif(self, order, entries, padding=b""):
+        """Return Exif data with (tag, value) entries of 16 bits."""
+        start = b"II*\0" if order == "<" else b"MM\0*"
+        rows = [
+            struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0)
+            for tag, value in entries
+        ]
+        return b"".join(
+            [
+                b"Exif\0\0" + start,
+                struct.pack(f"{order}I", 8 + len(padding)),
+                padding,
+                struct.pack(f"{order}H", len(rows)),
+                *rows,
+                bytes(4),
+            ]
+        )
+
+    @pytest.mark.parametrize("order", "<>")
+    @pytest.mark.parametrize("turn", range(1, 9))
+    def test_are_turned_upright_as_pillow_does(self, order, turn):
+        exif = self.exif(order, [(0x0100, 40), (0x0112, turn), (0x0128, 2)])
+        encoded = self.encode(exif)
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
+        found = decode_photo(encoded).numpy()
+        assert found.shape == np.shape(image)
+        np.testing.assert_allclose(found, image, atol=12)
+
+    @pytest.mark.parametrize(
+        "exif",
+        [
+            b"",
+            b"Exif\0\0",
+            b"Exif\0\0II*\0",
+            b"Exif\0\0II*\0\xff\xff\xff\xff",
+            b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01\x03",
+        ],
+    )
+    def test_with_no_such_note(self, exif):
+        want = decode_photo(self.encode())
+        np.testing.assert_array_equal(decode_photo(self.encode(exif)), want)
+
+    def test_with_a_list_further_on_and_values_that_are_none(self):
+        want = decode_photo(self.encode(self.exif(">", [(0x0112, 6)])))
+        assert want.shape == (40, 24, 3)
+        further = self.exif(">", [(0x0112, 6)], bytes(30))
+        np.testing.assert_array_equal(decode_photo(self.encode(further)), want)
+        for value in (0, 9, 60_000):
+            exif = self.exif("<", [(0x0112, value)])
+            image = decode_photo(self.encode(exif))
+            assert image.shape == (24, 40, 3)
+
+    def test_the_first_picture_of_an_animation(self):
+        frames = [Image.new("RGB", (9, 7), shade) for shade in ("red", "blue")]
+        file = io.BytesIO()
+        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+        image = decode_photo(file.getvalue())
+        np.testing.assert_array_equal(image, np.asarray(frames[0]))
