@@ -32,8 +32,10 @@ RANKS = {
     "keras_vit.inspect_checkpoint": 5,
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
+    "trainers.answers": 7,
     "trainers.augment": 5,
     "trainers.losses": 5,
+    "trainers.metrics": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,
     "trainers.schedules": 5,
@@ -47,6 +49,8 @@ RANKS = {
     "trainers.evaluate": 9,
     "trainers.export_model": 9,
     "trainers.predict": 9,
+    "trainers.probe": 9,
+    "trainers.probes": 5,
 }
 # What trains any model knows of keras_vit the look-up of names only.
 KNOW_NO_VIT = {n for n, rank in RANKS.items() if "trainers" in n and rank < 7}
