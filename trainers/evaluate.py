@@ -71,7 +71,7 @@ def evaluate(
         truths = labels > 0
         rows.append(judge(logits, truths))
         hits = rows[-1]["accuracy"]
-        class_hits += hits @ truths
+        class_hits += truths[hits].sum(0)
         class_images += truths.sum(0)
         # Of several right classes the one that the model is nearest to.
         nearest = np.argmax(np.where(truths, logits, -np.inf), -1)

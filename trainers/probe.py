@@ -109,7 +109,9 @@ def without_head(model: keras.Model) -> keras.Model:
     """
     if isinstance(model, VisionTransformer) and not model.config.num_classes:
         return model
-    head = model.layers[-1]
+    *body, head = model.layers
+    if isinstance(model, keras.Sequential):
+        return keras.Sequential([keras.Input(model.input_shape[1:]), *body])
     try:
         return keras.Model(model.input, head.input)
     except (AttributeError, ValueError):

@@ -220,12 +220,12 @@ def check_split(dataset: ImageDataset, argument: str, split: str):
 
 def define_flags():
     """Define the flags that say what is judged, on what, and how it is read."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run to judge; or")
+    flags.DEFINE_string("run_dir", None, "Folder of the run to judge.")
     flags.DEFINE_string(
         "model",
         None,
-        "the model to judge: a .keras file, a checkpoint of any family, or "
-        "the name of a published one. Needs --dataset.",
+        "Model to judge, in place of a run: a .keras file, a checkpoint of "
+        "any family, or the name of a published one. Needs --dataset.",
     )
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
     flags.DEFINE_string(
