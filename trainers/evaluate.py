@@ -16,7 +16,7 @@ from trainers import runs
 from trainers.answers import answers
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset
-from trainers.metrics import TOP, calibration_error, judge
+from trainers.metrics import Tally
 from trainers.pictures import plot_predictions
 from trainers.runs import NamedModel, Run, open_source, write_report
 
@@ -49,12 +49,9 @@ def evaluate(
 
     Returns:
         model, dataset, split, preprocess: What was evaluated.
-        num_examples, num_left_out: Images that count, and that do not: they
-            have no label or cannot be read.
-        accuracy, top5_accuracy, loss, calibration_error: Over all images;
-            the second for more than five classes, the last two of the
-            softmax of the logits.
-        accuracy/CLASS: Over the images of each class.
+        num_left_out: Images that do not count: they have no label or cannot
+            be read.
+        num_examples, accuracy, ...: See `Tally.report`.
 
     Raises:
         ValueError: If the classes are not those of the model.
@@ -63,46 +60,27 @@ def evaluate(
     check_classes(source, names, dataset)
     model = source.load_model()
     check_logits(model, names, dataset)
-    rows, pictures = [], []
-    class_hits, class_images = np.zeros((2, len(names)))
+    tally, pictures = Tally(names), []
     for images, logits, labels in answers(
         model, dataset, batch_size=batch_size, preprocess=preprocess
     ):
         truths = labels > 0
-        rows.append(judge(logits, truths))
-        hits = rows[-1]["accuracy"]
-        class_hits += truths[hits].sum(0)
-        class_images += truths.sum(0)
+        hits = tally.add(logits, truths)
         # Of several right classes the one that the model is nearest to.
         nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
         pictures += zip(images, logits, nearest, hits)
         # Mistakes first; not all images of a large split fit into memory.
         pictures.sort(key=lambda row: row[-1])
         del pictures[NUM_PICTURES:]
-    columns = {
-        name: np.concatenate([r[name] for r in rows]) for name in rows[0]
-    }
-    num_examples = len(columns["loss"])
-    split = dataset.eval_split
-    error = calibration_error(columns.pop("confidence"), columns["accuracy"])
-    if len(names) <= TOP:
-        del columns["top5_accuracy"]
+    found = tally.report()
+    num_images = dataset.num_examples(dataset.eval_split)
     report = {
         "model": str(source),
         "dataset": dataset.name,
-        "split": split,
+        "split": dataset.eval_split,
         "preprocess": preprocess,
-        "num_examples": num_examples,
-        "num_left_out": dataset.num_examples(split) - num_examples,
-        **{name: float(np.mean(values)) for name, values in columns.items()},
-        "calibration_error": error,
-        **{
-            f"accuracy/{name}": hits / images
-            for name, hits, images in zip(
-                names, class_hits.tolist(), class_images.tolist()
-            )
-            if images
-        },
+        "num_left_out": num_images - found["num_examples"],
+        **found,
     }
     folder = report_dir or source.folder
     if folder:

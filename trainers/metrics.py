@@ -1,5 +1,7 @@
 """How right the answers of a model are. Pure NumPy."""
 
+import dataclasses
+
 import numpy as np
 
 TOP = 5
@@ -64,3 +66,63 @@ def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
         np.clip(bins, 0, NUM_BINS - 1), weights=hits - confidence
     )
     return float(np.abs(gaps).sum() / len(hits))
+
+
+@dataclasses.dataclass
+class Tally:
+    """What `judge` says of the images of a data set, batch after batch.
+
+    Args:
+        class_names: Of the C classes, in the order of the logits.
+    """
+
+    class_names: list[str]
+
+    def __post_init__(self):
+        self._rows = []
+        self._class_hits, self._class_images = np.zeros(
+            (2, len(self.class_names))
+        )
+
+    def add(self, logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
+        """Add a batch; return which of its answers are right.
+
+        Shapes:
+            logits: (B, C), finite. truths: (B, C), True for the right classes.
+            returns: (B,).
+        """
+        row = judge(logits, truths)
+        self._rows.append(row)
+        self._class_hits += truths[row["accuracy"]].sum(0)
+        self._class_images += truths.sum(0)
+        return row["accuracy"]
+
+    def report(self) -> dict[str, float | int]:
+        """Return the figures over all images, of which there must be some.
+
+        Returns:
+            num_examples: Images.
+            accuracy, top5_accuracy, loss: Means of what `judge` returns; the
+                second for more than five classes.
+            calibration_error: See `calibration_error`.
+            accuracy/CLASS: Over the images that show the class.
+        """
+        columns = {
+            name: np.concatenate([row[name] for row in self._rows])
+            for name in self._rows[0]
+        }
+        confidence, hits = columns.pop("confidence"), columns["accuracy"]
+        if len(self.class_names) <= TOP:
+            del columns["top5_accuracy"]
+        return {
+            "num_examples": len(hits),
+            **{name: float(column.mean()) for name, column in columns.items()},
+            "calibration_error": calibration_error(confidence, hits),
+            **{
+                f"accuracy/{name}": float(hits / images)
+                for name, hits, images in zip(
+                    self.class_names, self._class_hits, self._class_images
+                )
+                if images
+            },
+        }

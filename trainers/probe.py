@@ -62,6 +62,11 @@ def probe(
     """
     choices = choices or ProbeChoices()
     functions = [pick(PROBES, name, "probes") for name in probes]
+    if dataset.train_split is None:
+        raise ValueError(
+            "`dataset` must have a train split to learn on, or `train_split` "
+            f"name one. Received: dataset={dataset.name!r}"
+        )
     body = without_head(source.load_model())
     features = extract(body, dataset, batch_size, preprocess)
     report = {

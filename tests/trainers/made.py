@@ -22,7 +22,7 @@ class MadeDataset:
         return len(self.splits[split][0])
 
 
-def made_batches(dataset, *, image_size, batch_size):
+def made_batches(dataset, *, image_size, batch_size, **_):
     """Stand for `eval_batches`, with labels and weights as they were made."""
     arrays = dataset.splits[dataset.eval_split]
     assert arrays[0].shape[1:3] == image_size

@@ -247,15 +247,15 @@ def test_images_that_the_model_does_not_take_are_refused(several, tmp_path):
         ({"run_dir": "absent"}, "recipe.json in it.*absent"),
         (
             {"model": "b", "dataset": "digits", "eval_split": "tst"},
-            "`eval_split` must be a split.*'tst' of 'digits'",
+            "`eval_split` must .*'tst'",
         ),
         (
             {"model": "b", "dataset": "digits", "train_split": "test[:0]"},
-            "`train_split` must be a split.*test.:0.",
+            "`train_split` must .*test.:0.",
         ),
         (
             {"model": "b", "dataset": "digits", "eval_split": "test[:x]"},
-            "`eval_split` must be a split",
+            "`eval_split` must ",
         ),
     ],
 )

@@ -283,6 +283,13 @@ def test_an_unknown_probe_is_refused_before_the_work(made):
         probe(NamedModel("absent.keras"), dataset, ["few_shots"])
 
 
+def test_a_data_set_without_a_train_split_is_refused(made):
+    path, dataset, _ = made
+    dataset = dataclasses.replace(dataset, train_split=None)
+    with pytest.raises(ValueError, match="train split to learn on.*'made'"):
+        probe(NamedModel(path), dataset)
+
+
 def make_vit(**changes):
     config = keras_vit.ViTConfig(
         12, 1, 24, 3, patch_size=4, image_size=8, num_classes=5
