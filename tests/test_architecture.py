@@ -32,16 +32,17 @@ RANKS = {
     "keras_vit.inspect_checkpoint": 5,
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
-    "trainers.answers": 7,
     "trainers.augment": 5,
     "trainers.losses": 5,
-    "trainers.metrics": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,
+    "trainers.probes": 5,
     "trainers.schedules": 5,
+    "trainers.scores": 5,
     "trainers.strategies": 5,
     "trainers.loop": 5,
     "trainers.datasets": 6,
+    "trainers.answers": 7,
     "trainers.recipes": 7,
     "trainers.runs": 8,
     "trainers.command_line": 8,
@@ -50,7 +51,6 @@ RANKS = {
     "trainers.export_model": 9,
     "trainers.predict": 9,
     "trainers.probe": 9,
-    "trainers.probes": 5,
 }
 # What trains any model knows of keras_vit the look-up of names only.
 KNOW_NO_VIT = {n for n, rank in RANKS.items() if "trainers" in n and rank < 7}

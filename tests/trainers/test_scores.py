@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
-from trainers.metrics import calibration_error, judge
+from trainers.scores import calibration_error, judge
 
 
 @pytest.fixture
