@@ -16,9 +16,9 @@ from trainers import runs
 from trainers.answers import answers
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset
-from trainers.scores import Tally
 from trainers.pictures import plot_predictions
 from trainers.runs import NamedModel, Run, open_source, write_report
+from trainers.scores import Tally
 
 FLAGS = flags.FLAGS
 NUM_PICTURES = 32

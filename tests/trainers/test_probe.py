@@ -12,6 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import keras_vit
 import trainers.answers
+import trainers.probes
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
@@ -140,7 +141,7 @@ def test_features_that_never_change_do_no_harm():
 
 @pytest.mark.parametrize("neighbors", [1, 10, 20, 200])
 def test_knn_is_that_of_scikit_learn(neighbors):
-    features = make_features(30)
+    features = make_features(30, num_test=300)  # More than a chunk.
     model = KNeighborsClassifier(
         neighbors,
         metric="cosine",
@@ -201,6 +202,13 @@ def test_chunks_change_nothing(number, chunks):
         np.concatenate([values for _, values, _ in parts]),
         np.take_along_axis(products, expected, -1),
     )
+
+
+def test_chunks_of_the_test_images_change_nothing(monkeypatch):
+    features = make_features(8)
+    whole = few_shot(features, ProbeChoices())
+    monkeypatch.setattr(trainers.probes, "CHUNK", 64)
+    assert few_shot(features, ProbeChoices()) == whole
 
 
 def test_memory_is_that_of_a_chunk():
