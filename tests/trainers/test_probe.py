@@ -213,7 +213,7 @@ def test_chunks_of_the_test_images_change_nothing(monkeypatch):
 
 def test_memory_is_that_of_a_chunk():
     rng = np.random.default_rng(2)
-    queries = rng.normal(0, 1, (2_000, 4)).astype("float32")
+    queries = rng.normal(0, 1, (600, 4)).astype("float32")
     keys = rng.normal(0, 1, (80_000, 4)).astype("float32")
     tracemalloc.start()
     for _ in find_nearest(queries, keys, 20, 100, 1000):
