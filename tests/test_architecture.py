@@ -40,11 +40,14 @@ RANKS = {
     "trainers.losses": 5,
     "trainers.optimizers": 5,
     "trainers.pictures": 5,
+    "trainers.probes": 5,
     "trainers.schedules": 5,
+    "trainers.scores": 5,
     "trainers.strategies": 5,
     "trainers.loop": 5,
     "trainers.datasets": 5,
     "trainers.batches": 6,
+    "trainers.answers": 7,
     "trainers.recipes": 7,
     "trainers.runs": 8,
     "trainers.command_line": 8,
@@ -52,6 +55,7 @@ RANKS = {
     "trainers.evaluate": 9,
     "trainers.export_model": 9,
     "trainers.predict": 9,
+    "trainers.probe": 9,
 }
 # What trains any model knows of keras_vit the look-up of names only.
 KNOW_NO_VIT = {n for n, rank in RANKS.items() if "trainers" in n and rank < 7}

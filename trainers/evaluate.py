@@ -1,88 +1,126 @@
-"""Evaluate a trained model on the test split of its data set.
+"""Evaluate a trained model on the test split of its data set, or of any.
 
 Example:
     python -m trainers.evaluate --run_dir=saved_models/digits
+    python -m trainers.evaluate --model=B/16-augreg-i1k --dataset=imagenet2012
 """
 
-import json
 import pathlib
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from trainers.batches import eval_batches
+from trainers import runs
+from trainers.answers import answers
 from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.datasets import ImageDataset, open_dataset
+from trainers.datasets import ImageDataset
 from trainers.pictures import plot_predictions
-from trainers.runs import Run, write_atomically
+from trainers.runs import NamedModel, Run, open_source, write_report
+from trainers.scores import Tally
 
 FLAGS = flags.FLAGS
 NUM_PICTURES = 32
+NUM_CLASSES_SHOWN = 20
 
 
 def evaluate(
-    run: Run, dataset: ImageDataset, batch_size: int = 128
-) -> dict[str, float]:
-    """Return the accuracy of a run on a data set, and draw some examples.
+    source: Run | NamedModel,
+    dataset: ImageDataset,
+    *,
+    batch_size: int = 128,
+    preprocess: str = "",
+    report_dir: pathlib.Path | None = None,
+) -> dict[str, float | int | str]:
+    """Return how right a model is on a data set, and draw some examples.
 
-    Writes into the folder of the run `evaluation.json`, the report, and
-    `predictions.png`: what the model took some images for, mistakes first.
+    Writes `evaluation.json`, the report, and `predictions.png`: what the
+    model took some images for, mistakes first. An image may have several
+    right classes, see `judge`; those without any do not count.
 
     Args:
-        run: A finished run.
-        dataset: Its eval split is used; must have the classes of the run.
+        source: A finished run, or a model known by name.
+        dataset: Its eval split is used; must have the classes of the model.
         batch_size: Images at a time.
+        preprocess: What is done to the images, see `eval_batches`.
+        report_dir: Where to write; None for the folder of a run, and nowhere
+            for other models.
 
     Returns:
-        accuracy, num_examples, and `accuracy/CLASS` for each class.
+        model, dataset, split, preprocess: What was evaluated.
+        num_left_out: Images that do not count: they have no label or cannot
+            be read.
+        num_examples, accuracy, ...: See `Tally.report`.
 
     Raises:
-        ValueError: If the classes are not those of the run.
+        ValueError: If the classes are not those of the model.
     """
-    model = run.load_model()
-    names = run.load_class_names()
-    if dataset.class_names != names:
-        raise ValueError(
-            "`dataset` must have the classes that the model was trained on. "
-            f"Received: {dataset.name!r}, classes {dataset.class_names[:5]} "
-            f"..., trained on {names[:5]} ..."
-        )
-    batches = eval_batches(
-        dataset, image_size=model.input_shape[1:3], batch_size=batch_size
-    )
-    logits, labels, pictures = [], [], []
-    for batch_images, batch_labels, weights in batches:
-        counts = weights.numpy() > 0
-        answers = model.predict_on_batch(batch_images)[counts]
-        truths = np.argmax(batch_labels.numpy(), -1)[counts]
-        logits.append(answers.astype("float32"))
-        labels.append(truths)
-        pictures += zip(batch_images.numpy()[counts], answers, truths)
+    names = dataset.class_names
+    check_classes(source, names, dataset)
+    model = source.load_model()
+    check_logits(model, names, dataset)
+    tally, pictures = Tally(names), []
+    for images, logits, labels in answers(
+        model, dataset, batch_size=batch_size, preprocess=preprocess
+    ):
+        truths = labels > 0
+        hits = tally.add(logits, truths)
+        # Of several right classes the one that the model is nearest to.
+        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+        pictures += zip(images, logits, nearest, hits)
         # Mistakes first; not all images of a large split fit into memory.
-        pictures.sort(key=lambda row: np.argmax(row[1]) == row[2])
+        pictures.sort(key=lambda row: row[-1])
         del pictures[NUM_PICTURES:]
-    logits, labels = np.concatenate(logits), np.concatenate(labels)
-    hits = np.argmax(logits, -1) == labels
-    draw_pictures(pictures, names, run.folder / "predictions.png")
+    found = tally.report()
+    num_images = dataset.num_examples(dataset.eval_split)
     report = {
-        "accuracy": float(np.mean(hits)),
-        "num_examples": len(hits),
-        **{
-            f"accuracy/{name}": float(np.mean(hits[labels == label]))
-            for label, name in enumerate(names)
-            if np.any(labels == label)
-        },
+        "model": str(source),
+        "dataset": dataset.name,
+        "split": dataset.eval_split,
+        "preprocess": preprocess,
+        "num_left_out": num_images - found["num_examples"],
+        **found,
     }
-    write_atomically(
-        run.folder / "evaluation.json", json.dumps(report, indent=2)
-    )
+    folder = report_dir or source.folder
+    if folder:
+        write_report(folder, "evaluation.json", report)
+        draw_pictures(pictures, names, folder / "predictions.png")
     return report
 
 
+def check_classes(source, names, dataset):
+    """Raise a ValueError if a run was trained on classes of other names."""
+    trained_on = source.load_class_names()
+    if trained_on not in (None, names):
+        raise ValueError(
+            "`dataset` must have the classes that the model was trained on. "
+            f"Received: {dataset.name!r}, classes {names[:5]} ..., trained on "
+            f"{trained_on[:5]} ..."
+        )
+
+
+def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
+    """Raise a ValueError unless `model` answers a logit for each class."""
+    if model.output_shape[1:] != (len(names),):
+        raise ValueError(
+            f"`model` must answer one logit for each of the {len(names)} "
+            f"classes of {dataset.name!r}. "
+            f"Received: output_shape={model.output_shape}"
+        )
+    activation = getattr(model.layers[-1], "activation", None)
+    if activation is keras.activations.softmax or isinstance(
+        model.layers[-1], keras.layers.Softmax
+    ):
+        raise ValueError(
+            "`model` must answer logits, not probabilities. Received: a "
+            f"softmax in its last layer {model.layers[-1].name!r}"
+        )
+
+
 def draw_pictures(pictures, names, path):
-    """Draw (image, logits, label) rows with what the model says of them."""
-    images, logits, labels = zip(*pictures)
+    """Draw (image, logits, label, hit) rows with what the model says."""
+    images, logits, labels, *_ = zip(*pictures)
     probabilities = tf.nn.softmax(np.float32(logits)).numpy()
     guesses = np.argmax(probabilities, -1)
     plot_predictions(
@@ -98,29 +136,32 @@ def main(arguments):
     """Run the command."""
     with user_errors():
         refuse_arguments(arguments)
-        run = Run(pathlib.Path(FLAGS.run_dir))
-        recipe = run.load_recipe()
-        dataset = open_dataset(
-            FLAGS.dataset or recipe.dataset, FLAGS.data_dir or recipe.data_dir
+        source, dataset = open_source(
+            FLAGS.run_dir,
+            FLAGS.model,
+            FLAGS.dataset,
+            FLAGS.data_dir,
+            eval_split=FLAGS.eval_split,
         )
-        report = evaluate(run, dataset, FLAGS.batch_size)
+        folder = FLAGS.report_dir and pathlib.Path(FLAGS.report_dir)
+        report = evaluate(
+            source,
+            dataset,
+            batch_size=FLAGS.batch_size,
+            preprocess=FLAGS.preprocess,
+            report_dir=folder,
+        )
+    many = len(dataset.class_names) > NUM_CLASSES_SHOWN
     for name, value in report.items():
-        print(
-            f"{name:24s} " + (f"{value:.4f}" if "acc" in name else f"{value}")
-        )
-    print(f"Examples: {run.folder / 'predictions.png'}")
-
-
-def define_flags():
-    """Define the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
-    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
-    )
-    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+        if not (many and name.startswith("accuracy/")):
+            text = f"{value:.4f}" if isinstance(value, float) else value
+            print(f"{name:24s} {text}")
+    folder = folder or source.folder
+    if folder:
+        print(f"Report and examples: {folder}/evaluation.json, predictions.png")
 
 
 if __name__ == "__main__":
-    define_flags()
+    runs.define_flags()
+    flags.adopt_module_key_flags(runs)  # So that --help lists them.
     start(main)

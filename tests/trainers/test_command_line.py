@@ -10,7 +10,7 @@ from trainers.recipes import Recipe
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = ["train", "evaluate", "predict", "export_model"]
+COMMANDS = ["train", "evaluate", "probe", "predict", "export_model"]
 
 
 @pytest.fixture
@@ -45,6 +45,9 @@ def test_help_names_the_flags(command, module):
         ("train", ["--dataset=digit"], "`dataset` must be one of digits"),
         ("evaluate", [], "--run_dir"),
         ("evaluate", ["--run_dir=absent"], "recipe.json"),
+        ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
+        ("probe", ["--run_dir=absent"], "recipe.json"),
+        ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
         ("predict", ["--run_dir=absent"], "Name one image file"),
         ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
         ("export_model", ["--run_dir=absent"], "model.keras"),

@@ -1,0 +1,279 @@
+"""Models that come from no run, other splits, several right classes."""
+
+import json
+import pathlib
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+import trainers.answers
+import trainers.evaluate
+from tests.trainers.made import (
+    MadeDataset,
+    made_batches,
+    made_split,
+    save_identity,
+)
+from trainers.answers import answers
+from trainers.evaluate import evaluate
+from trainers.runs import NamedModel, Run, open_source
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
+
+
+@pytest.fixture
+def several(monkeypatch):
+    """Return a data set of logits, some images with several classes or none."""
+    monkeypatch.setattr(trainers.answers, "eval_batches", made_batches)
+    rng = np.random.default_rng(3)
+    labels = rng.random((50, 7)) < 0.25
+    labels[:, 6] = False  # A class without images.
+    weights = labels.any(-1)
+    assert 0 < np.sum(~weights) < 20 and (labels.sum(-1) > 1).any()
+    split = made_split(rng.normal(0, 2, (50, 7)), labels, weights)
+    return MadeDataset({"test": split}, NAMES)
+
+
+@pytest.fixture
+def identity(tmp_path):
+    return NamedModel(save_identity(tmp_path / "identity.keras", 7))
+
+
+@pytest.mark.parametrize("batch_size", [1, 16, 50])
+def test_several_right_classes_as_a_loop(several, identity, batch_size):
+    report = evaluate(identity, several, batch_size=batch_size)
+    images, labels, weights = several.splits["test"]
+    rows = [
+        (image.ravel(), {c for c in range(7) if label[c]})
+        for image, label, weight in zip(images, labels, weights)
+        if weight
+    ]
+    hits = [int(logits.argmax()) in right for logits, right in rows]
+    assert report["accuracy"] == pytest.approx(np.mean(hits))
+    assert report["top5_accuracy"] == pytest.approx(
+        np.mean([bool(set(logits.argsort()[2:]) & r) for logits, r in rows])
+    )
+    for c, name in enumerate(NAMES[:6]):
+        of_class = [hit for hit, (_, right) in zip(hits, rows) if c in right]
+        assert report[f"accuracy/{name}"] == pytest.approx(np.mean(of_class))
+    assert "accuracy/gnu" not in report
+    assert report["num_examples"] == len(rows)
+    assert report["num_left_out"] == 50 - len(rows)
+
+
+def test_pictures_show_the_nearest_right_class_and_mistakes_first(
+    several, identity, tmp_path, monkeypatch
+):
+    drawn = {}
+
+    def record(images, truths, guesses, scores, path):
+        drawn.update(images=images, truths=truths, guesses=guesses)
+
+    monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
+    evaluate(identity, several, batch_size=8, report_dir=tmp_path)
+    images, labels, _ = several.splits["test"]
+    wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
+    assert wrong == sorted(wrong, reverse=True) and len(wrong) == 32
+    for image, truth, guess in zip(
+        drawn["images"], drawn["truths"], drawn["guesses"]
+    ):
+        [index] = np.flatnonzero((images == image).all((1, 2, 3)))
+        logits = dict(zip(NAMES, image.ravel()))
+        right = [n for n, label in zip(NAMES, labels[index]) if label]
+        assert truth == max(right, key=logits.get)
+        assert guess == max(NAMES, key=logits.get)
+        assert (truth == guess) == (guess in right)
+
+
+def test_report_says_what_was_evaluated_and_goes_where_it_should(
+    run, digits, tmp_path
+):
+    before = {path: path.stat().st_mtime for path in run.folder.iterdir()}
+    folder = tmp_path / "new" / "report"
+    report = evaluate(run, digits, report_dir=folder)
+    assert json.loads((folder / "evaluation.json").read_text()) == report
+    assert (folder / "predictions.png").read_bytes()[:4] == b"\x89PNG"
+    after = {path: path.stat().st_mtime for path in run.folder.iterdir()}
+    assert before == after
+    assert report["model"] == str(run.folder)
+    assert (report["dataset"], report["split"]) == ("digits", "test")
+    assert report["preprocess"] == "" and report["num_left_out"] == 0
+
+
+def test_a_named_model_without_a_folder_writes_nothing(
+    several, identity, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    evaluate(identity, several)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_few_classes_have_no_top5(several, tmp_path, monkeypatch):
+    split = made_split(np.eye(5), np.eye(5))
+    few = MadeDataset({"test": split}, NAMES[:5])
+    path = save_identity(tmp_path / "five.keras", 5)
+    report = evaluate(NamedModel(path), few)
+    assert report["accuracy"] == 1 and "top5_accuracy" not in report
+
+
+def test_the_model_of_a_run_by_its_file_answers_as_the_run(run, digits):
+    of_run = evaluate(run, digits)
+    source, dataset = open_source(model=str(run.model_path), dataset="digits")
+    of_file = evaluate(source, dataset, batch_size=50)
+    assert of_file.pop("model") == str(run.model_path)
+    assert of_run.pop("model") == str(run.folder)
+    assert of_file.keys() == of_run.keys()
+    for name, value in of_run.items():
+        if isinstance(value, float):
+            value = pytest.approx(value, rel=1e-5)
+        assert of_file[name] == value, name
+
+
+def test_another_split(run, digits):
+    source, dataset = open_source(str(run.folder), eval_split="train[:90]")
+    assert isinstance(source, Run)
+    report = evaluate(source, dataset)
+    assert (report["split"], report["num_examples"]) == ("train[:90]", 90)
+    pairs = list(digits.examples("train").take(90).as_numpy_iterator())
+    images = np.stack([image for image, _ in pairs]) / 127.5 - 1
+    logits = run.load_model().predict(images.astype("float32"), verbose=0)
+    hits = logits.argmax(-1) == [label for _, label in pairs]
+    assert report["accuracy"] == pytest.approx(hits.mean())
+
+
+def test_a_checkpoint_answers_on_grey_images_as_on_their_copies(digits):
+    path = GOLDEN / "official_token.npz"
+    model = NamedModel(str(path), is_grey=True).load_model()
+    size = model.config.image_size
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *size, 1))
+    images = images.astype("float32")
+    np.testing.assert_allclose(
+        model.predict(images, verbose=0),
+        keras_vit.from_checkpoint(path).predict(
+            images.repeat(3, axis=-1), verbose=0
+        ),
+        atol=1e-5,
+    )
+
+
+def test_a_saved_classifier_with_softmax_answers_logits(tmp_path):
+    config = keras_vit.ViTConfig(
+        12, 1, 24, 3, patch_size=4, image_size=8, num_classes=5
+    )
+    model = keras_vit.VisionTransformer(config)
+    model.get_layer("predictions").bias.assign(np.arange(5.0))
+    path = str(tmp_path / "softmax.keras")
+    model.with_classifier_activation("softmax").save(path)
+    found = NamedModel(path).load_model()(np.zeros((1, 8, 8, 3)))
+    np.testing.assert_allclose(found, [np.arange(5.0)], atol=1e-6)
+
+
+def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
+    seen = {}
+
+    def record(dataset, *, preprocess="", **choices):
+        seen["preprocess"] = preprocess
+        return made_batches(dataset, **choices)
+
+    monkeypatch.setattr(trainers.answers, "eval_batches", record)
+    report = evaluate(identity, several, preprocess="central_crop(224)")
+    assert seen["preprocess"] == "central_crop(224)" == report["preprocess"]
+
+
+@pytest.mark.parametrize(
+    "size, head, message",
+    [
+        (8, [], "one logit for each of the 7 classes of 'made'.*(None, 8)"),
+        (7, [keras.layers.Softmax()], "logits, not probabilities"),
+        (
+            7,
+            [keras.layers.Dense(7, activation="softmax", name="last")],
+            "logits, not probabilities.*'last'",
+        ),
+        (7, [keras.layers.Reshape((7, 1))], "one logit for each"),
+    ],
+)
+def test_a_model_that_answers_something_else_is_refused(
+    several, tmp_path, size, head, message
+):
+    path = save_identity(tmp_path / "model.keras", size, head)
+    with pytest.raises(
+        ValueError, match=re.escape(message).replace(r"\.\*", ".*")
+    ):
+        evaluate(NamedModel(path), several)
+
+
+def collect(model, dataset, **choices):
+    return [found for _, found, _ in answers(model, dataset, **choices)]
+
+
+def test_answers_that_are_not_finite_are_an_error(several, identity):
+    several.splits["test"][0][20, 0, 3] = np.nan
+    assert several.splits["test"][2][20]
+    with pytest.raises(ValueError, match="finite answers.*batch 3 of 'made'"):
+        evaluate(identity, several, batch_size=10)
+
+
+def test_images_without_a_label_only_are_an_error(several, identity):
+    several.splits["test"][2][:] = 0
+    with pytest.raises(ValueError, match="images with a label.*'made'.*'test'"):
+        evaluate(identity, several)
+
+
+def test_images_that_the_model_does_not_take_are_refused(several, tmp_path):
+    colour = keras.Sequential([keras.Input((1, 7, 3)), keras.layers.Flatten()])
+    with pytest.raises(ValueError, match="3 channels; those of 'made' have 1"):
+        collect(colour, several)
+    for layer, size in (
+        (keras.layers.GlobalMaxPooling2D(), (None, None)),
+        (keras.layers.Identity(), (1, 7)),
+    ):
+        model = keras.Sequential([keras.Input((*size, 1)), layer])
+        with pytest.raises(ValueError, match="fixed size and give a vector"):
+            collect(model, several)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({}, "either --run_dir or --model.*run_dir=None, model=None"),
+        ({"run_dir": "a", "model": "b"}, "either --run_dir or --model"),
+        ({"model": "b"}, "`dataset` must be given with `model`"),
+        ({"run_dir": "absent"}, "recipe.json in it.*absent"),
+        (
+            {"model": "b", "dataset": "digits", "eval_split": "tst"},
+            "`eval_split` must .*'tst'",
+        ),
+        (
+            {"model": "b", "dataset": "digits", "train_split": "test[:0]"},
+            "`train_split` must .*test.:0.",
+        ),
+        (
+            {"model": "b", "dataset": "digits", "eval_split": "test[:x]"},
+            "`eval_split` must ",
+        ),
+    ],
+)
+def test_what_is_not_there_is_an_error(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        open_source(**arguments)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [("absent.keras", "existing .keras file.*absent"), ("B/17", "no file")],
+)
+def test_a_model_that_is_not_there_is_an_error(name, message):
+    with pytest.raises(ValueError, match=message):
+        NamedModel(name).load_model()
+
+
+def test_the_data_of_a_run_are_those_of_its_recipe(run):
+    source, dataset = open_source(str(run.folder))
+    assert source == Run(run.folder) and dataset.name == "digits"
+    assert (dataset.train_split, dataset.eval_split) == ("train", "test")

@@ -1,0 +1,128 @@
+"""How right the answers of a model are. Pure NumPy."""
+
+import dataclasses
+
+import numpy as np
+
+TOP = 5
+NUM_BINS = 15
+
+
+def judge(logits: np.ndarray, truths: np.ndarray) -> dict[str, np.ndarray]:
+    """Say of each image how right the model is.
+
+    An image may have several right classes, as in ImageNet-ReaL: an answer
+    is right if it is one of them, and the loss is -log of the probability
+    that they have together. With one class that is the cross-entropy.
+
+    Shapes:
+        logits: (B, C), finite. truths: (B, C), True for the right classes.
+        returns: (B,) each.
+
+    Returns:
+        accuracy: Whether the highest logit is right; the first of equals.
+        top5_accuracy: Whether one of the five highest is.
+        loss: In nats.
+        confidence: The highest probability.
+
+    Reference: Beyer et al. 2020, arXiv:2006.07159, on several right classes.
+
+    Example:
+        >>> truths = np.array([[True, True, False]])
+        >>> row = judge(np.array([[0.0, 1, 0]]), truths)
+        >>> row["accuracy"], row["confidence"].round(3)
+        (array([ True]), array([0.576]))
+    """
+    logits = logits.astype("float64")
+    highest = np.argsort(-logits, axis=-1, kind="stable")[:, :TOP]
+    hits = np.take_along_axis(truths, highest, axis=-1)  # (B, 5)
+    logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    right = np.where(truths, logs, -np.inf)
+    return {
+        "accuracy": hits[:, 0],
+        "top5_accuracy": hits.any(-1),
+        "loss": -np.logaddexp.reduce(right, axis=-1),
+        "confidence": np.exp(logs.max(-1)),
+    }
+
+
+def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
+    """Return the expected calibration error, over 15 bins of equal width.
+
+    How far the confidence of an answer is from the share of answers of that
+    confidence that are right: sum over bins of n_bin / n * |hits - confidence|.
+
+    Shapes:
+        confidence, hits: (N,).
+
+    Args:
+        confidence: Probabilities of the answers.
+        hits: Whether they are right.
+
+    Reference: Guo et al. 2017, arXiv:1706.04599, eq. 3.
+    """
+    bins = np.ceil(confidence * NUM_BINS).astype(int) - 1
+    gaps = np.bincount(
+        np.clip(bins, 0, NUM_BINS - 1), weights=hits - confidence
+    )
+    return float(np.abs(gaps).sum() / len(hits))
+
+
+@dataclasses.dataclass
+class Tally:
+    """What `judge` says of the images of a data set, batch after batch.
+
+    Args:
+        class_names: Of the C classes, in the order of the logits.
+    """
+
+    class_names: list[str]
+
+    def __post_init__(self):
+        self._rows = []
+        self._class_hits, self._class_images = np.zeros(
+            (2, len(self.class_names))
+        )
+
+    def add(self, logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
+        """Add a batch; return which of its answers are right.
+
+        Shapes:
+            logits: (B, C), finite. truths: (B, C), True for the right classes.
+            returns: (B,).
+        """
+        row = judge(logits, truths)
+        self._rows.append(row)
+        self._class_hits += truths[row["accuracy"]].sum(0)
+        self._class_images += truths.sum(0)
+        return row["accuracy"]
+
+    def report(self) -> dict[str, float | int]:
+        """Return the figures over all images, of which there must be some.
+
+        Returns:
+            num_examples: Images.
+            accuracy, top5_accuracy, loss: Means of what `judge` returns; the
+                second for more than five classes.
+            calibration_error: See `calibration_error`.
+            accuracy/CLASS: Over the images that show the class.
+        """
+        columns = {
+            name: np.concatenate([row[name] for row in self._rows])
+            for name in self._rows[0]
+        }
+        confidence, hits = columns.pop("confidence"), columns["accuracy"]
+        if len(self.class_names) <= TOP:
+            del columns["top5_accuracy"]
+        return {
+            "num_examples": len(hits),
+            **{name: float(column.mean()) for name, column in columns.items()},
+            "calibration_error": calibration_error(confidence, hits),
+            **{
+                f"accuracy/{name}": float(hits / images)
+                for name, hits, images in zip(
+                    self.class_names, self._class_hits, self._class_images
+                )
+                if images
+            },
+        }
