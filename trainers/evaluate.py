@@ -13,8 +13,9 @@ from absl import flags
 
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset, eval_batches, open_dataset
+from trainers.files import write_atomically
 from trainers.pictures import plot_predictions
-from trainers.runs import Run, write_atomically
+from trainers.runs import Run
 
 FLAGS = flags.FLAGS
 NUM_PICTURES = 32

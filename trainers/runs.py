@@ -7,6 +7,7 @@ import pathlib
 
 import keras
 
+from trainers.files import write_atomically
 from trainers.recipes import Recipe
 
 
@@ -105,10 +106,3 @@ class Run:
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
         return json.loads(self.recipe_path.read_text())
-
-
-def write_atomically(path: pathlib.Path, text: str):
-    """Write a text file; a reader sees the old content or the new one."""
-    draft = path.with_name(f".draft-{path.name}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
