@@ -20,11 +20,12 @@ TRAINING_PASSES = 3
 # Rows of the square matrices whose product stands for the machine.
 SMALLEST_MATRIX, LARGEST_MATRIX = 256, 8192
 
-# Outputs that are a view of the first input, not memory of their own.
+# Each output is a view of the input of its place, not memory of its own.
 VIEWS = {
     "EnsureShape",
     "ExpandDims",
     "Identity",
+    "IdentityN",
     "PreventGradient",
     "Reshape",
     "Squeeze",
@@ -263,9 +264,9 @@ def _peak_bytes(graph):
     operations = graph.get_operations()
     owner = {}  # Of each tensor, the one whose memory it is in.
     for operation in operations:
-        for tensor in operation.outputs:
+        for index, tensor in enumerate(operation.outputs):
             is_view = operation.type in VIEWS
-            source = operation.inputs[0] if is_view else tensor
+            source = operation.inputs[index] if is_view else tensor
             owner[tensor.ref()] = owner.get(source.ref(), source.ref())
     elsewhere = {owner[t.ref()] for t in graph.outputs if t.ref() in owner}
     last_reader = {
