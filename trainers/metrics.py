@@ -48,7 +48,9 @@ class MetricsFile(keras.callbacks.Callback):
         self.rows = [row for row in rows if row["step"] <= self.first_step]
 
     def on_epoch_end(self, epoch, logs=None):
-        self.rows.append({"epoch": float(epoch), **(logs or {})})
+        # A run that was stopped while it evaluated does so again.
+        self.rows = [row for row in self.rows if row["step"] < logs["step"]]
+        self.rows.append({"epoch": float(epoch), **logs})
         write_atomically(self.path, format_metrics(self.rows))
 
 

@@ -126,10 +126,11 @@ class Progress(keras.callbacks.Callback):
         """Return what there is to say, the most important first."""
         step = int(logs["step"])
         parts = [f"update {step:,}/{self.total_steps:,}"]
-        if step < self.total_steps and step > self._first[1]:
-            seconds, first_step = self.clock() - self._first[0], self._first[1]
-            # With the evaluations on the way.
-            left = seconds / (step - first_step) * (self.total_steps - step)
+        start, first_step = self._first or (None, step)
+        if first_step < step < self.total_steps:
+            # Of wall time, so that evaluations are in it.
+            pace = (self.clock() - start) / (step - first_step)
+            left = pace * (self.total_steps - step)
             parts.append(f"{format_seconds(left)} left")
         shown = {**logs, **self._rates()}
         return parts + [

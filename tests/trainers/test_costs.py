@@ -18,8 +18,8 @@ def model_of(*stack, shape=(8, 6, 4)):
     return keras.Sequential([keras.Input(shape), *stack])
 
 
-def attention(x):
-    return layers.MultiHeadAttention(2, 5)(x, x)
+def gram(x):
+    return tf.matmul(x, x, transpose_a=True)
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,13 @@ def test_flops_of_a_vit_are_the_closed_form(changes):
         (layers.Conv2D(10, 2, strides=2), 4 * 3 * 4 * 4 * 10),
         (layers.Conv2D(10, 3, groups=2), 6 * 4 * 9 * 2 * 10),
         (layers.DepthwiseConv2D(3, depth_multiplier=2), 6 * 4 * 9 * 4 * 2),
-        (
-            layers.SeparableConv2D(10, 3),
-            6 * 4 * 9 * 4 + 6 * 4 * 4 * 10,
-        ),
+        (layers.SeparableConv2D(10, 3), 6 * 4 * 9 * 4 + 6 * 4 * 4 * 10),
         (layers.EinsumDense("...c,cd->...d", 10), 8 * 6 * 4 * 10),
         (layers.EinsumDense("...c,cd->...d", 10), 8 * 6 * 4 * 10),
         (layers.Lambda(lambda x: tf.einsum("bhwc->bcw", x)), 0),
-        (
-            layers.Lambda(lambda x: tf.matmul(x, x, transpose_a=True)),
-            8 * 4 * 6 * 4,
-        ),
+        (layers.Lambda(gram), 8 * 4 * 6 * 4),
         # The products inside a function that the graph calls.
-        (layers.Lambda(tf.function(lambda x: tf.matmul(x, tf.ones((4, 3))))),)
-        + (8 * 6 * 4 * 3,),
+        (layers.Lambda(lambda x: tf.function(gram)(x)), 8 * 4 * 6 * 4),
         (layers.ReLU(), 0),
     ],
     ids=lambda value: getattr(value, "name", None),
@@ -73,7 +66,8 @@ def test_flops_of_keras_attention():
     # It multiplies by tf.einsum: q, k, v and the output; scores and values.
     images = keras.Input((8, 6, 4))
     tokens = layers.Reshape((48, 4))(images)
-    model = keras.Model(images, attention(tokens))
+    attended = layers.MultiHeadAttention(2, 5)(tokens, tokens)
+    model = keras.Model(images, attended)
     products = 4 * 48 * 4 * 10 + 2 * 48 * 48 * 10
     assert count_flops(model) == 2 * products
 
@@ -125,13 +119,9 @@ def test_peak_flops_are_of_this_machine(dtype):
     assert 1e8 < measure_peak_flops(dtype, seconds=0.02) < 1e16
 
 
-def chain(depth, width=64, remat=None):
+def chain(depth):
     """Return a model whose every layer keeps its output for the way back."""
-    with keras.RematScope(mode=remat):
-        stack = [
-            layers.Dense(width, "tanh", name=f"layer_{index}")
-            for index in range(depth)
-        ]
+    stack = [layers.Dense(64, "tanh") for _ in range(depth)]
     return model_of(layers.Flatten(), *stack, shape=(8, 8, 1))
 
 
@@ -139,9 +129,9 @@ def test_memory_of_weights_and_what_goes_with_them():
     model = model_of(
         layers.Dense(10, trainable=False), layers.Dense(5), layers.Flatten()
     )
-    memory = estimate_memory(model, 2, 2, use_average=True)
+    memory = estimate_memory(model, 2, use_average=True)
     assert memory[:4] == (4 * (50 + 55), 4 * 55, 8 * 55, 4 * 55)
-    memory = estimate_memory(model, 2, 1)
+    memory = estimate_memory(model, 2, optimizer_slots_per_weight=1)
     assert memory[:4] == (4 * (50 + 55), 4 * 55, 4 * 55, 0)
     assert memory.total == 4 * 4 * 55 - 4 * 5 + memory.activations
 
@@ -156,6 +146,31 @@ def test_memory_of_a_chain_is_the_closed_form():
     # At the top of three layers: the images, three outputs, the gradient of
     # the last one and that of what is under its tanh.
     assert estimate_memory(chain(3), 16).activations == 6 * 16 * 64 * 4
+
+
+def test_memory_of_an_update_in_parts():
+    whole, half, parts = (
+        estimate_memory(chain(3), *batch, accumulation_steps=n)
+        for *batch, n in ((16, 1), (8, 1), (16, 2))
+    )
+    assert parts.activations == half.activations < whole.activations
+    assert parts.gradients == 2 * whole.gradients
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_rematerialised_block_keeps_its_input_only(rate):
+    two, three = (
+        estimate_memory(
+            VisionTransformer(
+                tiny_config(depth=n, dropout_rate=rate, use_remat=True)
+            ),
+            8,
+        ).activations
+        for n in (2, 3)
+    )
+    assert three - two == 8 * 17 * 24 * 4
+    config = tiny_config(use_remat=True)
+    assert count_flops(VisionTransformer(config)) == forward_flops(config)
 
 
 def test_memory_is_in_proportion_to_the_batch():
@@ -181,3 +196,59 @@ def test_estimating_draws_no_numbers_and_changes_no_weight():
     count_flops(model)
     for old, variable in zip(before, model.variables):
         np.testing.assert_array_equal(old, variable.numpy())
+
+
+def test_costs_of_a_model_on_several_devices():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    alone = VisionTransformer(tiny_config())
+    with strategy.scope():
+        mirrored = VisionTransformer(tiny_config())
+    assert count_flops(mirrored) == count_flops(alone)
+    assert estimate_memory(mirrored, 8) == estimate_memory(alone, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_remat", [False, True])
+def test_memory_is_that_of_a_real_step(subprocess_environment, use_remat):
+    program = f"""
+        import dataclasses
+        import resource
+
+        import keras
+        import tensorflow as tf
+
+        from keras_vit.models import VARIANTS, VisionTransformer
+        from trainers.costs import estimate_memory
+
+        config = dataclasses.replace(
+            VARIANTS["Ti/16"].config, dropout_rate=0.1, use_remat={use_remat}
+        )
+        model = VisionTransformer(config)
+
+        @tf.function
+        def compute_gradients(images):
+            with tf.GradientTape() as tape:
+                logits = model(images, training=True)
+            weights = [v.value for v in model.trainable_variables]
+            gradients = tape.gradient(logits, weights)
+            return tf.clip_by_global_norm(gradients, 1.0)
+
+        images = tf.random.normal((32, 224, 224, 3))
+        compute_gradients.get_concrete_function(images)
+        with open("/proc/self/statm") as file:
+            before = int(file.read().split()[1]) * resource.getpagesize()
+        compute_gradients(images)
+        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        memory = estimate_memory(model, 32)
+        print(peak - before, memory.gradients + memory.activations)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    measured, estimated = map(int, result.stdout.split())
+    assert 0.85 * estimated < measured < 1.25 * estimated + 0.3e9
