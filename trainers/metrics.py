@@ -57,8 +57,8 @@ class MetricsFile(keras.callbacks.Callback):
 def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
     """Return the rows of a metrics.csv, in the order of their steps.
 
-    A row that was cut off is left out, and so are empty cells; of several
-    rows of one step the last one counts.
+    A row that was cut off is left out, and so are cells that are no number,
+    the NA of Keras among them; of several rows of one step the last counts.
 
     Args:
         path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
@@ -66,16 +66,14 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
     text = pathlib.Path(path).read_text(encoding="utf-8")
     # Without its end a line may be cut inside of a number.
     lines = [line for line in text.splitlines(True) if line.endswith("\n")]
-    rows = {}
-    for cells in csv.DictReader(lines, restval=None):
-        if None in cells or None in cells.values():
-            continue  # Not as many cells as columns.
-        try:
-            row = {k: float(value) for k, value in cells.items() if value}
-            rows[row["step"]] = row
-        except (KeyError, ValueError):
-            continue
-    return [rows[step] for step in sorted(rows)]
+    columns, *rows = csv.reader(lines) if lines else [[]]
+    found = {}
+    for cells in rows:
+        row = {name: _parse(cell) for name, cell in zip(columns, cells)}
+        row = {name: value for name, value in row.items() if value is not None}
+        if len(cells) == len(columns) and "step" in row:
+            found[row["step"]] = row
+    return [found[step] for step in sorted(found)]
 
 
 def format_metrics(rows: list[dict[str, float]]) -> str:
@@ -95,6 +93,13 @@ def format_metrics(rows: list[dict[str, float]]) -> str:
     for row in rows:
         writer.writerow({name: _format(value) for name, value in row.items()})
     return text.getvalue()
+
+
+def _parse(cell):
+    try:
+        return float(cell)
+    except ValueError:
+        return None
 
 
 def _format(value):

@@ -129,12 +129,12 @@ def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
         c 75%
         a 25%
     """
-    first, second = np.argsort(-label, kind="stable")[:2]
-    if label[second] < SMALLEST_SHARE:
-        return _shorten(class_names[first])
+    largest = np.argsort(-label, kind="stable")[:2]
+    if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
+        return _shorten(class_names[largest[0]])
     return "\n".join(
         f"{_shorten(class_names[index])} {label[index]:.0%}"
-        for index in (first, second)
+        for index in largest
     )
 
 
