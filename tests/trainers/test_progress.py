@@ -138,6 +138,16 @@ def test_a_terminal_gets_a_bar_that_fits(monkeypatch, columns):
     assert ("lr 1.00e-03" in drawings[1]) == (columns == 200)
 
 
+def test_the_bar_begins_anew_with_each_epoch():
+    stream = Terminal()
+    training = Training(stream, total_steps=6)
+    training.epoch()
+    training.epoch(2)  # The last epoch is shorter.
+    bars = [drawing[:22] for drawing in stream.getvalue().split("\r")]
+    assert bars[-3] == "[=========>..........]"
+    assert bars[-1] == "[====================]"
+
+
 def test_a_terminal_is_not_drawn_on_all_the_time():
     stream = Terminal()
     training = Training(stream)
