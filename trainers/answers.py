@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from trainers.datasets import ImageDataset, eval_batches
+from trainers.batches import BadExamples, eval_batches
+from trainers.datasets import ImageDataset
 
 
 def answers(
@@ -16,6 +17,7 @@ def answers(
     *,
     batch_size: int = 128,
     preprocess: str = "",
+    bad_examples: BadExamples | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield images, what the model makes of them, and their labels.
 
@@ -41,7 +43,8 @@ def answers(
         dataset,
         image_size=model.input_shape[1:3],
         batch_size=batch_size,
-        **({"preprocess": preprocess} if preprocess else {}),
+        preprocess=preprocess,
+        bad_examples=bad_examples,
     )
     num_batches = dataset.num_examples(dataset.eval_split) / batch_size
     # On a terminal the bar moves; a log gets a line now and then.

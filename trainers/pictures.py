@@ -1,41 +1,145 @@
 """Pictures of a run, as PNG files. Needs matplotlib."""
 
-import csv
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from trainers.metrics import read_metrics
+
+# Of a batch in a picture.
+MOST_IMAGES = 32
+# Share of a second class that is worth a word.
+SMALLEST_SHARE = 0.005
+
 
 def plot_learning_curve(metrics_path: pathlib.Path, path: pathlib.Path):
-    """Draw loss and error over the updates.
+    """Draw loss, error and learning rate over the updates.
+
+    Leaves out what the rows do not have, such as the figures of a test split.
 
     Args:
         metrics_path: The metrics.csv of a run.
         path: The PNG file to write.
     """
-    with open(metrics_path, newline="") as file:
-        rows = [
-            {name: float(value) for name, value in row.items()}
-            for row in csv.DictReader(file)
-        ]
-    steps = [row["step"] for row in rows]
-    figure = _figure()
-    left, right = figure.subplots(1, 2)
+    rows = read_metrics(metrics_path)
+    figure = _figure(figsize=(11, 3.4))
+    loss, error, rate = figure.subplots(1, 3)
     for prefix, label, color in (
         ("", "training", "tab:blue"),
         ("val_", "test", "tab:orange"),
     ):
-        loss = [row[f"{prefix}loss"] for row in rows]
-        error = [100 * (1 - row[f"{prefix}accuracy"]) for row in rows]
-        left.plot(steps, loss, ".-", label=label, color=color)
-        right.plot(steps, error, ".-", label=label, color=color)
-    left.set(xlabel="update", ylabel="loss")
-    right.set(xlabel="update", ylabel="error (%)", ylim=(0, None))
-    last = 100 * rows[-1]["val_accuracy"]
-    right.set_title(f"test accuracy {last:.2f} %")
-    left.legend()
+        style = {"label": label, "color": color}
+        _plot_column(loss, rows, f"{prefix}loss", **style)
+        _plot_column(error, rows, f"{prefix}accuracy", _error, **style)
+    _plot_column(rate, rows, "learning_rate", color="tab:green")
+    loss.set(xlabel="update", ylabel="loss")
+    error.set(xlabel="update", ylabel="error (%)")
+    rate.set(xlabel="update", ylabel="learning rate")
+    rate.ticklabel_format(axis="y", scilimits=(-2, 3))
+    for axes in (loss, error, rate):
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        axes.spines[["top", "right"]].set_visible(False)
+    for axes in (error, rate):
+        axes.set_ylim(bottom=0)
+    accuracies = [r["val_accuracy"] for r in rows if "val_accuracy" in r]
+    if accuracies:
+        error.set_title(
+            f"test accuracy {accuracies[-1]:.2%}, best {max(accuracies):.2%}",
+            fontsize=10,
+        )
+    if loss.lines:
+        loss.legend(frameon=False)
     figure.savefig(path)
+
+
+def _plot_column(axes, rows, name, change=float, **style):
+    points = [(row["step"], change(row[name])) for row in rows if name in row]
+    if points:
+        # Points crowd a long line, and are all there is of a single row.
+        marker = "." if len(points) <= 50 else None
+        axes.plot(*zip(*points), marker=marker, clip_on=False, **style)
+
+
+def _error(accuracy):
+    return 100 * (1 - accuracy)
+
+
+def plot_batch(
+    images: np.ndarray,
+    labels: np.ndarray,
+    class_names: Sequence[str],
+    value_range: tuple[float, float],
+    path: pathlib.Path,
+):
+    """Draw the first images of a batch, with their labels below.
+
+    A label that is shared by several classes, as mixup makes them, shows the
+    two largest shares.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
+        labels: (B, classes), shares.
+
+    Args:
+        images: What a model is trained on.
+        labels: Of each image.
+        class_names: In the order of the labels.
+        value_range: The numbers that are black and white.
+        path: The PNG file to write.
+    """
+    images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
+    low, high = value_range
+    pixels = (np.asarray(images, "float32") - low) / (high - low)
+    height, width = pixels.shape[1:3]
+    texts = [describe_label(label, class_names) for label in labels]
+    columns = min(8, len(pixels))
+    rows = -(-len(pixels) // columns)
+    side, line = 1.5, 0.15  # Inches.
+    room = line * (2 + max(text.count("\n") for text in texts))
+    figure = _figure((columns * side, rows * (side * height / width + room)))
+    for axes in figure.subplots(rows, columns, squeeze=False).flat:
+        axes.set_axis_off()
+    for axes, image, text in zip(figure.axes, pixels, texts):
+        axes.imshow(np.clip(image, 0, 1).squeeze(), cmap="gray", vmin=0, vmax=1)
+        axes.annotate(
+            text,
+            (0.5, 0),
+            (0, -3),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=8,
+        )
+    figure.savefig(path)
+
+
+def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
+    """Return the name of the class, or the two largest shares, a line each.
+
+    Args:
+        label: (classes,), shares.
+        class_names: In the order of `label`.
+
+    Example:
+        >>> print(describe_label(np.array([0.25, 0, 0.75]), ["a", "b", "c"]))
+        c 75%
+        a 25%
+    """
+    largest = np.argsort(-label, kind="stable")[:2]
+    if label[largest[-1]] < SMALLEST_SHARE or len(label) == 1:
+        return _shorten(class_names[largest[0]])
+    return "\n".join(
+        f"{_shorten(class_names[index])} {label[index]:.0%}"
+        for index in largest
+    )
+
+
+def _shorten(name):
+    return name if len(name) <= 16 else f"{name[:15]}\u2026"
 
 
 def plot_predictions(

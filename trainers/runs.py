@@ -6,11 +6,11 @@ import os
 import pathlib
 
 import keras
-from absl import flags
 
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
 from trainers.datasets import ImageDataset, open_dataset
+from trainers.files import write_atomically
 from trainers.recipes import Recipe
 
 
@@ -141,6 +141,8 @@ def _binding_fields(recipe):
         for field in dataclasses.fields(recipe)
         if not field.metadata["is_free"]
     }
+
+
 @dataclasses.dataclass(frozen=True)
 class NamedModel:
     """A model that comes from no run; read like a `Run`.
@@ -221,71 +223,7 @@ def open_source(
         recipe = source.load_recipe()
         dataset = dataset or recipe.dataset
         data_dir = data_dir or recipe.data_dir
-    data = open_dataset(dataset, data_dir)
-    splits = {name: split for name, split in splits.items() if split}
-    for name, split in splits.items():
-        check_split(data, name, split)
-    data = dataclasses.replace(data, **splits)
+    data = open_dataset(dataset, data_dir, **splits)
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
     return source, data
-
-
-def check_split(dataset: ImageDataset, argument: str, split: str):
-    """Raise a ValueError unless `split` has images."""
-    try:
-        num_examples = dataset.num_examples(split)
-    except (KeyError, ValueError):
-        num_examples = 0
-    if not num_examples:
-        raise ValueError(
-            f"`{argument}` must be a split or a slice of one, such as "
-            f"{dataset.eval_split!r} or '{dataset.train_split}[:10%]', with "
-            f"images in it. Received: {argument}={split!r} of {dataset.name!r}"
-        )
-
-
-def define_flags():
-    """Define the flags that say what is judged, on what, and how it is read."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run to judge.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model to judge, in place of a run: a .keras file, a checkpoint of "
-        "any family, or the name of a published one. Needs --dataset.",
-    )
-    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
-    )
-    flags.DEFINE_string(
-        "eval_split",
-        None,
-        "Split to judge on, or a slice of one. Default: that of the data set.",
-    )
-    flags.DEFINE_string(
-        "preprocess",
-        "",
-        "What is done to the images, operations separated by '|', such as "
-        "'resize_small(256)|central_crop(224)'. Default: resized as a whole.",
-    )
-    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
-    flags.DEFINE_string(
-        "report_dir",
-        None,
-        "Where the report is written. Default: the folder of the run; for a "
-        "--model it is printed only.",
-    )
-
-
-def write_report(folder: pathlib.Path, name: str, report: dict):
-    """Write a report as JSON, into a folder that need not exist."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / name, json.dumps(report, indent=2))
-
-
-def write_atomically(path: pathlib.Path, text: str):
-    """Write a text file; a reader sees the old content or the new one."""
-    draft = path.with_name(f".draft-{path.name}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)

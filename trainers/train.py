@@ -16,6 +16,7 @@ from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers import recipes
 from trainers.baselines import BASELINES, build_baseline
+from trainers.batches import eval_batches, train_batches
 from trainers.checkpoints import Checkpoints
 from trainers.command_line import (
     StopSignals,
@@ -24,12 +25,7 @@ from trainers.command_line import (
     training_errors,
     user_errors,
 )
-from trainers.datasets import (
-    ImageDataset,
-    eval_batches,
-    open_dataset,
-    train_batches,
-)
+from trainers.datasets import ImageDataset, open_dataset
 from trainers.loop import Loop
 from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels

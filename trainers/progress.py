@@ -1,0 +1,195 @@
+"""Progress: what a person sees while a model is trained."""
+
+import datetime
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import keras
+
+# Share of the time spent waiting for images above which we say so.
+LONGEST_INPUT_WAIT = 0.2
+SECONDS_BETWEEN_DRAWINGS = 0.1
+
+
+class Progress(keras.callbacks.Callback):
+    """Show how far the training is, how well it does and how fast it is.
+
+    On a terminal a bar that is drawn over and over; anywhere else, such as in
+    a log file, one line an evaluation. (`keras.utils.Progbar` takes any Linux
+    for a terminal, and shows numbers only.)
+
+    Adds to the logs of `on_epoch_end`, for the callbacks behind this one:
+    images_per_second; input_wait, the share of the time that was spent waiting
+    for images; and mfu, the share of the peak FLOP/s that the model made use
+    of. They are means over the calls of an epoch; the first call of all, which
+    includes tracing, is left out, and an epoch of that call alone has none.
+
+    The logs of `on_train_batch_end` must hold loss and accuracy (means so far
+    of the epoch), learning_rate, step (updates so far in all), and of the last
+    call images, seconds and, of these, input_seconds.
+
+    Args:
+        total_steps: Updates in all.
+        steps_per_epoch: Updates between two evaluations.
+        flops_per_image: Of training on one image, forward and backward:
+            `costs.TRAINING_PASSES * costs.count_flops(model)`; None for no
+            mfu. What rematerialisation repeats does not count.
+        peak_flops: FLOP/s of all devices together; None for no mfu.
+        stream: Where to write; None for the standard output.
+        clock: Returns seconds, from any start.
+
+    Reference: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, for mfu.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        steps_per_epoch: int,
+        flops_per_image: float | None = None,
+        peak_flops: float | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ):
+        super().__init__()
+        self.total_steps = total_steps
+        self.steps_per_epoch = steps_per_epoch
+        self.flops_per_image = flops_per_image
+        self.peak_flops = peak_flops
+        self.stream = stream or sys.stdout
+        self.clock = clock
+
+    def on_train_begin(self, logs=None):
+        self._first = None  # Time and step behind the first call.
+        self._has_warned = False
+        self._is_drawn = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch_start = epoch * self.steps_per_epoch
+        self._images = self._seconds = self._input_seconds = 0.0
+        self._last_drawing = -math.inf
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = self.clock()
+        if self._first is None:
+            self._first = now, logs["step"]
+        else:
+            self._images += logs["images"]
+            self._seconds += logs["seconds"]
+            self._input_seconds += logs["input_seconds"]
+        if (
+            self.stream.isatty()
+            and now - self._last_drawing >= SECONDS_BETWEEN_DRAWINGS
+        ):
+            self._last_drawing = now
+            self._draw(logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs.update(self._rates())
+        if self.stream.isatty():
+            self._draw(logs)
+            self._end_line()
+        else:
+            print("  ".join(self._parts(logs)), file=self.stream, flush=True)
+        wait = logs.get("input_wait", 0.0)
+        if wait > LONGEST_INPUT_WAIT and not self._has_warned:
+            self._has_warned = True
+            print(
+                f"The input is the bottleneck: {wait:.0%} of the time is spent "
+                "waiting for images; keep them in memory (cache), let other "
+                "machines prepare them (data service), choose a cheaper "
+                "augmentation or take more CPU cores.",
+                file=self.stream,
+                flush=True,
+            )
+
+    def on_train_end(self, logs=None):
+        self._end_line()  # An error in the middle of an epoch.
+
+    def _rates(self):
+        if not self._seconds:
+            return {}
+        images_per_second = self._images / self._seconds
+        rates = {
+            "images_per_second": images_per_second,
+            "input_wait": self._input_seconds / self._seconds,
+        }
+        if self.flops_per_image and self.peak_flops:
+            flops = self.flops_per_image * images_per_second
+            rates["mfu"] = flops / self.peak_flops
+        return rates
+
+    def _parts(self, logs):
+        """Return what there is to say, the most important first."""
+        step = int(logs["step"])
+        parts = [f"update {step:,}/{self.total_steps:,}"]
+        start, first_step = self._first or (None, step)
+        if first_step < step < self.total_steps:
+            # Of wall time, so that evaluations are in it.
+            pace = (self.clock() - start) / (step - first_step)
+            left = pace * (self.total_steps - step)
+            parts.append(f"{format_seconds(left)} left")
+        shown = {**logs, **self._rates()}
+        return parts + [
+            template.format(shown[name])
+            for name, template in SHOWN.items()
+            if name in shown
+        ]
+
+    def _draw(self, logs):
+        """Draw the line over the last one, as much of it as there is room."""
+        columns = shutil.get_terminal_size().columns - 1
+        steps = self.total_steps - self._epoch_start
+        steps = min(steps, self.steps_per_epoch)
+        line = draw_bar((logs["step"] - self._epoch_start) / steps)
+        for part in self._parts(logs):
+            if len(line) + 2 + len(part) > columns:
+                break
+            line += f"  {part}"
+        self.stream.write("\r" + line[:columns].ljust(columns))
+        self.stream.flush()
+        self._is_drawn = True
+
+    def _end_line(self):
+        if self._is_drawn:
+            self.stream.write("\n")
+            self.stream.flush()
+        self._is_drawn = False
+
+
+def draw_bar(share: float, width: int = 20) -> str:
+    """Return a bar of which `share` is done.
+
+    Example:
+        >>> draw_bar(0.5, width=10)
+        '[====>.....]'
+    """
+    done = int(share * width)
+    head = ">" if 0 < done < width else "=" * (done > 0)
+    return f"[{'=' * (done - 1)}{head}{'.' * (width - done)}]"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds.
+
+    Example:
+        >>> format_seconds(3725.4)
+        '1:02:05'
+    """
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+# What is shown of the logs, the most important first.
+SHOWN = {
+    "loss": "loss {:.4f}",
+    "accuracy": "accuracy {:.4f}",
+    "val_loss": "val_loss {:.4f}",
+    "val_accuracy": "val_accuracy {:.4f}",
+    "images_per_second": "{:,.1f} images/s",
+    "input_wait": "input {:.0%}",
+    "mfu": "MFU {:.1%}",
+    "learning_rate": "lr {:.2e}",
+}
