@@ -33,6 +33,7 @@ def answers(
         dataset: Its eval split is read.
         batch_size: Images at a time.
         preprocess: See `eval_batches`.
+        bad_examples: See `eval_batches`; an unreadable image has weight 0.
 
     Raises:
         ValueError: If the model is not one for these images, an answer is not

@@ -14,6 +14,7 @@ from absl import flags
 
 from trainers import runs
 from trainers.answers import answers
+from trainers.batches import BadExamples
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset
 from trainers.pictures import plot_predictions
@@ -30,7 +31,8 @@ def evaluate(
     dataset: ImageDataset,
     *,
     batch_size: int = 128,
-    preprocess: str = "",
+    preprocess: str | None = None,
+    max_bad_examples: int = 0,
     report_dir: pathlib.Path | None = None,
 ) -> dict[str, float | int | str]:
     """Return how right a model is on a data set, and draw some examples.
@@ -43,7 +45,9 @@ def evaluate(
         source: A finished run, or a model known by name.
         dataset: Its eval split is used; must have the classes of the model.
         batch_size: Images at a time.
-        preprocess: What is done to the images, see `eval_batches`.
+        preprocess: What is done to the images, see `eval_batches`; None for
+            what the run did.
+        max_bad_examples: Unreadable images that are left out.
         report_dir: Where to write; None for the folder of a run, and nowhere
             for other models.
 
@@ -51,27 +55,37 @@ def evaluate(
         model, dataset, split, preprocess: What was evaluated.
         num_left_out: Images that do not count: they have no label or cannot
             be read.
+        num_unreadable: Those of them that cannot be read.
         num_examples, accuracy, ...: See `Tally.report`.
 
     Raises:
-        ValueError: If the classes are not those of the model.
+        ValueError: If the classes are not those of the model, or more images
+            than allowed cannot be read.
     """
+    if preprocess is None:
+        preprocess = source.preprocess
     names = dataset.class_names
     check_classes(source, names, dataset)
     model = source.load_model()
     check_logits(model, names, dataset)
     tally, pictures = Tally(names), []
-    for images, logits, labels in answers(
-        model, dataset, batch_size=batch_size, preprocess=preprocess
-    ):
-        truths = labels > 0
-        hits = tally.add(logits, truths)
-        # Of several right classes the one that the model is nearest to.
-        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
-        pictures += zip(images, logits, nearest, hits)
-        # Mistakes first; not all images of a large split fit into memory.
-        pictures.sort(key=lambda row: row[-1])
-        del pictures[NUM_PICTURES:]
+    bad_examples = BadExamples(max_bad_examples)
+    with bad_examples.named_errors():
+        for images, logits, labels in answers(
+            model,
+            dataset,
+            batch_size=batch_size,
+            preprocess=preprocess,
+            bad_examples=bad_examples,
+        ):
+            truths = labels > 0
+            hits = tally.add(logits, truths)
+            # Of several right classes the one that the model is nearest to.
+            nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+            pictures += zip(images, logits, nearest, hits)
+            # Mistakes first; not all images of a large split fit into memory.
+            pictures.sort(key=lambda row: row[-1])
+            del pictures[NUM_PICTURES:]
     found = tally.report()
     num_images = dataset.num_examples(dataset.eval_split)
     report = {
@@ -80,6 +94,7 @@ def evaluate(
         "split": dataset.eval_split,
         "preprocess": preprocess,
         "num_left_out": num_images - found["num_examples"],
+        "num_unreadable": len(bad_examples.names),
         **found,
     }
     folder = report_dir or source.folder
@@ -149,6 +164,7 @@ def main(arguments):
             dataset,
             batch_size=FLAGS.batch_size,
             preprocess=FLAGS.preprocess,
+            max_bad_examples=FLAGS.max_bad_examples,
             report_dir=folder,
         )
     many = len(dataset.class_names) > NUM_CLASSES_SHOWN

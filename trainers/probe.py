@@ -34,7 +34,7 @@ def probe(
     choices: ProbeChoices | None = None,
     *,
     batch_size: int = 128,
-    preprocess: str = "",
+    preprocess: str | None = None,
     report_dir: pathlib.Path | None = None,
 ) -> dict:
     """Return what the probes find, learning on one split, judged on the other.
@@ -48,7 +48,8 @@ def probe(
         probes: Keys of PROBES.
         choices: What is probed; None for the numbers of the paper.
         batch_size: Images at a time.
-        preprocess: What is done to the images, see `eval_batches`.
+        preprocess: What is done to the images, see `eval_batches`; None for
+            what the run did.
         report_dir: Where to write; None for the folder of a run, and nowhere
             for other models.
 
@@ -130,7 +131,7 @@ def extract(
     model: keras.Model,
     dataset: ImageDataset,
     batch_size: int = 128,
-    preprocess: str = "",
+    preprocess: str | None = None,
 ) -> Features:
     """Return what the model makes of the images of both splits.
 
@@ -138,7 +139,8 @@ def extract(
         model: Gives a vector for each image.
         dataset: Where they come from.
         batch_size: Images at a time.
-        preprocess: What is done to the images, see `eval_batches`.
+        preprocess: What is done to the images, see `eval_batches`; None for
+            what the run did.
 
     Raises:
         ValueError: If an image of the train split has several classes.

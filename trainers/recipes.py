@@ -214,7 +214,17 @@ class Recipe:
             choices = field.metadata["choices"]
             if choices and value is not None:
                 pick(dict.fromkeys(choices), value, field.name)
-        parse_augmentation(self.augment, (self.image_size, self.image_size))
+        size = (self.image_size, self.image_size)
+        ranges = [
+            parse_augmentation(getattr(self, name), size, name).value_range
+            for name in ("augment", "eval_preprocess")
+        ]
+        if ranges[0] != ranges[1]:
+            raise ValueError(
+                "`augment` and `eval_preprocess` must give pixels of one "
+                f"range. Received: {ranges[0]} and {ranges[1]}; end both with "
+                "the same 'value_range(low, high)'"
+            )
         for name in (
             "image_size",
             "batch_size",

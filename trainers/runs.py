@@ -103,6 +103,11 @@ class Run:
             )
         return Recipe(**fields)
 
+    @property
+    def preprocess(self) -> str:
+        """What was done to the images it was evaluated on."""
+        return self.load_recipe().eval_preprocess
+
     def load_class_names(self) -> list[str]:
         """Return the names of the classes, in the order of the logits."""
         return self._content()["class_names"]
@@ -157,8 +162,10 @@ class NamedModel:
     path_or_name: str
     is_grey: bool = False
 
-    # It has no folder to write reports to.
+    # It has no folder to write reports to,
     folder = None
+    # and knows nothing of how images were made ready.
+    preprocess = ""
 
     def __str__(self):
         return self.path_or_name
@@ -203,7 +210,7 @@ def open_source(
         dataset: See `open_dataset`; None for that of the run.
         data_dir: Where TFDS keeps its data sets; None for that of the run.
         **splits: `train_split` or `eval_split`, names or slices; None for
-            those of the data set.
+            those of the run or, with another data set, of the data set.
 
     Raises:
         ValueError: If not exactly one model is named, or what is named is not
@@ -221,8 +228,11 @@ def open_source(
     if run_dir:
         source = Run(pathlib.Path(run_dir))
         recipe = source.load_recipe()
-        dataset = dataset or recipe.dataset
         data_dir = data_dir or recipe.data_dir
+        if dataset in (None, recipe.dataset):
+            dataset = recipe.dataset
+            for name in splits:
+                splits[name] = splits[name] or getattr(recipe, name)
     data = open_dataset(dataset, data_dir, **splits)
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)

@@ -7,6 +7,7 @@ Example:
 import dataclasses
 import math
 import pathlib
+import time
 
 import keras
 import tensorflow as tf
@@ -15,8 +16,9 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers import recipes
+from trainers.augment import parse_augmentation
 from trainers.baselines import BASELINES, build_baseline
-from trainers.batches import eval_batches, train_batches
+from trainers.batches import BadExamples, eval_batches, train_batches
 from trainers.checkpoints import Checkpoints
 from trainers.command_line import (
     StopSignals,
@@ -25,18 +27,27 @@ from trainers.command_line import (
     training_errors,
     user_errors,
 )
+from trainers.costs import (
+    TRAINING_PASSES,
+    count_flops,
+    estimate_memory,
+    measure_peak_flops,
+)
 from trainers.datasets import ImageDataset, open_dataset
 from trainers.loop import Loop
 from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels
+from trainers.metrics import MetricsFile, read_metrics
 from trainers.optimizers import make_optimizer
 from trainers.pictures import plot_learning_curve
+from trainers.progress import Progress
 from trainers.recipes import (
     PRECISIONS,
     Recipe,
     define_flags,
     recipe_from_flags,
 )
+from trainers.reports import final_table, header, scale, write_first_batch
 from trainers.runs import Run
 from trainers.schedules import WarmupSchedule
 from trainers.strategies import (
@@ -144,6 +155,7 @@ class Job:
         dataset: What to train on.
         loop: The model and all that trains it, restored if there was a
             checkpoint.
+        bad_examples: The images that could not be read.
         steps_per_epoch: Updates of one pass over the training split.
         total_steps: Updates in all.
     """
@@ -152,6 +164,7 @@ class Job:
     run: Run
     dataset: ImageDataset
     loop: Loop
+    bad_examples: BadExamples
     steps_per_epoch: int
     total_steps: int
 
@@ -159,6 +172,42 @@ class Job:
     def is_writer(self) -> bool:
         """Whether this process writes files and reports; one of all does."""
         return is_chief(self.loop.strategy)
+
+    def __str__(self):
+        recipe, model = self.recipe, self.loop.model
+        return header(
+            model=recipe.init_from or recipe.model,
+            num_parameters=model.count_params(),
+            flops_per_image=count_flops(model),
+            image_size=model.input_shape[1:3],
+            dataset=recipe.dataset,
+            strategy=recipe.strategy,
+            num_devices=self.loop.strategy.num_replicas_in_sync,
+            precision=recipe.precision,
+            batch_size=recipe.batch_size,
+            first_step=self.loop.step,
+            total_steps=self.total_steps,
+        )
+
+    def draw_first_batch(self):
+        """Draw the next images to train on, as a PNG and for TensorBoard."""
+        replicas = self.loop.strategy.num_replicas_in_sync
+        batches = self.train_batches(
+            tf.distribute.InputContext(num_replicas_in_sync=replicas)
+        )
+        with self.bad_examples.named_errors():
+            images, labels, _ = next(iter(batches))
+        write_first_batch(
+            images,
+            labels,
+            self.dataset.class_names,
+            parse_augmentation(
+                self.recipe.augment, self.loop.model.input_shape[1:3]
+            ).value_range,
+            self.run.folder / "tensorboard",
+            self.run.folder / "first_batch.png",
+            step=self.loop.step,
+        )
 
     def train_batches(self, context: tf.distribute.InputContext):
         """Return what the replicas of this process train on."""
@@ -171,6 +220,7 @@ class Job:
             seed=recipe.seed,
             first_step=self.loop.step,
             num_streams=recipe.num_streams,
+            bad_examples=self.bad_examples,
             data_service=recipe.data_service,
             **_share(context),
         )
@@ -182,6 +232,7 @@ class Job:
             image_size=self.loop.model.input_shape[1:3],
             batch_size=self.recipe.batch_size,
             preprocess=self.recipe.eval_preprocess,
+            bad_examples=self.bad_examples,
             **_share(context),
         )
 
@@ -238,7 +289,10 @@ def prepare(
         is_writer=is_chief(strategy),
     )
     loop.resume()
-    return Job(recipe, run, dataset, loop, steps_per_epoch, total_steps)
+    bad_examples = BadExamples(recipe.max_bad_examples)
+    return Job(
+        recipe, run, dataset, loop, bad_examples, steps_per_epoch, total_steps
+    )
 
 
 def open_in_turn(recipe, strategy) -> ImageDataset:
@@ -273,31 +327,56 @@ def train(job: Job) -> dict[str, float]:
         CheckpointError: If the last state could not be saved.
     """
     recipe, run, loop = job.recipe, job.run, job.loop
+    steps_per_eval = max(round(job.steps_per_epoch * recipe.epochs_per_eval), 1)
     num_eval = job.dataset.num_examples(job.dataset.eval_split)
     callbacks = []
     if job.is_writer:
         run.save_recipe(recipe, job.dataset.class_names)
-        callbacks = [
-            keras.callbacks.CSVLogger(run.metrics_path, append=loop.step > 0),
-            keras.callbacks.TensorBoard(
-                run.folder / "tensorboard", write_graph=False
-            ),
-        ]
-    logs = loop.train(
-        job.train_batches,
-        job.eval_batches,
-        total_steps=job.total_steps,
-        steps_per_epoch=round(job.steps_per_epoch * recipe.epochs_per_eval),
-        eval_steps=math.ceil(num_eval / recipe.batch_size),
-        steps_per_loop=recipe.steps_per_loop,
-        steps_per_checkpoint=recipe.steps_per_checkpoint,
-        callbacks=callbacks,
-    )
+        if loop.step == 0:
+            job.draw_first_batch()
+        callbacks = make_callbacks(job, steps_per_eval)
+    with job.bad_examples.named_errors():
+        logs = loop.train(
+            job.train_batches,
+            job.eval_batches,
+            total_steps=job.total_steps,
+            steps_per_epoch=steps_per_eval,
+            eval_steps=math.ceil(num_eval / recipe.batch_size),
+            steps_per_loop=recipe.steps_per_loop,
+            steps_per_checkpoint=recipe.steps_per_checkpoint,
+            callbacks=callbacks,
+        )
     loop.use_averages()
     if job.is_writer:
         run.save_model(loop.model)
         plot_learning_curve(run.metrics_path, run.folder / "learning_curve.png")
     return logs
+
+
+def make_callbacks(job, steps_per_eval) -> list[keras.callbacks.Callback]:
+    """Return what shows and writes how the training goes, in this order."""
+    recipe, strategy = job.recipe, job.loop.strategy
+    if recipe.peak_tflops:
+        peak_flops = recipe.peak_tflops * 1e12
+    else:
+        is_half = recipe.precision != "float32"
+        peak_flops = measure_peak_flops("bfloat16" if is_half else "float32")
+    # Logical CPUs are one processor.
+    has_cpus = not tf.config.list_logical_devices("GPU")
+    devices = 1 if has_cpus else strategy.num_replicas_in_sync
+    return [
+        # In front of those that write what it adds.
+        Progress(
+            job.total_steps,
+            steps_per_eval,
+            TRAINING_PASSES * count_flops(job.loop.model),
+            peak_flops * devices,
+        ),
+        MetricsFile(job.run.metrics_path, first_step=job.loop.step),
+        keras.callbacks.TensorBoard(
+            job.run.folder / "tensorboard", write_graph=False
+        ),
+    ]
 
 
 def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
@@ -368,20 +447,50 @@ def main(arguments):
             Place(FLAGS.workers, FLAGS.worker_index, FLAGS.tpu),
             FLAGS.force,
         )
+    if job.is_writer:
+        print(job, flush=True)
+    if FLAGS.dry_run:
+        dry_run(job)
+        return
     # Not before: TensorFlow takes SIGTERM when it connects to other workers.
     job.loop.must_stop = StopSignals().were_received
-    print(job, flush=True)
+    start_time = time.perf_counter()
     with training_errors():
-        logs = train(job)
-    print(
-        f"Test accuracy {logs['val_accuracy']:.4f}. Everything is in {run_dir}."
+        train(job)
+    if job.is_writer:
+        seconds = time.perf_counter() - start_time
+        rows = read_metrics(job.run.metrics_path)
+        print(final_table(rows, seconds, run_dir))
+
+
+def dry_run(job: Job):
+    """Say what the training would need, and draw its first batch."""
+    recipe = job.recipe
+    memory = estimate_memory(
+        job.loop.model,
+        recipe.batch_size // job.loop.strategy.num_replicas_in_sync,
+        accumulation_steps=recipe.accumulation_steps,
+        optimizer_slots_per_weight=1 if recipe.optimizer == "sgd" else 2,
+        use_average=recipe.average_decay > 0,
     )
+    print("Memory of a device, estimated:")
+    for name, size in (memory._asdict() | {"total": memory.total}).items():
+        print(f"  {name:12s} {scale(size)}B")
+    if job.is_writer:
+        job.draw_first_batch()
+        print(f"First batch: {job.run.folder / 'first_batch.png'}")
 
 
 def define_more_flags():
     """Define the flags that are not of the recipe."""
     flags.DEFINE_string(
         "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Say what would be done and what memory it needs, draw the first "
+        "batch, and stop.",
     )
     flags.DEFINE_bool(
         "force", False, "Go on with a run although its recipe was another."
