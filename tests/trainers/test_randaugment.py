@@ -99,7 +99,7 @@ def test_sixteen_operations():
 @pytest.mark.parametrize("name", RANDAUGMENT)
 def test_operation_and_its_magnitude_are_those_of_pillow(name, channels):
     image = pixels(channels)
-    for magnitude in (0, 1, 2.5, 7, 9, 10, 15, 21):
+    for magnitude in (0, 1, 2.5, 7, 9, 10, 15, 25):
         if "Shear" in name and magnitude > 0:
             magnitude += 0.0123  # Of 0.3, every tenth row is half way.
         result = RANDAUGMENT[name](
@@ -134,6 +134,16 @@ def test_statistics_of_special_images_are_those_of_pillow(name, image):
         expected.reshape(image.shape),
         atol=LEVELS.get(name, 0),
     )
+
+
+@pytest.mark.parametrize("span", [1, 2, 7, 100, 254, 255])
+def test_contrast_is_stretched_to_the_whole_number_below(span):
+    for low in {0, 255 - span}:
+        values = np.arange(low, low + span + 1).reshape(-1, 1, 1)
+        result = RANDAUGMENT["AutoContrast"](
+            tf.constant(values, tf.uint8), 0, 1.0, PLACE
+        )
+        np.testing.assert_array_equal(result, 255 * (values - low) // span)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (2, 2), (3, 2)])
@@ -213,6 +223,17 @@ def test_operations_follow_each_other_each_drawn_anew(monkeypatch):
     assert counts[:3].sum() == 0
     # Binomial: 1, 3, 3, 1 of 8.
     assert np.abs(counts[3:] - [50, 150, 150, 50]).max() < 40
+
+
+def test_a_magnitude_of_ten_is_one(monkeypatch):
+    def paint(image, m, sign, place):
+        return image + int(100 * m)
+
+    monkeypatch.setattr(
+        randaugment, "RANDAUGMENT", dict.fromkeys(RANDAUGMENT, paint)
+    )
+    image = np.zeros((1, 1, 1), "float32")
+    assert apply_randaugment(image, (0, 0), 1, 15).numpy().item() == 150
 
 
 def test_colours_are_rounded_first(monkeypatch):
