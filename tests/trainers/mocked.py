@@ -3,8 +3,11 @@
 import tensorflow_datasets as tfds
 
 
-def write_metadata(name, splits, data_dir):
-    """Write what TFDS would know of a data set after preparing it."""
+def write_metadata(name, splits, data_dir, **sizes):
+    """Write what TFDS would know of a data set after preparing it.
+
+    A split is said to have 8 examples, if `sizes` does not say otherwise.
+    """
     builder = tfds.builder(name, data_dir=data_dir)
     template = tfds.core.ShardedFileTemplate(
         data_dir=builder.data_dir,
@@ -16,7 +19,7 @@ def write_metadata(name, splits, data_dir):
             [
                 tfds.core.SplitInfo(
                     name=split,
-                    shard_lengths=[8],
+                    shard_lengths=[sizes.get(split, 8)],
                     num_bytes=0,
                     filename_template=template.replace(split=split),
                 )
