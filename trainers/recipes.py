@@ -414,7 +414,8 @@ RECIPES = {
         total_steps=20,
         learning_rate=1e-3,
         warmup_steps=4,
-        average_decay=0.99,
+        average_decay=0.9,
+        clip_norm=0.1,  # Low enough to clip.
         steps_per_loop=5,
     ),
     "digits_pretrain": dataclasses.replace(

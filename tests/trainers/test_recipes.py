@@ -383,7 +383,7 @@ def test_images_come_out_at_the_size_of_the_recipe(name):
 
 
 def test_the_page_shows_the_recipes():
-    assert describe_recipes() in PAGE.read_text()
+    assert describe_recipes() in PAGE.read_text(), "run the command of the page"
     rows = re.findall(r"^\| `(\w+)` \|", describe_recipes(), re.M)
     assert rows == list(RECIPES)
 
@@ -411,10 +411,11 @@ def test_a_page_without_the_table_is_refused(tmp_path):
 
 def shrink(recipe: Recipe) -> Recipe:
     """Cut down what takes time; the mathematics of an update stay."""
-    is_baseline = recipe.model in BASELINES and not recipe.init_from
+    if recipe.model in BASELINES and not recipe.init_from:
+        # Without a warm-up its rate would blow it up.
+        recipe = dataclasses.replace(recipe, image_size=32, learning_rate=1e-3)
     return dataclasses.replace(
         recipe,
-        image_size=32 if is_baseline else recipe.image_size,
         batch_size=4,
         total_steps=1,
         warmup_steps=0,
@@ -492,7 +493,7 @@ def take_step(made_up, tmp_path, monkeypatch):
     return take
 
 
-QUICK = ("digits_exact", "i21k_b16", "cifar10_b16", "s16_i1k_90ep")
+QUICK = ("i21k_b16", "cifar10_b16", "s16_i1k_90ep")
 
 
 @pytest.mark.parametrize(
