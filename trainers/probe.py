@@ -68,6 +68,8 @@ def probe(
             "`dataset` must have a train split to learn on, or `train_split` "
             f"name one. Received: dataset={dataset.name!r}"
         )
+    if preprocess is None:
+        preprocess = source.preprocess
     body = without_head(source.load_model())
     features = extract(body, dataset, batch_size, preprocess)
     report = {
@@ -131,7 +133,7 @@ def extract(
     model: keras.Model,
     dataset: ImageDataset,
     batch_size: int = 128,
-    preprocess: str | None = None,
+    preprocess: str = "",
 ) -> Features:
     """Return what the model makes of the images of both splits.
 
@@ -139,8 +141,7 @@ def extract(
         model: Gives a vector for each image.
         dataset: Where they come from.
         batch_size: Images at a time.
-        preprocess: What is done to the images, see `eval_batches`; None for
-            what the run did.
+        preprocess: What is done to the images, see `eval_batches`.
 
     Raises:
         ValueError: If an image of the train split has several classes.

@@ -132,6 +132,12 @@ class Recipe:
         "classes is replaced. The flags of the model above are not used; with "
         "a checkpoint the rates of dropping and the head bias are.",
     )
+    init_head: str = _option(
+        "auto",
+        "What becomes of the head of `init_from`: auto keeps one for as many "
+        "classes, reset starts it anew.",
+        ["auto", "reset"],
+    )
     # Training.
     batch_size: int = _option(512, "Images of a step, over all devices.")
     epochs: float = _option(90.0, "Passes over the training split.")
@@ -317,6 +323,7 @@ _PAPER_TUNING = Recipe(
     image_size=384,
     augment="inception_crop|flip_lr",
     init_from="B/16-i21k",
+    init_head="reset",
     batch_size=512,
     optimizer="sgd",
     learning_rate=0.03,
@@ -362,6 +369,7 @@ _AUGREG_TUNING = dataclasses.replace(
     train_split="train[:99%]",
     eval_preprocess="resize_small(448)|central_crop",
     init_from="B/32-augreg",
+    init_head="reset",
     total_steps=20_000,
 )
 _AUGREG_CIFAR = dataclasses.replace(
@@ -429,6 +437,7 @@ RECIPES = {
         dataset="digits_5to9",
         image_size=16,
         init_from="saved_models/digits_pretrain/model.keras",
+        init_head="reset",
         total_steps=500,
         optimizer="sgd",
         learning_rate=0.03,

@@ -6,6 +6,7 @@ import os
 import pathlib
 
 import keras
+from absl import flags
 
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
@@ -237,3 +238,49 @@ def open_source(
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
     return source, data
+
+
+def define_flags():
+    """Define the flags that say what is judged, on what, and how it is read."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run to judge.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model to judge, in place of a run: a .keras file, a checkpoint of "
+        "any family, or the name of a published one. Needs --dataset.",
+    )
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Split to judge on, or a slice of one. Default: that of the run.",
+    )
+    flags.DEFINE_string(
+        "preprocess",
+        None,
+        "What is done to the images, operations separated by '|', such as "
+        "'resize_small(256)|central_crop(224)'. Default: what the run did; "
+        "for a --model, resized as a whole.",
+    )
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Unreadable images that are left out before it stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+    flags.DEFINE_string(
+        "report_dir",
+        None,
+        "Where the report is written. Default: the folder of the run; for a "
+        "--model it is printed only.",
+    )
+
+
+def write_report(folder: pathlib.Path, name: str, report: dict):
+    """Write a report as JSON, into a folder that need not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / name, json.dumps(report, indent=2))

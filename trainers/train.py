@@ -91,12 +91,25 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
             classes=num_classes,
             channels=dataset.channels,
             dtype=dtype,
+            head=recipe.init_head,
             **given(for_training),
+            # A new head comes without the tanh layer of the old one, as in
+            # the official fine-tuning, or with one of its own.
+            **(
+                {"representation_size": recipe.representation_size}
+                if recipe.init_head == "reset"
+                else {}
+            ),
         )
     if recipe.init_from:
-        return load_initial_model(
-            recipe.init_from, recipe.image_size, num_classes, dataset.channels
-        ).with_dtype(dtype)
+        model = load_initial_model(
+            recipe.init_from,
+            recipe.image_size,
+            num_classes,
+            dataset.channels,
+            recipe.init_head,
+        )
+        return model.with_dtype(dtype).with_remat(recipe.use_remat)
     changes = {
         "image_size": recipe.image_size,
         "channels": dataset.channels,
@@ -120,7 +133,7 @@ def given(choices: dict) -> dict:
     return {name: x for name, x in choices.items() if x is not None}
 
 
-def load_initial_model(path, image_size, num_classes, channels):
+def load_initial_model(path, image_size, num_classes, channels, head="auto"):
     """Return the model in a file, at another size and with a fitting head."""
     if not pathlib.Path(path).is_file():
         raise ValueError(
@@ -140,7 +153,7 @@ def load_initial_model(path, image_size, num_classes, channels):
         )
     model = model.with_image_size(image_size)
     model = model.with_classifier_activation(None)  # The losses take logits.
-    if model.config.num_classes != num_classes:
+    if model.config.num_classes != num_classes or head == "reset":
         model = model.with_num_classes(num_classes)
     return model
 

@@ -123,6 +123,18 @@ class VisionTransformer(keras.Model):
         """
         return self._rebuilt(classifier_activation=classifier_activation)
 
+    def with_remat(self, use_remat: bool = True):
+        """Return this model with or without rematerialised blocks.
+
+        Args:
+            use_remat: Whether training keeps only what enters each block and
+                computes the rest again in the backward pass.
+
+        Returns:
+            A new VisionTransformer. This one stays as it is.
+        """
+        return self._rebuilt(use_remat=use_remat)
+
     def with_dtype(self, dtype):
         """Return this model computing in another type, with equal weights.
 
