@@ -468,7 +468,7 @@ class TestEvalBatches:
         assert images.shape == (355, 16, 24, 1)
 
     @pytest.mark.parametrize(
-        "batch_size", [4, pytest.param(8, marks=pytest.mark.slow)]
+        "batch_size", [16, pytest.param(4, marks=pytest.mark.slow)]
     )
     def test_are_the_same_on_any_number_of_workers_and_replicas(
         self, photos, batch_size
@@ -555,6 +555,10 @@ def test_model_range_is_minus_one_to_one():
     image = tf.constant([[[0.0], [255.0]], [[127.5], [51.0]]])
     np.testing.assert_allclose(
         to_model_range(image, (2, 2))[..., 0], [[-1, 1], [0, -0.6]], atol=1e-6
+    )
+    every = np.arange(256, dtype="float32").reshape(16, 16, 1)
+    np.testing.assert_array_equal(
+        to_model_range(every, (16, 16)), every / np.float32(127.5) - 1
     )
     np.testing.assert_allclose(
         to_model_range(image, (2, 2), (0, 1))[..., 0], [[0, 1], [0.5, 0.2]]
