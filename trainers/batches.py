@@ -113,9 +113,9 @@ def train_batches(
     `data_service` leaves decoding and augmentation to the workers of a
     tf.data service. Given up for it: each of them goes through epochs of its
     own and batches come as they are ready, so that epochs overlap and no run
-    can be repeated bit by bit, not even by seed; a run that goes on begins
-    its epoch anew; an image that cannot be read ends the run with the message
-    of TensorFlow.
+    can be repeated bit by bit, not even by seed; a run that goes on does so
+    in the right epoch, but not at the right image; an image that cannot be
+    read ends the run with the message of TensorFlow.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of the augmentation,
@@ -431,8 +431,8 @@ def make_decode(dataset: ImageDataset, bad_examples: BadExamples | None = None):
         return black, tf.zeros(())
 
     def decode(stored, label, name):
-        # Only a data set can catch an error inside a graph. This one takes
-        # about 0.1 ms.
+        # Inside of a graph only a data set can catch an error; it takes about
+        # 0.1 ms.
         good = tf.data.Dataset.from_tensors(stored).map(
             lambda stored: (source.decode(stored), tf.ones(()))
         )
@@ -475,6 +475,7 @@ def to_model_range(image, image_size, value_range=(-1.0, 1.0)):
     The evaluation of the official ViT code.
     """
     low, high = value_range
+    image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) != tuple(image_size):
         image = tf.image.resize(image, image_size)
-    return image * ((high - low) / 255.0) + low
+    return image / (255.0 / (high - low)) + low
