@@ -1,6 +1,7 @@
 """Where a model is trained: one device or several, on one machine or more."""
 
 import dataclasses
+import functools
 import json
 import os
 
@@ -103,6 +104,7 @@ def one_device(place):
     return tf.distribute.OneDeviceStrategy(f"/{kind}:0")
 
 
+@functools.cache  # A second one would use the keys of the sums of the first.
 def mirrored(place):
     """Copy the model to every GPU of this machine, or every logical CPU."""
     devices = tf.config.list_logical_devices(

@@ -279,7 +279,6 @@ def prepare(
     """
     run = Run(pathlib.Path(run_dir))
     strategy = make_strategy(recipe.strategy, place)
-    keras.utils.set_random_seed(recipe.seed)
     dataset = open_in_turn(recipe, strategy)
     num_train = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
@@ -293,6 +292,8 @@ def prepare(
     )
     if not force:
         run.check_recipe(recipe, dataset.class_names)
+    # Not before: a data set that is prepared first draws numbers as well.
+    keras.utils.set_random_seed(recipe.seed)
     with strategy.scope():
         loop = make_loop(recipe, dataset, strategy, total_steps)
     loop.checkpoints = Checkpoints(
