@@ -281,7 +281,7 @@ class Loop:
         made, sums, waited = self._train_steps(
             iterator, tf.constant(num_steps), tf.constant(self.step, tf.int64)
         )
-        sums = sums.numpy().astype("float64")
+        sums = sums.numpy()
         seconds = time.perf_counter() - start
         self._step.assign_add(int(made))
         self._require_finite(sums[0])
@@ -341,7 +341,8 @@ class Loop:
             How many were made, the sums of what was measured, and the seconds
             that went by waiting for input.
         """
-        made, sums = tf.constant(0), tf.zeros(3)
+        # In float64 the sums do not depend on where a call ended.
+        made, sums = tf.constant(0), tf.zeros(3, tf.float64)
         waited = tf.constant(0.0, tf.float64)
         for _ in tf.range(num_steps):
             with tf.control_dependencies([sums]):
@@ -354,7 +355,7 @@ class Loop:
                 self._train_step,
                 args=(batch, first_step + tf.cast(made, tf.int64)),
             )
-            sums += self._sum_replicas(measured)
+            sums += tf.cast(self._sum_replicas(measured), tf.float64)
             made += 1
             if not tf.math.is_finite(sums[0]):
                 break
@@ -462,12 +463,12 @@ class Loop:
         return gradients, new_states, measured
 
     def _run_eval_steps(self, iterator, num_steps):
-        sums = tf.zeros(3)
+        sums = tf.zeros(3, tf.float64)
         for _ in tf.range(num_steps):
             measured = self.strategy.run(
                 self._measure_step, args=(next(iterator),)
             )
-            sums += self._sum_replicas(measured)
+            sums += tf.cast(self._sum_replicas(measured), tf.float64)
         return sums
 
     def _measure_step(self, batch):

@@ -6,15 +6,13 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
+import tensorflow as tf
 
 import keras_vit
 import trainers.evaluate
 import trainers.train
-from tests.trainers.mocked import write_metadata
 from trainers.evaluate import evaluate
 from trainers.loop import NonFiniteLossError
-from trainers.recipes import RECIPES
 from trainers.runs import Run, write_atomically
 from trainers.train import (
     build_model,
@@ -32,6 +30,7 @@ def test_leaves_everything_in_the_folder(run):
         "model.keras",
         "metrics.csv",
         "learning_curve.png",
+        "first_batch.png",
         "tensorboard",
     }
     assert run.load_recipe().total_steps == 4
@@ -84,34 +83,6 @@ def test_seed_decides_the_initial_weights(recipe, digits):
     other = build_model(recipe, digits).get_weights()
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other))
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_builds_its_model(name, digits):
-    model = build_model(RECIPES[name], digits)
-    size = RECIPES[name].image_size
-    assert model.input_shape == (None, size, size, 1)
-    assert model.output_shape == (None, 10)
-    assert model.get_layer("predictions").activation is keras.activations.linear
-
-
-def test_the_cifar10_recipe_takes_a_step_on_mocked_data(tmp_path):
-    """With a smaller model; its own is built above."""
-    write_metadata("cifar10", ["train", "test"], tmp_path)
-    recipe = dataclasses.replace(
-        RECIPES["cifar10"],
-        model="mu/16",
-        data_dir=str(tmp_path),
-        batch_size=4,
-        total_steps=2,
-        warmup_steps=1,
-    )
-    with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
-        logs = train(prepare(recipe, str(tmp_path / "run")))
-    assert logs["step"] == 2
-    model = Run(tmp_path / "run").load_model()
-    assert model.input_shape == (None, 32, 32, 3)
-    assert model.config.grid_size == (8, 8)
 
 
 @pytest.mark.parametrize(
@@ -244,33 +215,65 @@ def test_the_data_are_those_of_the_recipe_from_the_step_reached(
     recipe, tmp_path, monkeypatch, first_step
 ):
     recipe = dataclasses.replace(
-        recipe, seed=7, augment="flip_lr", epochs_per_eval=2
+        recipe,
+        seed=7,
+        augment="flip_lr",
+        eval_preprocess="resize_small(9)|central_crop",
+        num_streams=4,
+        max_bad_examples=3,
+        epochs_per_eval=2,
+        steps_per_checkpoint=5,
     )
     job = prepare(recipe, str(tmp_path))
-    job.loop.optimizer.iterations.assign(first_step)
+    monkeypatch.setattr(type(job.loop), "step", first_step)
     calls = {}
 
-    def record_batches(dataset, **choices):
-        calls.update(choices)
+    def record(name):
+        def record_batches(dataset, **choices):
+            calls[name] = choices
+
+        return record_batches
 
     def record_train(batches, eval_batches, **choices):
-        calls.update(choices)
+        context = tf.distribute.InputContext(3, 1, 6)
+        batches(context)
+        eval_batches(context)
+        calls["loop"] = choices
         raise InterruptedError
 
-    monkeypatch.setattr(trainers.train, "train_batches", record_batches)
+    for name in ("train_batches", "eval_batches"):
+        monkeypatch.setattr(trainers.train, name, record(name))
+    monkeypatch.setattr(trainers.train.Job, "draw_first_batch", lambda _: None)
     monkeypatch.setattr(job.loop, "train", record_train)
     with pytest.raises(InterruptedError):
         train(job)
-    del calls["callbacks"]
-    assert calls == {
+    del calls["loop"]["callbacks"]
+    both = {
         "image_size": (8, 8),
         "batch_size": 32,
-        "augment": "flip_lr",
-        "seed": 7,
-        "first_step": first_step,
-        "total_steps": 3,
-        "steps_per_epoch": 2 * 45,  # 1442 / 32 images, two epochs.
-        "steps_per_loop": 2,
+        "bad_examples": job.bad_examples,
+        "num_replicas": 6,
+        "worker": 1,
+        "num_workers": 3,
+    }
+    assert job.bad_examples.limit == 3
+    assert calls == {
+        "train_batches": {
+            **both,
+            "augment": "flip_lr",
+            "seed": 7,
+            "first_step": first_step,
+            "num_streams": 4,
+            "data_service": None,
+        },
+        "eval_batches": {**both, "preprocess": recipe.eval_preprocess},
+        "loop": {
+            "total_steps": 3,
+            "steps_per_epoch": 2 * 45,  # 1442 / 32 images, two epochs.
+            "eval_steps": 12,
+            "steps_per_loop": 2,
+            "steps_per_checkpoint": 5,
+        },
     }
 
 
@@ -286,17 +289,16 @@ def test_epochs_decide_the_updates_and_the_seed_the_weights(recipe, tmp_path):
 
 def test_a_stopped_run_goes_on_from_its_newest_checkpoint(recipe, tmp_path):
     recipe = dataclasses.replace(recipe, total_steps=90)
-    job = prepare(recipe, str(tmp_path))
-    job.loop.optimizer.iterations.assign(45)
-    job.loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
+    loop = prepare(recipe, str(tmp_path)).loop
+    loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
     for number in (43, 44, 45):
-        job.loop.checkpoints.save(checkpoint_number=number)
+        loop._step.assign(number)
+        loop.checkpoints.save(number)
     rest = prepare(recipe, str(tmp_path)).loop
     assert rest.step == 45
     bias = rest.model.get_layer("predictions").bias
     np.testing.assert_array_equal(bias, np.arange(10.0))
-    kept = sorted(p.name for p in tmp_path.glob("checkpoints/*.index"))
-    assert kept == ["ckpt-44.index", "ckpt-45.index"]
+    assert rest.checkpoints.steps() == [44, 45]
 
 
 def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
@@ -383,10 +385,41 @@ def test_weights_spoiled_by_the_last_update_are_not_saved(recipe, tmp_path):
 
 
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
-    prepare(recipe, str(tmp_path))
-    other = dataclasses.replace(recipe, seed=9)
-    prepare(other, str(tmp_path))
-    assert Run(tmp_path).load_recipe().seed == 9
+    Run(tmp_path).save_recipe(recipe, ["another"])
+    prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
+
+
+def test_what_does_not_change_the_mathematics_may_change(run):
+    """A run goes on with other devices, in parts, faster or more carefully."""
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        strategy="mirrored",
+        batch_size=361,
+        accumulation_steps=1,
+        steps_per_loop=3,
+        use_remat=True,
+        max_bad_examples=4,
+        expected="Something else.",
+    )
+    with pytest.raises(ValueError, match="multiple of the 2 replicas"):
+        prepare(recipe, str(run.folder))
+    recipe = dataclasses.replace(recipe, strategy="one_device")
+    assert prepare(recipe, str(run.folder)).loop.step == 4
+
+
+def test_force_goes_on_with_another_recipe(run):
+    recipe = dataclasses.replace(run.load_recipe(), weight_decay=0.5)
+    with pytest.raises(ValueError, match="--force.*weight_decay: 0.05 there"):
+        prepare(recipe, str(run.folder))
+    assert prepare(recipe, str(run.folder), force=True).loop.step == 4
+
+
+def test_weights_do_not_depend_on_preparing_the_data(recipe, tmp_path):
+    """TFDS draws numbers when it prepares a data set."""
+    recipe = dataclasses.replace(recipe, data_dir=str(tmp_path / "data"))
+    first = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    again = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
 
 def test_fine_tuning_a_classifier_with_softmax_trains_its_logits(
