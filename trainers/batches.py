@@ -16,6 +16,10 @@ import tensorflow as tf
 from trainers.augment import parse_augmentation
 from trainers.datasets import ImageDataset
 
+# No function here has Python's control flow over tensors; to look for it would
+# take most of the time of building a pipeline.
+as_written = tf.autograph.experimental.do_not_convert
+
 CACHE_BYTES = 2**28  # Decoded images of a split that are kept in memory.
 ENDLESS = np.iinfo(np.int64).max
 
@@ -190,7 +194,7 @@ def train_batches(
         return images, labels, weights
 
     batches = batches.enumerate().map(
-        finish, num_parallel_calls=tf.data.AUTOTUNE
+        as_written(finish), num_parallel_calls=tf.data.AUTOTUNE
     )
     if piece != batch_size // num_replicas:
         batches = batches.rebatch(
@@ -227,7 +231,7 @@ def read_stream(
     cached = fits_into_memory(dataset)
     if cached:
         examples = examples.map(
-            decode, num_parallel_calls=tf.data.AUTOTUNE
+            as_written(decode), num_parallel_calls=tf.data.AUTOTUNE
         ).cache()
     buffer = dataset.source.shuffle_buffer // num_streams
     share = batch_size // num_streams
@@ -252,7 +256,9 @@ def read_stream(
         example = example if cached else decode(*example)
         return prepare(index // share * batch_size + find_slot(index), *example)
 
-    ordered = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(order_epoch)
+    ordered = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(
+        as_written(order_epoch)
+    )
     ordered = ordered.skip(rest)
     if len(slots) < share:
         ordered = ordered.filter(
@@ -262,7 +268,9 @@ def read_stream(
             )
         )
     return ordered.map(
-        finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        as_written(finish),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
 
 
@@ -327,7 +335,9 @@ def eval_batches(
             )
         )
         .map(
-            lambda position, example: prepare(position, *decode(*example)),
+            as_written(
+                lambda position, example: prepare(position, *decode(*example))
+            ),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )

@@ -146,10 +146,9 @@ def main(folder, num_kills):
         if kills < num_kills:
             # So far that the kills are spread over the whole run,
             target = (kills + draws.random()) / num_kills * TOTAL_STEPS
-            while (
-                newest(broken) + STEPS_PER_CHECKPOINT < target
-                and not has_ended(process)
-            ):
+            while newest(
+                broken
+            ) + STEPS_PER_CHECKPOINT < target and not has_ended(process):
                 time.sleep(0.0005)
             # and anywhere in the updates and the save that follow.
             time.sleep(draws.uniform(0, 0.03))
