@@ -52,6 +52,8 @@ def start(subprocess_environment):
     yield start_process
     for process in started:
         process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 @pytest.fixture
