@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
+from trainers.batches import BadExampleError
 from trainers.checkpoints import CheckpointError
 from trainers.loop import Interrupted, NonFiniteLossError, WorkerLostError
 
@@ -86,6 +87,7 @@ def training_errors():
 EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
+    BadExampleError: 1,
     WorkerLostError: 69,
     Interrupted: 75,
 }

@@ -471,6 +471,9 @@ def main(arguments):
     start_time = time.perf_counter()
     with training_errors():
         train(job)
+    bad = job.bad_examples.names
+    if bad:
+        print(f"Left out, not readable: {len(bad)} images, {', '.join(bad)}")
     if job.is_writer:
         seconds = time.perf_counter() - start_time
         rows = read_metrics(job.run.metrics_path)

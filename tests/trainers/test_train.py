@@ -7,10 +7,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import keras_vit
 import trainers.evaluate
 import trainers.train
+from trainers.batches import BadExampleError
 from trainers.evaluate import evaluate
 from trainers.loop import NonFiniteLossError
 from trainers.runs import Run, write_atomically
@@ -450,3 +452,41 @@ def test_a_model_that_cannot_be_trained_is_refused(
         ValueError, match="one answer an image and have weights"
     ):
         prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
+
+
+@pytest.fixture
+def folder_with_a_bad_image(tmp_path):
+    """Return PATH of train and test folders of noise, one file being text."""
+    draws = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 2)):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = draws.integers(0, 255, (8, 8, 3), "uint8")
+                Image.fromarray(pixels).save(folder / f"{index}.png")
+    (tmp_path / "images/train/dog/3.png").write_text("no image")
+    return tmp_path / "images"
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_an_unreadable_image_stops_the_training_or_is_left_out(
+    recipe, folder_with_a_bad_image, tmp_path, limit
+):
+    recipe = dataclasses.replace(
+        recipe,
+        dataset=f"folder:{folder_with_a_bad_image}",
+        batch_size=4,
+        total_steps=9,
+        max_bad_examples=limit,
+    )
+    job = prepare(recipe, str(tmp_path / "run"))
+    if limit == 0:
+        with pytest.raises(
+            BadExampleError, match="dog/3.png` is not .*max_bad_examples=0"
+        ):
+            train(job)
+    else:
+        assert np.isfinite(train(job)["loss"])
+    [name] = job.bad_examples.names
+    assert name.endswith("train/dog/3.png")
