@@ -430,6 +430,7 @@ RECIPES = {
         _DIGITS,
         expected="A model.keras for digits_transfer.",
         dataset="digits_0to4",
+        epochs=50,
     ),
     "digits_transfer": dataclasses.replace(
         _DIGITS,
@@ -438,12 +439,12 @@ RECIPES = {
         image_size=16,
         init_from="saved_models/digits_pretrain/model.keras",
         init_head="reset",
-        total_steps=500,
-        optimizer="sgd",
-        learning_rate=0.03,
-        warmup_steps=50,
+        total_steps=66,  # Six epochs.
+        learning_rate=3e-3,
+        warmup_steps=10,
         weight_decay=0.0,
         label_smoothing=0.0,
+        epochs_per_eval=1,
     ),
     # From scratch, on a machine with a GPU.
     "cifar10": Recipe(
