@@ -29,7 +29,7 @@ from trainers.metrics import read_metrics
 from trainers.recipes import RECIPES, Recipe
 from trainers.train import prepare, train
 
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (3e-3, 1e-2, 3e-2)
 CHOICE_SEEDS = (100, 101)
 # For the choice of the rate, judged at the end alone. TFDS has shuffled the
 # examples.
@@ -226,9 +226,7 @@ def choose_rate(curves: Iterable[Curve], arm: str) -> float:
     for curve in curves:
         if (curve.purpose, curve.arm) == ("choice", arm):
             by_rate.setdefault(curve.learning_rate, []).append(curve.accuracy)
-    return max(
-        sorted(by_rate), key=lambda rate: statistics.mean(by_rate[rate])
-    )
+    return max(sorted(by_rate), key=lambda rate: statistics.mean(by_rate[rate]))
 
 
 def reported(curves: Iterable[Curve], arm: str) -> dict[int, Curve]:
@@ -250,10 +248,9 @@ def transfer_wins(curves: list[Curve]) -> bool:
         for arm in ("transfer", "scratch")
     )
     wins = sum(t > s for t, s in zip(transfer, scratch))
-    return (
-        statistics.mean(transfer) > statistics.mean(scratch)
-        and wins >= LEAST_WINS * len(transfer)
-    )
+    return statistics.mean(transfer) > statistics.mean(
+        scratch
+    ) and wins >= LEAST_WINS * len(transfer)
 
 
 def describe(curves: list[Curve]) -> str:
