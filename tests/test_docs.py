@@ -329,7 +329,7 @@ def test_flags_that_the_pages_name_exist():
     """In backticks; words of the trainers or of the benchmark."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from benchmarks import compare
+    from benchmarks import accuracy_keras_hub, compare, transfer
     from trainers.recipes import Recipe
 
     source = (ROOT / "trainers").glob("*.py")
@@ -341,7 +341,8 @@ def test_flags_that_the_pages_name_exist():
             r'flags\.DEFINE_\w+\(\s*"(\w+)"', file.read_text()
         )
     }
-    known |= set(vars(compare.parse([])))
+    for benchmark in (accuracy_keras_hub, compare, transfer):
+        known |= set(vars(benchmark.parse([])))
     for name in ("convert", "inspect_checkpoint"):
         source = (ROOT / f"keras_vit/{name}.py").read_text()
         known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))

@@ -1,0 +1,286 @@
+"""Train beside keras-hub's ViT: python -m benchmarks.accuracy_keras_hub.
+
+Recipe `digits`, shorter and without stochastic depth, which keras-hub's ViT
+does not have. Ours goes through the trainer; keras-hub's, of the same sizes,
+through `compile` and `fit`, on the same batches, by the same rule. A third
+model is ours with the weights that keras-hub's starts from, and its GELU: what
+is left between these two is the trainer.
+"""
+
+import argparse
+import contextlib
+import csv
+import dataclasses
+import io
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+import keras
+import numpy as np
+
+from keras_vit.models import VARIANTS
+from trainers.batches import eval_batches, train_batches
+from trainers.datasets import ImageDataset, open_dataset
+from trainers.recipes import RECIPES, Recipe
+from trainers.schedules import WarmupSchedule
+from trainers.train import prepare, train
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """How a model does on the test split after a training run.
+
+    Args:
+        package: A key of PACKAGES.
+        seed: Of the weights, the order and the augmentation.
+        accuracy: Share of the images.
+        loss: Cross-entropy, without label smoothing.
+        parameters: Of the model.
+        updates: Of the training.
+        seconds: That the training took.
+    """
+
+    package: str
+    seed: int
+    accuracy: float
+    loss: float
+    parameters: int
+    updates: int
+    seconds: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train all, print the table, write the CSV file.
+
+    Args:
+        arguments: Those of the command line, None for the real ones.
+
+    Returns:
+        The exit code: 1 if ours has to be not lower, and is lower.
+    """
+    options = parse(arguments)
+    dataset = open_dataset(RECIPES["digits"].dataset)
+    options.csv.parent.mkdir(parents=True, exist_ok=True)
+    results = []
+    for package in PACKAGES:
+        for seed in range(options.seeds):
+            recipe = dataclasses.replace(
+                RECIPES["digits"],
+                epochs=options.epochs,
+                epochs_per_eval=options.epochs,
+                stochastic_depth_rate=0.0,
+                seed=seed,
+                peak_tflops=1.0,  # Of no interest here, so not measured.
+            )
+            results.append(measure(package, recipe, dataset))
+            # After each, so that an interrupted run leaves what it has.
+            write_results(options.csv, results)
+            print(results[-1], flush=True)
+    print(describe(results))
+    ours, theirs = (mean_accuracy(results, p) for p in ("ours", "keras-hub"))
+    return int(options.require and ours < theirs)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seeds", type=int, default=3, help="number of them, from 0")
+    add("--epochs", type=int, default=60, help="of each training")
+    add(
+        "--csv",
+        type=pathlib.Path,
+        default="benchmarks/results/accuracy_keras_hub.csv",
+        help="file to write",
+    )
+    add(
+        "--require",
+        action="store_true",
+        help="exit with 1 if the mean accuracy of ours is lower",
+    )
+    return parser.parse_args(arguments)
+
+
+def measure(package: str, recipe: Recipe, dataset: ImageDataset) -> Result:
+    """Return how the model of `package` does, trained by `recipe`."""
+    keras.backend.clear_session()
+    start = time.perf_counter()
+    model, updates = PACKAGES[package](recipe, dataset)
+    seconds = time.perf_counter() - start
+    accuracy, loss = judge(model, recipe, dataset)
+    return Result(
+        package,
+        recipe.seed,
+        accuracy,
+        loss,
+        model.count_params(),
+        updates,
+        seconds,
+    )
+
+
+def train_ours(
+    recipe: Recipe, dataset: ImageDataset
+) -> tuple[keras.Model, int]:
+    """Return the model that the trainer leaves, and its updates."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        job = prepare(recipe, folder)
+        train(job)
+    return job.loop.model, job.total_steps
+
+
+def train_keras_hub(
+    recipe: Recipe, dataset: ImageDataset
+) -> tuple[keras.Model, int]:
+    """Return keras-hub's ViT after `fit`, and its updates."""
+    num_train = dataset.num_examples(dataset.train_split)
+    steps_per_epoch = round(num_train / recipe.batch_size)
+    keras.utils.set_random_seed(recipe.seed)
+    model = build_keras_hub(recipe, dataset)
+    optimizer = keras.optimizers.AdamW(
+        WarmupSchedule(
+            recipe.learning_rate,
+            steps_per_epoch * recipe.epochs,
+            recipe.warmup_steps,
+            recipe.schedule,
+        ),
+        weight_decay=recipe.weight_decay,
+        epsilon=1e-8,
+        global_clipnorm=recipe.clip_norm,
+    )
+    # Kernels alone decay, as in ours.
+    optimizer.exclude_from_weight_decay(
+        var_list=[v for v in model.trainable_variables if v.name != "kernel"]
+    )
+    model.compile(
+        optimizer,
+        keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=recipe.label_smoothing
+        ),
+        metrics=[],
+        jit_compile=recipe.use_xla,
+    )
+    batches = train_batches(
+        dataset,
+        image_size=(recipe.image_size, recipe.image_size),
+        batch_size=recipe.batch_size,
+        augment=recipe.augment,
+        seed=recipe.seed,
+    )
+    model.fit(
+        batches,
+        steps_per_epoch=steps_per_epoch,
+        epochs=recipe.epochs,
+        verbose=0,
+    )
+    return model, int(optimizer.iterations)
+
+
+def train_ours_from_keras_hub(
+    recipe: Recipe, dataset: ImageDataset
+) -> tuple[keras.Model, int]:
+    """Return what the trainer makes of keras-hub's initial weights."""
+    keras.utils.set_random_seed(recipe.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        build_keras_hub(recipe, dataset).save_to_preset(folder)
+        return train_ours(
+            dataclasses.replace(recipe, init_from=folder), dataset
+        )
+
+
+def build_keras_hub(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
+    """Return keras-hub's ViT of the sizes of `recipe.model`, with logits."""
+    import keras_hub
+
+    config = VARIANTS[recipe.model].config
+    backbone = keras_hub.models.ViTBackbone(
+        image_shape=(recipe.image_size, recipe.image_size, dataset.channels),
+        patch_size=config.patch_size,
+        num_layers=config.depth,
+        num_heads=config.num_heads,
+        hidden_dim=config.width,
+        mlp_dim=config.mlp_dim,
+    )
+    return keras_hub.models.ViTImageClassifier(
+        backbone, num_classes=len(dataset.class_names)
+    )
+
+
+def judge(
+    model: keras.Model, recipe: Recipe, dataset: ImageDataset
+) -> tuple[float, float]:
+    """Return accuracy and cross-entropy on the test split."""
+    batches = eval_batches(
+        dataset,
+        image_size=(recipe.image_size, recipe.image_size),
+        batch_size=recipe.batch_size,
+    )
+    hits, losses, weights = [], [], []
+    for images, labels, weight in batches.as_numpy_iterator():
+        logits = keras.ops.cast(model(images, training=False), "float32")
+        log = keras.ops.convert_to_numpy(keras.ops.log_softmax(logits))
+        hits.append(log.argmax(-1) == labels.argmax(-1))
+        losses.append(-(labels * log).sum(-1))
+        weights.append(weight)
+    return tuple(
+        float(np.average(np.concatenate(x), weights=np.concatenate(weights)))
+        for x in (hits, losses)
+    )
+
+
+def mean_accuracy(results: list[Result], package: str) -> float:
+    """Return the mean over the seeds."""
+    return statistics.mean(
+        result.accuracy for result in results if result.package == package
+    )
+
+
+def describe(results: list[Result]) -> str:
+    """Return a Markdown table, a row for each seed and one of the means."""
+    lines = ["| seed " + "".join(f"| {p} | loss " for p in PACKAGES) + "|"]
+    lines.append("|---" * (1 + 2 * len(PACKAGES)) + "|")
+    for seed in sorted({result.seed for result in results}):
+        chosen = [result for result in results if result.seed == seed]
+        lines.append(_row(str(seed), chosen))
+    return "\n".join([*lines, _row("mean", results)])
+
+
+def _row(name, results):
+    cells = [name]
+    for package in PACKAGES:
+        loss = [r.loss for r in results if r.package == package]
+        accuracy = 100 * mean_accuracy(results, package)
+        cells += [f"{accuracy:.2f} %", f"{statistics.mean(loss):.4f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def write_results(path: pathlib.Path, results: list[Result]):
+    """Write one row a training run."""
+    names = [field.name for field in dataclasses.fields(Result)]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        for result in results:
+            row = dataclasses.asdict(result)
+            for name, digits in (("accuracy", 6), ("loss", 6), ("seconds", 1)):
+                row[name] = f"{row[name]:.{digits}f}"
+            writer.writerow(row)
+
+
+PACKAGES = {
+    "ours": train_ours,
+    "keras-hub": train_keras_hub,
+    "ours from keras-hub's start": train_ours_from_keras_hub,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
