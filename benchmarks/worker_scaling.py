@@ -37,6 +37,10 @@ def main(task: dict):
         def seconds(self):
             return [b - a for a, b in zip(self.ends, self.ends[1:])]
 
+    # With one thread for everything the signs of life of the other process
+    # are not read while a step is computed, and it counts as lost.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(4)
     together = make_strategy(
         "multi_worker", Place(task["workers"], task["index"])
     )

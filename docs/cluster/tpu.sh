@@ -2,8 +2,8 @@
 # Trains on a Cloud TPU that is there already:
 #
 #   export TPU=my-tpu ZONE=us-central2-b NUM_HOSTS=1
-#   export RECIPE=imagenet21k_b16 RUN_DIR=/mnt/shared/runs/b16
-#   docs/cluster/tpu.sh --batch_size=4096
+#   export RECIPE=i21k_b16 RUN_DIR=/mnt/shared/runs/i21k_b16
+#   docs/cluster/tpu.sh --batch_size=4096   # from the root of this project
 #
 # Words behind the name of this file are flags of trainers.train. RUN_DIR is a
 # folder that every host has mounted at that path: no gs:// address.
@@ -29,8 +29,13 @@ fi
 train="cd keras_vit && $setup python3 -m trainers.train --strategy=tpu $place"
 train+=" --recipe=$RECIPE --run_dir=$RUN_DIR $*"
 
-on all "test -d keras_vit || git clone --quiet ${SOURCE:?must be where the \
-code is} keras_vit; pip install --quiet 'keras_vit[train]' tensorflow-tpu"
+# tensorflow-tpu takes the place of tensorflow, which the extra `train` names.
+on all "mkdir -p keras_vit"
+gcloud compute tpus tpu-vm scp --recurse keras_vit trainers setup.py \
+    pyproject.toml README.md "$TPU:keras_vit" --zone="$ZONE" --worker=all
+on all "pip install --quiet tensorflow-tpu tensorflow-datasets matplotlib \
+    importlib_resources Pillow scikit-learn tensorboard ./keras_vit \
+    --find-links=https://storage.googleapis.com/libtpu-tf-releases/index.html"
 # 75: stopped and saved. Anything else is for a human, or the TPU is gone.
 code=75
 while [[ $code == 75 ]]; do
