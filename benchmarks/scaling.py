@@ -26,6 +26,7 @@ REPLICAS = (8, 64, 512)
 BATCH_SIZE = 4096  # Of the paper, for pre-training.
 CSV_COLUMNS = (
     "model",
+    "depth",
     "image_size",
     "case",
     "processes",
@@ -155,6 +156,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
             "index": index,
             "model": model,
             "image_size": options.image_size,
+            "depth": options.depth,
             "batch_size": options.batch_size,
             "rounds": options.rounds,
             "steps": options.steps,
@@ -175,7 +177,8 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
     if any(process.returncode for process in processes):
         codes = [process.returncode for process in processes]
         raise RuntimeError(f"The processes ended with {codes}, not with 0.")
-    seconds = json.loads(outputs[0].splitlines()[-1])
+    measured = json.loads(outputs[0].splitlines()[-1])
+    seconds = measured["seconds"]
     rows = []
     for case, (processes, factor) in CASES.items():
         batch = factor * options.batch_size
@@ -183,11 +186,12 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
         rows.append(
             {
                 "model": model,
+                "depth": options.depth or VARIANTS[model].config.depth,
                 "image_size": options.image_size,
                 "case": case,
                 "processes": processes,
                 "batch_size": batch,
-                "bytes": 0 if processes == 1 else gradient_bytes(model),
+                "bytes": 0 if processes == 1 else measured["bytes"],
                 "rounds": len(seconds[case]),
                 "seconds": f"{median:.4f}",
                 "best_seconds": f"{min(seconds[case]):.4f}",
@@ -276,6 +280,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--overlap", type=float, default=0.0, help="of the model, 0 to 1")
     add("--models", default="Ti/16,S/16", help="to measure, keys of VARIANTS")
     add("--image_size", type=int, default=224, help="side in pixels")
+    add("--depth", type=int, help="blocks; default: those of the model")
     add("--batch_size", type=int, default=8, help="images of one process")
     add("--rounds", type=int, default=5, help="of all cases, one by one")
     add("--steps", type=int, default=4, help="of a case in a round, and one")
