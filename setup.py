@@ -29,6 +29,7 @@ DEV = [
     "hypothesis>=6.100",
     "jax>=0.4.36",
     "optax>=0.2",
+    "PyYAML>=6",
     "pytest>=8",
     "pytest-xdist>=3.5",
     "ruff>=0.9",

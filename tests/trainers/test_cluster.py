@@ -1,0 +1,266 @@
+"""The page on several machines, its files, and what is measured for it."""
+
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import yaml
+
+from benchmarks import scaling
+from keras_vit import VARIANTS, VisionTransformer
+from trainers.command_line import EXIT_CODES
+from trainers.recipes import RECIPES, Recipe
+from trainers.strategies import STRATEGIES
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / "docs/cluster.md").read_text()
+FILES = ROOT / "docs/cluster"
+TRAIN_FLAGS = set(vars(Recipe())) | {
+    name
+    for file in ("train", "recipes")
+    for name in re.findall(
+        r'flags\.DEFINE_\w+\(\s*"(\w+)"',
+        (ROOT / f"trainers/{file}.py").read_text(),
+    )
+}
+
+
+def write_script(path, text):
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Return a folder at the front of PATH, and the environment with it."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    return folder, {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHON": sys.executable,
+        "LOG": str(tmp_path / "log"),
+    }
+
+
+class TestSlurm:
+    def run(self, programs, code, state="RUNNING", restarts="0"):
+        """Return the exit code of the script and what was asked of Slurm."""
+        folder, environment = programs
+        write_script(
+            folder / "srun", f'#!/bin/bash\necho "srun $@" >> $LOG\nexit {code}'
+        )
+        write_script(folder / "squeue", f"#!/bin/bash\necho {state}")
+        write_script(
+            folder / "scontrol", '#!/bin/bash\necho "scontrol $@" >> $LOG'
+        )
+        environment |= {
+            "RECIPE": "digits",
+            "RUN_DIR": "run",
+            "SLURM_JOB_ID": "7",
+            "SLURM_NNODES": "2",
+            "SLURM_RESTART_COUNT": restarts,
+        }
+        script = FILES / "slurm.sbatch"
+        result = subprocess.run(
+            ["bash", script, "--batch_size=64"], env=environment, check=False
+        )
+        log = pathlib.Path(environment["LOG"]).read_text().splitlines()
+        return result.returncode, log
+
+    @pytest.mark.parametrize("code", [69, 75, 137, 143])
+    def test_puts_the_job_back_after(self, programs, code):
+        result, (srun, requeue) = self.run(programs, code)
+        assert result == code
+        assert requeue == "scontrol requeue 7"
+        assert srun.endswith("--num_streams=2 --batch_size=64")
+
+    @pytest.mark.parametrize("code", [0, 1, 2])
+    def test_leaves_the_job_after(self, programs, code):
+        result, log = self.run(programs, code)
+        assert result == code and len(log) == 1
+
+    def test_leaves_a_cancelled_job_and_one_restarted_too_often(self, programs):
+        assert len(self.run(programs, 75, state="CANCELLED")[1]) == 1
+        # One line more in the same log.
+        assert len(self.run(programs, 75, restarts="50")[1]) == 2
+
+    def test_requeues_after_the_codes_of_a_training_to_start_again(self):
+        text = (FILES / "slurm.sbatch").read_text()
+        named = {int(n) for n in re.findall(r"\$code != (\d+)", text)}
+        assert named == set(EXIT_CODES.values()) - {1}
+
+    @pytest.mark.slow
+    def test_two_processes_find_each_other(self, programs, tmp_path):
+        folder, environment = programs
+        write_script(
+            folder / "srun",
+            "#!/bin/bash\n"
+            "shift 2\n"  # Options of srun.
+            "export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost\n"
+            "export SLURM_STEP_TASKS_PER_NODE=2\n"
+            "SLURM_PROCID=1 $@ & SLURM_PROCID=0 $@; first=$?; wait $!\n"
+            "second=$?; exit $((first > second ? first : second))",
+        )
+        run = tmp_path / "run"
+        environment |= {"RECIPE": "digits", "RUN_DIR": str(run)}
+        environment |= {"SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
+        more = ["--model=mu/16", "--patch_size=2", "--total_steps=2"]
+        result = subprocess.run(
+            ["bash", FILES / "slurm.sbatch", *more, "--warmup_steps=0"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert result.returncode == 0, result.stderr
+        assert (run / "model.keras").is_file()
+
+
+def test_the_script_for_tpus_trains_again_until_it_is_done(programs, tmp_path):
+    folder, environment = programs
+    write_script(
+        folder / "gcloud",
+        '#!/bin/bash\necho "$@" >> $LOG\n'
+        "[[ $* == *trainers.train* ]] || exit 0\n"
+        'echo >> "$LOG.count"\n[[ $(wc -l < "$LOG.count") == 2 ]] || exit 75',
+    )
+    environment |= {"TPU": "my-tpu", "ZONE": "z", "NUM_HOSTS": "4"}
+    environment |= {"RECIPE": "i21k_b16", "RUN_DIR": "/mnt/run"}
+    command = ["bash", FILES / "tpu.sh", "--batch_size=8"]
+    subprocess.run(command, env=environment, check=True)
+    lines = pathlib.Path(environment["LOG"]).read_text().splitlines()
+    trains = [line for line in lines if "trainers.train" in line]
+    assert len(trains) == 2
+    assert "--worker=0" in trains[0] and "--tpu=my-tpu" in trains[0]
+    assert trains[0].endswith("--run_dir=/mnt/run --batch_size=8")
+
+
+def test_the_job_of_kubernetes_is_one_of_the_trainer():
+    job = yaml.safe_load((FILES / "kubernetes.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
+    [(kind, workers)] = job["spec"]["tfReplicaSpecs"].items()
+    assert (kind, workers["restartPolicy"]) == ("Worker", "OnFailure")
+    # What the policy ExitCode would take for the end.
+    assert all(code < 128 for code in EXIT_CODES.values())
+    [container] = workers["template"]["spec"]["containers"]
+    assert container["name"] == "tensorflow"
+    flags = dict(
+        word.removeprefix("--").split("=")
+        for word in container["command"]
+        if word.startswith("--")
+    )
+    assert flags.keys() <= TRAIN_FLAGS
+    assert flags["recipe"] in RECIPES and flags["strategy"] in STRATEGIES
+    assert int(flags["num_streams"]) == workers["replicas"]
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    assert int(flags["batch_size"]) % (workers["replicas"] * gpus) == 0
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "tpu.sh"])
+def test_scripts_are_bash_and_name_flags_of_the_trainer(name):
+    subprocess.run(["bash", "-n", FILES / name], check=True)
+    text = (FILES / name).read_text()
+    words = text.split("trainers.train", 2)[-1].split("\ncode")[0]
+    words = re.sub(r"gcloud.*|on all[^\n]*\n(.*\n)*", "", words)
+    named = set(re.findall(r"--(\w+)=", words))
+    assert len(named) >= 2 and named <= TRAIN_FLAGS
+
+
+def test_the_page_has_the_exit_codes_strategies_and_messages_of_the_code():
+    codes = re.findall(r"^\| (\d+) \|", PAGE, re.M)
+    assert {int(code) for code in codes} == {0, *EXIT_CODES.values()}
+    table = PAGE.split("| `--strategy` |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.M) == list(STRATEGIES)
+    section = PAGE.split("\n## Messages\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| ", section, re.M)[2:]
+    source = "".join(p.read_text() for p in (ROOT / "trainers").glob("*.py"))
+    source = re.sub(r'"\s*f?"', "", source)  # Strings over several lines.
+    for row in rows:
+        for part in row.split(" ... "):
+            assert part in source, part
+
+
+def test_the_table_of_the_model_is_what_the_command_prints(capsys):
+    scaling.main(["--model_only"])
+    table = capsys.readouterr().out
+    assert table.count("\n") > 15 and table in PAGE
+
+
+def test_the_sum_takes_what_a_ring_simulated_link_by_link_takes():
+    """Against chunks that are passed on, one after the other."""
+    machine = scaling.Machine(1.0, 4, 50.0, 0.5, 10.0, 3.0)
+    replicas, size = 8, 400
+    sent = 0.0  # Bytes that a replica gives to the next.
+    for _ in range(2 * (replicas - 1)):
+        sent += size / replicas
+    hops = [0.5 if i % 4 else 3.0 for i in range(1, replicas)]
+    want = sent / 10.0 + 2 * sum(hops)
+    assert scaling.all_reduce_seconds(size, replicas, machine) == want
+    assert scaling.all_reduce_seconds(size, 1, machine) == 0
+    assert scaling.step_seconds(3.0, 2.0) == 5
+    assert scaling.step_seconds(3.0, 2.0, overlap=1.0) == 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_gradients_are_float32_in_every_precision(dtype):
+    model = VisionTransformer(VARIANTS["mu/16"].config, dtype=dtype)
+    images = np.zeros((1, *model.input_shape[1:]), "float32")
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(images))
+    gradients = tape.gradient(loss, [w.value for w in model.trainable_weights])
+    sizes = [tf.size(g).numpy() * g.dtype.size for g in gradients]
+    assert sum(sizes) == scaling.gradient_bytes("mu/16")
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_run(programs, tmp_path):
+    _, environment = programs
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    write_script(
+        tmp_path / ".venv/bin/python",
+        f'#!/bin/bash\nexec {sys.executable} "$@"',
+    )
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
+    assert len(blocks) == 4
+    for block in blocks:
+        short = "--recipe=digits --total_steps=2 --warmup_steps=0"
+        result = subprocess.run(
+            ["bash", "-c", block.replace("--recipe=digits", short)],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert result.returncode == 0, result.stderr
+    for name in ("mirrored", "workers", "service"):
+        run = tmp_path / f"saved_models/digits_{name}"
+        assert (run / "model.keras").is_file(), name
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured(tmp_path, capsys, monkeypatch):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two processes need two cores")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    out = tmp_path / "scaling.csv"
+    scaling.main(
+        ["--models=mu/16", "--image_size=32", "--batch_size=2", "--rounds=1"]
+        + ["--steps=1", f"--out={out}"]
+    )
+    lines = out.read_text().splitlines()
+    assert lines[0] == ",".join(scaling.CSV_COLUMNS)
+    assert [line.split(",")[3] for line in lines[1:]] == list(scaling.CASES)
+    assert capsys.readouterr().out.count("| mu/16 |") == len(scaling.CASES)
