@@ -346,6 +346,9 @@ def test_flags_that_the_pages_name_exist():
     for name in ("convert", "inspect_checkpoint"):
         source = (ROOT / f"keras_vit/{name}.py").read_text()
         known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
+    for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):
+        source = (ROOT / path).read_text()
+        known |= set(re.findall(r'add\("--(\w+)"', source))
     for page in PAGES:
         spans = re.findall(r"`([^`\n]*--[^`\n]*)`", page.read_text())
         named = {n for s in spans for n in re.findall(r"--(\w+)", s)}

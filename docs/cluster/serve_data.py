@@ -39,11 +39,9 @@ def main():
         )
     )
     print(f"--data_service=grpc://{address}", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        worker.join()
-    except KeyboardInterrupt:
-        pass
+    # Python's own would wait for the end of `join`.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    worker.join()
 
 
 if __name__ == "__main__":
