@@ -302,7 +302,13 @@ def draw(curves: list[Curve], path: pathlib.Path):
             axes.plot(steps, lines[-1], color=color, alpha=0.35, linewidth=0.9)
         mean = [statistics.mean(values) for values in zip(*lines)]
         axes.plot(
-            steps, mean, color=color, linewidth=2.4, marker=".", markersize=9
+            steps,
+            mean,
+            color=color,
+            linewidth=2.4,
+            marker=".",
+            markersize=9,
+            clip_on=False,
         )
         axes.annotate(
             f"{ARMS[arm]}\nmean {mean[-1]:.1f} %",
