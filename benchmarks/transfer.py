@@ -21,7 +21,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import keras
 
@@ -79,10 +79,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.redraw:
         curves = read_curves(options.csv)
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            curves = measure(options.seeds, pathlib.Path(folder))
+        curves = []
         options.csv.parent.mkdir(parents=True, exist_ok=True)
-        write_curves(options.csv, curves)
+        with tempfile.TemporaryDirectory() as folder:
+            for curve in measure(options.seeds, pathlib.Path(folder)):
+                curves.append(curve)
+                # After each, so that an interrupted run leaves what it has.
+                write_curves(options.csv, curves)
     print(describe(curves))
     draw(curves, options.picture)
     return int(options.require and not transfer_wins(curves))
@@ -122,29 +125,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def measure(num_seeds: int, folder: pathlib.Path) -> list[Curve]:
-    """Return the curves of the choice and of the report.
+def measure(num_seeds: int, folder: pathlib.Path) -> Iterator[Curve]:
+    """Yield the curves of the choice, then those of the report.
 
     Args:
         num_seeds: Seeds to report, from 0.
         folder: Where the runs are kept.
     """
-    curves = []
+    choice = []
     for seed in CHOICE_SEEDS:
         initial = pretrain(seed, folder)
-        curves += [
-            learn("choice", arm, rate, seed, initial, folder)
-            for arm in ARMS
-            for rate in RATES
-        ]
-    best = {arm: choose_rate(curves, arm) for arm in ARMS}
+        for arm in ARMS:
+            for rate in RATES:
+                choice.append(learn("choice", arm, rate, seed, initial, folder))
+                yield choice[-1]
+    best = {arm: choose_rate(choice, arm) for arm in ARMS}
     for seed in range(num_seeds):
         initial = pretrain(seed, folder)
-        curves += [
-            learn("report", arm, best[arm], seed, initial, folder)
-            for arm in ARMS
-        ]
-    return curves
+        for arm in ARMS:
+            yield learn("report", arm, best[arm], seed, initial, folder)
 
 
 def pretrain(seed: int, folder: pathlib.Path) -> str:
@@ -303,7 +302,13 @@ def draw(curves: list[Curve], path: pathlib.Path):
             axes.plot(steps, lines[-1], color=color, alpha=0.35, linewidth=0.9)
         mean = [statistics.mean(values) for values in zip(*lines)]
         axes.plot(
-            steps, mean, color=color, linewidth=2.4, marker=".", markersize=9
+            steps,
+            mean,
+            color=color,
+            linewidth=2.4,
+            marker=".",
+            markersize=9,
+            clip_on=False,
         )
         axes.annotate(
             f"{ARMS[arm]}\nmean {mean[-1]:.1f} %",

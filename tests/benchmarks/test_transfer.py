@@ -87,3 +87,27 @@ def test_tables_and_picture_come_of_the_csv_file_alone(tmp_path, capsys):
         "| 1 | 75.00 % | 50.00 % |",
         "| mean | 81.25 % | 37.50 % |",
     ]
+
+
+def test_reported_seeds_are_not_those_of_the_choice(monkeypatch, tmp_path):
+    """And each arm is reported at its own best rate, from its seed's model."""
+    best = {"transfer": transfer.RATES[0], "scratch": transfer.RATES[-1]}
+
+    def learn(purpose, arm, rate, seed, initial, folder):
+        assert initial == f"model {seed}"
+        accuracy = 0.9 if rate == best[arm] else 0.5
+        return Curve(purpose, arm, rate, seed, ((66, accuracy),))
+
+    monkeypatch.setattr(transfer, "learn", learn)
+    monkeypatch.setattr(transfer, "pretrain", lambda seed, _: f"model {seed}")
+    some = list(transfer.measure(5, tmp_path))
+    seeds = {
+        purpose: {c.seed for c in some if c.purpose == purpose}
+        for purpose in ("choice", "report")
+    }
+    assert seeds["report"] == set(range(5))
+    assert len(seeds["choice"]) > 1
+    assert not seeds["choice"] & seeds["report"]
+    for arm, rate in best.items():
+        curves = transfer.reported(some, arm).values()
+        assert [c.learning_rate for c in curves] == [rate] * 5
