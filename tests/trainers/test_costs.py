@@ -12,6 +12,7 @@ from benchmarks.flops import forward_flops
 from keras_vit.models import VARIANTS, VisionTransformer
 from tests.tiny import tiny_config
 from trainers.costs import count_flops, estimate_memory, measure_peak_flops
+from trainers.strategies import make_strategy
 
 
 def model_of(*stack, shape=(8, 6, 4)):
@@ -199,7 +200,7 @@ def test_estimating_draws_no_numbers_and_changes_no_weight():
 
 
 def test_costs_of_a_model_on_several_devices():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = make_strategy("mirrored")
     alone = VisionTransformer(tiny_config())
     with strategy.scope():
         mirrored = VisionTransformer(tiny_config())
@@ -236,7 +237,9 @@ def test_memory_is_that_of_a_real_step(subprocess_environment):
         with open("/proc/self/statm") as file:
             before = int(file.read().split()[1]) * resource.getpagesize()
         compute_gradients(images)
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Not of getrusage, which counts the process that started this one.
+        with open("/proc/self/status") as file:
+            peak = 1024 * int(file.read().split("VmHWM:")[1].split()[0])
         memory = estimate_memory(model, 16)
         print(peak - before, memory.gradients + memory.activations)
     """

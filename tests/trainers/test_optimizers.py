@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit import VisionTransformer
 from tests.tiny import noise, tiny_config
+from trainers import strategies
 from trainers.optimizers import OPTIMIZERS, layer_rates, make_optimizer
 
 STEPS = 10
@@ -491,7 +492,7 @@ def one_device():
 
 
 def two_replicas():
-    return tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
+    return strategies.make_strategy("mirrored")
 
 
 def train_in_a_loop(name, strategy, choices):
