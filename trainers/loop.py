@@ -381,9 +381,9 @@ class Loop:
             tf.convert_to_tensor(scale),
         )
         gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        gradients = [gradient / scale for gradient in gradients]
         is_finite = None
         if self.loss_scale:
+            gradients = [gradient / scale for gradient in gradients]
             is_finite = tf.reduce_all(
                 [tf.reduce_all(tf.math.is_finite(g)) for g in gradients]
             )

@@ -5,6 +5,7 @@ Example:
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
@@ -186,12 +187,17 @@ class Job:
         """Whether this process writes files and reports; one of all does."""
         return is_chief(self.loop.strategy)
 
+    @functools.cached_property
+    def flops_per_image(self) -> int:
+        """Operations of a forward pass, counted once: it takes a tracing."""
+        return count_flops(self.loop.model)
+
     def __str__(self):
         recipe, model = self.recipe, self.loop.model
         return header(
             model=recipe.init_from or recipe.model,
             num_parameters=model.count_params(),
-            flops_per_image=count_flops(model),
+            flops_per_image=self.flops_per_image,
             image_size=model.input_shape[1:3],
             dataset=recipe.dataset,
             strategy=recipe.strategy,
@@ -210,6 +216,7 @@ class Job:
         )
         with self.bad_examples.named_errors():
             images, labels, _ = next(iter(batches))
+        self.run.folder.mkdir(parents=True, exist_ok=True)
         write_first_batch(
             images,
             labels,
@@ -383,7 +390,7 @@ def make_callbacks(job, steps_per_eval) -> list[keras.callbacks.Callback]:
         Progress(
             job.total_steps,
             steps_per_eval,
-            TRAINING_PASSES * count_flops(job.loop.model),
+            TRAINING_PASSES * job.flops_per_image,
             peak_flops * devices,
         ),
         MetricsFile(job.run.metrics_path, first_step=job.loop.step),

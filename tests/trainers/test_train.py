@@ -490,3 +490,17 @@ def test_an_unreadable_image_stops_the_training_or_is_left_out(
         assert np.isfinite(train(job)["loss"])
     [name] = job.bad_examples.names
     assert name.endswith("train/dog/3.png")
+
+
+def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
+    recipe, tmp_path, capsys
+):
+    folder = tmp_path / "new" / "run"
+    job = prepare(recipe, str(folder))
+    trainers.train.dry_run(job)
+    assert [path.name for path in folder.iterdir() if path.is_file()] == [
+        "first_batch.png"
+    ]
+    output = capsys.readouterr().out
+    assert "activations" in output and "first_batch.png" in output
+    assert job.loop.step == 0
