@@ -1,5 +1,7 @@
 """MlpBlock: the two dense layers of a Transformer block."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -39,14 +41,14 @@ class MlpBlock(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.gelu = gelu
         self.supports_masking = True
-        self.activation = pick(GELUS, gelu, "gelu")
+        pick(GELUS, gelu, "gelu")  # Raises for an unknown one.
         self.dropout = keras.layers.Dropout(
             dropout_rate, dtype=self.dtype_policy, name="dropout"
         )
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.hidden = self._dense(self.mlp_dim, "hidden", self.activation)
+        self.hidden = self._dense(self.mlp_dim, "hidden")
         self.out = self._dense(width, "out")
         self.hidden.build((None, width))
         self.out.build((None, self.mlp_dim))
@@ -55,8 +57,10 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
-        # Rank-2 products: one fused MatMul + BiasAdd + GELU in TensorFlow.
+        # Rank-2 products: one fused MatMul + BiasAdd + GELU in TensorFlow,
+        # which a gradient of our own would keep it from.
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M)
+        x = pick(TRAINED_GELUS if training else GELUS, self.gelu, "gelu")(x)
         x = self.out(self.dropout(x, training=training))  # (B*T, D)
         x = ops.reshape(x, (-1, length, width))  # (B, T, D)
         return self.dropout(x, training=training)
@@ -64,10 +68,9 @@ class MlpBlock(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def _dense(self, units, name, activation=None):
+    def _dense(self, units, name):
         return keras.layers.Dense(
             units,
-            activation=activation,
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=sublayer_policy(self, name),
             name=name,
@@ -93,4 +96,31 @@ def gelu_exact(x):
     return ops.gelu(x, approximate=False)
 
 
+@ops.custom_gradient
+def gelu_tanh_written_out(x):
+    """`gelu_tanh` with its gradient written out, for TensorFlow.
+
+    TensorFlow's own takes more passes over memory and keeps more there. It
+    also adds the three ways to `x` in the order in which buffers come free, so
+    that no two runs need agree to the bit.
+    """
+    linear = math.sqrt(2 / math.pi)
+    cubic = 0.044715 * linear
+    gate = 0.5 + 0.5 * ops.tanh(x * (linear + cubic * ops.square(x)))
+    y = x * gate
+
+    def gradient(*upstream):
+        # The square is computed again: to keep it would take as long.
+        slope = 2 * linear + 6 * cubic * ops.square(x)
+        return upstream[0] * (gate + y * (1 - gate) * slope)
+
+    return y, gradient
+
+
 GELUS = {"tanh": gelu_tanh, "exact": gelu_exact}
+# In training. JAX and PyTorch have fused gradients of their own.
+TRAINED_GELUS = (
+    {**GELUS, "tanh": gelu_tanh_written_out}
+    if keras.backend.backend() == "tensorflow"
+    else GELUS
+)

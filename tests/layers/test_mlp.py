@@ -6,6 +6,7 @@ import pytest
 from scipy.special import erf
 
 from keras_vit.layers import GELUS, MlpBlock
+from tests.contracts import gradients
 from tests.tiny import noise, randomize, to_numpy
 
 FORMULAS = {
@@ -21,6 +22,31 @@ def test_gelu_equals_its_formula(gelu):
     x = np.linspace(-6, 6, 241, dtype="float32")
     np.testing.assert_allclose(
         to_numpy(GELUS[gelu](x)), FORMULAS[gelu](x), atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("gelu", GELUS)
+@pytest.mark.parametrize("training", [True, False])
+def test_gradient_equals_that_of_the_formula(gelu, training):
+    x = np.linspace(-6, 6, 240).reshape(2, 5, 24)
+    layer = MlpBlock(mlp_dim=24, gelu=gelu)
+    layer(x)
+    layer.set_weights([np.eye(24), np.zeros(24), np.eye(24), np.zeros(24)])
+    slope = (FORMULAS[gelu](x + 1e-5) - FORMULAS[gelu](x - 1e-5)) / 2e-5
+    found = gradients(layer, x.astype("float32"), training=training)
+    np.testing.assert_allclose(
+        to_numpy(found["the input"]), slope * noise(2, 5, 24, seed=9), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("gelu", GELUS)
+def test_answers_the_same_in_training(gelu):
+    x = noise(2, 5, 12, scale=3)
+    layer = MlpBlock(mlp_dim=20, gelu=gelu)
+    layer(x)
+    randomize(layer)
+    np.testing.assert_allclose(
+        to_numpy(layer(x, training=True)), to_numpy(layer(x)), atol=1e-5
     )
 
 
