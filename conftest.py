@@ -1,6 +1,7 @@
 """What every test and doctest finds ready."""
 
 import atexit
+import gc
 import os
 import pathlib
 import shutil
@@ -34,6 +35,12 @@ if keras.backend.backend() == "tensorflow":
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * 2,
     )
+
+
+def pytest_collection_finish():
+    """Spare the garbage collector what was imported: it never goes away."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

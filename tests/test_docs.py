@@ -4,8 +4,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -16,6 +14,7 @@ from keras_vit import VARIANTS, ViTConfig
 from keras_vit.models.builders import BUILDERS
 from keras_vit.weights import LAYOUTS, PRETRAINED, RESIZES
 from keras_vit.weights.saving import WRITERS
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -73,16 +72,10 @@ def official_file(tmp_path_factory):
 
 
 def run_command(line, environment, *more):
-    """Run a line of a page as it stands, with the Python of this process."""
+    """Run a line of a page as it stands, but for the path of Python."""
     words = shlex.split(line)
     assert words[:2] == [".venv/bin/python", "-m"]
-    result = subprocess.run(
-        [sys.executable, *words[1:], *more],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = commands.run([*words[1:], *more], environment)
     assert result.returncode == 0, f"{line}: {result.stderr}"
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests import commands
 from trainers.metrics import read_metrics
 from trainers.recipes import RECIPES
 from trainers.runs import Run
@@ -32,28 +34,26 @@ CHOICES = {
 
 
 @pytest.fixture
-def start(subprocess_environment):
-    """Return a function that starts `trainers.train` as a user would."""
+def start(subprocess_environment, tmp_path):
+    """Return a function that starts `trainers.train` as a user would.
+
+    It returns the process, and the file of what that prints.
+    """
     started = []
 
     def start_process(folder, *arguments):
         choices = [f"--{name}={value}" for name, value in CHOICES.items()]
         command = ["-m", "trainers.train", "--recipe=digits_exact", *choices]
-        process = subprocess.Popen(
-            [sys.executable, *command, f"--run_dir={folder}", *arguments],
-            env=subprocess_environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        command += [f"--run_dir={folder}", *arguments]
+        output = tmp_path / f"output-{len(started)}"
+        process = commands.start(command, subprocess_environment, output)
         started.append(process)
-        return process
+        return process, output
 
     yield start_process
     for process in started:
         process.kill()
-        process.wait()
-        process.stdout.close()
+        process.join()
 
 
 @pytest.fixture
@@ -79,13 +79,14 @@ def start_two(start):
     return start_pair
 
 
-def finish(process, seconds=200):
+def finish(started, seconds=200):
     """Return exit code and output of a process that is to end by itself."""
-    output, _ = process.communicate(timeout=seconds)
-    return process.returncode, output
+    process, output = started
+    process.join(seconds)
+    return process.exitcode, output.read_text()
 
 
-def wait_for_checkpoint(folder, processes, after=0):
+def wait_for_checkpoint(folder, started, after=0):
     """Return when there is a checkpoint of more than `after` updates."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
@@ -93,8 +94,8 @@ def wait_for_checkpoint(folder, processes, after=0):
         steps = [int(name.removeprefix("step-")) for name in names]
         if max(steps, default=0) > after:
             return max(steps)
-        for process in processes:
-            assert process.poll() is None, process.communicate()
+        for process, output in started:
+            assert process.exitcode is None, output.read_text()
         time.sleep(0.01)
     raise AssertionError("no checkpoint")
 
@@ -121,14 +122,14 @@ def test_two_workers_through_a_kill_and_a_signal(
 
     one, other = start_two(folder)
     reached = wait_for_checkpoint(folder, (one, other))
-    other.send_signal(signal.SIGKILL)
+    os.kill(other[0].pid, signal.SIGKILL)
     code, output = finish(one)
     assert code == 69, output
     assert "Another worker does not answer any more" in output
 
     one, other = start_two(folder)
     reached = wait_for_checkpoint(folder, (one, other), after=reached)
-    other.send_signal(signal.SIGTERM)
+    os.kill(other[0].pid, signal.SIGTERM)
     for process in (one, other):
         code, output = finish(process)
         assert code == 75, output
@@ -159,7 +160,7 @@ def test_a_signal_saves_and_the_same_command_ends_to_the_bit(
     process = start(folder)
     wait_for_checkpoint(folder, [process])
     before = time.monotonic()
-    process.send_signal(signal.SIGTERM)
+    os.kill(process[0].pid, signal.SIGTERM)
     code, output = finish(process)
     assert code == 75, output
     assert "Stopped and saved after update" in output
