@@ -149,7 +149,7 @@ def main(folder, num_kills):
             while newest(
                 broken
             ) + STEPS_PER_CHECKPOINT < target and not has_ended(process):
-                time.sleep(0.0005)
+                time.sleep(0.005)  # To look is work that the training lacks.
             # and anywhere in the updates and the save that follow.
             time.sleep(draws.uniform(0, 0.03))
             os.kill(process, signal.SIGKILL)

@@ -235,6 +235,7 @@ def test_commands_of_the_page_run(programs, tmp_path):
     assert len(blocks) == 4
     for block in blocks:
         short = "--recipe=digits --total_steps=2 --warmup_steps=0"
+        short += " --model=mu/16 --patch_size=2"
         result = subprocess.run(
             ["bash", "-c", block.replace("--recipe=digits", short)],
             env=environment,
