@@ -19,6 +19,8 @@ from typing import Protocol
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from trainers.photos import decode_photo, turn_upright
+
 FOLDER_PREFIX = "folder:"
 TFRECORD_PREFIX = "tfrecord:"
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -35,18 +37,25 @@ class Source(Protocol):
     An example is read as (stored, label, name): `stored` is small enough to
     wait in a shuffle buffer, and `decode` makes the image of it. The label is
     a class or a vector of classes, none of them for an image without.
+
+    If `is_turned`, images may have a note how to turn them upright: see
+    `turn_upright`.
     """
 
     class_names: list[str]
     image_shape: tuple[int | None, int | None, int]
     splits: Mapping[str, tfds.core.SplitInfo]
     shuffle_buffer: int
+    is_turned: bool
 
     def read(self, ranges: Sequence[Range]) -> tf.data.Dataset:
         """Return the examples of `ranges`, in a fixed order."""
 
-    def decode(self, stored: tf.Tensor) -> tf.Tensor:
-        """Return the pixels (H, W, C) of an example."""
+    def fetch(self, stored: tf.Tensor) -> tf.Tensor:
+        """Return the bytes of the image file of an example."""
+
+    def decode(self, encoded: tf.Tensor) -> tf.Tensor:
+        """Return the pixels (H, W, C) of an image file, as they are stored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +92,16 @@ class ImageDataset:
 
     def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""
+
+        def decode(stored, label, name):
+            encoded = self.source.fetch(stored)
+            image = self.source.decode(encoded)
+            if self.source.is_turned:
+                image = turn_upright(image, encoded)
+            return image, label
+
         return self.source.read(self.ranges(split)).map(
-            lambda stored, label, name: (self.source.decode(stored), label),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            decode, num_parallel_calls=tf.data.AUTOTUNE
         )
 
     def ranges(
@@ -249,6 +265,7 @@ class TfdsSource:
     builder: tfds.core.DatasetBuilder
     label: str = "label"
     shuffle_buffer = 50_000
+    is_turned = False
 
     @property
     def class_names(self):
@@ -291,8 +308,11 @@ class TfdsSource:
             lambda row: (row["image"], row[self.label], row["tfds_id"])
         )
 
-    def decode(self, stored):
-        image = self.builder.info.features["image"].decode_example(stored)
+    def fetch(self, stored):
+        return stored
+
+    def decode(self, encoded):
+        image = self.builder.info.features["image"].decode_example(encoded)
         return tf.ensure_shape(image, self.image_shape)
 
 
@@ -355,6 +375,7 @@ class FolderSource:
     files: dict[str, list[tuple[str, int]]]
     image_shape = (None, None, 3)
     shuffle_buffer = 250_000  # Of paths: five times the images of TFDS.
+    is_turned = True
 
     @property
     def splits(self):
@@ -372,8 +393,11 @@ class FolderSource:
             lambda path, label: (path, label, path)
         )
 
-    def decode(self, stored):
-        return decode_photo(tf.io.read_file(stored))
+    def fetch(self, stored):
+        return tf.io.read_file(stored)
+
+    def decode(self, encoded):
+        return decode_photo(encoded)
 
 
 def open_folder(path: str) -> FolderSource:
@@ -444,6 +468,7 @@ class TFRecordSource:
     files: dict[str, list[tuple[str, int]]]
     image_shape = (None, None, 3)
     shuffle_buffer = 50_000
+    is_turned = True
 
     @property
     def splits(self):
@@ -502,8 +527,11 @@ class TFRecordSource:
         )
         return features["image/encoded"], label, name
 
-    def decode(self, stored):
-        return decode_photo(stored)
+    def fetch(self, stored):
+        return stored
+
+    def decode(self, encoded):
+        return decode_photo(encoded)
 
 
 def open_tfrecords(path: str) -> TFRecordSource:
@@ -569,70 +597,6 @@ def count_records(path: str) -> int:
             f"A TFRecord file is damaged, compressed or none: {path}"
         )
     return count
-
-
-def decode_photo(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the pixels (H, W, 3) of an image file, upright.
-
-    The first frame, if there are several.
-    """
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    image = tf.ensure_shape(image, (None, None, 3))
-    # Phones store pictures turned, with a note how to turn them back. In a
-    # JPEG it comes first.
-    parts = tf.strings.split(
-        tf.strings.substr(encoded, 0, 4096), "Exif\0\0", maxsplit=1
-    )
-    is_jpeg = tf.strings.substr(encoded, 0, 2) == b"\xff\xd8"
-    return tf.cond(
-        is_jpeg & (tf.size(parts) > 1),
-        lambda: turn_upright(image, read_orientation(parts[-1])),
-        lambda: image,
-    )
-
-
-def read_orientation(exif: tf.Tensor) -> tf.Tensor:
-    """Return how a picture is turned, a number from 1, upright, to 8.
-
-    Exif is a TIFF file: the order of the bytes ("II" or "MM"), the number 42,
-    the place of a list of entries (4 bytes); there their number and for each,
-    12 bytes, the tag, type, count and value. All of it is words of 2 bytes.
-
-    Args:
-        exif: What follows "Exif" in the file; may be cut off.
-
-    Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
-    """
-    exif = tf.strings.substr(exif, 0, tf.strings.length(exif) // 2 * 2)
-    is_little = tf.strings.substr(exif, 0, 2) == b"II"
-    words = tf.where(
-        is_little,
-        tf.io.decode_raw(exif, tf.uint16, little_endian=True),
-        tf.io.decode_raw(exif, tf.uint16, little_endian=False),
-    )
-    words = tf.cast(tf.concat([words, [0] * 4], 0), tf.int32)
-    place = tf.where(is_little, words[2], words[3]) // 2
-    count = words[tf.minimum(place, tf.size(words) - 1)]
-    entries = words[place + 1 :][: 6 * count]
-    entries = tf.reshape(entries[: tf.size(entries) // 6 * 6], (-1, 6))
-    turns = tf.boolean_mask(entries[:, 4], entries[:, 0] == 0x0112)
-    turn = tf.reduce_max(tf.concat([turns, [1]], 0))
-    return tf.where(turn <= 8, turn, 1)
-
-
-def turn_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Return the image (H, W, C) or (W, H, C), turned as Exif says."""
-
-    def is_one_of(*numbers):
-        return tf.reduce_any(orientation == tf.constant(numbers))
-
-    image = tf.cond(
-        orientation >= 5,
-        lambda: tf.transpose(image, (1, 0, 2)),
-        lambda: image,
-    )
-    flips = tf.stack([is_one_of(3, 4, 7, 8), is_one_of(2, 3, 6, 7), False])
-    return tf.raw_ops.Reverse(tensor=image, dims=flips)
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):

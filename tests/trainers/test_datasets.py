@@ -1,14 +1,11 @@
 import collections
 import gzip
-import io
 import shutil
-import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from PIL import Image, ImageOps
 from sklearn.datasets import load_digits
 
 from tests.trainers.mocked import write_metadata
@@ -16,7 +13,6 @@ from trainers.batches import eval_batches
 from trainers.datasets import (
     DATASETS,
     count_records,
-    decode_photo,
     open_dataset,
 )
 
@@ -409,74 +405,3 @@ class TestTFRecords:
         path = records / "absent" if missing == "*" else records
         with pytest.raises(ValueError, match="PATH/train-.*PATH/labels.txt"):
             open_dataset(f"tfrecord:{path}")
-
-
-class TestPhotos:
-    def encode(self, exif=b"", form="JPEG"):
-        """Return an image file whose corners can be told apart."""
-        pixels = np.zeros((24, 40, 3), "uint8")
-        pixels[:12, :20] = 250, 0, 0
-        pixels[:12, 20:] = 0, 250, 0
-        pixels[12:, :20] = 0, 0, 250
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, form, exif=exif, quality=95)
-        return file.getvalue()
-
-    def exif(self, order, entries, padding=b""):
-        """Return Exif data with (tag, value) entries of 16 bits."""
-        start = b"II*\0" if order == "<" else b"MM\0*"
-        rows = [
-            struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0)
-            for tag, value in entries
-        ]
-        return b"".join(
-            [
-                b"Exif\0\0" + start,
-                struct.pack(f"{order}I", 8 + len(padding)),
-                padding,
-                struct.pack(f"{order}H", len(rows)),
-                *rows,
-                bytes(4),
-            ]
-        )
-
-    @pytest.mark.parametrize("order", "<>")
-    @pytest.mark.parametrize("turn", range(1, 9))
-    def test_are_turned_upright_as_pillow_does(self, order, turn):
-        exif = self.exif(order, [(0x0100, 40), (0x0112, turn), (0x0128, 2)])
-        encoded = self.encode(exif)
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-        found = decode_photo(encoded).numpy()
-        assert found.shape == np.shape(image)
-        np.testing.assert_allclose(found, image, atol=12)
-
-    @pytest.mark.parametrize(
-        "exif",
-        [
-            b"",
-            b"Exif\0\0",
-            b"Exif\0\0II*\0",
-            b"Exif\0\0II*\0\xff\xff\xff\xff",
-            b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01\x03",
-        ],
-    )
-    def test_with_no_such_note(self, exif):
-        want = decode_photo(self.encode())
-        np.testing.assert_array_equal(decode_photo(self.encode(exif)), want)
-
-    def test_with_a_list_further_on_and_values_that_are_none(self):
-        want = decode_photo(self.encode(self.exif(">", [(0x0112, 6)])))
-        assert want.shape == (40, 24, 3)
-        further = self.exif(">", [(0x0112, 6)], bytes(30))
-        np.testing.assert_array_equal(decode_photo(self.encode(further)), want)
-        for value in (0, 9, 60_000):
-            exif = self.exif("<", [(0x0112, value)])
-            image = decode_photo(self.encode(exif))
-            assert image.shape == (24, 40, 3)
-
-    def test_the_first_picture_of_an_animation(self):
-        frames = [Image.new("RGB", (9, 7), shade) for shade in ("red", "blue")]
-        file = io.BytesIO()
-        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
-        image = decode_photo(file.getvalue())
-        np.testing.assert_array_equal(image, np.asarray(frames[0]))
