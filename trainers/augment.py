@@ -306,6 +306,7 @@ def _check_type(name, value, annotation):
         _require(type(None) in types, name, "a number", value)
     else:
         _require(math.isfinite(value), name, "finite", value)
+        _require(abs(value) < 2**31, name, "of less than 32 bits", value)
         is_whole = isinstance(value, int)
         _require(float in types or is_whole, name, "a whole number", value)
 
@@ -574,8 +575,14 @@ def _pick_size(size, image_size):
 def _free_space(image, target, name):
     """Return how many rows and columns are to be cut off."""
     free = tf.shape(image)[:2] - tf.constant(target)
-    check = tf.debugging.assert_non_negative(
-        free, f"{name} takes images of {target} pixels or more."
+    height, width = target
+    check = tf.debugging.Assert(
+        tf.reduce_all(free >= 0),
+        [
+            f"{name} takes images of {height} x {width} pixels or more. "
+            "Received: one of shape",
+            tf.shape(image),
+        ],
     )
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(free)

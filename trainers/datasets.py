@@ -23,7 +23,7 @@ from trainers.photos import decode_photo, turn_upright
 
 FOLDER_PREFIX = "folder:"
 TFRECORD_PREFIX = "tfrecord:"
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 TRAIN_SPLITS = ("train",)
 EVAL_SPLITS = ("test", "validation", "val")
 
@@ -401,10 +401,11 @@ class FolderSource:
 
 
 def open_folder(path: str) -> FolderSource:
-    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif}.
+    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif,webp}.
 
     The classes are the folders that hold an image in some split, in the order
-    of their names. The files are put into an order that is random but always
+    of their names. Hidden files and folders are passed over, as are files with
+    another ending. The files are put into an order that is random but always
     the same, so that a slice of a split has images of all classes.
 
     Args:
@@ -419,8 +420,7 @@ def open_folder(path: str) -> FolderSource:
         rows = [
             (os.path.join(path, split, label, file), label)
             for label in list_folders(os.path.join(path, split))
-            for file in sorted(os.listdir(os.path.join(path, split, label)))
-            if file.lower().endswith(IMAGE_ENDINGS)
+            for file in list_images(os.path.join(path, split, label))
         ]
         random.Random(split).shuffle(rows)
         if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
@@ -449,10 +449,25 @@ def open_folder(path: str) -> FolderSource:
 
 
 def list_folders(path):
-    """Return the names of the folders in `path`, sorted."""
+    """Return the names of the folders in `path` that are not hidden, sorted."""
     if not os.path.isdir(path):
         return []
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    return sorted(
+        entry.name
+        for entry in os.scandir(path)
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
+
+
+def list_images(path):
+    """Return the names of the image files in `path`, sorted."""
+    return sorted(
+        entry.name
+        for entry in os.scandir(path)
+        if entry.name.lower().endswith(IMAGE_ENDINGS)
+        and not entry.name.startswith(".")
+        and entry.is_file()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,20 +525,19 @@ class TFRecordSource:
         return tf.data.Dataset.from_tensor_slices(files).flat_map(read_file)
 
     def parse(self, record, name):
-        """Return the example in a record."""
+        """Return the example in a record; one without an image has no bytes."""
         features = tf.io.parse_single_example(
             record,
-            {
-                "image/encoded": tf.io.FixedLenFeature((), tf.string),
-                "image/class/label": tf.io.FixedLenFeature((), tf.int64),
+            {  # With defaults: errors of TensorFlow do not name the record.
+                "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
+                "image/class/label": tf.io.FixedLenFeature((), tf.int64, -1),
             },
-            name,
         )
         label = features["image/class/label"]
         classes = len(self.class_names)
         tf.debugging.Assert(
             (0 <= label) & (label < classes),
-            [name, f"has no label from 0 to {classes - 1}:", label],
+            [name, f"has no image/class/label from 0 to {classes - 1}:", label],
         )
         return features["image/encoded"], label, name
 
@@ -562,19 +576,23 @@ def open_tfrecords(path: str) -> TFRecordSource:
             "PATH/train-*, PATH/test-* and PATH/labels.txt, a class a line. "
             f"Received: PATH={path!r}"
         )
-    with open(labels_path, encoding="utf-8") as file:
-        source = TFRecordSource(file.read().splitlines(), dict(files))
+    with open(labels_path, encoding="utf-8-sig") as file:
+        source = TFRecordSource(file.read().rstrip().splitlines(), dict(files))
     for split, info in source.splits.items():
         if info.num_examples:
+            hint = ""
             try:
-                next(iter(source.read([(split, 0, 1)])))
+                stored, _, name = next(iter(source.read([(split, 0, 1)])))
+                if not stored.numpy():
+                    hint = f"{name.numpy().decode()} has no image/encoded"
             except tf.errors.OpError as error:
                 hint = re.sub(r"^\{\{.*?\}\} ", "", error.message)
+            if hint:
                 raise ValueError(
                     f"`dataset={TFRECORD_PREFIX}PATH` must hold records with "
                     "`image/encoded` and `image/class/label`. "
                     f"Received: PATH={path!r} ({hint.splitlines()[0]})"
-                ) from None
+                )
     return source
 
 

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from sklearn.datasets import load_digits
 
 from tests.trainers.mocked import write_metadata
-from trainers.batches import eval_batches
+from trainers.batches import BadExamples, eval_batches
 from trainers.datasets import (
     DATASETS,
     count_records,
@@ -283,6 +283,31 @@ def test_empty_folders_are_no_classes(folder):
     assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
 
 
+def test_what_is_no_image_of_a_class_is_passed_over(folder):
+    """What versions of code, Macs and editors leave behind."""
+    want = open_dataset(f"folder:{folder}").source.files
+    for name in (
+        ".DS_Store",
+        ".cache/black/0.jpg",
+        "train/0.jpg",
+        "train/.git/0.jpg",
+        "train/black/._0.jpg",
+        "train/black/0.jpg.txt",
+        "train/black/thumbnails.png/0.jpg",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(b"")
+    source = open_dataset(f"folder:{folder}").source
+    assert source.class_names == ["black", "white"]
+    assert source.files == want
+
+
+@pytest.mark.parametrize("ending", ["JPG", "Jpeg", "PNG", "webp", "bmp"])
+def test_endings_of_images(folder, ending):
+    (folder / "train/black/0.jpg").rename(folder / f"train/black/é 0.{ending}")
+    assert open_dataset(f"folder:{folder}").num_examples("train") == 12
+
+
 def test_a_slice_of_a_folder_has_images_of_all_classes(folder):
     """And the rest of the split has the other images."""
     dataset = open_dataset(
@@ -362,6 +387,49 @@ class TestTFRecords:
             f"{files[2]}:0",
             f"{files[2]}:1",
         ]
+
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\n  \n"])
+    @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+    def test_labels_as_editors_write_them(self, records, start, end):
+        names = start + "größe\r\nsmall dog".encode() + end
+        (records / "labels.txt").write_bytes(names)
+        dataset = open_dataset(f"tfrecord:{records}")
+        assert dataset.class_names == ["größe", "small dog"]
+
+    def test_empty_files_hold_nothing(self, records):
+        want = len(list(open_dataset(f"tfrecord:{records}").examples("train")))
+        self.write(records / "train-00001a", [])
+        dataset = open_dataset(f"tfrecord:{records}")
+        assert len(list(dataset.examples("train"))) == want
+
+    def test_records_further_on_are_named(self, records):
+        self.write(
+            records / "train-00002-of-00003",
+            [8],
+            **{"image/class/label": None},
+        )
+        dataset = open_dataset(f"tfrecord:{records}")
+        with pytest.raises(
+            tf.errors.OpError, match=r"train-00002-of-00003:0.*/label"
+        ):
+            list(dataset.examples("train"))
+
+    def test_records_without_an_image_are_bad_images(self, records):
+        file = records / "test-1"
+        self.write(file, [8], **{"image/encoded": None})
+        bad_examples = BadExamples(1)
+        dataset = open_dataset(f"tfrecord:{records}")
+        [(_, _, weights)] = take(
+            eval_batches(
+                dataset,
+                image_size=(2, 2),
+                batch_size=4,
+                bad_examples=bad_examples,
+            ),
+            -1,
+        )
+        np.testing.assert_array_equal(weights, [1, 1, 1, 0])
+        assert bad_examples.names == [f"{file}:0"]
 
     def test_counts_agree_with_tensorflow(self, records):
         for file in records.glob("t*-*"):
