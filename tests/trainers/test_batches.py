@@ -580,6 +580,25 @@ class TestEvalBatches:
                 found = [batch for part in parts for batch in part[mine]]
                 assert_equal(join(found), want)
 
+    def test_labels_may_be_several_classes_or_none(self):
+        """Who has none does not count; who has one twice has it once."""
+
+        class Sets(Numbers):
+            class_names = ["a", "b"]
+
+            def read(self, ranges):
+                labels = tf.constant([1, 0, 1])
+                return (
+                    super()
+                    .read(ranges)
+                    .map(lambda n, _, name: (n, labels[:n], name))
+                )
+
+        dataset = ImageDataset("sets", Sets(4), None, "train")
+        [(_, labels, weights)] = self.batches(dataset)
+        np.testing.assert_array_equal(labels, [[0, 0], [0, 1], [1, 1], [1, 1]])
+        np.testing.assert_array_equal(weights, [0, 1, 1, 1])
+
     def test_a_worker_decodes_its_share(self, photos):
         dataset = counted(photos)
         self.batches(dataset, batch_size=8, num_workers=4, num_replicas=4)
