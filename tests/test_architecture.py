@@ -38,6 +38,7 @@ RANKS = {
     "trainers.baselines": 5,
     "trainers.checkpoints": 4,
     "trainers.loss_scaling": 5,
+    "trainers.photos": 4,
     "trainers.randaugment": 4,
     "trainers.losses": 5,
     "trainers.optimizers": 5,

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.tables import pick
+from trainers.photos import cut_window
 from trainers.randaugment import apply_randaugment
 
 
@@ -32,11 +33,16 @@ class Augmentation:
             (B,) and a seed (2,); returns images and labels. Images of weight
             0, those that are not there, are not mixed with others.
         value_range: What the caller has to make of 0 and of 255.
+        pick_window: Function of the shape (3,) of an image and a seed;
+            returns top, left, height and width of all that counts, so that
+            the rest need not be decoded: `image` takes what is inside, too,
+            and `is_window=True`. None if all of the image counts.
     """
 
     image: Callable
     batch: Callable
     value_range: tuple[float, float] = (-1.0, 1.0)
+    pick_window: Callable | None = None
 
 
 def parse_augmentation(
@@ -86,15 +92,29 @@ def parse_augmentation(
         else:
             operations.append((place, operation))
 
-    def augment(image, seed):
-        for place, operation in operations:
+    first = operations[0][1] if operations else None
+    is_crop = isinstance(first, _WindowCrop)
+
+    def augment(image, seed, is_window=False):
+        rest = operations
+        if is_window:
+            image, rest = first.resize(image), operations[1:]
+        for place, operation in rest:
             image = operation(image, tf.random.fold_in(seed, place))
         return image
+
+    def pick_window(shape, seed):
+        return first.pick_window(shape, tf.random.fold_in(seed, 0))
 
     def augment_batch(images, labels, weights, seed):
         return _mix(batch_operations, images, labels, weights, seed)
 
-    return Augmentation(augment, augment_batch, value_range or (-1.0, 1.0))
+    return Augmentation(
+        augment,
+        augment_batch,
+        value_range or (-1.0, 1.0),
+        pick_window if is_crop else None,
+    )
 
 
 def describe_augreg(level: str) -> str:
@@ -286,6 +306,7 @@ def _check_type(name, value, annotation):
         _require(type(None) in types, name, "a number", value)
     else:
         _require(math.isfinite(value), name, "finite", value)
+        _require(abs(value) < 2**31, name, "of less than 32 bits", value)
         is_whole = isinstance(value, int)
         _require(float in types or is_whole, name, "a whole number", value)
 
@@ -374,9 +395,9 @@ def inception_crop(
     target = _pick_size(size, image_size)
     _require(0 < smallest <= 1, "smallest", "in (0, 1]", smallest)
 
-    def crop(image, seed):
+    def pick_window(shape, seed):
         start, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.shape(image),
+            shape,
             tf.zeros([1, 0, 4]),
             seed,
             min_object_covered=0.0,
@@ -385,11 +406,23 @@ def inception_crop(
             max_attempts=100,
             use_image_if_no_bounding_boxes=True,
         )
-        part = tf.slice(image, start, extent)
-        part = tf.ensure_shape(part, (None, None, image.shape[-1]))
-        return tf.image.resize(part, target)
+        return tf.concat([start[:2], extent[:2]], 0)
 
-    return crop
+    return _WindowCrop(
+        pick_window, lambda image: tf.image.resize(image, target)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _WindowCrop:
+    """Cuts a window out of an image, and resizes it."""
+
+    pick_window: Callable
+    resize: Callable
+
+    def __call__(self, image, seed):
+        window = self.pick_window(tf.shape(image), seed)
+        return self.resize(cut_window(image, window))
 
 
 def random_crop(size: int | None = None, *, image_size):
@@ -542,8 +575,14 @@ def _pick_size(size, image_size):
 def _free_space(image, target, name):
     """Return how many rows and columns are to be cut off."""
     free = tf.shape(image)[:2] - tf.constant(target)
-    check = tf.debugging.assert_non_negative(
-        free, f"{name} takes images of {target} pixels or more."
+    height, width = target
+    check = tf.debugging.Assert(
+        tf.reduce_all(free >= 0),
+        [
+            f"{name} takes images of {height} x {width} pixels or more. "
+            "Received: one of shape",
+            tf.shape(image),
+        ],
     )
     with tf.control_dependencies([check] if check is not None else []):
         return tf.identity(free)

@@ -15,6 +15,12 @@ import tensorflow as tf
 
 from trainers.augment import parse_augmentation
 from trainers.datasets import ImageDataset
+from trainers.photos import (
+    JPEG_END,
+    cut_window,
+    decode_window,
+    turn_upright,
+)
 
 # No function here has Python's control flow over tensors; to look for it would
 # take most of the time of building a pipeline.
@@ -151,15 +157,18 @@ def train_batches(
     check_streams(batch_size, num_workers, num_streams)
     share = batch_size // num_streams
     piece = min(share, len(slots))  # What a worker has of a share.
-    prepare = make_prepare(dataset, image_size, operations, seed)
     decode = make_decode(dataset, bad_examples or BadExamples())
     if data_service is not None:
         check_data_service(num_streams, bad_examples)
         slots, decode = range(batch_size), make_decode(dataset)
+    cached = fits_into_memory(dataset)
+    prepare = make_prepare(
+        dataset, image_size, operations, seed, None if cached else decode
+    )
     streams = [
         read_stream(
             dataset,
-            decode,
+            decode if cached else None,
             prepare,
             slots,
             seed=seed,
@@ -218,7 +227,8 @@ def read_stream(
     """Return the prepared examples of a stream that belong to `slots`.
 
     The order of an epoch depends on the seed, the stream and the epoch: to go
-    on in the middle takes no more than to read one epoch.
+    on in the middle takes no more than to read one epoch. With `decode` the
+    images are kept in memory, otherwise `prepare` decodes them.
     """
     ranges = dataset.ranges(dataset.train_split, stream, num_streams)
     num_examples = sum(last - first for _, first, last in ranges)
@@ -228,8 +238,7 @@ def read_stream(
             f"Received: num_streams={num_streams}, dataset={dataset.name!r}"
         )
     examples = dataset.source.read(ranges)
-    cached = fits_into_memory(dataset)
-    if cached:
+    if decode is not None:  # Small enough to be kept.
         examples = examples.map(
             as_written(decode), num_parallel_calls=tf.data.AUTOTUNE
         ).cache()
@@ -253,7 +262,6 @@ def read_stream(
         return stream * share + index % share
 
     def finish(index, example):
-        example = example if cached else decode(*example)
         return prepare(index // share * batch_size + find_slot(index), *example)
 
     ordered = tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(
@@ -312,8 +320,8 @@ def eval_batches(
     """
     operations = parse_augmentation(preprocess, image_size, "preprocess")
     slots = worker_slots(batch_size, num_replicas, worker, num_workers)
-    prepare = make_prepare(dataset, image_size, operations, seed=0)
     decode = make_decode(dataset, bad_examples or BadExamples())
+    prepare = make_prepare(dataset, image_size, operations, 0, decode)
     ranges = dataset.ranges(dataset.eval_split)
     num_examples = dataset.num_examples(dataset.eval_split)
     filled = math.ceil(num_examples / batch_size) * batch_size
@@ -335,9 +343,7 @@ def eval_batches(
             )
         )
         .map(
-            as_written(
-                lambda position, example: prepare(position, *decode(*example))
-            ),
+            as_written(lambda position, example: prepare(position, *example)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
@@ -420,8 +426,9 @@ def make_decode(dataset: ImageDataset, bad_examples: BadExamples | None = None):
     """Return the function that decodes an example and survives a bad one.
 
     Shapes:
-        The function takes (stored, label, name) and returns the image
-        (H, W, C), the label and 1.0, or zeros, the label and 0.0.
+        The function takes (stored, label, name, pick_window=None) and returns
+        the image (H, W, C) or the window of it that is picked, the label and
+        1.0; or zeros, the label and 0.0.
 
     Args:
         dataset: Where the examples come from.
@@ -429,52 +436,106 @@ def make_decode(dataset: ImageDataset, bad_examples: BadExamples | None = None):
     """
     source = dataset.source
     shape = source.image_shape
-    if bad_examples is None:
-        return lambda stored, label, _: (source.decode(stored), label, 1.0)
+    attempt = _attempt if bad_examples is not None else _go
 
     def report(name):
         bad_examples.report(name.decode("utf-8", "replace"))
 
     def replace(name):
         tf.numpy_function(report, [name], [])
-        black = tf.zeros([size or 1 for size in shape], tf.uint8)
-        return black, tf.zeros(())
+        return tf.zeros([size or 1 for size in shape], tf.uint8)
 
-    def decode(stored, label, name):
-        # Inside of a graph only a data set can catch an error; it takes about
-        # 0.1 ms.
-        good = tf.data.Dataset.from_tensors(stored).map(
-            lambda stored: (source.decode(stored), tf.ones(()))
-        )
-        bad = tf.data.Dataset.from_tensors(name).map(replace)
-        both = good.ignore_errors().concatenate(bad)
-        image, is_good = both.take(1).get_single_element()
-        return image, label, is_good
+    def decode(stored, label, name, pick_window=None):
+        def decode_whole(stored):
+            encoded = source.fetch(stored)
+            image = source.decode(encoded)
+            if pick_window is not None:
+                image = cut_window(image, pick_window(tf.shape(image)))
+            return image, encoded
+
+        def decode_part(stored):
+            encoded = source.fetch(stored)
+            return decode_window(encoded, pick_window, shape[-1]), encoded
+
+        if pick_window is None:
+            image, encoded = attempt(decode_whole, stored, shape[-1])
+        else:
+            # Whether the file is whole does not show in a part: it must have
+            # its end, and what has none, or is no JPEG, is decoded as a whole.
+            image, encoded = _attempt(decode_part, stored, shape[-1])
+            image, encoded = tf.cond(
+                tf.strings.substr(encoded, -2, 2) == JPEG_END,
+                lambda: (image, encoded),
+                lambda: attempt(decode_whole, stored, shape[-1]),
+            )
+        if source.is_turned:
+            image = turn_upright(image, encoded)
+        if bad_examples is None:
+            return image, label, tf.ones(())
+        is_good = tf.size(image) > 0
+        image = tf.cond(is_good, lambda: image, lambda: replace(name))
+        if pick_window is None:
+            image = tf.ensure_shape(image, shape)
+        return image, label, tf.cast(is_good, tf.float32)
 
     return decode
 
 
-def make_prepare(dataset, image_size, operations, seed):
-    """Return the function that makes of an image what the model is given.
+def _go(function, stored, channels):
+    return function(stored)
+
+
+def _attempt(function, stored, channels):
+    """Return what `function` gives, or an image without pixels if it fails.
+
+    Inside of a graph only a data set can catch an error. It takes about 0.1 ms
+    and more for each operation in `function`.
+    """
+    nothing = tf.zeros((0, 0, channels), tf.uint8), tf.constant(b"none")
+    good = tf.data.Dataset.from_tensors(stored).map(as_written(function))
+    both = good.ignore_errors().concatenate(
+        tf.data.Dataset.from_tensors(nothing)
+    )
+    return both.take(1).get_single_element()
+
+
+def make_prepare(dataset, image_size, operations, seed, decode=None):
+    """Return the function that makes of an example what the model is given.
 
     Shapes:
-        The function takes the position in the run, the image (H, W, C), the
-        label and whether the image is good, and returns the image at
-        `image_size`, the label (classes,) and the weight.
+        The function takes the position in the run and an example: the image
+        (H, W, C), the label and whether the image is good; or, with `decode`,
+        what that takes. It returns the image at `image_size`, the label
+        (classes,) and the weight.
     """
     num_classes = len(dataset.class_names)
 
-    def prepare(position, image, label, is_good):
-        image = operations.image(
-            tf.cast(image, tf.float32),
-            tf.stack([tf.constant(seed, tf.int64), position]),
-        )
-        image = to_model_range(image, image_size, operations.value_range)
+    def prepare(position, *example):
+        draw = tf.stack([tf.constant(seed, tf.int64), position])
+        # Images of one size are small.
+        is_window = None in dataset.source.image_shape
+        is_window &= decode is not None and operations.pick_window is not None
+        if is_window:
+            example = decode(
+                *example, lambda shape: operations.pick_window(shape, draw)
+            )
+        elif decode is not None:
+            example = decode(*example)
+        image, label, is_good = example
+
+        def finish():
+            augmented = operations.image(
+                tf.cast(image, tf.float32), draw, is_window
+            )
+            return to_model_range(augmented, image_size, operations.value_range)
+
+        black = tf.zeros((*image_size, dataset.channels))
         # A label may be several classes, or none.
         label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
         label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
         weight = is_good * tf.reduce_max(label)
-        return image * is_good, label * is_good, weight
+        image = tf.cond(is_good > 0, finish, lambda: black)
+        return image, label * is_good, weight
 
     return prepare
 

@@ -19,9 +19,11 @@ from typing import Protocol
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from trainers.photos import decode_photo, turn_upright
+
 FOLDER_PREFIX = "folder:"
 TFRECORD_PREFIX = "tfrecord:"
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 TRAIN_SPLITS = ("train",)
 EVAL_SPLITS = ("test", "validation", "val")
 
@@ -35,18 +37,25 @@ class Source(Protocol):
     An example is read as (stored, label, name): `stored` is small enough to
     wait in a shuffle buffer, and `decode` makes the image of it. The label is
     a class or a vector of classes, none of them for an image without.
+
+    If `is_turned`, images may have a note how to turn them upright: see
+    `turn_upright`.
     """
 
     class_names: list[str]
     image_shape: tuple[int | None, int | None, int]
     splits: Mapping[str, tfds.core.SplitInfo]
     shuffle_buffer: int
+    is_turned: bool
 
     def read(self, ranges: Sequence[Range]) -> tf.data.Dataset:
         """Return the examples of `ranges`, in a fixed order."""
 
-    def decode(self, stored: tf.Tensor) -> tf.Tensor:
-        """Return the pixels (H, W, C) of an example."""
+    def fetch(self, stored: tf.Tensor) -> tf.Tensor:
+        """Return the bytes of the image file of an example."""
+
+    def decode(self, encoded: tf.Tensor) -> tf.Tensor:
+        """Return the pixels (H, W, C) of an image file, as they are stored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +92,16 @@ class ImageDataset:
 
     def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""
+
+        def decode(stored, label, name):
+            encoded = self.source.fetch(stored)
+            image = self.source.decode(encoded)
+            if self.source.is_turned:
+                image = turn_upright(image, encoded)
+            return image, label
+
         return self.source.read(self.ranges(split)).map(
-            lambda stored, label, name: (self.source.decode(stored), label),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            decode, num_parallel_calls=tf.data.AUTOTUNE
         )
 
     def ranges(
@@ -249,6 +265,7 @@ class TfdsSource:
     builder: tfds.core.DatasetBuilder
     label: str = "label"
     shuffle_buffer = 50_000
+    is_turned = False
 
     @property
     def class_names(self):
@@ -291,8 +308,11 @@ class TfdsSource:
             lambda row: (row["image"], row[self.label], row["tfds_id"])
         )
 
-    def decode(self, stored):
-        image = self.builder.info.features["image"].decode_example(stored)
+    def fetch(self, stored):
+        return stored
+
+    def decode(self, encoded):
+        image = self.builder.info.features["image"].decode_example(encoded)
         return tf.ensure_shape(image, self.image_shape)
 
 
@@ -355,6 +375,7 @@ class FolderSource:
     files: dict[str, list[tuple[str, int]]]
     image_shape = (None, None, 3)
     shuffle_buffer = 250_000  # Of paths: five times the images of TFDS.
+    is_turned = True
 
     @property
     def splits(self):
@@ -372,15 +393,19 @@ class FolderSource:
             lambda path, label: (path, label, path)
         )
 
-    def decode(self, stored):
-        return decode_photo(tf.io.read_file(stored))
+    def fetch(self, stored):
+        return tf.io.read_file(stored)
+
+    def decode(self, encoded):
+        return decode_photo(encoded)
 
 
 def open_folder(path: str) -> FolderSource:
-    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif}.
+    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif,webp}.
 
     The classes are the folders that hold an image in some split, in the order
-    of their names. The files are put into an order that is random but always
+    of their names. Hidden files and folders are passed over, as are files with
+    another ending. The files are put into an order that is random but always
     the same, so that a slice of a split has images of all classes.
 
     Args:
@@ -395,8 +420,7 @@ def open_folder(path: str) -> FolderSource:
         rows = [
             (os.path.join(path, split, label, file), label)
             for label in list_folders(os.path.join(path, split))
-            for file in sorted(os.listdir(os.path.join(path, split, label)))
-            if file.lower().endswith(IMAGE_ENDINGS)
+            for file in list_images(os.path.join(path, split, label))
         ]
         random.Random(split).shuffle(rows)
         if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
@@ -425,10 +449,25 @@ def open_folder(path: str) -> FolderSource:
 
 
 def list_folders(path):
-    """Return the names of the folders in `path`, sorted."""
+    """Return the names of the folders in `path` that are not hidden, sorted."""
     if not os.path.isdir(path):
         return []
-    return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    return sorted(
+        entry.name
+        for entry in os.scandir(path)
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
+
+
+def list_images(path):
+    """Return the names of the image files in `path`, sorted."""
+    return sorted(
+        entry.name
+        for entry in os.scandir(path)
+        if entry.name.lower().endswith(IMAGE_ENDINGS)
+        and not entry.name.startswith(".")
+        and entry.is_file()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -444,6 +483,7 @@ class TFRecordSource:
     files: dict[str, list[tuple[str, int]]]
     image_shape = (None, None, 3)
     shuffle_buffer = 50_000
+    is_turned = True
 
     @property
     def splits(self):
@@ -485,25 +525,27 @@ class TFRecordSource:
         return tf.data.Dataset.from_tensor_slices(files).flat_map(read_file)
 
     def parse(self, record, name):
-        """Return the example in a record."""
+        """Return the example in a record; one without an image has no bytes."""
         features = tf.io.parse_single_example(
             record,
-            {
-                "image/encoded": tf.io.FixedLenFeature((), tf.string),
-                "image/class/label": tf.io.FixedLenFeature((), tf.int64),
+            {  # With defaults: errors of TensorFlow do not name the record.
+                "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
+                "image/class/label": tf.io.FixedLenFeature((), tf.int64, -1),
             },
-            name,
         )
         label = features["image/class/label"]
         classes = len(self.class_names)
         tf.debugging.Assert(
             (0 <= label) & (label < classes),
-            [name, f"has no label from 0 to {classes - 1}:", label],
+            [name, f"has no image/class/label from 0 to {classes - 1}:", label],
         )
         return features["image/encoded"], label, name
 
-    def decode(self, stored):
-        return decode_photo(stored)
+    def fetch(self, stored):
+        return stored
+
+    def decode(self, encoded):
+        return decode_photo(encoded)
 
 
 def open_tfrecords(path: str) -> TFRecordSource:
@@ -534,19 +576,23 @@ def open_tfrecords(path: str) -> TFRecordSource:
             "PATH/train-*, PATH/test-* and PATH/labels.txt, a class a line. "
             f"Received: PATH={path!r}"
         )
-    with open(labels_path, encoding="utf-8") as file:
-        source = TFRecordSource(file.read().splitlines(), dict(files))
+    with open(labels_path, encoding="utf-8-sig") as file:
+        source = TFRecordSource(file.read().rstrip().splitlines(), dict(files))
     for split, info in source.splits.items():
         if info.num_examples:
+            hint = ""
             try:
-                next(iter(source.read([(split, 0, 1)])))
+                stored, _, name = next(iter(source.read([(split, 0, 1)])))
+                if not stored.numpy():
+                    hint = f"{name.numpy().decode()} has no image/encoded"
             except tf.errors.OpError as error:
                 hint = re.sub(r"^\{\{.*?\}\} ", "", error.message)
+            if hint:
                 raise ValueError(
                     f"`dataset={TFRECORD_PREFIX}PATH` must hold records with "
                     "`image/encoded` and `image/class/label`. "
                     f"Received: PATH={path!r} ({hint.splitlines()[0]})"
-                ) from None
+                )
     return source
 
 
@@ -569,70 +615,6 @@ def count_records(path: str) -> int:
             f"A TFRecord file is damaged, compressed or none: {path}"
         )
     return count
-
-
-def decode_photo(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the pixels (H, W, 3) of an image file, upright.
-
-    The first frame, if there are several.
-    """
-    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    image = tf.ensure_shape(image, (None, None, 3))
-    # Phones store pictures turned, with a note how to turn them back. In a
-    # JPEG it comes first.
-    parts = tf.strings.split(
-        tf.strings.substr(encoded, 0, 4096), "Exif\0\0", maxsplit=1
-    )
-    is_jpeg = tf.strings.substr(encoded, 0, 2) == b"\xff\xd8"
-    return tf.cond(
-        is_jpeg & (tf.size(parts) > 1),
-        lambda: turn_upright(image, read_orientation(parts[-1])),
-        lambda: image,
-    )
-
-
-def read_orientation(exif: tf.Tensor) -> tf.Tensor:
-    """Return how a picture is turned, a number from 1, upright, to 8.
-
-    Exif is a TIFF file: the order of the bytes ("II" or "MM"), the number 42,
-    the place of a list of entries (4 bytes); there their number and for each,
-    12 bytes, the tag, type, count and value. All of it is words of 2 bytes.
-
-    Args:
-        exif: What follows "Exif" in the file; may be cut off.
-
-    Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
-    """
-    exif = tf.strings.substr(exif, 0, tf.strings.length(exif) // 2 * 2)
-    is_little = tf.strings.substr(exif, 0, 2) == b"II"
-    words = tf.where(
-        is_little,
-        tf.io.decode_raw(exif, tf.uint16, little_endian=True),
-        tf.io.decode_raw(exif, tf.uint16, little_endian=False),
-    )
-    words = tf.cast(tf.concat([words, [0] * 4], 0), tf.int32)
-    place = tf.where(is_little, words[2], words[3]) // 2
-    count = words[tf.minimum(place, tf.size(words) - 1)]
-    entries = words[place + 1 :][: 6 * count]
-    entries = tf.reshape(entries[: tf.size(entries) // 6 * 6], (-1, 6))
-    turns = tf.boolean_mask(entries[:, 4], entries[:, 0] == 0x0112)
-    turn = tf.reduce_max(tf.concat([turns, [1]], 0))
-    return tf.where(turn <= 8, turn, 1)
-
-
-def turn_upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Return the image (H, W, C) or (W, H, C), turned as Exif says."""
-
-    def is_one_of(*numbers):
-        return tf.reduce_any(orientation == tf.constant(numbers))
-
-    image = tf.cond(
-        orientation >= 5,
-        lambda: tf.transpose(image, (1, 0, 2)),
-        lambda: image,
-    )
-    flips = tf.stack([is_one_of(3, 4, 7, 8), is_one_of(2, 3, 6, 7), False])
-    return tf.raw_ops.Reverse(tensor=image, dims=flips)
 
 
 class Digits(tfds.core.GeneratorBasedBuilder):

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image, ImageOps
 
 from trainers import batches
 from trainers.batches import (
@@ -16,6 +17,7 @@ from trainers.batches import (
     worker_slots,
 )
 from trainers.datasets import ImageDataset, count_split, open_dataset
+from trainers.photos import cut_window, decode_photo
 
 
 def take(dataset, count):
@@ -53,9 +55,9 @@ class Counted:
 
         return self.source.read(ranges).map(count)
 
-    def decode(self, stored):
+    def fetch(self, stored):
         tf.numpy_function(self.decoded.append, [stored], [])
-        return self.source.decode(stored)
+        return self.source.fetch(stored)
 
     @property
     def num_decoded(self):
@@ -68,6 +70,7 @@ class Numbers:
     class_names = ["number"]
     image_shape = (None, None, 1)
     shuffle_buffer = 10_000
+    is_turned = False
 
     def __init__(self, size):
         self.splits = {"train": count_split("train", size)}
@@ -77,7 +80,10 @@ class Numbers:
         numbers = tf.data.Dataset.range(first, last)
         return numbers.map(lambda n: (n, 0 * n, tf.strings.as_string(n)))
 
-    def decode(self, stored):
+    def fetch(self, stored):
+        return tf.strings.as_string(stored)
+
+    def decode(self, encoded):
         return tf.fill((2, 2, 1), tf.constant(255, tf.uint8))
 
 
@@ -385,16 +391,17 @@ class Undecodable:
     def __getattr__(self, name):
         return getattr(self.source, name)
 
-    def decode(self, stored):
-        return self.source.decode(tf.strings.join(["x", stored]))
+    def fetch(self, stored):
+        return tf.strings.join(["x", stored])
 
 
 class FakeAugmentation:
     """Notes its seeds in the images and the labels."""
 
     value_range = (0.0, 255.0)
+    pick_window = None
 
-    def image(self, image, seed):
+    def image(self, image, seed, is_window):
         return tf.zeros_like(image) + tf.cast(seed[1], tf.float32)
 
     def batch(self, images, labels, weights, seed):
@@ -402,6 +409,78 @@ class FakeAugmentation:
         rolled = tf.roll(images, 1, 0)
         seeds = tf.repeat(tf.cast(seed, tf.float32)[None], size, 0)
         return tf.concat([images, rolled], -1), seeds
+
+
+class TestWindows:
+    """Of JPEGs, only what the first operation cuts out is decoded."""
+
+    @pytest.fixture
+    def jpegs(self, tmp_path):
+        """Return a folder of six photos, two of them turned, and a PNG."""
+        path = tmp_path / "train/class"
+        path.mkdir(parents=True)
+        pixels = np.kron(noise((12, 10, 3)), np.ones((8, 8, 1), "uint8"))
+        for index in range(6):
+            exif = Image.Exif()
+            if index % 3 == 2:
+                exif[0x0112] = 6
+            image = Image.fromarray(np.roll(pixels, index))
+            image.save(path / f"{index}.jpg", exif=exif)
+        image.save(path / "6.png")
+        return tmp_path
+
+    def batches(self, path, **changes):
+        dataset = open_dataset(f"folder:{path}", eval_split="train")
+        choices = {
+            "image_size": (16, 16),
+            "batch_size": 7,
+            "augment": "inception_crop|flip_lr",
+            "seed": 3,
+            **changes,
+        }
+        return take(train_batches(dataset, **choices), 2)
+
+    def test_give_what_whole_images_give(self, jpegs, monkeypatch):
+        found = self.batches(jpegs)
+        calls = []
+
+        def decode_window(encoded, pick_window, channels):
+            image = decode_photo(encoded)
+            calls.append(image)
+            return cut_window(image, pick_window(tf.shape(image)))
+
+        monkeypatch.setattr(batches, "decode_window", decode_window)
+        for one, other in zip(found, self.batches(jpegs)):
+            assert_equal(one, other)
+        assert calls
+
+    def test_of_turned_photos_are_upright(self, jpegs):
+        """As Pillow turns them; a whole image is the one window here."""
+        for file in (jpegs / "train/class").iterdir():
+            target = jpegs / "train" / file.stem / file.name
+            target.parent.mkdir()
+            file.rename(target)
+        for augment in ("inception_crop(16, 1)", "resize(16)"):
+            images, labels, _ = join(self.batches(jpegs, augment=augment))
+            for image, label in zip(images, labels.argmax(-1)):
+                [file] = (jpegs / "train" / str(label)).iterdir()
+                turned = ImageOps.exif_transpose(Image.open(file))
+                want = to_model_range(np.array(turned, "float32"), (16, 16))
+                np.testing.assert_allclose(image, want, atol=0.15)
+
+    def test_do_not_hide_that_a_file_is_cut_off(self, jpegs):
+        file = jpegs / "train/class/0.jpg"
+        file.write_bytes(file.read_bytes()[:-200])
+        bad_examples = BadExamples(1)
+        _, _, weights = join(
+            self.batches(
+                jpegs,
+                augment="inception_crop(smallest=0.01)",
+                bad_examples=bad_examples,
+            )
+        )
+        assert bad_examples.names == [str(file)]
+        assert weights.sum() == 12
 
 
 class TestAugmentationOfBatches:
@@ -500,6 +579,25 @@ class TestEvalBatches:
                 mine = slice(step * each, (step + 1) * each)
                 found = [batch for part in parts for batch in part[mine]]
                 assert_equal(join(found), want)
+
+    def test_labels_may_be_several_classes_or_none(self):
+        """Who has none does not count; who has one twice has it once."""
+
+        class Sets(Numbers):
+            class_names = ["a", "b"]
+
+            def read(self, ranges):
+                labels = tf.constant([1, 0, 1])
+                return (
+                    super()
+                    .read(ranges)
+                    .map(lambda n, _, name: (n, labels[:n], name))
+                )
+
+        dataset = ImageDataset("sets", Sets(4), None, "train")
+        [(_, labels, weights)] = self.batches(dataset)
+        np.testing.assert_array_equal(labels, [[0, 0], [0, 1], [1, 1], [1, 1]])
+        np.testing.assert_array_equal(weights, [0, 1, 1, 1])
 
     def test_a_worker_decodes_its_share(self, photos):
         dataset = counted(photos)
@@ -669,8 +767,6 @@ class TestBadExamples:
     def test_images_under_the_wrong_name_are_read(self, copy):
         pixels = noise((12, 10, 3))
         for file, form in (("a/0", "GIF"), ("b/4", "BMP"), ("c/5", "JPEG")):
-            from PIL import Image
-
             Image.fromarray(pixels).save(copy / f"train/{file}.png", form)
         assert np.all(join(self.batches(copy, 3))[2] == 1)
 
@@ -679,10 +775,10 @@ class TestBadExamples:
         """What TFDS promises is checked, also before images are kept."""
 
         class Wrong(Undecodable):
-            def decode(self, stored):
+            def decode(self, encoded):
                 if kind == "bytes":
-                    return super().decode(stored)
-                image = tf.zeros((8, 8, tf.strings.length(stored)), tf.uint8)
+                    return self.source.decode(encoded)
+                image = tf.zeros((8, 8, tf.strings.length(encoded)), tf.uint8)
                 return tf.ensure_shape(image, (8, 8, 1))
 
         dataset = dataclasses.replace(

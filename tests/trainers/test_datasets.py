@@ -1,22 +1,18 @@
 import collections
 import gzip
-import io
 import shutil
-import struct
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from PIL import Image, ImageOps
 from sklearn.datasets import load_digits
 
 from tests.trainers.mocked import write_metadata
-from trainers.batches import eval_batches
+from trainers.batches import BadExamples, eval_batches
 from trainers.datasets import (
     DATASETS,
     count_records,
-    decode_photo,
     open_dataset,
 )
 
@@ -287,6 +283,31 @@ def test_empty_folders_are_no_classes(folder):
     assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
 
 
+def test_what_is_no_image_of_a_class_is_passed_over(folder):
+    """What versions of code, Macs and editors leave behind."""
+    want = open_dataset(f"folder:{folder}").source.files
+    for name in (
+        ".DS_Store",
+        ".cache/black/0.jpg",
+        "train/0.jpg",
+        "train/.git/0.jpg",
+        "train/black/._0.jpg",
+        "train/black/0.jpg.txt",
+        "train/black/thumbnails.png/0.jpg",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(b"")
+    source = open_dataset(f"folder:{folder}").source
+    assert source.class_names == ["black", "white"]
+    assert source.files == want
+
+
+@pytest.mark.parametrize("ending", ["JPG", "Jpeg", "PNG", "webp", "bmp"])
+def test_endings_of_images(folder, ending):
+    (folder / "train/black/0.jpg").rename(folder / f"train/black/é 0.{ending}")
+    assert open_dataset(f"folder:{folder}").num_examples("train") == 12
+
+
 def test_a_slice_of_a_folder_has_images_of_all_classes(folder):
     """And the rest of the split has the other images."""
     dataset = open_dataset(
@@ -367,6 +388,49 @@ class TestTFRecords:
             f"{files[2]}:1",
         ]
 
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\n  \n"])
+    @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+    def test_labels_as_editors_write_them(self, records, start, end):
+        names = start + "größe\r\nsmall dog".encode() + end
+        (records / "labels.txt").write_bytes(names)
+        dataset = open_dataset(f"tfrecord:{records}")
+        assert dataset.class_names == ["größe", "small dog"]
+
+    def test_empty_files_hold_nothing(self, records):
+        want = len(list(open_dataset(f"tfrecord:{records}").examples("train")))
+        self.write(records / "train-00001a", [])
+        dataset = open_dataset(f"tfrecord:{records}")
+        assert len(list(dataset.examples("train"))) == want
+
+    def test_records_further_on_are_named(self, records):
+        self.write(
+            records / "train-00002-of-00003",
+            [8],
+            **{"image/class/label": None},
+        )
+        dataset = open_dataset(f"tfrecord:{records}")
+        with pytest.raises(
+            tf.errors.OpError, match=r"train-00002-of-00003:0.*/label"
+        ):
+            list(dataset.examples("train"))
+
+    def test_records_without_an_image_are_bad_images(self, records):
+        file = records / "test-1"
+        self.write(file, [8], **{"image/encoded": None})
+        bad_examples = BadExamples(1)
+        dataset = open_dataset(f"tfrecord:{records}")
+        [(_, _, weights)] = take(
+            eval_batches(
+                dataset,
+                image_size=(2, 2),
+                batch_size=4,
+                bad_examples=bad_examples,
+            ),
+            -1,
+        )
+        np.testing.assert_array_equal(weights, [1, 1, 1, 0])
+        assert bad_examples.names == [f"{file}:0"]
+
     def test_counts_agree_with_tensorflow(self, records):
         for file in records.glob("t*-*"):
             want = sum(1 for _ in tf.data.TFRecordDataset(str(file)))
@@ -409,74 +473,3 @@ class TestTFRecords:
         path = records / "absent" if missing == "*" else records
         with pytest.raises(ValueError, match="PATH/train-.*PATH/labels.txt"):
             open_dataset(f"tfrecord:{path}")
-
-
-class TestPhotos:
-    def encode(self, exif=b"", form="JPEG"):
-        """Return an image file whose corners can be told apart."""
-        pixels = np.zeros((24, 40, 3), "uint8")
-        pixels[:12, :20] = 250, 0, 0
-        pixels[:12, 20:] = 0, 250, 0
-        pixels[12:, :20] = 0, 0, 250
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, form, exif=exif, quality=95)
-        return file.getvalue()
-
-    def exif(self, order, entries, padding=b""):
-        """Return Exif data with (tag, value) entries of 16 bits."""
-        start = b"II*\0" if order == "<" else b"MM\0*"
-        rows = [
-            struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0)
-            for tag, value in entries
-        ]
-        return b"".join(
-            [
-                b"Exif\0\0" + start,
-                struct.pack(f"{order}I", 8 + len(padding)),
-                padding,
-                struct.pack(f"{order}H", len(rows)),
-                *rows,
-                bytes(4),
-            ]
-        )
-
-    @pytest.mark.parametrize("order", "<>")
-    @pytest.mark.parametrize("turn", range(1, 9))
-    def test_are_turned_upright_as_pillow_does(self, order, turn):
-        exif = self.exif(order, [(0x0100, 40), (0x0112, turn), (0x0128, 2)])
-        encoded = self.encode(exif)
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-        found = decode_photo(encoded).numpy()
-        assert found.shape == np.shape(image)
-        np.testing.assert_allclose(found, image, atol=12)
-
-    @pytest.mark.parametrize(
-        "exif",
-        [
-            b"",
-            b"Exif\0\0",
-            b"Exif\0\0II*\0",
-            b"Exif\0\0II*\0\xff\xff\xff\xff",
-            b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01\x03",
-        ],
-    )
-    def test_with_no_such_note(self, exif):
-        want = decode_photo(self.encode())
-        np.testing.assert_array_equal(decode_photo(self.encode(exif)), want)
-
-    def test_with_a_list_further_on_and_values_that_are_none(self):
-        want = decode_photo(self.encode(self.exif(">", [(0x0112, 6)])))
-        assert want.shape == (40, 24, 3)
-        further = self.exif(">", [(0x0112, 6)], bytes(30))
-        np.testing.assert_array_equal(decode_photo(self.encode(further)), want)
-        for value in (0, 9, 60_000):
-            exif = self.exif("<", [(0x0112, value)])
-            image = decode_photo(self.encode(exif))
-            assert image.shape == (24, 40, 3)
-
-    def test_the_first_picture_of_an_animation(self):
-        frames = [Image.new("RGB", (9, 7), shade) for shade in ("red", "blue")]
-        file = io.BytesIO()
-        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
-        image = decode_photo(file.getvalue())
-        np.testing.assert_array_equal(image, np.asarray(frames[0]))

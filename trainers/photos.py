@@ -1,0 +1,123 @@
+"""Image files: decoding them, a part of them, and turning them upright."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
+
+
+def decode_photo(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of an image file, as they are stored.
+
+    The first frame, if there are several.
+    """
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    return tf.ensure_shape(image, (None, None, 3))
+
+
+def decode_window(
+    encoded: tf.Tensor, pick_window: Callable, channels: int
+) -> tf.Tensor:
+    """Return a window of the pixels of a JPEG, without decoding the others.
+
+    Args:
+        encoded: The bytes of the file.
+        pick_window: Function of the shape (3,) of the image; returns top,
+            left, height and width.
+        channels: Of the result.
+    """
+    # It says so by itself, but on the standard error, too.
+    check = tf.debugging.Assert(is_jpeg(encoded), ["no JPEG"])
+    with tf.control_dependencies([check] if check is not None else []):
+        shape = tf.io.extract_jpeg_shape(encoded)
+    start, size = tf.split(pick_window(shape), 2)
+    # A column of colour is a mean with the one beside it.
+    first = tf.maximum(start - 1, 0)
+    last = tf.minimum(start + size + 1, shape[:2])
+    image = tf.io.decode_and_crop_jpeg(
+        encoded, tf.concat([first, last - first], 0), channels
+    )
+    return cut_window(image, tf.concat([start - first, size], 0))
+
+
+def cut_window(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (height, width, C) of a window.
+
+    Args:
+        image: (H, W, C).
+        window: Top, left, height and width.
+    """
+    part = tf.slice(
+        image,
+        tf.concat([window[:2], [0]], 0),
+        tf.concat([window[2:], [image.shape[-1]]], 0),
+    )
+    return tf.ensure_shape(part, (None, None, image.shape[-1]))
+
+
+def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether a file starts like a JPEG."""
+    return tf.strings.substr(encoded, 0, 2) == JPEG_START
+
+
+def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
+    """Return the image (H, W, C) or (W, H, C), turned as its file says.
+
+    Phones store pictures turned, with a note how to turn them back.
+    """
+    # In a JPEG it comes first.
+    parts = tf.raw_ops.StringSplitV2(
+        input=tf.strings.substr(encoded, 0, 4096)[None],
+        sep="Exif\0\0",
+        maxsplit=1,
+    ).values
+    return tf.cond(
+        is_jpeg(encoded) & (tf.size(parts) > 1),
+        lambda: turn(image, read_orientation(parts[-1])),
+        lambda: image,
+    )
+
+
+def read_orientation(exif: tf.Tensor) -> tf.Tensor:
+    """Return how a picture is turned, a number from 1, upright, to 8.
+
+    Exif is a TIFF file: the order of the bytes ("II" or "MM"), the number 42,
+    the place of a list of entries (4 bytes); there their number and for each,
+    12 bytes, the tag, type, count and value. All of it is words of 2 bytes.
+
+    Args:
+        exif: What follows "Exif" in the file; may be cut off.
+
+    Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
+    """
+    exif = tf.strings.substr(exif, 0, tf.strings.length(exif) // 2 * 2)
+    is_little = tf.strings.substr(exif, 0, 2) == b"II"
+    words = tf.where(
+        is_little,
+        tf.io.decode_raw(exif, tf.uint16, little_endian=True),
+        tf.io.decode_raw(exif, tf.uint16, little_endian=False),
+    )
+    words = tf.cast(tf.concat([words, [0] * 4], 0), tf.int32)
+    place = tf.where(is_little, words[2], words[3]) // 2
+    count = words[tf.minimum(place, tf.size(words) - 1)]
+    entries = words[place + 1 :][: 6 * count]
+    entries = tf.reshape(entries[: tf.size(entries) // 6 * 6], (-1, 6))
+    turns = tf.boolean_mask(entries[:, 4], entries[:, 0] == 0x0112)
+    turn = tf.reduce_max(tf.concat([turns, [1]], 0))
+    return tf.where(turn <= 8, turn, 1)
+
+
+def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
+    """Return the image (H, W, C) or (W, H, C), turned as Exif says."""
+
+    def is_one_of(*numbers):
+        return tf.reduce_any(orientation == tf.constant(numbers))
+
+    image = tf.cond(
+        orientation >= 5,
+        lambda: tf.transpose(image, (1, 0, 2)),
+        lambda: image,
+    )
+    flips = tf.stack([is_one_of(3, 4, 7, 8), is_one_of(2, 3, 6, 7), False])
+    return tf.raw_ops.Reverse(tensor=image, dims=flips)
