@@ -11,7 +11,8 @@ from absl import app, flags, logging
 
 from trainers.batches import BadExampleError
 from trainers.checkpoints import CheckpointError
-from trainers.loop import Interrupted, NonFiniteLossError, WorkerLostError
+from trainers.loop import Interrupted, NonFiniteLossError
+from trainers.meeting import WorkerLostError
 
 
 def start(main: Callable):
@@ -46,6 +47,24 @@ def user_errors():
         yield
     except (ValueError, OSError, CheckpointError) as error:
         sys.exit(f"Error: {error}")
+
+
+@contextlib.contextmanager
+def stop_at_once():
+    """End the command by SIGTERM or Ctrl-C while there is nothing to save."""
+
+    def stop(number, frame):
+        # Unlike other errors nobody takes a SystemExit for his own.
+        print("Stopped before the first update.", file=sys.stderr, flush=True)
+        sys.exit(EXIT_CODES[Interrupted])
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
 
 
 class StopSignals:

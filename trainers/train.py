@@ -25,6 +25,7 @@ from trainers.command_line import (
     StopSignals,
     refuse_arguments,
     start,
+    stop_at_once,
     training_errors,
     user_errors,
 )
@@ -56,6 +57,7 @@ from trainers.strategies import (
     Place,
     is_chief,
     make_strategy,
+    name_lost_workers,
     wait_for_all,
 )
 
@@ -283,9 +285,15 @@ def prepare(
         ValueError: If the recipe cannot be run, or the folder holds a run of
             another one. Nothing is written then.
         CheckpointError: If the run has checkpoints and none can be read.
+        WorkerLostError: If another process does not come or does not answer.
     """
     run = Run(pathlib.Path(run_dir))
     strategy = make_strategy(recipe.strategy, place)
+    with name_lost_workers(strategy, "before the first update"):
+        return _prepare(recipe, run, strategy, force)
+
+
+def _prepare(recipe, run, strategy, force):
     dataset = open_in_turn(recipe, strategy)
     num_train = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
@@ -459,21 +467,25 @@ def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
 
 def main(arguments):
     """Run the command."""
-    with user_errors():
+    with stop_at_once(), training_errors(), user_errors():
         refuse_arguments(arguments)
         run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
         job = prepare(
             recipe_from_flags(),
             run_dir,
-            Place(FLAGS.workers, FLAGS.worker_index, FLAGS.tpu),
+            Place(
+                FLAGS.workers,
+                FLAGS.worker_index,
+                FLAGS.tpu,
+                FLAGS.start_timeout,
+            ),
             FLAGS.force,
         )
-    if job.is_writer:
-        print(job, flush=True)
-    if FLAGS.dry_run:
-        dry_run(job)
-        return
-    # Not before: TensorFlow takes SIGTERM when it connects to other workers.
+        if job.is_writer:
+            print(job, flush=True)
+        if FLAGS.dry_run:
+            dry_run(job)
+            return
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
     with training_errors():
@@ -527,6 +539,13 @@ def define_more_flags():
     )
     flags.DEFINE_integer(
         "worker_index", None, "Number of this process in --workers, from 0."
+    )
+    flags.DEFINE_float(
+        "start_timeout",
+        Place.start_timeout,
+        "For --strategy=multi_worker: seconds to wait for the other processes "
+        "at the start.",
+        lower_bound=0.0,
     )
     flags.DEFINE_string(
         "tpu", None, "For --strategy=tpu: its name or address, if not local."
