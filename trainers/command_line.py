@@ -98,7 +98,8 @@ def training_errors():
         yield
     except tuple(EXIT_CODES) as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_CODES[type(error)])
+        kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
+        sys.exit(EXIT_CODES[next(kinds)])
 
 
 # Of a training that was not finished. 75 and 69 are what sysexits.h has for
@@ -107,6 +108,7 @@ EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
     BadExampleError: 1,
+    OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,
 }

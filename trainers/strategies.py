@@ -10,6 +10,7 @@ import signal
 import tensorflow as tf
 
 from keras_vit.tables import pick
+from trainers.files import first_line
 from trainers.meeting import WorkerLostError, limit, meet
 
 resolvers = tf.distribute.cluster_resolver
@@ -167,7 +168,7 @@ def tpu(place):
         raise ValueError(
             "`strategy='tpu'` found no TPU; `tpu` must be its name, its "
             "address or, on a TPU VM, be left out. "
-            f"Received: tpu={place.tpu!r} ({str(error).splitlines()[0]})"
+            f"Received: tpu={place.tpu!r} ({first_line(error)})"
         ) from None
     return tf.distribute.TPUStrategy(resolver)
 

@@ -7,7 +7,6 @@ Example:
 import dataclasses
 import functools
 import math
-import pathlib
 import time
 
 import keras
@@ -36,6 +35,7 @@ from trainers.costs import (
     measure_peak_flops,
 )
 from trainers.datasets import ImageDataset, open_dataset
+from trainers.files import as_path
 from trainers.loop import Loop
 from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels
@@ -138,7 +138,7 @@ def given(choices: dict) -> dict:
 
 def load_initial_model(path, image_size, num_classes, channels, head="auto"):
     """Return the model in a file, at another size and with a fitting head."""
-    if not pathlib.Path(path).is_file():
+    if not as_path(path).is_file():
         raise ValueError(
             "`init_from` must be the path of an existing .keras file. "
             f"Received: init_from={path!r}"
@@ -287,7 +287,7 @@ def prepare(
         CheckpointError: If the run has checkpoints and none can be read.
         WorkerLostError: If another process does not come or does not answer.
     """
-    run = Run(pathlib.Path(run_dir))
+    run = Run(as_path(run_dir))
     strategy = make_strategy(recipe.strategy, place)
     with name_lost_workers(strategy, "before the first update"):
         return _prepare(recipe, run, strategy, force)

@@ -85,6 +85,14 @@ def test_loss_that_is_not_finite_ends_in_a_message(command):
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_that_cannot_be_made_ends_in_a_message(command, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    result = command("train", "--run_dir=run/more")
+    assert result.returncode == 1
+    assert "Error: " in result.stderr and "run/more'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_another_backend_is_refused(command):
     result = command("train", KERAS_BACKEND="jax")
     assert result.returncode == 1

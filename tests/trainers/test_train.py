@@ -205,6 +205,14 @@ def test_classes_of_another_data_set_are_refused(run, digits, monkeypatch):
         evaluate(run, digits)
 
 
+@pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"recipe": 1}'])
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, text):
+    (tmp_path / "recipe.json").write_text(text)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="recipe.json is not what a run has"):
+        prepare(recipe, str(tmp_path))
+
+
 def test_folder_that_is_no_run_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="recipe.json in it.*nowhere"):
         Run(tmp_path / "nowhere").load_recipe()
@@ -329,7 +337,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
     with pytest.raises(OSError):
         run.save_model(model)
     assert run.model_path.read_bytes() == before
-    (run.folder / ".draft-model.keras").unlink()
+    assert not (run.folder / ".draft-model.keras").exists()
 
 
 def test_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
