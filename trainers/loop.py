@@ -116,7 +116,6 @@ class Loop:
         """
         if self.checkpoints is None:
             return
-        self.checkpoints.remove_drafts()
         self.checkpoints.restore()
         apart = abs(self.step - self._agree(self.step))
         if self._agree(apart):

@@ -1,6 +1,8 @@
 """What can be judged: the folder of a run, or a model known by its name."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 
@@ -10,7 +12,13 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
 from trainers.datasets import ImageDataset, open_dataset
-from trainers.files import Path, as_path, replacing, write_atomically
+from trainers.files import (
+    Path,
+    RemotePath,
+    as_path,
+    replacing,
+    write_atomically,
+)
 from trainers.recipes import Recipe
 
 
@@ -78,6 +86,36 @@ class Run:
                 f"Received: run_dir={str(self.folder)!r} with "
                 + "; ".join(changed)
             )
+
+    @contextlib.contextmanager
+    def claimed(self):
+        """Keep the folder from other processes of this machine.
+
+        Until the end, a kill included. A bucket, and a file system that locks
+        no folders (NFS), is shared without a word.
+
+        Raises:
+            OSError: If another one trains there, or it cannot be made.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.folder, RemotePath):
+            yield
+            return
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise OSError(
+                "`run_dir` is in use: another process trains there. "
+                f"Received: run_dir={str(self.folder)!r}"
+            ) from None
+        except OSError:
+            pass  # No locks here.
+        try:
+            yield
+        finally:
+            os.close(folder)
 
     def save_recipe(self, recipe: Recipe, class_names: list[str]):
         """Write the recipe that the run goes on with."""

@@ -354,7 +354,16 @@ def train(job: Job) -> dict[str, float]:
         Interrupted: If it was asked to stop, after saving.
         WorkerLostError: If another process does not answer.
         CheckpointError: If the last state could not be saved.
+        OSError: If a file cannot be written, or another process trains there.
     """
+    if not job.is_writer:
+        return _train(job)
+    with job.run.claimed():
+        job.loop.checkpoints.remove_drafts()
+        return _train(job)
+
+
+def _train(job):
     recipe, run, loop = job.recipe, job.run, job.loop
     steps_per_eval = max(round(job.steps_per_epoch * recipe.epochs_per_eval), 1)
     num_eval = job.dataset.num_examples(job.dataset.eval_split)

@@ -2,6 +2,8 @@ import csv
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -512,3 +514,38 @@ def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     output = capsys.readouterr().out
     assert "activations" in output and "first_batch.png" in output
     assert job.loop.step == 0
+
+
+CLAIM = """
+import pathlib, sys, time
+from trainers.runs import Run
+with Run(pathlib.Path(sys.argv[1])).claimed():
+    print("claimed", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_trainings_do_not_share_a_folder(
+    recipe, tmp_path, subprocess_environment
+):
+    """And the second leaves alone what the first is about to save."""
+    job = prepare(recipe, str(tmp_path))
+    draft = tmp_path / "checkpoints/.draft-00000001"
+    draft.mkdir(parents=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path)],
+        env=subprocess_environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "claimed\n"
+        prepare(recipe, str(tmp_path))
+        with pytest.raises(OSError, match="another process trains there"):
+            train(job)
+        other.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert draft.exists()
+    with job.run.claimed():  # A kill gives it back.
+        pass
+    job.loop.checkpoints.remove_drafts()
+    assert not draft.exists()
