@@ -102,7 +102,10 @@ class Checkpoints:
             return step
         if faults:
             raise CheckpointError(
-                "No checkpoint of the run can be read: " + "; ".join(faults)
+                "No checkpoint of the run can be read: "
+                + "; ".join(faults)
+                + ". Damaged, or of a model of other sizes: choose another "
+                "folder, or remove them to start again."
             )
         return None
 
@@ -127,8 +130,20 @@ class Checkpoints:
 
     def _read(self, step):
         # TensorFlow compares the checksum of each array it reads.
+        tf.get_logger().addFilter(_is_news)
         status = self.state.read(f"{self.path(step)}/state")
         status.assert_consumed()
+
+
+def _is_news(record):
+    """Return whether a warning is not about arrays that were not restored.
+
+    TensorFlow gives one for each when the process ends, below the error that
+    says it.
+    """
+    return not record.getMessage().startswith(
+        ("Detecting that an object", "Value in checkpoint could not be found")
+    )
 
 
 class CheckpointError(RuntimeError):

@@ -529,7 +529,10 @@ def dry_run(job: Job):
 def define_more_flags():
     """Define the flags that are not of the recipe."""
     flags.DEFINE_string(
-        "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
+        "run_dir",
+        None,
+        "Folder of the run, or an address of a bucket such as gs://bucket/run. "
+        "Default: saved_models/<recipe>.",
     )
     flags.DEFINE_bool(
         "dry_run",

@@ -1,6 +1,7 @@
 """Runs in a folder and in a bucket, which ram:// of TensorFlow stands for."""
 
 import dataclasses
+import gc
 import json
 import pathlib
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.checkpoints import Checkpoints
+from trainers.checkpoints import CheckpointError, Checkpoints
 from trainers.evaluate import evaluate
 from trainers.export_model import export_run
 from trainers.files import RemotePath, as_path, replacing, write_atomically
@@ -183,3 +184,15 @@ def test_a_model_of_a_bucket_is_loaded(run, bucket):
     model = NamedModel(f"{bucket}/model.keras").load_model()
     for a, b in zip(model.get_weights(), run.load_model().get_weights()):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):
+    def states(size, names):
+        weights = {name: tf.Variable(tf.zeros(size)) for name in names}
+        return Checkpoints(str(tmp_path), tf.train.Checkpoint(**weights))
+
+    states(2, "abc").save(1)
+    with pytest.raises(CheckpointError, match="of a model of other sizes"):
+        states(3, "a").restore()
+    gc.collect()  # TensorFlow speaks when the reader is gone.
+    assert not caplog.records
