@@ -33,6 +33,7 @@ RANKS = {
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
     "trainers.files": 3,
+    "trainers.meeting": 3,
     "trainers.metrics": 4,
     "trainers.augment": 5,
     "trainers.baselines": 5,

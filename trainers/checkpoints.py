@@ -6,7 +6,10 @@ import warnings
 
 import tensorflow as tf
 
+from trainers.files import first_line
+
 DRAFT = ".draft-"
+INDEX = "state.index"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,10 +18,11 @@ class Checkpoints:
 
     Each is a folder `step-00000120` that is written under another name first
     and renamed when it is whole: a process that is killed while it saves
-    leaves the older ones as they were.
+    leaves the older ones as they were. A bucket cannot rename folders; there a
+    state counts when it has its index, which TensorFlow writes last.
 
     Args:
-        folder: Where they are; made when the first is saved.
+        folder: Where they are, also gs://...; made when the first is saved.
         state: What is saved: all that changes in training.
         num_kept: How many of the newest are kept.
         is_writer: Whether this process writes. One of several does.
@@ -35,7 +39,10 @@ class Checkpoints:
             return []
         names = tf.io.gfile.listdir(self.folder)
         found = [re.fullmatch(r"step-(\d+)/?", name) for name in names]
-        return sorted(int(match[1]) for match in found if match)
+        steps = sorted(int(match[1]) for match in found if match)
+        if self._is_remote:
+            steps = [step for step in steps if self._has_index(step)]
+        return steps
 
     def path(self, step: int) -> str:
         """Return the folder of the state after `step` updates."""
@@ -50,18 +57,22 @@ class Checkpoints:
         """
         if not self.is_writer:
             return
+        whole = self.path(step)
         draft = f"{self.folder}/{DRAFT}{step:08d}"
+        if self._is_remote:
+            draft = whole
         try:
             _remove(draft)
             tf.io.gfile.makedirs(draft)
             self.state.write(f"{draft}/state")
-            _remove(self.path(step))
-            tf.io.gfile.rename(draft, self.path(step))
+            if draft != whole:
+                _remove(whole)
+                tf.io.gfile.rename(draft, whole)
         except (OSError, tf.errors.OpError) as error:
             _remove(draft)
             raise CheckpointError(
                 f"The state after update {step} could not be saved in "
-                f"{self.folder}: {_first_line(error)}"
+                f"{self.folder}: {first_line(error)}"
             ) from None
         for old in self.steps()[: -self.num_kept]:
             _remove(self.path(old))
@@ -80,7 +91,7 @@ class Checkpoints:
             try:
                 self._read(step)
             except Exception as error:  # Of many kinds, for damaged files.
-                faults.append(f"{self.path(step)}: {_first_line(error)}")
+                faults.append(f"{self.path(step)}: {first_line(error)}")
                 continue
             if faults:
                 warnings.warn(
@@ -91,7 +102,10 @@ class Checkpoints:
             return step
         if faults:
             raise CheckpointError(
-                "No checkpoint of the run can be read: " + "; ".join(faults)
+                "No checkpoint of the run can be read: "
+                + "; ".join(faults)
+                + ". Damaged, or of a model of other sizes: choose another "
+                "folder, or remove them to start again."
             )
         return None
 
@@ -100,13 +114,36 @@ class Checkpoints:
         if not self.is_writer or not tf.io.gfile.isdir(self.folder):
             return
         for name in tf.io.gfile.listdir(self.folder):
-            if name.startswith(DRAFT):
-                _remove(f"{self.folder}/{name}")
+            path = f"{self.folder}/{name}".rstrip("/")
+            is_step = self._is_remote and name.startswith("step-")
+            if name.startswith(DRAFT) or (
+                is_step and not tf.io.gfile.exists(f"{path}/{INDEX}")
+            ):
+                _remove(path)
+
+    @property
+    def _is_remote(self):
+        return "://" in self.folder
+
+    def _has_index(self, step):
+        return tf.io.gfile.exists(f"{self.path(step)}/{INDEX}")
 
     def _read(self, step):
         # TensorFlow compares the checksum of each array it reads.
+        tf.get_logger().addFilter(_is_news)
         status = self.state.read(f"{self.path(step)}/state")
         status.assert_consumed()
+
+
+def _is_news(record):
+    """Return whether a warning is not about arrays that were not restored.
+
+    TensorFlow gives one for each when the process ends, below the error that
+    says it.
+    """
+    return not record.getMessage().startswith(
+        ("Detecting that an object", "Value in checkpoint could not be found")
+    )
 
 
 class CheckpointError(RuntimeError):
@@ -116,7 +153,3 @@ class CheckpointError(RuntimeError):
 def _remove(path):
     if tf.io.gfile.exists(path):
         tf.io.gfile.rmtree(path)
-
-
-def _first_line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -11,7 +11,8 @@ from absl import app, flags, logging
 
 from trainers.batches import BadExampleError
 from trainers.checkpoints import CheckpointError
-from trainers.loop import Interrupted, NonFiniteLossError, WorkerLostError
+from trainers.loop import Interrupted, NonFiniteLossError
+from trainers.meeting import WorkerLostError
 
 
 def start(main: Callable):
@@ -48,6 +49,24 @@ def user_errors():
         sys.exit(f"Error: {error}")
 
 
+@contextlib.contextmanager
+def stop_at_once():
+    """End the command by SIGTERM or Ctrl-C while there is nothing to save."""
+
+    def stop(number, frame):
+        # Unlike other errors nobody takes a SystemExit for his own.
+        print("Stopped before the first update.", file=sys.stderr, flush=True)
+        sys.exit(EXIT_CODES[Interrupted])
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
 class StopSignals:
     """Notes that SIGTERM or Ctrl-C asked the process to save and stop.
 
@@ -79,7 +98,8 @@ def training_errors():
         yield
     except tuple(EXIT_CODES) as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_CODES[type(error)])
+        kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
+        sys.exit(EXIT_CODES[next(kinds)])
 
 
 # Of a training that was not finished. 75 and 69 are what sysexits.h has for
@@ -88,6 +108,7 @@ EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
     BadExampleError: 1,
+    OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,
 }

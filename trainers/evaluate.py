@@ -5,8 +5,6 @@ Example:
     python -m trainers.evaluate --model=B/16-augreg-i1k --dataset=imagenet2012
 """
 
-import pathlib
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -17,6 +15,7 @@ from trainers.answers import answers
 from trainers.batches import BadExamples
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset
+from trainers.files import Path, as_path
 from trainers.pictures import plot_predictions
 from trainers.runs import NamedModel, Run, open_source, write_report
 from trainers.scores import Tally
@@ -33,7 +32,7 @@ def evaluate(
     batch_size: int = 128,
     preprocess: str | None = None,
     max_bad_examples: int = 0,
-    report_dir: pathlib.Path | None = None,
+    report_dir: Path | None = None,
 ) -> dict[str, float | int | str]:
     """Return how right a model is on a data set, and draw some examples.
 
@@ -158,7 +157,7 @@ def main(arguments):
             FLAGS.data_dir,
             eval_split=FLAGS.eval_split,
         )
-        folder = FLAGS.report_dir and pathlib.Path(FLAGS.report_dir)
+        folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
         report = evaluate(
             source,
             dataset,

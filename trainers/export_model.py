@@ -14,6 +14,7 @@ from keras_vit.tables import pick
 from trainers.batches import eval_batches
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import open_dataset
+from trainers.files import RemotePath, as_path
 from trainers.runs import Run
 
 FLAGS = flags.FLAGS
@@ -35,8 +36,14 @@ def export_run(
         num_images: Images of the eval split to compare the answers on.
 
     Raises:
-        ValueError: If a format is unknown or its export is there already.
+        ValueError: If a format is unknown, its export is there already, or
+            `export_dir` is no folder of this machine.
     """
+    if isinstance(export_dir, RemotePath):
+        raise ValueError(
+            "`export_dir` must be a folder of this machine. "
+            f"Received: export_dir={str(export_dir)!r}"
+        )
     exporters = [pick(EXPORTERS, name, "formats") for name in formats]
     model = run.load_model()
     recipe = run.load_recipe()
@@ -61,8 +68,8 @@ def main(arguments):
     """Run the command."""
     with user_errors():
         refuse_arguments(arguments)
-        run = Run(pathlib.Path(FLAGS.run_dir))
-        folder = pathlib.Path(FLAGS.export_dir or run.folder / "export")
+        run = Run(as_path(FLAGS.run_dir))
+        folder = as_path(FLAGS.export_dir or run.folder / "export")
         reports = export_run(run, FLAGS.formats, folder)
     for report in reports:
         print(report)

@@ -1,11 +1,131 @@
-"""How a file of a run is written."""
+"""How a file of a run is found and written, in a folder or in a bucket."""
 
+import contextlib
+import dataclasses
 import os
 import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+gfile = tf.io.gfile
 
 
-def write_atomically(path: pathlib.Path, text: str):
-    """Write a text file; a reader sees the old content or the new one."""
+@dataclasses.dataclass(frozen=True)
+class RemotePath:
+    """A path in a bucket: what the trainers use of pathlib, by TensorFlow.
+
+    Args:
+        address: With its scheme, such as gs://bucket/runs/digits.
+    """
+
+    address: str
+
+    def __str__(self):
+        return self.address
+
+    def __fspath__(self):
+        return self.address
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.address.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.address.rstrip("/").rpartition("/")[2]
+
+    def exists(self) -> bool:
+        """Return whether there is such a file or folder."""
+        with _os_errors(self):
+            return gfile.exists(self.address)
+
+    def is_file(self) -> bool:
+        """Return whether there is such a file."""
+        with _os_errors(self):
+            return self.exists() and not gfile.isdir(self.address)
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False):
+        """Make the folder, whatever is there; a bucket needs none."""
+        with _os_errors(self):
+            gfile.makedirs(self.address)
+
+    def read_bytes(self) -> bytes:
+        """Return the content."""
+        with _os_errors(self), gfile.GFile(self.address, "rb") as file:
+            return file.read()
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """Return the content of a text file."""
+        return self.read_bytes().decode(encoding)
+
+
+Path = pathlib.Path | RemotePath
+
+
+def as_path(path: str | os.PathLike) -> Path:
+    """Return a path of this machine or, with a scheme, of a bucket.
+
+    Raises:
+        ValueError: If TensorFlow does not know the scheme.
+    """
+    text = os.fspath(path)
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return pathlib.Path(text)
+    known = sorted(filter(None, gfile.get_registered_schemes()))
+    if scheme not in known:
+        raise ValueError(
+            "A path must be a folder or an address that begins with one of "
+            f"{', '.join(f'{name}://' for name in known)}. Received: {text!r}"
+        )
+    return RemotePath(text)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yield where to write what then takes the place of a file.
+
+    A reader sees the old content or the new one; after an error the old one is
+    there. A bucket shows a file when all of it was sent.
+    """
+    path = as_path(path)
+    if isinstance(path, RemotePath):
+        with tempfile.TemporaryDirectory() as folder:
+            draft = pathlib.Path(folder, path.name)
+            yield draft
+            with _os_errors(path):
+                gfile.copy(str(draft), str(path), overwrite=True)
+        return
     draft = path.with_name(f".draft-{path.name}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: str | os.PathLike, text: str):
+    """Write a text file; a reader sees the old content or the new one."""
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def first_line(error: Exception) -> str:
+    r"""Return what an error says, in short; its kind if it says nothing.
+
+    Example:
+        >>> first_line(OSError("disk full\n in line 7")), first_line(OSError())
+        ('disk full', 'OSError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+@contextlib.contextmanager
+def _os_errors(path):
+    """Turn the errors of TensorFlow's files into those of Python's."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise OSError(f"{path}: {first_line(error)}") from None

@@ -19,29 +19,17 @@ import tensorflow as tf
 
 from trainers.checkpoints import CheckpointError, Checkpoints
 from trainers.loss_scaling import LossScale
+from trainers.meeting import WorkerLostError
 from trainers.optimizers import Optimizer
-from trainers.strategies import assign_on_replicas, num_workers
+from trainers.strategies import LOST, assign_on_replicas, num_workers
 
 # A signal is heeded between two calls of the compiled function, so that none
 # may last long.
 LONGEST_CALL = 2.0  # seconds
-# How TensorFlow says that another process does not answer.
-LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
-    tf.errors.FailedPreconditionError,
-)
 
 
 class NonFiniteLossError(RuntimeError):
     """The loss is no number any more."""
-
-
-class WorkerLostError(RuntimeError):
-    """Another process of the training does not answer any more."""
 
 
 class Interrupted(RuntimeError):
@@ -128,7 +116,6 @@ class Loop:
         """
         if self.checkpoints is None:
             return
-        self.checkpoints.remove_drafts()
         self.checkpoints.restore()
         apart = abs(self.step - self._agree(self.step))
         if self._agree(apart):

@@ -4,11 +4,10 @@ import csv
 import io
 import math
 import os
-import pathlib
 
 import keras
 
-from trainers.files import write_atomically
+from trainers.files import as_path, write_atomically
 
 # What comes first, in this order; further columns follow by name.
 COLUMNS = (
@@ -39,7 +38,7 @@ class MetricsFile(keras.callbacks.Callback):
 
     def __init__(self, path: str | os.PathLike, first_step: int = 0):
         super().__init__()
-        self.path = pathlib.Path(path)
+        self.path = as_path(path)
         self.first_step = first_step
         self.rows = []
 
@@ -63,7 +62,7 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
     Args:
         path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
     """
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = as_path(path).read_text(encoding="utf-8")
     # Without its end a line may be cut inside of a number.
     lines = [line for line in text.splitlines(True) if line.endswith("\n")]
     columns, *rows = csv.reader(lines) if lines else [[]]

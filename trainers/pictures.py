@@ -1,10 +1,10 @@
 """Pictures of a run, as PNG files. Needs matplotlib."""
 
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from trainers.files import Path, replacing
 from trainers.metrics import read_metrics
 
 # Of a batch in a picture.
@@ -13,7 +13,7 @@ MOST_IMAGES = 32
 SMALLEST_SHARE = 0.005
 
 
-def plot_learning_curve(metrics_path: pathlib.Path, path: pathlib.Path):
+def plot_learning_curve(metrics_path: Path, path: Path):
     """Draw loss, error and learning rate over the updates.
 
     Leaves out what the rows do not have, such as the figures of a test split.
@@ -52,7 +52,8 @@ def plot_learning_curve(metrics_path: pathlib.Path, path: pathlib.Path):
         )
     if loss.lines:
         loss.legend(frameon=False)
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
 
 
 def _plot_column(axes, rows, name, change=float, **style):
@@ -72,7 +73,7 @@ def plot_batch(
     labels: np.ndarray,
     class_names: Sequence[str],
     value_range: tuple[float, float],
-    path: pathlib.Path,
+    path: Path,
 ):
     """Draw the first images of a batch, with their labels below.
 
@@ -114,7 +115,8 @@ def plot_batch(
             va="top",
             fontsize=8,
         )
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
 
 
 def describe_label(label: np.ndarray, class_names: Sequence[str]) -> str:
@@ -147,7 +149,7 @@ def plot_predictions(
     truths: Sequence[str],
     guesses: Sequence[str],
     scores: Sequence[float],
-    path: pathlib.Path,
+    path: Path,
 ):
     """Draw images with what the model took them for, errors in red.
 
@@ -173,7 +175,8 @@ def plot_predictions(
         right = truth == guess
         title = f"{guess} {score:.0%}" + ("" if right else f"\n(is {truth})")
         axes.set_title(title, fontsize=8, color="black" if right else "red")
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
 
 
 def _figure(figsize=(9, 3.6)):

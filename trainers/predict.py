@@ -4,7 +4,6 @@ Example:
     python -m trainers.predict --run_dir=saved_models/digits IMAGE...
 """
 
-import pathlib
 from collections.abc import Sequence
 
 import keras
@@ -17,6 +16,7 @@ from keras_vit.preprocessing import decode_predictions
 from keras_vit.tables import pick
 from trainers.batches import to_model_range
 from trainers.command_line import start, user_errors
+from trainers.files import as_path
 from trainers.runs import Run
 
 FLAGS = flags.FLAGS
@@ -77,7 +77,7 @@ def main(arguments):
         paths = arguments[1:]
         if not paths:
             raise ValueError("Name one image file or more.")
-        run = Run(pathlib.Path(FLAGS.run_dir))
+        run = Run(as_path(FLAGS.run_dir))
         model, names = run.load_model(), run.load_class_names()
         rows = predict(model, paths, names, FLAGS.top)
     for path, row in zip(paths, rows):

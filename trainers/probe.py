@@ -8,7 +8,6 @@ Example:
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Callable, Sequence
 
 import keras
@@ -21,6 +20,7 @@ from trainers import runs
 from trainers.answers import answers
 from trainers.command_line import refuse_arguments, start, user_errors
 from trainers.datasets import ImageDataset
+from trainers.files import Path, as_path
 from trainers.probes import PROBES, Features, ProbeChoices
 from trainers.runs import NamedModel, Run, open_source, write_report
 
@@ -35,7 +35,7 @@ def probe(
     *,
     batch_size: int = 128,
     preprocess: str | None = None,
-    report_dir: pathlib.Path | None = None,
+    report_dir: Path | None = None,
 ) -> dict:
     """Return what the probes find, learning on one split, judged on the other.
 
@@ -213,7 +213,7 @@ def main(arguments):
             choices,
             batch_size=FLAGS.batch_size,
             preprocess=FLAGS.preprocess,
-            report_dir=FLAGS.report_dir and pathlib.Path(FLAGS.report_dir),
+            report_dir=FLAGS.report_dir and as_path(FLAGS.report_dir),
         )
     print(
         f"{report['model']} on {report['dataset']}: learned on "

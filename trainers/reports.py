@@ -1,12 +1,12 @@
 """What is said before and after a training run."""
 
 import os
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from trainers.files import as_path
 from trainers.pictures import plot_batch
 from trainers.progress import format_seconds
 
@@ -136,7 +136,7 @@ def write_first_batch(
         png_path: The PNG file to write.
         step: Updates made before.
     """
-    png_path = pathlib.Path(png_path)
+    png_path = as_path(png_path)
     plot_batch(
         np.asarray(images),
         np.asarray(labels),

@@ -1,9 +1,10 @@
 """What can be judged: the folder of a run, or a model known by its name."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
-import pathlib
 
 import keras
 from absl import flags
@@ -11,7 +12,13 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
 from trainers.datasets import ImageDataset, open_dataset
-from trainers.files import write_atomically
+from trainers.files import (
+    Path,
+    RemotePath,
+    as_path,
+    replacing,
+    write_atomically,
+)
 from trainers.recipes import Recipe
 
 
@@ -23,28 +30,28 @@ class Run:
         folder: Where everything of the run is.
     """
 
-    folder: pathlib.Path
+    folder: Path
 
     def __str__(self):
         return str(self.folder)
 
     @property
-    def recipe_path(self) -> pathlib.Path:
+    def recipe_path(self) -> Path:
         """The recipe as it was run, and the classes of its data."""
         return self.folder / "recipe.json"
 
     @property
-    def model_path(self) -> pathlib.Path:
+    def model_path(self) -> Path:
         """The trained model; answers logits."""
         return self.folder / "model.keras"
 
     @property
-    def metrics_path(self) -> pathlib.Path:
+    def metrics_path(self) -> Path:
         """One row of figures an epoch."""
         return self.folder / "metrics.csv"
 
     @property
-    def checkpoints_path(self) -> pathlib.Path:
+    def checkpoints_path(self) -> Path:
         """The states from which a run can go on."""
         return self.folder / "checkpoints"
 
@@ -79,6 +86,36 @@ class Run:
                 f"Received: run_dir={str(self.folder)!r} with "
                 + "; ".join(changed)
             )
+
+    @contextlib.contextmanager
+    def claimed(self):
+        """Keep the folder from other processes of this machine.
+
+        Until the end, a kill included. A bucket, and a file system that locks
+        no folders (NFS), is shared without a word.
+
+        Raises:
+            OSError: If another one trains there, or it cannot be made.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.folder, RemotePath):
+            yield
+            return
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise OSError(
+                "`run_dir` is in use: another process trains there. "
+                f"Received: run_dir={str(self.folder)!r}"
+            ) from None
+        except OSError:
+            pass  # No locks here.
+        try:
+            yield
+        finally:
+            os.close(folder)
 
     def save_recipe(self, recipe: Recipe, class_names: list[str]):
         """Write the recipe that the run goes on with."""
@@ -115,9 +152,8 @@ class Run:
 
     def save_model(self, model: keras.Model):
         """Write the model; a reader sees the old file or the new one."""
-        draft = self.folder / ".draft-model.keras"
-        model.save(draft)
-        os.replace(draft, self.model_path)
+        with replacing(self.model_path) as draft:
+            model.save(draft)
 
     def load_model(self) -> keras.Model:
         """Return the trained model.
@@ -130,7 +166,7 @@ class Run:
                 "`run_dir` must be the folder of a finished run, with a "
                 f"model.keras in it. Received: run_dir={str(self.folder)!r}"
             )
-        return keras.saving.load_model(self.model_path, compile=False)
+        return keras.saving.load_model(str(self.model_path), compile=False)
 
     def _content(self):
         if not self.recipe_path.exists():
@@ -138,7 +174,14 @@ class Run:
                 "`run_dir` must be the folder of a run, with a recipe.json "
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
-        return json.loads(self.recipe_path.read_text())
+        try:
+            content = json.loads(self.recipe_path.read_text())
+            return {name: content[name] for name in ("recipe", "class_names")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.recipe_path} is not what a run has written "
+                f"({type(error).__name__}: {error}); choose another folder"
+            ) from None
 
 
 def _binding_fields(recipe):
@@ -184,13 +227,13 @@ class NamedModel:
         if not self.path_or_name.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}
             return from_checkpoint(self.path_or_name, **grey)
-        path = pathlib.Path(self.path_or_name).expanduser()
+        path = as_path(os.path.expanduser(self.path_or_name))
         if not path.is_file():
             raise ValueError(
                 "`model` must be an existing .keras file, a checkpoint or the "
                 f"name of a published one. Received: model={str(self)!r}"
             )
-        model = keras.saving.load_model(path, compile=False)
+        model = keras.saving.load_model(str(path), compile=False)
         if isinstance(model, VisionTransformer):
             return model.with_classifier_activation(None)
         return model
@@ -227,7 +270,7 @@ def open_source(
             "`dataset` must be given with `model`. Received: dataset=None"
         )
     if run_dir:
-        source = Run(pathlib.Path(run_dir))
+        source = Run(as_path(run_dir))
         recipe = source.load_recipe()
         data_dir = data_dir or recipe.data_dir
         if dataset in (None, recipe.dataset):
@@ -280,7 +323,7 @@ def define_flags():
     )
 
 
-def write_report(folder: pathlib.Path, name: str, report: dict):
+def write_report(folder: Path, name: str, report: dict):
     """Write a report as JSON, into a folder that need not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / name, json.dumps(report, indent=2))

@@ -1,15 +1,28 @@
 """Where a model is trained: one device or several, on one machine or more."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
+import signal
 
 import tensorflow as tf
 
 from keras_vit.tables import pick
+from trainers.files import first_line
+from trainers.meeting import WorkerLostError, limit, meet
 
 resolvers = tf.distribute.cluster_resolver
+# How TensorFlow says that another process does not answer.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +34,13 @@ class Place:
             line for each; None to read TF_CONFIG or what Slurm sets.
         worker_index: Number of this process in `workers`, from 0.
         tpu: Name or address of the TPU; None for the one of this machine.
+        start_timeout: Seconds to wait for the other processes at the start.
     """
 
     workers: str | None = None
     worker_index: int | None = None
     tpu: str | None = None
+    start_timeout: float = 600.0
 
 
 ALONE = Place()
@@ -43,6 +58,7 @@ def make_strategy(name: str, place: Place = ALONE) -> tf.distribute.Strategy:
 
     Raises:
         ValueError: If there is no such strategy, or what it needs is missing.
+        WorkerLostError: If other processes do not come in time.
     """
     strategy = pick(STRATEGIES, name, "strategy")
     if name != "multi_worker" and place.workers:
@@ -76,6 +92,20 @@ def wait_for_all(strategy: tf.distribute.Strategy):
     if num_workers(strategy) > 1:
         ones = strategy.run(tf.function(lambda: tf.ones(())))
         strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
+
+
+@contextlib.contextmanager
+def name_lost_workers(strategy: tf.distribute.Strategy, when: str):
+    """Turn what TensorFlow says of a lost process into a WorkerLostError."""
+    try:
+        yield
+    except LOST as error:
+        if num_workers(strategy) == 1:
+            raise
+        raise WorkerLostError(
+            f"Another worker does not answer any more, {when} "
+            f"({type(error).__name__}). Start all of them again."
+        ) from error
 
 
 def assign_on_replicas(variables: list[tf.Variable], values: list):
@@ -115,9 +145,17 @@ def mirrored(place):
 
 def multi_worker(place):
     """Copy the model to every GPU of several machines, one process each."""
-    return tf.distribute.MultiWorkerMirroredStrategy(
-        cluster_resolver=find_cluster(place)
-    )
+    cluster = find_cluster(place)
+    jobs = cluster.cluster_spec().as_dict()
+    own = jobs[cluster.task_type][cluster.task_id]
+    meet(sum(jobs.values(), []), own, place.start_timeout)
+    heed = signal.getsignal(signal.SIGTERM)
+    with limit(place.start_timeout):  # One may be lost on the way.
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            cluster_resolver=cluster
+        )
+    signal.signal(signal.SIGTERM, heed)  # TensorFlow has taken it.
+    return strategy
 
 
 def tpu(place):
@@ -130,7 +168,7 @@ def tpu(place):
         raise ValueError(
             "`strategy='tpu'` found no TPU; `tpu` must be its name, its "
             "address or, on a TPU VM, be left out. "
-            f"Received: tpu={place.tpu!r} ({str(error).splitlines()[0]})"
+            f"Received: tpu={place.tpu!r} ({first_line(error)})"
         ) from None
     return tf.distribute.TPUStrategy(resolver)
 
@@ -156,7 +194,7 @@ def find_cluster(place: Place) -> resolvers.ClusterResolver:
 
 def _from_addresses(place):
     addresses = [part.strip() for part in place.workers.split(",")]
-    if any(not part.rpartition(":")[2].isdigit() for part in addresses):
+    if not all(_is_address(part) for part in addresses):
         raise ValueError(
             "`workers` must be 'host:port,host:port'. "
             f"Received: workers={place.workers!r}"
@@ -180,6 +218,11 @@ def _from_addresses(place):
     )
 
 
+def _is_address(text):
+    host, _, port = str(text).rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+
+
 def _from_tf_config(text):
     try:
         config = json.loads(text)
@@ -191,6 +234,12 @@ def _from_tf_config(text):
             raise ValueError(f"there is no {kind} {index}")
         if not workers:
             raise ValueError("there are no workers")
+        everyone = [*config["cluster"].get("chief", []), *workers]
+        for address in everyone:
+            if not _is_address(address):
+                raise ValueError(f"{address!r} is not host:port")
+        if len(set(everyone)) < len(everyone):
+            raise ValueError("an address is there twice")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             'TF_CONFIG must be of the form {"cluster": {"worker": '
@@ -206,7 +255,7 @@ def _from_slurm():
     places = {} if has_gpus else {"gpus_per_node": 1024, "gpus_per_task": 1}
     try:
         resolver = resolvers.SlurmClusterResolver(
-            auto_set_gpu=has_gpus, **places
+            port_base=_slurm_port(), auto_set_gpu=has_gpus, **places
         )
         resolver.cluster_spec()  # Finds out which task this is.
     except (RuntimeError, KeyError, ValueError, OSError) as error:
@@ -216,6 +265,15 @@ def _from_slurm():
             f"Received: {type(error).__name__}: {error}"
         ) from None
     return resolver
+
+
+def _slurm_port():
+    """Return a first port that jobs side by side on a node do not share.
+
+    16 for each of 1024 jobs, all below 32768, where Linux begins to give ports
+    to whoever asks.
+    """
+    return 8192 + 16 * (int(os.environ.get("SLURM_JOB_ID", 0)) % 1024)
 
 
 STRATEGIES = {

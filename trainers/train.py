@@ -7,7 +7,6 @@ Example:
 import dataclasses
 import functools
 import math
-import pathlib
 import time
 
 import keras
@@ -25,6 +24,7 @@ from trainers.command_line import (
     StopSignals,
     refuse_arguments,
     start,
+    stop_at_once,
     training_errors,
     user_errors,
 )
@@ -35,6 +35,7 @@ from trainers.costs import (
     measure_peak_flops,
 )
 from trainers.datasets import ImageDataset, open_dataset
+from trainers.files import as_path
 from trainers.loop import Loop
 from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels
@@ -56,6 +57,7 @@ from trainers.strategies import (
     Place,
     is_chief,
     make_strategy,
+    name_lost_workers,
     wait_for_all,
 )
 
@@ -136,7 +138,7 @@ def given(choices: dict) -> dict:
 
 def load_initial_model(path, image_size, num_classes, channels, head="auto"):
     """Return the model in a file, at another size and with a fitting head."""
-    if not pathlib.Path(path).is_file():
+    if not as_path(path).is_file():
         raise ValueError(
             "`init_from` must be the path of an existing .keras file. "
             f"Received: init_from={path!r}"
@@ -283,9 +285,15 @@ def prepare(
         ValueError: If the recipe cannot be run, or the folder holds a run of
             another one. Nothing is written then.
         CheckpointError: If the run has checkpoints and none can be read.
+        WorkerLostError: If another process does not come or does not answer.
     """
-    run = Run(pathlib.Path(run_dir))
+    run = Run(as_path(run_dir))
     strategy = make_strategy(recipe.strategy, place)
+    with name_lost_workers(strategy, "before the first update"):
+        return _prepare(recipe, run, strategy, force)
+
+
+def _prepare(recipe, run, strategy, force):
     dataset = open_in_turn(recipe, strategy)
     num_train = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_train / recipe.batch_size), 1)
@@ -346,7 +354,16 @@ def train(job: Job) -> dict[str, float]:
         Interrupted: If it was asked to stop, after saving.
         WorkerLostError: If another process does not answer.
         CheckpointError: If the last state could not be saved.
+        OSError: If a file cannot be written, or another process trains there.
     """
+    if not job.is_writer:
+        return _train(job)
+    with job.run.claimed():
+        job.loop.checkpoints.remove_drafts()
+        return _train(job)
+
+
+def _train(job):
     recipe, run, loop = job.recipe, job.run, job.loop
     steps_per_eval = max(round(job.steps_per_epoch * recipe.epochs_per_eval), 1)
     num_eval = job.dataset.num_examples(job.dataset.eval_split)
@@ -459,21 +476,25 @@ def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
 
 def main(arguments):
     """Run the command."""
-    with user_errors():
+    with stop_at_once(), training_errors(), user_errors():
         refuse_arguments(arguments)
         run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
         job = prepare(
             recipe_from_flags(),
             run_dir,
-            Place(FLAGS.workers, FLAGS.worker_index, FLAGS.tpu),
+            Place(
+                FLAGS.workers,
+                FLAGS.worker_index,
+                FLAGS.tpu,
+                FLAGS.start_timeout,
+            ),
             FLAGS.force,
         )
-    if job.is_writer:
-        print(job, flush=True)
-    if FLAGS.dry_run:
-        dry_run(job)
-        return
-    # Not before: TensorFlow takes SIGTERM when it connects to other workers.
+        if job.is_writer:
+            print(job, flush=True)
+        if FLAGS.dry_run:
+            dry_run(job)
+            return
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
     with training_errors():
@@ -508,7 +529,10 @@ def dry_run(job: Job):
 def define_more_flags():
     """Define the flags that are not of the recipe."""
     flags.DEFINE_string(
-        "run_dir", None, "Folder of the run. Default: saved_models/<recipe>."
+        "run_dir",
+        None,
+        "Folder of the run, or an address of a bucket such as gs://bucket/run. "
+        "Default: saved_models/<recipe>.",
     )
     flags.DEFINE_bool(
         "dry_run",
@@ -527,6 +551,13 @@ def define_more_flags():
     )
     flags.DEFINE_integer(
         "worker_index", None, "Number of this process in --workers, from 0."
+    )
+    flags.DEFINE_float(
+        "start_timeout",
+        Place.start_timeout,
+        "For --strategy=multi_worker: seconds to wait for the other processes "
+        "at the start.",
+        lower_bound=0.0,
     )
     flags.DEFINE_string(
         "tpu", None, "For --strategy=tpu: its name or address, if not local."

@@ -2,14 +2,14 @@
 # Trains on a Cloud TPU that is there already:
 #
 #   export TPU=my-tpu ZONE=us-central2-b NUM_HOSTS=1
-#   export RECIPE=i21k_b16 RUN_DIR=/mnt/shared/runs/i21k_b16
+#   export RECIPE=i21k_b16 RUN_DIR=gs://my-bucket/runs/i21k_b16
 #   docs/cluster/tpu.sh --batch_size=4096   # from the root of this project
 #
-# Words behind the name of this file are flags of trainers.train. RUN_DIR is a
-# folder that every host has mounted at that path: no gs:// address.
+# Words behind the name of this file are flags of trainers.train. RUN_DIR is an
+# address of a bucket, or a folder that every host has mounted at that path.
 set -eu
 : "${TPU:?must be the name of the TPU}" "${ZONE:?must be its zone}"
-: "${RECIPE:?must name a recipe}" "${RUN_DIR:?must be a mounted folder}"
+: "${RECIPE:?must name a recipe}" "${RUN_DIR:?must be gs://... or a mounted folder}"
 
 on() {
     gcloud compute tpus tpu-vm ssh "$TPU" --zone="$ZONE" \

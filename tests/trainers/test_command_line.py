@@ -1,5 +1,6 @@
 """The commands as a user types them, each in a process of its own."""
 
+import signal
 import subprocess
 import sys
 
@@ -96,7 +97,37 @@ def test_loss_that_is_not_finite_ends_in_a_message(command):
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_that_cannot_be_made_ends_in_a_message(command, tmp_path):
+    (tmp_path / "run").write_text("a file")
+    result = command("train", "--run_dir=run/more")
+    assert result.returncode == 1
+    assert "Error: " in result.stderr and "run/more'" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_another_backend_is_refused(real_command):
     result = real_command("train", KERAS_BACKEND="jax")
     assert result.returncode == 1
     assert "need the TensorFlow backend" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start_at_once(
+    subprocess_environment, tmp_path, number
+):
+    """While the other worker is waited for; TensorFlow would not hear it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainers.train", "--strategy=multi_worker"]
+        + ["--workers=127.0.0.1:1,a.invalid:1", "--worker_index=0"],
+        env=subprocess_environment,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines = iter(process.stderr.readline, "")
+        said = next(line for line in lines if "Waiting for workers" in line)
+        assert "a.invalid:1" in said
+        process.send_signal(number)
+        assert "Stopped before the first update." in process.stderr.read()
+    assert process.returncode == 75
+    assert not list(tmp_path.iterdir())

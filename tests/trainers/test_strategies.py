@@ -3,6 +3,8 @@ import json
 import pytest
 import tensorflow as tf
 
+from trainers import strategies
+from trainers.meeting import WorkerLostError
 from trainers.strategies import (
     STRATEGIES,
     Place,
@@ -10,6 +12,7 @@ from trainers.strategies import (
     find_cluster,
     is_chief,
     make_strategy,
+    name_lost_workers,
     num_workers,
     wait_for_all,
 )
@@ -17,6 +20,7 @@ from trainers.strategies import (
 ADDRESSES = "a.example:12,b.example:13"
 SURROUNDINGS = (
     "TF_CONFIG",
+    "SLURM_JOB_ID",
     "SLURM_PROCID",
     "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_NODELIST",
@@ -83,9 +87,23 @@ def test_cluster_of_slurm_without_gpus(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "2,1")
     cluster = find_cluster(Place())
     assert cluster.cluster_spec().as_dict() == {
-        "worker": ["n07:8888", "n07:8889", "n08:8888"]
+        "worker": ["n07:8192", "n07:8193", "n08:8192"]
     }
     assert (cluster.task_type, cluster.task_id) == ("worker", 2)
+
+
+def test_jobs_of_slurm_on_one_node_do_not_share_a_port(monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n1")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "8")
+    ports = []
+    for job in range(70_000, 70_300):
+        monkeypatch.setenv("SLURM_JOB_ID", str(job))
+        workers = find_cluster(Place()).cluster_spec().as_dict()["worker"]
+        ports += [int(address.removeprefix("n1:")) for address in workers]
+    assert len(set(ports)) == len(ports) == 8 * 300
+    assert 1024 <= min(ports) and max(ports) < 32768
 
 
 class Resolved:
@@ -116,6 +134,10 @@ def test_one_process_of_all_is_the_chief(kind, index, jobs, expected):
     [
         (Place(), "TF_CONFIG.*Slurm"),
         (Place("a.example", 0), "host:port.*'a.example'"),
+        (Place("a:1,:2", 0), "host:port"),
+        (Place("a:1,b:0", 0), "host:port"),
+        (Place("a:1,b:70000", 0), "host:port"),
+        (Place("a:1,", 0), "host:port"),
         (Place("a:1,a:1", 0), "different addresses"),
         (Place(ADDRESSES), r"`worker_index` must be in 0..1.*None"),
         (Place(ADDRESSES, 2), r"`worker_index` must be in 0..1.*=2"),
@@ -136,6 +158,12 @@ def test_what_is_missing_is_said(place, message):
         json.dumps({"cluster": {"worker": ["a:1"]}}),
         tf_config(worker=[]),
         tf_config(index=3, worker=["a:1"]),
+        tf_config(worker=["a:1", "b"]),
+        tf_config(worker=["a:1", "b:99999"]),
+        tf_config(worker=["a:1", "a:1"]),
+        tf_config(worker=["a:1"], chief=["a:1"]),
+        tf_config(worker=["a:1", 7]),
+        tf_config(worker="a:1"),
         tf_config(kind="ps", ps=["p:1"], worker=["a:1"]),
     ],
 )
@@ -154,6 +182,22 @@ def test_slurm_that_does_not_say_who_trains(monkeypatch):
 def test_workers_of_a_single_process_are_refused():
     with pytest.raises(ValueError, match="`workers` needs `strategy='multi"):
         make_strategy("mirrored", Place(ADDRESSES, 0))
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.UnavailableError, tf.errors.AbortedError]
+)
+def test_a_lost_worker_is_named(monkeypatch, error):
+    strategy = make_strategy("mirrored")
+    # One process alone has none to lose.
+    with pytest.raises(error), name_lost_workers(strategy, "at noon"):
+        raise error(None, None, "Of something else")
+    monkeypatch.setattr(strategies, "num_workers", lambda strategy: 2)
+    with (
+        pytest.raises(WorkerLostError, match=f"at noon .{error.__name__}.. St"),
+        name_lost_workers(strategy, "at noon"),
+    ):
+        raise error(None, None, "Connection reset by peer")
 
 
 def test_values_are_assigned_on_every_replica():

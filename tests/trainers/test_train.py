@@ -2,6 +2,8 @@ import csv
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -205,6 +207,14 @@ def test_classes_of_another_data_set_are_refused(run, digits, monkeypatch):
         evaluate(run, digits)
 
 
+@pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"recipe": 1}'])
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, text):
+    (tmp_path / "recipe.json").write_text(text)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="recipe.json is not what a run has"):
+        prepare(recipe, str(tmp_path))
+
+
 def test_folder_that_is_no_run_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="recipe.json in it.*nowhere"):
         Run(tmp_path / "nowhere").load_recipe()
@@ -329,7 +339,7 @@ def test_a_model_that_cannot_be_written_leaves_the_old_one(run, monkeypatch):
     with pytest.raises(OSError):
         run.save_model(model)
     assert run.model_path.read_bytes() == before
-    (run.folder / ".draft-model.keras").unlink()
+    assert not (run.folder / ".draft-model.keras").exists()
 
 
 def test_text_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
@@ -504,3 +514,38 @@ def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     output = capsys.readouterr().out
     assert "activations" in output and "first_batch.png" in output
     assert job.loop.step == 0
+
+
+CLAIM = """
+import pathlib, sys, time
+from trainers.runs import Run
+with Run(pathlib.Path(sys.argv[1])).claimed():
+    print("claimed", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_two_trainings_do_not_share_a_folder(
+    recipe, tmp_path, subprocess_environment
+):
+    """And the second leaves alone what the first is about to save."""
+    job = prepare(recipe, str(tmp_path))
+    draft = tmp_path / "checkpoints/.draft-00000001"
+    draft.mkdir(parents=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", CLAIM, str(tmp_path)],
+        env=subprocess_environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "claimed\n"
+        prepare(recipe, str(tmp_path))
+        with pytest.raises(OSError, match="another process trains there"):
+            train(job)
+        other.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert draft.exists()
+    with job.run.claimed():  # A kill gives it back.
+        pass
+    job.loop.checkpoints.remove_drafts()
+    assert not draft.exists()
