@@ -1,10 +1,8 @@
-"""The training loop: the same mathematics on one device and on several.
+"""The training loop: epochs of steps, evaluations, checkpoints, callbacks.
 
-A step is a pure function of the weights, a batch and a seed, computed on every
-replica; the gradients are summed over the replicas once, clipped as a whole
-and applied. An inner loop makes several steps inside one `tf.function`; the
-outer loop evaluates, saves and drives Keras callbacks. It knows no ViT: any
-Keras model that answers logits will do.
+An inner loop makes several steps (see trainers/step.py) inside one
+`tf.function`; the outer loop evaluates, saves, stops and drives Keras
+callbacks. It knows no ViT: any Keras model that answers logits will do.
 """
 
 import dataclasses
@@ -20,7 +18,8 @@ import tensorflow as tf
 from trainers.checkpoints import CheckpointError, Checkpoints
 from trainers.loss_scaling import LossScale
 from trainers.optimizers import Optimizer
-from trainers.strategies import assign_on_replicas, num_workers
+from trainers.step import Step
+from trainers.strategies import num_workers
 
 # A signal is heeded between two calls of the compiled function, so that none
 # may last long.
@@ -52,22 +51,10 @@ class Interrupted(RuntimeError):
 class Loop:
     """What is trained, by what, and where.
 
-    Model, optimizer and loss scale must have been made inside
-    `strategy.scope()`, the optimizer for the trainable variables of the model.
-
     Args:
-        model: Answers logits (B, C).
-        optimizer: Makes the updates.
-        loss: Maps labels and logits, both (B, C), to losses (B,).
+        model, optimizer, loss: See `Step`.
         strategy: Where the replicas of the model are.
-        clip_norm: Largest global norm of the gradient of the whole batch;
-            None does not clip.
-        accumulation_steps: Parts that the batch of a replica is cut into, one
-            after the other, to need less memory.
-        seed: Of what dropout draws. A draw depends on the seed, the update
-            and the replica alone.
-        loss_scale: Keeps small gradients of float16 from vanishing.
-        use_xla: Compile the computation of the gradients with XLA.
+        clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
         checkpoints: Where the state is saved; None saves nothing.
         must_stop: Asked between two calls whether to save and stop.
     """
@@ -88,14 +75,16 @@ class Loop:
         self._train_steps = tf.function(self._run_steps)
         self._eval_steps = tf.function(self._run_eval_steps)
         self._mean = tf.function(self._run_mean)
-        jit = {"jit_compile": True} if self.use_xla else {}
-        self._gradients = tf.function(
-            self._compute_gradients, autograph=False, **jit
+        self._update = Step(
+            model=self.model,
+            optimizer=self.optimizer,
+            loss=self.loss,
+            clip_norm=self.clip_norm,
+            accumulation_steps=self.accumulation_steps,
+            seed=self.seed,
+            loss_scale=self.loss_scale,
+            use_xla=self.use_xla,
         )
-        # Autograph would take half of the time of tracing.
-        plain = tf.autograph.experimental.do_not_convert
-        self._train_replica = plain(self._train_step)
-        self._measure_replica = plain(self._measure_step)
         self._seconds_per_step = 0.0
         # Of this process, not of the devices: a TPU has no float64.
         self._step = tf.Variable(0, dtype=tf.int64, name="step")
@@ -358,7 +347,7 @@ class Loop:
             with tf.control_dependencies(tf.nest.flatten(batch, True)):
                 waited += tf.timestamp() - start
             measured = self.strategy.run(
-                self._train_replica,
+                self._update.train,
                 args=(batch, first_step + tf.cast(made, tf.int64)),
             )
             sums += tf.cast(self._sum_replicas(measured), tf.float64)
@@ -367,157 +356,19 @@ class Loop:
                 break
         return made, sums, waited
 
-    def _train_step(self, batch, step):
-        replica = tf.distribute.get_replica_context()
-        seed = tf.stack([tf.cast(self.seed, tf.int64), step])
-        seed = _fold(seed, replica.replica_id_in_sync_group)
-        states = self.model.non_trainable_variables
-        scale = self.loss_scale.factor if self.loss_scale else 1.0
-        gradients, new_states, measured = self._gradients(
-            _values(self.model.trainable_variables),
-            _values(states),
-            batch,
-            seed,
-            tf.convert_to_tensor(scale),
-        )
-        gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        is_finite = None
-        if self.loss_scale:
-            gradients = [gradient / scale for gradient in gradients]
-            is_finite = tf.reduce_all(
-                [tf.reduce_all(tf.math.is_finite(g)) for g in gradients]
-            )
-            self.loss_scale.update(is_finite)
-        if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
-        self.optimizer.apply(gradients, is_finite)
-        averaged = [
-            (state.value, new)
-            for state, new in zip(states, new_states)
-            if not _is_seed(state)
-        ]
-        if averaged:  # The statistics of batch normalisations.
-            variables, values = zip(*averaged)
-            mean = tf.distribute.ReduceOp.MEAN
-            assign_on_replicas(
-                variables, replica.all_reduce(mean, list(values))
-            )
-        return measured
-
-    def _compute_gradients(self, weights, states, batch, seed, scale):
-        """Return gradients, new states and what was measured of a batch.
-
-        The gradients are those of the loss times `scale`, and shares of the
-        global batch: summed over the replicas they are its gradient.
-        """
-        parts = self.accumulation_steps
-        if parts == 1:
-            return self._compute_part(weights, states, batch, seed, scale)
-        batches = tf.nest.map_structure(
-            lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
-        )
-
-        def add_part(index, gradients, states, measured):
-            part = tf.nest.map_structure(lambda x: x[index], batches)
-            more, states, measures = self._compute_part(
-                weights, states, part, _fold(seed, index), scale
-            )
-            gradients = [a + b for a, b in zip(gradients, more)]
-            return index + 1, gradients, states, measured + measures
-
-        _, gradients, states, measured = tf.while_loop(
-            lambda index, *_: index < parts,
-            add_part,
-            (
-                tf.constant(0),
-                [tf.zeros_like(weight) for weight in weights],
-                states,
-                tf.zeros(3),
-            ),
-            parallel_iterations=1,  # One part at a time in memory.
-        )
-        return gradients, states, measured
-
-    def _compute_part(self, weights, states, batch, seed, scale):
-        images, labels, example_weights = batch
-        parts = self.strategy.num_replicas_in_sync * self.accumulation_steps
-        given = [
-            tf.cast(_fold(seed, index), value.dtype)
-            if _is_seed(state)
-            else value
-            for index, (state, value) in enumerate(
-                zip(self.model.non_trainable_variables, states)
-            )
-        ]
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            logits, new_states, penalties = self.model.stateless_call(
-                weights, given, images, training=True, return_losses=True
-            )
-            losses = self.loss(labels, logits)  # (B / parts,)
-            loss = tf.reduce_sum(losses * example_weights)
-            loss /= tf.cast(tf.size(losses), loss.dtype)
-            loss = (loss + sum(penalties)) / parts * scale
-        gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
-        measured = _measure(losses, labels, logits, example_weights)
-        new_states = [
-            value if _is_seed(state) else new
-            for state, value, new in zip(
-                self.model.non_trainable_variables, states, new_states
-            )
-        ]
-        return gradients, new_states, measured
-
     def _run_eval_steps(self, iterator, num_steps):
         sums = tf.zeros(3, tf.float64)
         for _ in tf.range(num_steps):
             measured = self.strategy.run(
-                self._measure_replica, args=(next(iterator),)
+                self._update.measure, args=(next(iterator),)
             )
             sums += tf.cast(self._sum_replicas(measured), tf.float64)
         return sums
-
-    def _measure_step(self, batch):
-        images, labels, weights = batch
-        values = self.optimizer.averages
-        if values is None:
-            values = _values(self.model.trainable_variables)
-        logits, _ = self.model.stateless_call(
-            values,
-            _values(self.model.non_trainable_variables),
-            images,
-            training=False,
-        )
-        return _measure(self.loss(labels, logits), labels, logits, weights)
 
     def _sum_replicas(self, value):
         return self.strategy.reduce(
             tf.distribute.ReduceOp.SUM, value, axis=None
         )
-
-
-def _measure(losses, labels, logits, weights):
-    """Return the sums of loss, of hits and of weights, over the images.
-
-    A hit is an answer that no other class has a larger label than.
-    """
-    answers = tf.argmax(logits, -1)
-    best = tf.gather(labels, answers, batch_dims=1) == tf.reduce_max(labels, -1)
-    sums = [losses * weights, tf.cast(best, tf.float32) * weights, weights]
-    return tf.stack([tf.reduce_sum(x) for x in sums])
-
-
-def _values(variables):
-    """Return the tensors in Keras variables; on a replica, those of it."""
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
-
-
-def _is_seed(variable):
-    return variable.path.endswith("seed_generator_state")
-
-
-def _fold(seed, number):
-    return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def _next(step, interval, end):
