@@ -2,7 +2,9 @@
 
 The computation of the gradients is a pure function. They are summed over the
 replicas once, clipped as a whole and applied, so that any number of replicas
-and parts makes the update of the whole batch on one device.
+and parts makes the update of the whole batch on one device. Statistics, those
+of batch normalisations, become the mean of what replicas and parts make of
+them.
 """
 
 import dataclasses
@@ -16,6 +18,9 @@ from trainers.loss_scaling import LossScale
 from trainers.optimizers import Optimizer
 from trainers.strategies import assign_on_replicas
 
+# Keras makes the seed of the next draw by adding 1 to the second number, where
+# our generators have their place: more than any of them draws in a step.
+DRAWS_OF_A_GENERATOR = 4096
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -68,7 +73,7 @@ class Step:
         seed = _fold(seed, replica.replica_id_in_sync_group)
         states = self.model.non_trainable_variables
         scale = self.loss_scale.factor if self.loss_scale else 1.0
-        gradients, new_states, measured = self._gradients(
+        gradients, changed, measured = self._gradients(
             _values(self.model.trainable_variables),
             _values(states),
             batch,
@@ -86,15 +91,13 @@ class Step:
         if self.clip_norm is not None:
             gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
         self.optimizer.apply(gradients, is_finite)
-        averaged = [
-            (state.value, new)
-            for state, new in zip(states, new_states)
-            if not _is_seed(state)
-        ]
-        if averaged:  # The statistics of batch normalisations.
-            variables, values = zip(*averaged)
+        if changed:  # The statistics of batch normalisations.
+            variables = [states[index].value for index in changed]
+            values = [tf.cast(new, tf.float32) for new in changed.values()]
+            means = replica.all_reduce(MEAN, values)
             assign_on_replicas(
-                variables, replica.all_reduce(MEAN, list(values))
+                variables,
+                [tf.cast(x, v.dtype) for x, v in zip(means, variables)],
             )
         return measured
 
@@ -115,6 +118,7 @@ class Step:
             images,
             training=False,
         )
+        logits = tf.cast(logits, tf.float32)
         losses = self.loss(labels, logits)
         return _measure(losses, labels, logits, example_weights)
 
@@ -127,27 +131,37 @@ class Step:
         )
 
     def _compute_gradients(self, weights, states, batch, seed, scale):
-        """Return gradients, new states and what was measured of a batch.
+        """Return gradients, changed states and what was measured of a batch.
 
         The gradients are those of the loss times `scale`, and shares of the
-        global batch: summed over the replicas they are its gradient.
+        global batch: summed over the replicas they are its gradient. States
+        are given and returned by their place among those of the model; those
+        that it leaves alone, frozen weights among them, are not returned.
         """
         parts = self.accumulation_steps
         if parts == 1:
-            return self._compute_part(weights, states, batch, seed, scale)
+            gradients, new_states, measured = self._compute_part(
+                weights, states, batch, seed, scale
+            )
+            changed = _find_changed(states, new_states)
+            return gradients, {i: new_states[i] for i in changed}, measured
         batches = tf.nest.map_structure(
             lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
         )
+        changed = []
 
-        def add_part(index, gradients, states, measured):
+        def add_part(index, gradients, means, measured):
             part = tf.nest.map_structure(lambda x: x[index], batches)
-            more, states, measures = self._compute_part(
+            more, new_states, measures = self._compute_part(
                 weights, states, part, _fold(seed, index), scale
             )
+            changed[:] = _find_changed(states, new_states)
+            for i in changed:
+                means[i] = _add_share(means[i], states[i], new_states[i], parts)
             gradients = [a + b for a, b in zip(gradients, more)]
-            return index + 1, gradients, states, measured + measures
+            return index + 1, gradients, means, measured + measures
 
-        _, gradients, states, measured = tf.while_loop(
+        _, gradients, means, measured = tf.while_loop(
             lambda index, *_: index < parts,
             add_part,
             (
@@ -158,7 +172,7 @@ class Step:
             ),
             parallel_iterations=1,  # One part at a time in memory.
         )
-        return gradients, states, measured
+        return gradients, {i: means[i] for i in changed}, measured
 
     def _compute_part(self, weights, states, batch, seed, scale):
         images, labels, example_weights = batch
@@ -166,7 +180,7 @@ class Step:
         parts = replicas * self.accumulation_steps
         variables = self.model.non_trainable_variables
         given = [
-            tf.cast(_fold(seed, index), value.dtype)
+            tf.cast(_fold(seed, index * DRAWS_OF_A_GENERATOR), value.dtype)
             if _is_seed(variable)
             else value
             for index, (variable, value) in enumerate(zip(variables, states))
@@ -176,6 +190,7 @@ class Step:
             logits, new_states, penalties = self.model.stateless_call(
                 weights, given, images, training=True, return_losses=True
             )
+            logits = tf.cast(logits, tf.float32)
             losses = self.loss(labels, logits)  # (B / parts,)
             loss = tf.reduce_sum(losses * example_weights)
             loss /= tf.cast(tf.size(losses), loss.dtype)
@@ -203,6 +218,19 @@ def _measure(losses, labels, logits, weights):
 def _values(variables):
     """Return the tensors in Keras variables; on a replica, those of it."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
+
+
+def _find_changed(states, new_states):
+    """Return the places of those that were assigned to, while it is traced."""
+    pairs = enumerate(zip(states, new_states))
+    return [index for index, (old, new) in pairs if new is not old]
+
+
+def _add_share(mean, old, new, parts):
+    """Return the mean of a state over the parts, which all start at `old`."""
+    if not new.dtype.is_floating:
+        return new  # A number of updates: the same of each part.
+    return mean + (new - old) / parts
 
 
 def _is_seed(variable):

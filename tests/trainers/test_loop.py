@@ -59,6 +59,7 @@ SAME_MATHEMATICS = {
     "both": {"strategy": "mirrored", "accumulation_steps": 2},
     "rematerialisation": {"use_remat": True},
     "xla": {"use_xla": True},
+    "xla on replicas": {"use_xla": True, "strategy": "mirrored"},
     "calls": {"steps_per_loop": 7},
 }
 UPDATES = {
