@@ -240,6 +240,9 @@ class Loop:
             eval_batches: Maps a `tf.distribute.InputContext` to (images,
                 labels, weights); weight 0 does not count.
             eval_steps: Batches that it has for each replica.
+
+        Raises:
+            ValueError: If no image counts.
         """
         distribute = self.strategy.distribute_datasets_from_function
         return self._evaluate(distribute(eval_batches), eval_steps)
@@ -250,6 +253,11 @@ class Loop:
             count = min(steps_per_call, num_steps - start)
             sums += self._eval_steps(iterator, tf.constant(count)).numpy()
             self._stop_if_asked()
+        if not sums[2]:
+            raise ValueError(
+                "`eval_batches` must hold images of a weight above 0. "
+                f"Received: {num_steps} batches without any"
+            )
         return {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2]}
 
     def _validate(self, batches, num_steps):

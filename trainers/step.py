@@ -194,7 +194,8 @@ class Step:
             losses = self.loss(labels, logits)  # (B / parts,)
             loss = tf.reduce_sum(losses * example_weights)
             loss /= tf.cast(tf.size(losses), loss.dtype)
-            loss = (loss + sum(penalties)) / parts * scale
+            penalty = sum(tf.cast(x, loss.dtype) for x in penalties)
+            loss = (loss + penalty) / parts * scale
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
         measured = _measure(losses, labels, logits, example_weights)
         new_states = [

@@ -513,6 +513,13 @@ def test_images_of_weight_zero_do_not_count():
     assert ends[0][1] == ends[1][1]
 
 
+def test_an_evaluation_without_an_image_that_counts_is_an_error():
+    batch = tf.ones((2, 8, 8, 1)), tf.one_hot([0, 1], 10), tf.zeros(2)
+    batches = tf.data.Dataset.from_tensors(batch)
+    with pytest.raises(ValueError, match="weight above 0.*: 1 batches"):
+        small_loop().evaluate(lambda context: batches, 1)
+
+
 def test_damaged_checkpoints_are_passed_over(exact, tmp_path):
     recipe = dataclasses.replace(exact, total_steps=6)
     loop, _ = train(recipe, tmp_path)

@@ -94,7 +94,8 @@ def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 def test_losses_of_logits_in_half_precision_are_taken_in_float32(dtype):
-    step = make_step(dense(dtype=dtype))
+    penalty = keras.regularizers.L2(1e-3)
+    step = make_step(dense(dtype=dtype, activity_regularizer=penalty))
     kernel, bias, sums = descend(*step.model.get_weights())
     np.testing.assert_allclose(run(step), sums, rtol=1e-2)
     np.testing.assert_allclose(step.model.get_weights()[0], kernel, atol=1e-3)
