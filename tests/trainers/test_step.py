@@ -110,11 +110,13 @@ def test_an_overflow_halves_the_scale_and_changes_nothing_else(strategy):
     step = make_step(dense(dtype="mixed_float16"), strategy, scale=(2.0**21,))
     before = step.model.get_weights()
     scales = []
-    while not step.optimizer.iterations.numpy():
+    for number in range(21):
+        if step.optimizer.iterations.numpy():
+            break
         for a, b in zip(step.model.get_weights(), before):
             np.testing.assert_array_equal(a, b)
         scales.append(float(step.loss_scale.factor))
-        run(step, strategy, first=len(scales))
+        run(step, strategy, first=number)
     assert len(scales) > 1
     assert scales == [2.0 ** (21 - i) for i in range(len(scales))]
     assert step.loss_scale.factor.numpy() == scales[-1]
