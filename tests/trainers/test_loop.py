@@ -473,6 +473,21 @@ def test_callbacks_see_updates_and_epochs_of_any_keras_model(digits):
     assert set(recorder.calls[-1][2]) == always | {"val_accuracy", "val_loss"}
 
 
+def test_a_call_is_as_short_as_the_last_one_tells(digits, monkeypatch):
+    """The first one tells nothing; none makes less than one update."""
+    monkeypatch.setattr("trainers.loop.LONGEST_CALL", 0.0)
+    recorder = Recorder()
+    small_loop().train(
+        **digits_batches(digits),
+        total_steps=6,
+        steps_per_epoch=6,
+        steps_per_loop=3,
+        callbacks=[recorder],
+    )
+    steps = [call[1] for call in recorder.calls if call[0] == "batch"]
+    assert steps == [3, 4, 5, 6]
+
+
 def test_a_callback_can_stop_the_training(digits):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
