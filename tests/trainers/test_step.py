@@ -256,6 +256,28 @@ def test_every_draw_of_a_shared_dropout_is_another_one():
     assert len({mask.tobytes() for mask in seen}) == 9
 
 
+def test_what_is_measured_is_of_the_model_at_rest():
+    """Without dropout and with the statistics that were gathered."""
+    step = make_step(
+        lambda: keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.9),
+                keras.layers.Dense(3),
+            ]
+        )
+    )
+    *statistics, kernel, bias = step.model.get_weights()
+    batch = [tf.constant(x) for x in (IMAGES, LABELS, WEIGHTS)]
+    got = step.measure(batch)
+    # Statistics at their start divide by the root of 1 + 1e-3.
+    *_, want = descend(kernel / np.sqrt(1.001), bias)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for a, b in zip(step.model.get_weights(), statistics):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_xla_makes_the_same_update(strategy):
     step = make_step(dense(), strategy, parts=2, use_xla=True)
@@ -263,3 +285,21 @@ def test_xla_makes_the_same_update(strategy):
     np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
     for got, want in zip(step.model.get_weights(), (kernel, bias)):
         np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+def test_xla_is_at_work():
+    """It knows no operation that calls Python."""
+
+    class Caller(keras.layers.Layer):
+        def call(self, x):
+            tf.py_function(lambda x: None, [x], [])
+            return x
+
+    def make_model():
+        return keras.Sequential(
+            [keras.Input((4,)), Caller(), keras.layers.Dense(3)]
+        )
+
+    run(make_step(make_model))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EagerPyFunc"):
+        run(make_step(make_model, use_xla=True))
