@@ -1,10 +1,8 @@
-"""The training loop: the same mathematics on one device and on several.
+"""The training loop: epochs of steps, evaluations, checkpoints, callbacks.
 
-A step is a pure function of the weights, a batch and a seed, computed on every
-replica; the gradients are summed over the replicas once, clipped as a whole
-and applied. An inner loop makes several steps inside one `tf.function`; the
-outer loop evaluates, saves and drives Keras callbacks. It knows no ViT: any
-Keras model that answers logits will do.
+An inner loop makes several steps (see trainers/step.py) inside one
+`tf.function`; the outer loop evaluates, saves, stops and drives Keras
+callbacks. It knows no ViT: any Keras model that answers logits will do.
 """
 
 import dataclasses
@@ -19,9 +17,9 @@ import tensorflow as tf
 
 from trainers.checkpoints import CheckpointError, Checkpoints
 from trainers.loss_scaling import LossScale
-from trainers.meeting import WorkerLostError
 from trainers.optimizers import Optimizer
-from trainers.strategies import LOST, assign_on_replicas, num_workers
+from trainers.step import Step
+from trainers.strategies import name_lost_workers, num_workers
 
 # A signal is heeded between two calls of the compiled function, so that none
 # may last long.
@@ -40,22 +38,10 @@ class Interrupted(RuntimeError):
 class Loop:
     """What is trained, by what, and where.
 
-    Model, optimizer and loss scale must have been made inside
-    `strategy.scope()`, the optimizer for the trainable variables of the model.
-
     Args:
-        model: Answers logits (B, C).
-        optimizer: Makes the updates.
-        loss: Maps labels and logits, both (B, C), to losses (B,).
+        model, optimizer, loss: See `Step`.
         strategy: Where the replicas of the model are.
-        clip_norm: Largest global norm of the gradient of the whole batch;
-            None does not clip.
-        accumulation_steps: Parts that the batch of a replica is cut into, one
-            after the other, to need less memory.
-        seed: Of what dropout draws. A draw depends on the seed, the update
-            and the replica alone.
-        loss_scale: Keeps small gradients of float16 from vanishing.
-        use_xla: Compile the computation of the gradients with XLA.
+        clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
         checkpoints: Where the state is saved; None saves nothing.
         must_stop: Asked between two calls whether to save and stop.
     """
@@ -76,14 +62,16 @@ class Loop:
         self._train_steps = tf.function(self._run_steps)
         self._eval_steps = tf.function(self._run_eval_steps)
         self._mean = tf.function(self._run_mean)
-        jit = {"jit_compile": True} if self.use_xla else {}
-        self._gradients = tf.function(
-            self._compute_gradients, autograph=False, **jit
+        self._update = Step(
+            model=self.model,
+            optimizer=self.optimizer,
+            loss=self.loss,
+            clip_norm=self.clip_norm,
+            accumulation_steps=self.accumulation_steps,
+            seed=self.seed,
+            loss_scale=self.loss_scale,
+            use_xla=self.use_xla,
         )
-        # Autograph would take half of the time of tracing.
-        plain = tf.autograph.experimental.do_not_convert
-        self._train_replica = plain(self._train_step)
-        self._measure_replica = plain(self._measure_step)
         self._seconds_per_step = 0.0
         # Of this process, not of the devices: a TPU has no float64.
         self._step = tf.Variable(0, dtype=tf.int64, name="step")
@@ -179,46 +167,40 @@ class Loop:
         logs = {}
         calls.on_train_begin()
         try:
-            iterator = iter(distribute(batches))
-            eval_batches = distribute(eval_batches)
-            if self.step >= total_steps and not self._is_epoch_open():
-                logs = self._validate(eval_batches, eval_steps)
-            while (
-                self.step < total_steps or self._is_epoch_open()
-            ) and not self.model.stop_training:
-                # A state from between the last update of an epoch and its
-                # evaluation goes on with the evaluation.
-                epoch = (self.step - self._is_epoch_open()) // steps_per_epoch
-                calls.on_epoch_begin(epoch)
-                end = min((epoch + 1) * steps_per_epoch, total_steps)
-                while self.step < end:
-                    stop = _next(self.step, steps_per_checkpoint, end)
-                    num_steps = min(steps_per_loop, stop - self.step)
-                    calls.on_train_batch_begin(self.step)
-                    logs = self._train_some(iterator, num_steps)
-                    calls.on_train_batch_end(self.step, logs)
-                    self._stop_if_asked()
-                    if self.step == stop < end:
-                        self._save()
-                logs = {
-                    **self._means(),
-                    **self._validate(eval_batches, eval_steps),
-                    "learning_rate": float(self.optimizer.learning_rate),
-                    "step": self.step,
-                }
-                # The row of metrics first: what is there twice after a restart
-                # can be dropped, what is missing cannot be made up.
-                calls.on_epoch_end(epoch, logs)
-                self._sums.assign(tf.zeros_like(self._sums))
-                self._save(must_succeed=self.step >= total_steps)
-        except LOST as error:
-            if num_workers(self.strategy) == 1:
-                raise
-            raise WorkerLostError(
-                "Another worker does not answer any more, after update "
-                f"{self.step} ({type(error).__name__}). Start all of them "
-                "again to go on from the last checkpoint."
-            ) from error
+            with name_lost_workers(
+                self.strategy, lambda: f"after update {self.step}"
+            ):
+                iterator = iter(distribute(batches))
+                eval_batches = distribute(eval_batches)
+                if self.step >= total_steps and not self._is_epoch_open():
+                    logs = self._validate(eval_batches, eval_steps)
+                while (
+                    self.step < total_steps or self._is_epoch_open()
+                ) and not self.model.stop_training:
+                    # A state from between the last update of an epoch and its
+                    # evaluation goes on with the evaluation.
+                    last = self.step - self._is_epoch_open()
+                    epoch = last // steps_per_epoch
+                    calls.on_epoch_begin(epoch)
+                    end = min((epoch + 1) * steps_per_epoch, total_steps)
+                    self._train_until(
+                        end,
+                        iterator,
+                        calls,
+                        steps_per_loop,
+                        steps_per_checkpoint,
+                    )
+                    logs = {
+                        **self._means(),
+                        **self._validate(eval_batches, eval_steps),
+                        "learning_rate": float(self.optimizer.learning_rate),
+                        "step": self.step,
+                    }
+                    # The row of metrics first: what is there twice after a
+                    # restart can be dropped, what is missing cannot be made up.
+                    calls.on_epoch_end(epoch, logs)
+                    self._sums.assign(tf.zeros_like(self._sums))
+                    self._save(must_succeed=self.step >= total_steps)
         finally:
             calls.on_train_end(logs)  # Lets the callbacks close their files.
             del self.model.optimizer
@@ -238,6 +220,9 @@ class Loop:
             eval_batches: Maps a `tf.distribute.InputContext` to (images,
                 labels, weights); weight 0 does not count.
             eval_steps: Batches that it has for each replica.
+
+        Raises:
+            ValueError: If no image counts.
         """
         distribute = self.strategy.distribute_datasets_from_function
         return self._evaluate(distribute(eval_batches), eval_steps)
@@ -248,6 +233,11 @@ class Loop:
             count = min(steps_per_call, num_steps - start)
             sums += self._eval_steps(iterator, tf.constant(count)).numpy()
             self._stop_if_asked()
+        if not sums[2]:
+            raise ValueError(
+                "`eval_batches` must hold images of a weight above 0. "
+                f"Received: {num_steps} batches without any"
+            )
         return {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2]}
 
     def _validate(self, batches, num_steps):
@@ -264,6 +254,20 @@ class Loop:
                 f"The loss of update {self.step} is not finite. The last "
                 f"checkpoint, from before: {last}"
             )
+
+    def _train_until(
+        self, end, iterator, calls, steps_per_loop, steps_per_checkpoint
+    ):
+        """Go on to update `end`, and save on the way."""
+        while self.step < end:
+            stop = _next(self.step, steps_per_checkpoint, end)
+            num_steps = min(steps_per_loop, stop - self.step)
+            calls.on_train_batch_begin(self.step)
+            logs = self._train_some(iterator, num_steps)
+            calls.on_train_batch_end(self.step, logs)
+            self._stop_if_asked()
+            if self.step == stop < end:
+                self._save()
 
     def _train_some(self, iterator, num_steps):
         """Make some updates in one call; return the logs of the callbacks."""
@@ -345,7 +349,7 @@ class Loop:
             with tf.control_dependencies(tf.nest.flatten(batch, True)):
                 waited += tf.timestamp() - start
             measured = self.strategy.run(
-                self._train_replica,
+                self._update.train,
                 args=(batch, first_step + tf.cast(made, tf.int64)),
             )
             sums += tf.cast(self._sum_replicas(measured), tf.float64)
@@ -354,157 +358,19 @@ class Loop:
                 break
         return made, sums, waited
 
-    def _train_step(self, batch, step):
-        replica = tf.distribute.get_replica_context()
-        seed = tf.stack([tf.cast(self.seed, tf.int64), step])
-        seed = _fold(seed, replica.replica_id_in_sync_group)
-        states = self.model.non_trainable_variables
-        scale = self.loss_scale.factor if self.loss_scale else 1.0
-        gradients, new_states, measured = self._gradients(
-            _values(self.model.trainable_variables),
-            _values(states),
-            batch,
-            seed,
-            tf.convert_to_tensor(scale),
-        )
-        gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-        is_finite = None
-        if self.loss_scale:
-            gradients = [gradient / scale for gradient in gradients]
-            is_finite = tf.reduce_all(
-                [tf.reduce_all(tf.math.is_finite(g)) for g in gradients]
-            )
-            self.loss_scale.update(is_finite)
-        if self.clip_norm is not None:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
-        self.optimizer.apply(gradients, is_finite)
-        averaged = [
-            (state.value, new)
-            for state, new in zip(states, new_states)
-            if not _is_seed(state)
-        ]
-        if averaged:  # The statistics of batch normalisations.
-            variables, values = zip(*averaged)
-            mean = tf.distribute.ReduceOp.MEAN
-            assign_on_replicas(
-                variables, replica.all_reduce(mean, list(values))
-            )
-        return measured
-
-    def _compute_gradients(self, weights, states, batch, seed, scale):
-        """Return gradients, new states and what was measured of a batch.
-
-        The gradients are those of the loss times `scale`, and shares of the
-        global batch: summed over the replicas they are its gradient.
-        """
-        parts = self.accumulation_steps
-        if parts == 1:
-            return self._compute_part(weights, states, batch, seed, scale)
-        batches = tf.nest.map_structure(
-            lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
-        )
-
-        def add_part(index, gradients, states, measured):
-            part = tf.nest.map_structure(lambda x: x[index], batches)
-            more, states, measures = self._compute_part(
-                weights, states, part, _fold(seed, index), scale
-            )
-            gradients = [a + b for a, b in zip(gradients, more)]
-            return index + 1, gradients, states, measured + measures
-
-        _, gradients, states, measured = tf.while_loop(
-            lambda index, *_: index < parts,
-            add_part,
-            (
-                tf.constant(0),
-                [tf.zeros_like(weight) for weight in weights],
-                states,
-                tf.zeros(3),
-            ),
-            parallel_iterations=1,  # One part at a time in memory.
-        )
-        return gradients, states, measured
-
-    def _compute_part(self, weights, states, batch, seed, scale):
-        images, labels, example_weights = batch
-        parts = self.strategy.num_replicas_in_sync * self.accumulation_steps
-        given = [
-            tf.cast(_fold(seed, index), value.dtype)
-            if _is_seed(state)
-            else value
-            for index, (state, value) in enumerate(
-                zip(self.model.non_trainable_variables, states)
-            )
-        ]
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            logits, new_states, penalties = self.model.stateless_call(
-                weights, given, images, training=True, return_losses=True
-            )
-            losses = self.loss(labels, logits)  # (B / parts,)
-            loss = tf.reduce_sum(losses * example_weights)
-            loss /= tf.cast(tf.size(losses), loss.dtype)
-            loss = (loss + sum(penalties)) / parts * scale
-        gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
-        measured = _measure(losses, labels, logits, example_weights)
-        new_states = [
-            value if _is_seed(state) else new
-            for state, value, new in zip(
-                self.model.non_trainable_variables, states, new_states
-            )
-        ]
-        return gradients, new_states, measured
-
     def _run_eval_steps(self, iterator, num_steps):
         sums = tf.zeros(3, tf.float64)
         for _ in tf.range(num_steps):
             measured = self.strategy.run(
-                self._measure_replica, args=(next(iterator),)
+                self._update.measure, args=(next(iterator),)
             )
             sums += tf.cast(self._sum_replicas(measured), tf.float64)
         return sums
-
-    def _measure_step(self, batch):
-        images, labels, weights = batch
-        values = self.optimizer.averages
-        if values is None:
-            values = _values(self.model.trainable_variables)
-        logits, _ = self.model.stateless_call(
-            values,
-            _values(self.model.non_trainable_variables),
-            images,
-            training=False,
-        )
-        return _measure(self.loss(labels, logits), labels, logits, weights)
 
     def _sum_replicas(self, value):
         return self.strategy.reduce(
             tf.distribute.ReduceOp.SUM, value, axis=None
         )
-
-
-def _measure(losses, labels, logits, weights):
-    """Return the sums of loss, of hits and of weights, over the images.
-
-    A hit is an answer that no other class has a larger label than.
-    """
-    answers = tf.argmax(logits, -1)
-    best = tf.gather(labels, answers, batch_dims=1) == tf.reduce_max(labels, -1)
-    sums = [losses * weights, tf.cast(best, tf.float32) * weights, weights]
-    return tf.stack([tf.reduce_sum(x) for x in sums])
-
-
-def _values(variables):
-    """Return the tensors in Keras variables; on a replica, those of it."""
-    return [tf.convert_to_tensor(variable.value) for variable in variables]
-
-
-def _is_seed(variable):
-    return variable.path.endswith("seed_generator_state")
-
-
-def _fold(seed, number):
-    return tf.random.experimental.stateless_fold_in(seed, number)
 
 
 def _next(step, interval, end):

@@ -4,12 +4,15 @@ import tensorflow as tf
 
 from trainers.strategies import assign_on_replicas
 
+# Twice as much is infinite, and so would be each half of it.
+LARGEST = 2.0**127
+
 
 class LossScale(tf.Module):
     """A factor of the loss that is as large as the gradients allow.
 
     Halved whenever a gradient is not finite, that update being left out, and
-    doubled after `growth_steps` updates without such a gradient.
+    doubled after `growth_steps` updates without such a gradient, up to 2^127.
 
     Args:
         factor: The first factor.
@@ -38,7 +41,8 @@ class LossScale(tf.Module):
         """
         steps = tf.where(is_finite, self._finite_steps + 1, 0)
         is_full = steps >= self.growth_steps
-        grown = tf.where(is_full, self.factor * 2.0, self.factor)
+        doubled = tf.minimum(self.factor * 2.0, LARGEST)
+        grown = tf.where(is_full, doubled, self.factor)
         halved = tf.maximum(self.factor / 2.0, 1.0)
         assign_on_replicas(
             [self._factor, self._finite_steps],

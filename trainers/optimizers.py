@@ -208,7 +208,7 @@ class Optimizer(tf.Module):
         count = tf.cast(self.iterations, tf.float32)
         total = mass(self._average_decay, tf.maximum(count, 1.0))
         return [
-            tf.where(
+            select(
                 count > 0, average / total, tf.cast(p.variable.value, "float32")
             )
             for average, p in zip(averages, self._parameters)
@@ -307,8 +307,17 @@ def assign(variable, value, condition=None):
     """Set `variable` to `value`, as its type, if the `condition` holds."""
     value = tf.cast(value, variable.dtype)
     if condition is not None:
-        value = tf.where(condition, value, variable)
+        value = select(condition, value, variable)
     variable.assign(value)
+
+
+def select(condition, value, other):
+    """Return `value` if a boolean scalar holds, else `other`.
+
+    `tf.where` spreads the scalar over the shape first, which takes longer than
+    all else in an update.
+    """
+    return tf.raw_ops.Select(condition=condition, x=value, y=other)
 
 
 def make_slots(variable, rule: "Rule", accumulator_dtype) -> dict:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import signal
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -95,16 +96,24 @@ def wait_for_all(strategy: tf.distribute.Strategy):
 
 
 @contextlib.contextmanager
-def name_lost_workers(strategy: tf.distribute.Strategy, when: str):
-    """Turn what TensorFlow says of a lost process into a WorkerLostError."""
+def name_lost_workers(
+    strategy: tf.distribute.Strategy, when: Callable[[], str]
+):
+    """Turn what TensorFlow says of a lost process into a WorkerLostError.
+
+    Args:
+        strategy: With one worker, errors pass as they are.
+        when: Asked for words such as "after update 7".
+    """
     try:
         yield
     except LOST as error:
         if num_workers(strategy) == 1:
             raise
         raise WorkerLostError(
-            f"Another worker does not answer any more, {when} "
-            f"({type(error).__name__}). Start all of them again."
+            f"Another worker does not answer any more, {when()} "
+            f"({type(error).__name__}). Start all of them again to go on from "
+            "the last checkpoint."
         ) from error
 
 

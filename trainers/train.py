@@ -289,7 +289,7 @@ def prepare(
     """
     run = Run(as_path(run_dir))
     strategy = make_strategy(recipe.strategy, place)
-    with name_lost_workers(strategy, "before the first update"):
+    with name_lost_workers(strategy, lambda: "before the first update"):
         return _prepare(recipe, run, strategy, force)
 
 
@@ -309,8 +309,7 @@ def _prepare(recipe, run, strategy, force):
         run.check_recipe(recipe, dataset.class_names)
     # Not before: a data set that is prepared first draws numbers as well.
     keras.utils.set_random_seed(recipe.seed)
-    with strategy.scope():
-        loop = make_loop(recipe, dataset, strategy, total_steps)
+    loop = make_loop(recipe, dataset, strategy, total_steps)
     loop.checkpoints = Checkpoints(
         str(run.checkpoints_path),
         loop.state,
@@ -418,8 +417,9 @@ def make_callbacks(job, steps_per_eval) -> list[keras.callbacks.Callback]:
 
 
 def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
-    """Return the loop with its model and optimizer, in the current scope."""
-    model = build_model(recipe, dataset)
+    """Return the loop with its model and optimizer."""
+    with strategy.scope():
+        model = build_model(recipe, dataset)
     if len(model.output_shape) != 2 or not model.trainable_variables:
         raise ValueError(
             "The model must give one answer an image and have weights that "
@@ -436,16 +436,18 @@ def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
         final_fraction=recipe.final_fraction,
         timescale=recipe.timescale,
     )
-    optimizer = make_optimizer(
-        recipe.optimizer,
-        model.trainable_variables,
-        learning_rate=schedule,
-        weight_decay=recipe.weight_decay,
-        layer_decay=recipe.layer_decay,
-        accumulator_dtype=recipe.accumulator_dtype,
-        average_decay=recipe.average_decay,
-        use_average_debias=recipe.use_average_debias,
-    )
+    with strategy.scope():
+        optimizer = make_optimizer(
+            recipe.optimizer,
+            model.trainable_variables,
+            learning_rate=schedule,
+            weight_decay=recipe.weight_decay,
+            layer_decay=recipe.layer_decay,
+            accumulator_dtype=recipe.accumulator_dtype,
+            average_decay=recipe.average_decay,
+            use_average_debias=recipe.use_average_debias,
+        )
+        loss_scale = LossScale() if recipe.precision == "float16" else None
     per_image = LOSSES[recipe.loss]
 
     def loss(labels, logits):
@@ -459,7 +461,7 @@ def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
         seed=recipe.seed,
-        loss_scale=LossScale() if recipe.precision == "float16" else None,
+        loss_scale=loss_scale,
         use_xla=recipe.use_xla,
     )
 

@@ -59,6 +59,7 @@ SAME_MATHEMATICS = {
     "both": {"strategy": "mirrored", "accumulation_steps": 2},
     "rematerialisation": {"use_remat": True},
     "xla": {"use_xla": True},
+    "xla on replicas": {"use_xla": True, "strategy": "mirrored"},
     "calls": {"steps_per_loop": 7},
 }
 UPDATES = {
@@ -472,6 +473,21 @@ def test_callbacks_see_updates_and_epochs_of_any_keras_model(digits):
     assert set(recorder.calls[-1][2]) == always | {"val_accuracy", "val_loss"}
 
 
+def test_a_call_is_as_short_as_the_last_one_tells(digits, monkeypatch):
+    """The first one tells nothing; none makes less than one update."""
+    monkeypatch.setattr("trainers.loop.LONGEST_CALL", 0.0)
+    recorder = Recorder()
+    small_loop().train(
+        **digits_batches(digits),
+        total_steps=6,
+        steps_per_epoch=6,
+        steps_per_loop=3,
+        callbacks=[recorder],
+    )
+    steps = [call[1] for call in recorder.calls if call[0] == "batch"]
+    assert steps == [3, 4, 5, 6]
+
+
 def test_a_callback_can_stop_the_training(digits):
     class Stop(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -510,6 +526,13 @@ def test_images_of_weight_zero_do_not_count():
     for a, b in zip(ends[0][0], ends[1][0]):
         np.testing.assert_array_equal(a, b)
     assert ends[0][1] == ends[1][1]
+
+
+def test_an_evaluation_without_an_image_that_counts_is_an_error():
+    batch = tf.ones((2, 8, 8, 1)), tf.one_hot([0, 1], 10), tf.zeros(2)
+    batches = tf.data.Dataset.from_tensors(batch)
+    with pytest.raises(ValueError, match="weight above 0.*: 1 batches"):
+        small_loop().evaluate(lambda context: batches, 1)
 
 
 def test_damaged_checkpoints_are_passed_over(exact, tmp_path):

@@ -484,6 +484,21 @@ def test_a_finite_gradient_changes_the_same_as_without_the_question(name):
     assert_same_state(state_of(optimizer, variables), want)
 
 
+def test_the_question_is_not_spread_over_the_shape_of_a_weight():
+    """SelectV2 does so on a CPU and takes longer than the rest of an update."""
+    optimizer, _ = train("adamw", 0, **EVERYTHING)
+
+    @tf.function
+    def update(is_finite):
+        gradients = [tf.constant(g) for g in make_gradients(0)]
+        optimizer.apply(gradients, is_finite)
+        return optimizer.averages
+
+    graph = update.get_concrete_function(tf.constant(True)).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert "Select" in kinds and "SelectV2" not in kinds
+
+
 # Devices and graphs
 
 

@@ -190,12 +190,12 @@ def test_workers_of_a_single_process_are_refused():
 def test_a_lost_worker_is_named(monkeypatch, error):
     strategy = make_strategy("mirrored")
     # One process alone has none to lose.
-    with pytest.raises(error), name_lost_workers(strategy, "at noon"):
+    with pytest.raises(error), name_lost_workers(strategy, lambda: "at noon"):
         raise error(None, None, "Of something else")
     monkeypatch.setattr(strategies, "num_workers", lambda strategy: 2)
     with (
         pytest.raises(WorkerLostError, match=f"at noon .{error.__name__}.. St"),
-        name_lost_workers(strategy, "at noon"),
+        name_lost_workers(strategy, lambda: "at noon"),
     ):
         raise error(None, None, "Connection reset by peer")
 
