@@ -1,10 +1,9 @@
 """Train beside keras-hub's ViT: python -m benchmarks.accuracy_keras_hub.
 
-Recipe `digits`, without stochastic depth, which keras-hub's ViT does not have.
-Ours goes through the trainer; keras-hub's, of the same sizes, through `compile`
-and `fit`, on the same batches, by the same rule. A third model, if asked for,
-is ours with the weights that keras-hub's starts from, and its GELU: what is
-left between these two is the trainer.
+Recipe `digits`. Ours goes through the trainer; keras-hub's, of the same sizes,
+through `compile` and `fit`, on the same batches, by the same rule. A third
+model, if asked for, is ours with the weights that keras-hub's starts from, and
+its GELU: what is left between these two is the trainer.
 """
 
 import argparse
@@ -71,7 +70,6 @@ def main(arguments: list[str] | None = None) -> int:
                 RECIPES["digits"],
                 epochs=options.epochs,
                 epochs_per_eval=options.epochs,
-                stochastic_depth_rate=0.0,
                 seed=seed,
                 peak_tflops=1.0,  # Of no interest here, so not measured.
             )

@@ -52,7 +52,6 @@ def test_first_updates_of_both_trainers_agree(monkeypatch):
         RECIPES["digits"],
         epochs=1,
         warmup_steps=2,
-        stochastic_depth_rate=0.0,
         weight_decay=10.0,  # Enough to be seen.
         learning_rate=1e-3,
         train_split="train[:320]",  # Five updates.
