@@ -499,7 +499,8 @@ def main(arguments):
         if job.is_writer:
             print(job, flush=True)
         if FLAGS.dry_run:
-            dry_run(job)
+            if job.is_writer:
+                dry_run(job)
             return
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
@@ -527,9 +528,8 @@ def dry_run(job: Job):
     print("Memory of a device, estimated:")
     for name, size in (memory._asdict() | {"total": memory.total}).items():
         print(f"  {name:12s} {scale(size)}B")
-    if job.is_writer:
-        job.draw_first_batch()
-        print(f"First batch: {job.run.folder / 'first_batch.png'}")
+    job.draw_first_batch()
+    print(f"First batch: {job.run.folder / 'first_batch.png'}")
 
 
 def define_more_flags():
