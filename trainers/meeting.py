@@ -7,6 +7,7 @@ runs. Here the wait is a loop of ours.
 
 import contextlib
 import os
+import re
 import select
 import signal
 import socket
@@ -70,6 +71,48 @@ def meet(addresses: Sequence[str], own: str, seconds: float):
                     flush=True,
                 )
             time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def reach_service(address: str, seconds: float):
+    """Return when something listens where a tf.data service should.
+
+    TensorFlow would wait for it without a limit, and hear no signal.
+
+    Args:
+        address: "grpc://host:port" of its dispatcher.
+        seconds: How long to wait.
+
+    Raises:
+        ValueError: If the address is not of that form.
+        WorkerLostError: If nothing listens there in time.
+    """
+    match = re.fullmatch(r"grpc://(.+:(\d{1,5}))", address)
+    if not match or int(match[2]) >= 2**16:
+        raise ValueError(
+            "`data_service` must be 'grpc://host:port'. "
+            f"Received: data_service={address!r}"
+        )
+    start, has_spoken = time.monotonic(), False
+    faults = {match[1]: ""}
+    while True:
+        _try_to_reach(match[1], faults)
+        if not faults:
+            return
+        [fault] = faults.values()
+        if time.monotonic() - start > seconds:
+            raise WorkerLostError(
+                f"No data service listens at {address} within `start_timeout`="
+                f"{seconds:g} seconds ({fault}). Start it, then this again."
+            )
+        if not has_spoken:
+            has_spoken = True
+            print(
+                f"Waiting for the data service at {address}, {seconds:.0f} s "
+                f"at most: {fault}",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def _listen(own, faults):

@@ -99,9 +99,9 @@ class Progress(keras.callbacks.Callback):
             self._has_warned = True
             print(
                 f"The input is the bottleneck: {wait:.0%} of the time is spent "
-                "waiting for images; keep them in memory (cache), let other "
-                "machines prepare them (data service), choose a cheaper "
-                "augmentation or take more CPU cores.",
+                "waiting for images; let other machines prepare them "
+                "(--data_service), choose a cheaper --augment or take more CPU "
+                "cores.",
                 file=self.stream,
                 flush=True,
             )

@@ -13,7 +13,7 @@ from keras_vit.models import VARIANTS
 from keras_vit.tables import pick
 from trainers.augment import describe_augreg, parse_augmentation
 from trainers.baselines import BASELINES
-from trainers.datasets import FOLDER_PREFIX
+from trainers.datasets import FOLDER_PREFIX, TFRECORD_PREFIX
 from trainers.losses import LOSSES
 from trainers.optimizers import OPTIMIZERS
 from trainers.schedules import DECAYS
@@ -56,8 +56,8 @@ class Recipe:
     # Data.
     dataset: str = _option(
         "digits",
-        "Data set: digits, any name of tensorflow-datasets, or "
-        f"{FOLDER_PREFIX}PATH.",
+        "Data set: digits, any name of tensorflow-datasets, "
+        f"{FOLDER_PREFIX}PATH or {TFRECORD_PREFIX}PATH.",
     )
     data_dir: str | None = _option(
         None, "Where tensorflow-datasets keeps its data sets.", is_free=True
@@ -79,7 +79,7 @@ class Recipe:
     eval_preprocess: str = _option(
         "",
         "What is done to an image to evaluate on, such as "
-        "'resize_small(256)|central_crop'. Default: the image is resized.",
+        "'resize_small(256)|central_crop'. Empty: the image is resized.",
     )
     num_streams: int = _option(
         1,

@@ -24,7 +24,6 @@ def header(
     batch_size: int,
     first_step: int,
     total_steps: int,
-    memory: int | None = None,
 ) -> str:
     """Return the line that says what is about to be trained.
 
@@ -40,8 +39,6 @@ def header(
         batch_size: Images of an update, over all devices.
         first_step: Updates made before.
         total_steps: Updates in all.
-        memory: Bytes of a device, see `costs.estimate_memory`; None says
-            nothing of it.
     """
     height, width = image_size
     devices = "device" if num_devices == 1 else "devices"
@@ -52,8 +49,6 @@ def header(
         f"{strategy} on {num_devices} {devices}, {precision}",
         f"updates {first_step:,} to {total_steps:,} of {batch_size:,} images",
     ]
-    if memory is not None:
-        parts.append(f"about {scale(memory)}B on each device")
     return "; ".join(parts)
 
 

@@ -35,7 +35,8 @@ class Place:
             line for each; None to read TF_CONFIG or what Slurm sets.
         worker_index: Number of this process in `workers`, from 0.
         tpu: Name or address of the TPU; None for the one of this machine.
-        start_timeout: Seconds to wait for the other processes at the start.
+        start_timeout: Seconds to wait for the other processes, and for the
+            data service, at the start.
     """
 
     workers: str | None = None

@@ -39,6 +39,7 @@ from trainers.files import as_path
 from trainers.loop import Loop
 from trainers.loss_scaling import LossScale
 from trainers.losses import LOSSES, smooth_labels
+from trainers.meeting import reach_service
 from trainers.metrics import MetricsFile, read_metrics
 from trainers.optimizers import make_optimizer
 from trainers.pictures import plot_learning_curve
@@ -285,9 +286,12 @@ def prepare(
         ValueError: If the recipe cannot be run, or the folder holds a run of
             another one. Nothing is written then.
         CheckpointError: If the run has checkpoints and none can be read.
-        WorkerLostError: If another process does not come or does not answer.
+        WorkerLostError: If another process or the data service does not come
+            or does not answer.
     """
     run = Run(as_path(run_dir))
+    if recipe.data_service:
+        reach_service(recipe.data_service, place.start_timeout)
     strategy = make_strategy(recipe.strategy, place)
     with name_lost_workers(strategy, lambda: "before the first update"):
         return _prepare(recipe, run, strategy, force)
@@ -495,7 +499,8 @@ def main(arguments):
         if job.is_writer:
             print(job, flush=True)
         if FLAGS.dry_run:
-            dry_run(job)
+            if job.is_writer:
+                dry_run(job)
             return
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
@@ -523,9 +528,8 @@ def dry_run(job: Job):
     print("Memory of a device, estimated:")
     for name, size in (memory._asdict() | {"total": memory.total}).items():
         print(f"  {name:12s} {scale(size)}B")
-    if job.is_writer:
-        job.draw_first_batch()
-        print(f"First batch: {job.run.folder / 'first_batch.png'}")
+    job.draw_first_batch()
+    print(f"First batch: {job.run.folder / 'first_batch.png'}")
 
 
 def define_more_flags():
@@ -557,8 +561,8 @@ def define_more_flags():
     flags.DEFINE_float(
         "start_timeout",
         Place.start_timeout,
-        "For --strategy=multi_worker: seconds to wait for the other processes "
-        "at the start.",
+        "Seconds to wait at the start for the other processes and for the "
+        "data service.",
         lower_bound=0.0,
     )
     flags.DEFINE_string(

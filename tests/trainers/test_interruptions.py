@@ -60,7 +60,7 @@ def start(subprocess_environment, tmp_path):
 def start_two(start):
     """Return a function that starts two processes that train together."""
 
-    def start_pair(folder):
+    def start_pair(folder, *arguments):
         with socket.socket() as one, socket.socket() as other:
             for each in (one, other):
                 each.bind(("127.0.0.1", 0))
@@ -72,6 +72,7 @@ def start_two(start):
                 "--strategy=multi_worker",
                 f"--workers={workers}",
                 f"--worker_index={index}",
+                *arguments,
             )
             for index in range(2)
         ]
@@ -151,6 +152,28 @@ def test_two_workers_through_a_kill_and_a_signal(
     for a, b in zip(*rows):
         for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
             assert a[name] == pytest.approx(b[name], rel=1e-4), name
+
+
+def test_two_workers_make_the_updates_of_one_device(start_two, tmp_path):
+    """Those of AdamW, in two parts each, clipped, decayed and averaged."""
+    recipe = RECIPES["digits_exact"]
+    assert recipe.optimizer == "adamw" and recipe.total_steps == 20
+    assert recipe.clip_norm and recipe.weight_decay and recipe.average_decay
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(prepare(recipe, str(one)))
+    changes = {name: getattr(recipe, name) for name in CHOICES}
+    changes |= {"accumulation_steps": 2, "steps_per_checkpoint": 20}
+    flags = [f"--{name}={value}" for name, value in changes.items()]
+    for process in start_two(two, *flags):
+        code, output = finish(process)
+        assert code == 0, output
+    for a, b in zip(weights_of(one), weights_of(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    rows = [read_metrics(Run(folder).metrics_path) for folder in (one, two)]
+    assert rows[0]
+    for a, b in zip(*rows, strict=True):
+        for name in ("step", "loss", "accuracy", "val_loss", "val_accuracy"):
+            assert a[name] == pytest.approx(b[name], rel=1e-5), name
 
 
 def test_a_signal_saves_and_the_same_command_ends_to_the_bit(

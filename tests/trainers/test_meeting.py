@@ -11,7 +11,7 @@ import time
 import pytest
 
 from trainers import meeting
-from trainers.meeting import WorkerLostError, meet
+from trainers.meeting import WorkerLostError, meet, reach_service
 
 
 @pytest.fixture
@@ -133,3 +133,18 @@ def test_the_clock_does_not_outlive_its_process(subprocess_environment):
         os.kill(process.pid, signal.SIGKILL)
         # Ends when the clock, which has inherited it, has ended as well.
         assert process.stderr.read() == b""
+
+
+def test_a_data_service_is_waited_for(addresses, capsys):
+    """And named if it does not come, or is none."""
+    with pytest.raises(WorkerLostError, match="No data service .*refused"):
+        reach_service(f"grpc://{addresses[0]}", 0.3)
+    assert "Waiting for the data service" in capsys.readouterr().err
+    servers = []
+    late = threading.Timer(0.5, lambda: servers.append(serve(addresses[0])))
+    late.start()
+    reach_service(f"grpc://{addresses[0]}", 20)
+    late.join()
+    servers[0].close()
+    with pytest.raises(ValueError, match="`data_service` must be .*'x:1'"):
+        reach_service("x:1", 1)

@@ -44,12 +44,11 @@ def test_header_is_one_line():
         batch_size=1024,
         first_step=0,
         total_steps=30_000,
-        memory=2_183_100_944,
     )
     assert line == (
         "Ti/16, 5.72 M parameters, 2.51 GFLOP an image of 224x192; "
         "imagenet2012; mirrored on 2 devices, bfloat16; "
-        "updates 0 to 30,000 of 1,024 images; about 2.18 GB on each device"
+        "updates 0 to 30,000 of 1,024 images"
     )
 
 
