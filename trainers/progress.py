@@ -23,9 +23,9 @@ class Progress(keras.callbacks.Callback):
     for a terminal, and shows numbers only.)
 
     Adds to the logs of `on_epoch_end`, for the callbacks behind this one:
-    images_per_second; input_wait, the share of the time that was spent waiting
-    for images; and mfu, the share of the peak FLOP/s that the model made use
-    of. They are means over the calls of an epoch; the first call of all, which
+    updates_per_second; images_per_second; input_wait, the share of the time
+    that was spent waiting for images; and mfu, the share of the peak FLOP/s
+    that the model made use of. They are means over the calls of an epoch; the first call of all, which
     includes tracing, is left out, and an epoch of that call alone has none.
 
     The logs of `on_train_batch_end` must hold loss and accuracy (means so far
@@ -64,11 +64,13 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self._first = None  # Time and step behind the first call.
+        self._step = 0  # Behind the last one.
         self._has_warned = False
         self._is_drawn = False
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch_start = epoch * self.steps_per_epoch
+        self._updates = 0
         self._images = self._seconds = self._input_seconds = 0.0
         self._last_drawing = -math.inf
 
@@ -77,9 +79,11 @@ class Progress(keras.callbacks.Callback):
         if self._first is None:
             self._first = now, logs["step"]
         else:
+            self._updates += logs["step"] - self._step
             self._images += logs["images"]
             self._seconds += logs["seconds"]
             self._input_seconds += logs["input_seconds"]
+        self._step = logs["step"]
         if (
             self.stream.isatty()
             and now - self._last_drawing >= SECONDS_BETWEEN_DRAWINGS
@@ -114,6 +118,7 @@ class Progress(keras.callbacks.Callback):
             return {}
         images_per_second = self._images / self._seconds
         rates = {
+            "updates_per_second": self._updates / self._seconds,
             "images_per_second": images_per_second,
             "input_wait": self._input_seconds / self._seconds,
         }
@@ -188,6 +193,7 @@ SHOWN = {
     "accuracy": "accuracy {:.4f}",
     "val_loss": "val_loss {:.4f}",
     "val_accuracy": "val_accuracy {:.4f}",
+    "updates_per_second": "{:.3g} updates/s",
     "images_per_second": "{:,.1f} images/s",
     "input_wait": "input {:.0%}",
     "mfu": "MFU {:.1%}",

@@ -176,12 +176,15 @@ def test_two_workers_make_the_updates_of_one_device(start_two, tmp_path):
             assert a[name] == pytest.approx(b[name], rel=1e-5), name
 
 
-def test_a_signal_saves_and_the_same_command_ends_to_the_bit(
+def test_after_a_kill_and_a_signal_the_same_command_ends_to_the_bit(
     start, one_device, tmp_path
 ):
     folder = tmp_path / "run"
     process = start(folder)
-    wait_for_checkpoint(folder, [process])
+    reached = wait_for_checkpoint(folder, [process])
+    os.kill(process[0].pid, signal.SIGKILL)
+    process = start(folder)
+    wait_for_checkpoint(folder, [process], after=reached)
     before = time.monotonic()
     os.kill(process[0].pid, signal.SIGTERM)
     code, output = finish(process)

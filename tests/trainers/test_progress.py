@@ -69,6 +69,7 @@ def test_rates_leave_the_first_call_out():
     training.epoch()
     first, second = training.written
     for logs in (first, second):
+        assert logs["updates_per_second"] == pytest.approx(2.0)
         assert logs["images_per_second"] == pytest.approx(20.0)
         assert logs["input_wait"] == pytest.approx(0.1)
         # 20 images of 3 GFLOP of a TFLOP.
@@ -81,7 +82,7 @@ def test_an_epoch_of_the_first_call_alone_has_no_rates():
     training = Training(stream)
     training.epoch(1)
     assert set(training.written[0]).isdisjoint(
-        {"images_per_second", "input_wait", "mfu"}
+        {"updates_per_second", "images_per_second", "input_wait", "mfu"}
     )
     assert stream.getvalue() == (
         "update 1/8  loss 2.5000  accuracy 0.2500  val_loss 2.0000  "
@@ -107,11 +108,11 @@ def test_a_log_file_gets_one_line_an_evaluation():
     assert lines == [
         # Three updates behind the first took 1.5 seconds, an evaluation 5.
         "update 4/8  0:00:09 left  loss 2.5000  accuracy 0.2500  "
-        "val_loss 2.0000  val_accuracy 0.5000  20.0 images/s  input 10%  "
-        "MFU 6.0%  lr 1.00e-03",
+        "val_loss 2.0000  val_accuracy 0.5000  2 updates/s  20.0 images/s  "
+        "input 10%  MFU 6.0%  lr 1.00e-03",
         "update 8/8  loss 2.5000  accuracy 0.2500  "
-        "val_loss 2.0000  val_accuracy 0.5000  20.0 images/s  input 10%  "
-        "MFU 6.0%  lr 1.00e-03",
+        "val_loss 2.0000  val_accuracy 0.5000  2 updates/s  20.0 images/s  "
+        "input 10%  MFU 6.0%  lr 1.00e-03",
     ]
 
 
