@@ -25,8 +25,9 @@ class Progress(keras.callbacks.Callback):
     Adds to the logs of `on_epoch_end`, for the callbacks behind this one:
     updates_per_second; images_per_second; input_wait, the share of the time
     that was spent waiting for images; and mfu, the share of the peak FLOP/s
-    that the model made use of. They are means over the calls of an epoch; the first call of all, which
-    includes tracing, is left out, and an epoch of that call alone has none.
+    that the model made use of. They are means over the calls of an epoch; the
+    first call of all, which includes tracing, is left out, and an epoch of that
+    call alone has none.
 
     The logs of `on_train_batch_end` must hold loss and accuracy (means so far
     of the epoch), learning_rate, step (updates so far in all), and of the last
