@@ -1,5 +1,7 @@
 import inspect
 import math
+import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -728,3 +730,12 @@ def test_labels_still_sum_to_one():
     for text in BATCHES:
         mixed = mix(text, images, labels, weights, (4, 4))[1]
         np.testing.assert_allclose(mixed.sum(1), 1, atol=1e-6)
+
+
+def test_the_page_lists_all_operations_and_levels():
+    page = (pathlib.Path(__file__).parents[2] / "docs/recipes.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+).*` \| (.*) \|$", page, re.M))
+    for name, function in (OPS | BATCH_OPS).items():
+        assert rows[name] == function.__doc__.splitlines()[0]
+    for level in AUGREG_LEVELS:
+        assert f"\n{level:8} {describe_augreg(level)}\n" in page
