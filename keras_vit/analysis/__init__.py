@@ -12,6 +12,11 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
     scale_filters,
 )
+from keras_vit.analysis.inspection import (
+    Inspection,
+    inspect_model,
+    to_pixels,
+)
 from keras_vit.analysis.relevance import (
     accumulate_relevance,
     attention_relevance,
@@ -34,6 +39,7 @@ from keras_vit.analysis.rollout import (
 
 __all__ = [
     "HEAD_FUSIONS",
+    "Inspection",
     "PrincipalFilters",
     "accumulate_relevance",
     "artefact_tokens",
@@ -46,6 +52,7 @@ __all__ = [
     "embedding_filters",
     "grid_size_of",
     "head_grid",
+    "inspect_model",
     "linear_cka",
     "mean_attention_distance",
     "pools_patches",
@@ -54,5 +61,6 @@ __all__ = [
     "roll_out",
     "scale_filters",
     "to_grid",
+    "to_pixels",
     "token_norms",
 ]

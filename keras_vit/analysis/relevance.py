@@ -148,11 +148,17 @@ def read_logits(model: VisionTransformer, tokens):
     return ops.add(ops.matmul(ops.cast(x, "float32"), head.kernel), head.bias)
 
 
+def has_logits(model: VisionTransformer) -> bool:
+    """Return whether `model` has a head with an answer for an image."""
+    config = model.config
+    return bool(config.num_classes) and config.pooling != "none"
+
+
 def check_has_logits(model: VisionTransformer):
     """Raise a ValueError unless `model` answers with logits for an image."""
     check_model(model)
     config = model.config
-    if not config.num_classes or config.pooling == "none":
+    if not has_logits(model):
         raise ValueError(
             "`model` must have a head and a pooling. Received: "
             f"num_classes={config.num_classes}, pooling={config.pooling!r}"
