@@ -5,10 +5,10 @@ import sys
 
 import keras
 
+from keras_vit.files import written_whole
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.files import written_whole
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
@@ -47,27 +47,44 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
-    if source.endswith(".keras"):
-        model = keras.saving.load_model(source, compile=False)
-        if not isinstance(model, VisionTransformer):
-            raise ValueError(
-                f"{source} holds no VisionTransformer but a "
-                f"{type(model).__name__}."
-            )
-        if image_size is not None:
-            model = model.with_image_size(image_size)
-    else:
-        model = from_checkpoint(
-            source,
-            num_heads=num_heads,
-            image_size=image_size,
-            source_image_size=source_image_size,
-        )
+    model = open_model(source, num_heads, image_size, source_image_size)
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
     with written_whole(target) as draft:
         model.save(draft)
     return ()
+
+
+def open_model(
+    source: str,
+    num_heads: int | None = None,
+    image_size: tuple[int, int] | int | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
+) -> VisionTransformer:
+    """Return the model of a `.keras` file or a checkpoint of any family.
+
+    Args:
+        source: See `convert`.
+        num_heads: See `convert`.
+        image_size: See `convert`.
+        source_image_size: See `convert`.
+
+    Raises:
+        ValueError: If the source cannot be read or is of another model.
+    """
+    if not source.endswith(".keras"):
+        return from_checkpoint(
+            source,
+            num_heads=num_heads,
+            image_size=image_size,
+            source_image_size=source_image_size,
+        )
+    model = keras.saving.load_model(source, compile=False)
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"{source} holds no VisionTransformer but a {type(model).__name__}."
+        )
+    return model if image_size is None else model.with_image_size(image_size)
 
 
 def main(arguments: list[str] | None = None) -> int:

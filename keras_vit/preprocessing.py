@@ -1,15 +1,58 @@
 """What stands before and after the model: pixels in, class names out.
 
-Both functions are pure and need no network.
+No function needs a network.
 """
 
 import functools
 import importlib.resources
+import os
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
+
+from keras_vit.tables import pick
+
+
+def read_image(
+    path: str | os.PathLike,
+    channels: int = 3,
+    image_size: tuple[int, int] | None = None,
+) -> np.ndarray:
+    """Return the pixels of an image file, turned upright. Needs Pillow.
+
+    Shapes:
+        returns: (H, W, C), uint8.
+
+    Args:
+        path: Any image that Pillow reads; the first frame of several.
+        channels: 3, or 1 for shades of grey.
+        image_size: (H, W) to resize it to, its proportions ignored; bilinear,
+            with antialiasing. None for the size of the file.
+
+    Raises:
+        ValueError: If the file is no image.
+        OSError: If it cannot be read.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    mode = pick({1: "L", 3: "RGB"}, channels, "channels")
+    try:
+        with Image.open(path) as image:
+            # Phones store pictures turned, with a note how to turn them back.
+            image = ImageOps.exif_transpose(image)
+            if image.mode.startswith("I"):  # 16 bits, which convert() clips.
+                image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
+            image = image.convert(mode)
+            if image_size is not None:
+                height, width = image_size
+                size = (width, height)
+                image = image.resize(size, Image.Resampling.BILINEAR)
+            pixels = np.asarray(image)
+    except UnidentifiedImageError:
+        raise ValueError(f"Not an image that can be read: {path}") from None
+    return pixels.reshape((*pixels.shape[:2], channels))
 
 
 def preprocess_input(x, data_format: str | None = None):

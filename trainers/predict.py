@@ -10,10 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import flags
-from PIL import Image, ImageOps, UnidentifiedImageError
 
-from keras_vit.preprocessing import decode_predictions
-from keras_vit.tables import pick
+from keras_vit.preprocessing import decode_predictions, read_image
 from trainers.batches import make_prepare_one
 from trainers.command_line import start, user_errors
 from trainers.files import as_path
@@ -39,20 +37,8 @@ def load_image(
         ValueError: If the file is no image.
         OSError: If it cannot be read.
     """
-    height, width, channels = input_shape
-    mode = pick({1: "L", 3: "RGB"}, channels, "channels of the model")
-    try:
-        with Image.open(path) as image:
-            # Phones store pictures turned, with a note how to turn them back.
-            image = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I"):  # 16 bits, which convert() clips.
-                image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
-            pixels = np.asarray(image.convert(mode))
-    except UnidentifiedImageError:
-        raise ValueError(f"Not an image that can be read: {path}") from None
-    pixels = pixels.reshape((*pixels.shape[:2], channels))
-    prepare, _ = make_prepare_one(preprocess, (height, width))
-    return prepare(pixels).numpy()
+    prepare, _ = make_prepare_one(preprocess, input_shape[:2])
+    return prepare(read_image(path, input_shape[-1])).numpy()
 
 
 def predict(

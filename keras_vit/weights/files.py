@@ -13,12 +13,13 @@ import os
 import pathlib
 import re
 import struct
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
+
+from keras_vit.files import written_whole
 
 # Arrays may unfold to this many times the size of the file, beyond an
 # allowance for small files. Trained float weights hardly compress at all.
@@ -619,33 +620,6 @@ OPENERS = {
 
 
 # ---------------------------------------------------------------- writing
-
-
-@contextlib.contextmanager
-def written_whole(path) -> Iterator[pathlib.Path]:
-    """Give a path to write to; its file takes the place of `path` at the end.
-
-    If anything fails, the draft is removed and `path` stays as it was.
-
-    Args:
-        path: The file to write or to replace. Its folder is made.
-    """
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(
-        prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
-    )
-    os.close(handle)
-    draft = pathlib.Path(draft)
-    try:
-        # mkstemp makes a file that only its owner may read.
-        mask = os.umask(0)
-        os.umask(mask)
-        draft.chmod(0o666 & ~mask)
-        yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], config: dict):
