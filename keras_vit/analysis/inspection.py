@@ -115,6 +115,7 @@ def inspect_model(
     class_names: Sequence[str] | None = None,
     activation: str = "softmax",
     num_classes: int = 3,
+    value_range: tuple[float, float] = (-1.0, 1.0),
     report: Callable[[int, int], None] | None = None,
 ) -> Inspection:
     """Look at a model and at what it sees in some images.
@@ -123,7 +124,7 @@ def inspect_model(
     are the maps, 11 MB for an image and a ViT-B/16 at 224 pixels.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them, in [-1, 1].
+        images: (B, H, W, C), as `model` reads them.
 
     Args:
         model: Any VisionTransformer.
@@ -134,6 +135,7 @@ def inspect_model(
         activation: What makes probabilities of logits: a key of ACTIVATIONS.
         num_classes: Relevance is computed for so many of the likeliest
             classes of an image.
+        value_range: What the model reads for black and for white.
         report: Called as report(steps done, steps in all).
 
     Raises:
@@ -192,7 +194,7 @@ def inspect_model(
         model_name=model_name,
         config=config,
         image_names=image_names,
-        pixels=to_pixels(images),
+        pixels=to_pixels(images, value_range),
         grid_size=tuple(int(n) for n in grid_size_of(model, images)),
         num_prefix_tokens=num_prefix_tokens_of(model),
         reads_patches=pools_patches(model),
@@ -215,19 +217,28 @@ def inspect_model(
     )
 
 
-def to_pixels(images) -> np.ndarray:
+def to_pixels(
+    images, value_range: tuple[float, float] = (-1.0, 1.0)
+) -> np.ndarray:
     """Return images as pixels from 0 to 255, grey or of three colours.
 
     Shapes:
-        images: (B, H, W, C), in [-1, 1]. returns: (B, H, W, 1 or 3), uint8.
+        images: (B, H, W, C). returns: (B, H, W, 1 or 3), uint8.
 
     Args:
         images: What a model reads. Of channels that are no colours the mean
             is shown.
+        value_range: What it reads for black and for white.
+
+    Example:
+        >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
+        array([  0, 153, 255], dtype=uint8)
     """
     if images.shape[-1] not in (1, 3):
         images = images.mean(axis=-1, keepdims=True)
-    return np.clip(np.round((images + 1) * 127.5), 0, 255).astype("uint8")
+    low, high = value_range
+    pixels = np.round((images - low) * (255 / (high - low)))
+    return np.clip(pixels, 0, 255).astype("uint8")
 
 
 def _names(names, argument, count):

@@ -1,0 +1,126 @@
+"""The object that holds all there is to see: each array is what it says."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+from keras_vit.analysis import (
+    attention_maps,
+    attention_relevance,
+    attention_rollout,
+    embedding_filters,
+    head_grid,
+    inspect_model,
+    position_similarity,
+    to_pixels,
+    token_norms,
+)
+from tests.analysis.cases import CHOICES, images_of, model_of
+from tests.tiny import to_numpy
+
+WITH_HEAD = [name for name in CHOICES if name != "every_token"]
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_arrays_are_those_of_the_functions(name):
+    model, images = model_of(name), images_of(name)
+    seen = inspect_model(model, images)
+    maps = attention_maps(model, images)
+    np.testing.assert_allclose(seen.maps, maps, rtol=1e-3, atol=1e-6)
+    rollout = attention_rollout(model, images)
+    np.testing.assert_allclose(seen.rollouts, rollout, atol=1e-4)
+    np.testing.assert_allclose(
+        seen.read_grid(seen.rollouts),
+        head_grid(model, images, rollout),
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(
+        seen.token_norms, token_norms(model, images), rtol=1e-5
+    )
+    np.testing.assert_array_equal(seen.similarity, position_similarity(model))
+    h, w = seen.grid_size
+    tokens = seen.num_prefix_tokens + h * w
+    assert seen.maps.shape[-2:] == (tokens, tokens)
+    assert (h * seen.patch_size, w * seen.patch_size) == tuple(
+        -(-n // seen.patch_size) * seen.patch_size for n in images.shape[1:3]
+    )
+    if model.config.stem_stages:
+        assert seen.filters is None
+    else:
+        expected = embedding_filters(model, len(seen.filters.filters))
+        np.testing.assert_array_equal(seen.filters.filters, expected.filters)
+
+
+@pytest.mark.parametrize("name", ["token", "average", "softmax"])
+def test_relevance_is_of_the_likeliest_classes(name):
+    model, images = model_of(name), images_of(name)
+    seen = inspect_model(model, images, num_classes=2)
+    answers = to_numpy(model(images))
+    if name != "softmax":
+        answers = softmax(answers, axis=-1)
+    np.testing.assert_allclose(seen.probabilities, answers, atol=1e-6)
+    assert seen.top_classes.shape == (2, 2)
+    for i, j in np.ndindex(2, 2):
+        chosen = int(np.argsort(-answers[i])[j])
+        assert seen.top_classes[i, j] == chosen
+        np.testing.assert_allclose(
+            seen.relevances[i, j],
+            attention_relevance(model, images[i : i + 1], chosen)[0],
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+def test_a_model_without_a_head_has_no_classes():
+    seen = inspect_model(
+        model_of("token").with_num_classes(0), images_of("token")
+    )
+    assert seen.probabilities is None
+    assert seen.top_classes is None
+    assert seen.relevances is None
+
+
+def test_losses_of_independent_classes():
+    model, images = model_of("token"), images_of("token")
+    seen = inspect_model(model, images, activation="sigmoid")
+    np.testing.assert_allclose(
+        seen.probabilities, expit(to_numpy(model(images))), atol=1e-6
+    )
+
+
+def test_steps_are_counted():
+    steps = []
+    inspect_model(
+        model_of("token"),
+        images_of("token"),
+        num_classes=2,
+        report=lambda *step: steps.append(step),
+    )
+    assert steps == [(i, 6) for i in range(1, 7)]
+
+
+def test_names():
+    model, images = model_of("token"), images_of("token")
+    classes = [f"class {i}" for i in range(model.config.num_classes)]
+    seen = inspect_model(
+        model, images, image_names=["a", "b"], class_names=classes
+    )
+    assert seen.image_names == ("a", "b")
+    assert seen.class_name(1) == "class 1"
+    seen = inspect_model(model, images)
+    assert seen.image_names == ("image 1", "image 2")
+    assert seen.class_name(1) == "1"
+    with pytest.raises(ValueError, match="`image_names` must be 2 names"):
+        inspect_model(model, images, image_names=["a"])
+    with pytest.raises(ValueError, match="`class_names` must be"):
+        inspect_model(model, images, class_names=["a"])
+    with pytest.raises(ValueError, match="`activation` must be one of"):
+        inspect_model(model, images, activation="relu")
+
+
+def test_pixels_of_other_ranges_and_channels():
+    images = np.linspace(0, 1, 8, dtype="float32").reshape(1, 2, 2, 2)
+    np.testing.assert_array_equal(
+        to_pixels(images, (0, 1))[..., 0],
+        np.round(255 * images.mean(axis=-1)),
+    )
