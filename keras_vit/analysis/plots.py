@@ -15,6 +15,7 @@ from keras_vit.analysis.embeddings import PrincipalFilters, scale_filters
 from keras_vit.analysis.inspection import Inspection
 from keras_vit.analysis.representations import artefact_tokens
 from keras_vit.analysis.rollout import to_grid
+from keras_vit.files import written_whole
 from keras_vit.tables import pick
 
 try:
@@ -59,14 +60,13 @@ def save_figure(figure: Figure, path: str | os.PathLike):
     Raises:
         ValueError: If it ends in something else.
     """
-    draft = _draft_of(path, FORMATS)
-    metadata = {"Date": None} if draft.suffix.lower() == ".svg" else None
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "keras_vit"}):
-            figure.savefig(draft, metadata=metadata)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    suffix = _check_suffix(path, FORMATS)
+    metadata = {"Date": None} if suffix == ".svg" else None
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "keras_vit"}),
+        written_whole(path) as draft,
+    ):
+        figure.savefig(draft, metadata=metadata)
 
 
 def render(figure: Figure) -> np.ndarray:
@@ -428,7 +428,7 @@ def film_position_similarity(
             "`frames_per_second` must be above 0 and at most 50. "
             f"Received: frames_per_second={frames_per_second}"
         )
-    draft = _draft_of(path, (".gif",))
+    _check_suffix(path, (".gif",))
     look = _signs(similarities)
     thinned = _thinned(similarities[0])
     figure = _figure(*_similarity_size(similarities[0]), layout="compressed")
@@ -437,20 +437,19 @@ def film_position_similarity(
     drawn = _similarity_tiles(axes, similarities[0], *look)
     _bar(figure, drawn, axes, "cosine similarity")
     writer = PillowWriter(fps=frames_per_second)
-    try:
-        figure.canvas.draw()
-        figure.set_layout_engine("none")  # Frames differ in colours alone.
-        with writer.saving(figure, str(draft), DPI):
-            for frame, step in zip(similarities, steps):
-                drawn.set_data(_mosaic(_thin(frame)))
-                _title(axes, _join(f"update {step:,}", thinned))
-                writer.grab_frame()
-            # Pillow makes one long frame of equal ones.
-            for _ in range(round(2 * frames_per_second)):
-                writer.grab_frame()
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    figure.canvas.draw()
+    figure.set_layout_engine("none")  # Frames differ in colours alone.
+    with (
+        written_whole(path) as draft,
+        writer.saving(figure, str(draft), DPI),
+    ):
+        for frame, step in zip(similarities, steps):
+            drawn.set_data(_mosaic(_thin(frame)))
+            _title(axes, _join(f"update {step:,}", thinned))
+            writer.grab_frame()
+        # Pillow makes one long frame of equal ones.
+        for _ in range(round(2 * frames_per_second)):
+            writer.grab_frame()
 
 
 def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
@@ -650,15 +649,14 @@ def _read_heads(inspection, image, query):
     return grids.reshape(layers, heads, h, w), reader
 
 
-def _draft_of(path, suffixes):
-    """Return where to write what then takes the place of `path`."""
-    path = pathlib.Path(path)
-    if path.suffix.lower() not in suffixes:
+def _check_suffix(path, suffixes):
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix not in suffixes:
         raise ValueError(
             f"`path` must end in {' or '.join(suffixes)}. "
             f"Received: path={str(path)!r}"
         )
-    return path.with_name(f".draft-{path.name}")
+    return suffix
 
 
 def _check_shape(values, argument, rank):
