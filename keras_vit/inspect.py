@@ -6,6 +6,7 @@ report.html.
 
 import argparse
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -14,7 +15,12 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from keras_vit.analysis import Inspection, inspect_model
+from keras_vit.analysis import (
+    Inspection,
+    inspect_model,
+    representation_similarity,
+)
+from keras_vit.analysis.page import write_page
 from keras_vit.convert import open_model
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models import VisionTransformer
@@ -26,6 +32,8 @@ from keras_vit.preprocessing import (
 
 # Of the test split of a run, when no image is named.
 NUM_IMAGES = 4
+# An estimate from fewer says little.
+FEWEST_FOR_SIMILARITY = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,3 +155,290 @@ def take_images(
         f"test image {i + 1}: {dataset.class_names[label]}"
         for i, label in enumerate(classes)
     ]
+
+
+def read_images(
+    subject: Subject, paths: Sequence[str]
+) -> tuple[np.ndarray, list[str]]:
+    """Return the images in files as a model reads them, and their names.
+
+    Shapes:
+        returns: (B, H, W, C).
+
+    Args:
+        subject: Who looks at them.
+        paths: The files.
+    """
+    names = [pathlib.Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = list(paths)
+    return np.stack([subject.read(path) for path in paths]), names
+
+
+def inspect_sources(
+    sources: Sequence[str],
+    paths: Sequence[str],
+    out_dir: str | os.PathLike,
+    num_images: int = NUM_IMAGES,
+    suffix: str = ".png",
+    **hints,
+) -> list[pathlib.Path]:
+    """Write the pictures and the page of one model, or of two to compare.
+
+    Args:
+        sources: One or two, see `open_subject`.
+        paths: Image files; without any, test images of the run that comes
+            first.
+        out_dir: The folder to write to. Pictures of a second model go to
+            `compared` in it.
+        num_images: How many test images.
+        suffix: Of the pictures: .png or .svg.
+        **hints: See `keras_vit.convert.open_model`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ValueError: If something does not fit.
+        OSError: If a file cannot be read or written.
+    """
+    from keras_vit.analysis import plots
+
+    check_paths(sources, paths)
+    out_dir = pathlib.Path(out_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    subjects = name_apart([open_subject(s, **hints) for s in sources], sources)
+    looks, inspections = [], []
+    for subject in subjects:
+        if paths:
+            images, names = read_images(subject, paths)
+        else:
+            images, names = take_images(sources[0], subject, num_images)
+        looks.append(images)
+        inspections.append(look(subject, images, names))
+    pictures = {}
+    for inspection, place in zip(inspections, ("", "compared")):
+        for name, draw in pictures_of(inspection).items():
+            pictures[out_dir / place / f"{name}{suffix}"] = draw
+    is_enough = len(images) >= FEWEST_FOR_SIMILARITY
+    if is_enough and np.array_equal(looks[0], looks[-1]):
+        similarity = representation_similarity(
+            subjects[0].model, subjects[-1].model, images
+        )
+        pictures[out_dir / f"similarity{suffix}"] = lambda: (
+            plots.plot_representation_similarity(
+                similarity, (subjects[0].name, subjects[-1].name)
+            )
+        )
+    bar = Bar("Drawing")
+    for done, (path, draw) in enumerate(pictures.items(), 1):
+        plots.save_figure(draw(), path)
+        bar(done, len(pictures) + 1)
+    page_path = out_dir / "report.html"
+    write_page(inspections, page_path)
+    bar(len(pictures) + 1, len(pictures) + 1)
+    return [page_path, *pictures]
+
+
+def check_paths(sources: Sequence[str], paths: Sequence[str]):
+    """Raise a ValueError unless there are images to look at.
+
+    Args:
+        sources: See `inspect_sources`.
+        paths: See `inspect_sources`.
+    """
+    if not paths and not is_run(sources[0]):
+        raise ValueError(
+            "Name one image file or more: only the folder of a run says where "
+            f"images are. Received: {sources[0]!r}, which is none"
+        )
+    for path in paths:
+        if not os.path.isfile(path):
+            raise ValueError(f"There is no image file {path!r}.")
+
+
+def name_apart(
+    subjects: Sequence[Subject], sources: Sequence[str]
+) -> list[Subject]:
+    """Return the subjects, called by their full paths if alike in name.
+
+    Args:
+        subjects: What was opened.
+        sources: From where.
+    """
+    if len({subject.name for subject in subjects}) == len(subjects):
+        return list(subjects)
+    return [
+        dataclasses.replace(subject, name=source)
+        for subject, source in zip(subjects, sources)
+    ]
+
+
+def look(subject: Subject, images, names: Sequence[str]) -> Inspection:
+    """Return what there is to see, with a progress bar.
+
+    Shapes:
+        images: (B, H, W, C), as the model reads them.
+
+    Args:
+        subject: Whose model looks.
+        images: What it looks at.
+        names: What the images are called.
+    """
+    return inspect_model(
+        subject.model,
+        images,
+        model_name=subject.name,
+        image_names=names,
+        class_names=subject.class_names,
+        activation=subject.activation,
+        value_range=subject.value_range,
+        report=Bar(f"Looking with {subject.name}"),
+    )
+
+
+class Bar:
+    """A progress bar, called with the steps done and those in all.
+
+    Args:
+        title: Stands in the line above.
+    """
+
+    def __init__(self, title: str):
+        print(title)
+        self._bar = None
+
+    def __call__(self, done: int, steps: int):
+        if self._bar is None:
+            # On a terminal the bar moves; a log gets a line now and then.
+            interval = 0.1 if sys.stdout.isatty() else 30
+            self._bar = keras.utils.Progbar(
+                steps, interval=interval, unit_name="step"
+            )
+        self._bar.update(done)
+
+
+def pictures_of(inspection: Inspection) -> dict[str, Callable]:
+    """Return names of pictures and functions without arguments that draw them.
+
+    What a model does not have, such as a position embedding, is left out.
+
+    Args:
+        inspection: What was seen.
+    """
+    from keras_vit.analysis import plots
+
+    pictures = {
+        "reading": lambda: plots.plot_readings(inspection),
+        "distances": lambda: plots.plot_distances(
+            inspection.distances, inspection.grid_size, inspection.patch_size
+        ),
+        "norms": lambda: plots.plot_token_norms(inspection),
+    }
+    for i in range(len(inspection.pixels)):
+        pictures[f"heads_{i + 1}"] = functools.partial(
+            plots.plot_heads, inspection, i
+        )
+    if inspection.similarity is not None:
+        pictures["positions"] = lambda: plots.plot_position_similarity(
+            inspection.similarity
+        )
+    # Of other channels there is no picture.
+    if inspection.filters is not None and inspection.config.channels in (1, 3):
+        pictures["filters"] = lambda: plots.plot_filters(inspection.filters)
+    return pictures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit status.
+
+    Args:
+        arguments: The command line without the program, default that of this
+            process.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_vit.inspect",
+        description="Draw what a Vision Transformer looks at and what it has "
+        "learned, and write a page to explore it with, report.html.",
+    )
+    parser.add_argument(
+        "model",
+        help="the folder of a run, a .keras file, a checkpoint of any family, "
+        "or the name of a pretrained model",
+    )
+    parser.add_argument(
+        "images",
+        nargs="*",
+        metavar="IMAGE",
+        help="an image file; without any, test images of the run",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="where to write; default: the folder `inspection` of the run",
+    )
+    parser.add_argument(
+        "--compare",
+        metavar="MODEL",
+        help="a second model, to show beside the first",
+    )
+    parser.add_argument(
+        "--num_images",
+        type=parse_count,
+        default=NUM_IMAGES,
+        help="how many test images of the run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["png", "svg"],
+        default="png",
+        help="of the pictures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--image_size",
+        type=parse_image_size,
+        metavar="SIZE",
+        help="resize a checkpoint to images of this size",
+    )
+    add_hints(parser)
+    options = parser.parse_args(arguments)
+    out_dir = options.out
+    if out_dir is None:
+        if not is_run(options.model):
+            parser.error("--out is needed: MODEL is not the folder of a run")
+        out_dir = os.path.join(options.model, "inspection")
+    sources = [options.model, options.compare][: 1 + bool(options.compare)]
+    try:
+        for path in inspect_sources(
+            sources,
+            options.images,
+            out_dir,
+            options.num_images,
+            f".{options.format}",
+            num_heads=options.num_heads,
+            image_size=options.image_size,
+            source_image_size=options.source_image_size,
+        ):
+            print(path)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_count(text: str) -> int:
+    """Return a number from 1 on.
+
+    Args:
+        text: As it was typed.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
