@@ -142,7 +142,7 @@ def plot_overlays(
         _title(axes, titles[i])
     length = max(min(rows * (room + down) - room, 3), 1)
     bar_axes = _add_axes(figure, columns * pitch + 0.1, room, 0.13, length)
-    _percent_bar(figure, drawn, None, label, cax=bar_axes)
+    _percent_bar(drawn, label, cax=bar_axes)
     return figure
 
 
@@ -191,9 +191,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
                 length = (classes - 1) * pitch * j + pitch - 0.12
                 place = (1 + j) * pitch, y + down + 0.08, length, 0.1
                 _percent_bar(
-                    figure,
                     drawn,
-                    None,
                     label,
                     cax=_add_axes(figure, *place),
                     orientation="horizontal",
@@ -251,9 +249,7 @@ def plot_heads(
         _mark(axes, corners + (column, row), 1, 0.6)
     length = max(min(down, 3), 1)
     _percent_bar(
-        figure,
         drawn,
-        None,
         label,
         cax=_add_axes(figure, left + across + 0.12, top, 0.13, length),
         extend="max" if shown.max() > norm.vmax else "neither",
@@ -390,7 +386,7 @@ def plot_position_learning(
         drawn = _similarity_tiles(axes, similarities[index], *look)
         axes.set(xticks=[], yticks=[])
         _title(axes, f"update {steps[index]:,}")
-    _bar(figure, drawn, panels, "cosine similarity")
+    _bar(drawn, "cosine similarity", ax=panels)
     return figure
 
 
@@ -521,7 +517,7 @@ def plot_representation_similarity(
         axis.set_label_text(f"block of {_shorten(name)}", fontsize=SMALL)
         axis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.tick_params(labelsize=SMALL)
-    _bar(figure, drawn, axes, "linear CKA")
+    _bar(drawn, "linear CKA", ax=axes)
     return figure
 
 
@@ -912,7 +908,7 @@ def _draw_similarity(similarity, title, look):
     axes.set_xlabel("column of the patch", fontsize=SMALL)
     axes.set_ylabel("row of the patch", fontsize=SMALL)
     _title(axes, _join(title, _thinned(similarity)))
-    _bar(figure, drawn, axes, "cosine similarity")
+    _bar(drawn, "cosine similarity", ax=axes)
     return figure, drawn
 
 
@@ -943,23 +939,22 @@ def _mark(axes, cells, size, linewidth):
     )
 
 
-def _bar(figure, drawn, axes, label, **place):
-    """Draw a colour bar beside `axes`, or into `cax`."""
-    bar = figure.colorbar(
-        ScalarMappable(drawn.norm, drawn.cmap),  # Without what is seen through.
-        **({} if "cax" in place else {"ax": axes, "aspect": 25, "pad": 0.02}),
-        **place,
-    )
+def _bar(drawn, label, **place):
+    """Draw a colour bar beside the axes `ax`, or into `cax`."""
+    if "ax" in place:
+        place = {"aspect": 25, "pad": 0.02, **place}
+    # Of the colours themselves, without what is seen through them.
+    colors = ScalarMappable(drawn.norm, drawn.cmap)
+    bar = drawn.figure.colorbar(colors, **place)
     bar.set_label(label, fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL - 1)
     bar.outline.set_visible(False)
 
 
-def _percent_bar(figure, drawn, axes, label, most_ticks=5, **place):
+def _percent_bar(drawn, label, most_ticks=5, **place):
     # As many digits as tell the ticks apart.
     form = PercentFormatter(1, decimals=None)
-    ticks = MaxNLocator(nbins=most_ticks)
-    _bar(figure, drawn, axes, label, format=form, ticks=ticks, **place)
+    _bar(drawn, label, format=form, ticks=MaxNLocator(most_ticks), **place)
 
 
 def _title(axes, text):
