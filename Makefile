@@ -47,7 +47,7 @@ test-torch: .venv-torch/dev
 
 .venv-torch/dev: setup.py
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/pip install --quiet --editable '.[peers]' \
+	.venv-torch/bin/pip install --quiet --editable '.[peers,plots]' \
 	    pytest pytest-xdist scipy torch==2.13.0
 	touch $@
 

@@ -209,6 +209,12 @@ class Recipe:
     num_checkpoints: int = _option(
         2, "Newest checkpoints that are kept.", is_free=True
     )
+    log_attention: int = _option(
+        0,
+        "Test images that TensorBoard shows with what the model looks at, at "
+        "each evaluation; what becomes of the position table is kept, too.",
+        is_free=True,
+    )
     peak_tflops: float | None = _option(
         None,
         "Most that one device can do, in 10^12 operations a second, to "
@@ -260,6 +266,7 @@ class Recipe:
             "warmup_steps",
             "cooldown_steps",
             "max_bad_examples",
+            "log_attention",
         ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(

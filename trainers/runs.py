@@ -55,6 +55,11 @@ class Run:
         """The states from which a run can go on."""
         return self.folder / "checkpoints"
 
+    @property
+    def positions_path(self) -> Path:
+        """What became of the position table, if that was kept."""
+        return self.folder / "positions"
+
     def check_folder(self):
         """Raise a ValueError if a file is where the folder is to be."""
         if isinstance(self.folder, RemotePath):

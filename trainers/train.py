@@ -14,6 +14,7 @@ import tensorflow as tf
 from absl import flags
 
 from keras_vit import from_checkpoint
+from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers import recipes
 from trainers.augment import parse_augmentation
@@ -225,9 +226,7 @@ class Job:
             images,
             labels,
             self.dataset.class_names,
-            parse_augmentation(
-                self.recipe.augment, self.loop.model.input_shape[1:3]
-            ).value_range,
+            _value_range(self.recipe),
             self.run.folder / "tensorboard",
             self.run.folder / "first_batch.png",
             step=self.loop.step,
@@ -259,6 +258,35 @@ class Job:
             bad_examples=self.bad_examples,
             **_share(context),
         )
+
+    def attention_pictures(self) -> AttentionPictures:
+        """Return what draws the attention to the first test images."""
+        recipe = self.recipe
+        batches = eval_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=recipe.log_attention,
+            preprocess=recipe.eval_preprocess,
+            bad_examples=self.bad_examples,
+        )
+        with self.bad_examples.named_errors():
+            images, _, weights = next(iter(batches))
+        return AttentionPictures(
+            images[weights > 0],
+            self.run.folder / "tensorboard",
+            self.run.positions_path,
+            class_names=self.dataset.class_names,
+            activation=recipe.loss,
+            value_range=_value_range(recipe),
+            # What is evaluated, and saved in the end.
+            averages=lambda: self.loop.optimizer.averages,
+            first_step=self.loop.step,
+        )
+
+
+def _value_range(recipe):
+    size = (recipe.image_size, recipe.image_size)
+    return parse_augmentation(recipe.augment, size).value_range
 
 
 def _share(context):
@@ -407,7 +435,7 @@ def make_callbacks(job, steps_per_eval) -> list[keras.callbacks.Callback]:
     # Logical CPUs are one processor.
     has_cpus = not tf.config.list_logical_devices("GPU")
     devices = 1 if has_cpus else strategy.num_replicas_in_sync
-    return [
+    callbacks = [
         # In front of those that write what it adds.
         Progress(
             job.total_steps,
@@ -420,6 +448,9 @@ def make_callbacks(job, steps_per_eval) -> list[keras.callbacks.Callback]:
             job.run.folder / "tensorboard", write_graph=False
         ),
     ]
+    if recipe.log_attention:
+        callbacks.append(job.attention_pictures())
+    return callbacks
 
 
 def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
@@ -432,6 +463,11 @@ def make_loop(recipe, dataset, strategy, total_steps) -> Loop:
             f"are not frozen. Received: output_shape={model.output_shape}, "
             f"{len(model.trainable_variables)} trainable weights "
             f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"
+        )
+    if recipe.log_attention and not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`log_attention` needs a VisionTransformer. Received: "
+            f"log_attention={recipe.log_attention}, model={recipe.model!r}"
         )
     schedule = WarmupSchedule(
         recipe.learning_rate,

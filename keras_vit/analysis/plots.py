@@ -142,7 +142,7 @@ def plot_overlays(
         _title(axes, titles[i])
     length = max(min(rows * (room + down) - room, 3), 1)
     bar_axes = _add_axes(figure, columns * pitch + 0.1, room, 0.13, length)
-    _percent_bar(figure, drawn, None, label, cax=bar_axes)
+    _percent_bar(drawn, label, cax=bar_axes)
     return figure
 
 
@@ -191,9 +191,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
                 length = (classes - 1) * pitch * j + pitch - 0.12
                 place = (1 + j) * pitch, y + down + 0.08, length, 0.1
                 _percent_bar(
-                    figure,
                     drawn,
-                    None,
                     label,
                     cax=_add_axes(figure, *place),
                     orientation="horizontal",
@@ -226,9 +224,9 @@ def plot_heads(
     Raises:
         ValueError: If there is no such image, patch or scale.
     """
-    norm_of = pick(SCALES, scale, "scale")
+    scale_of = pick(SCALES, scale, "scale")
     grids, reader = _read_heads(inspection, image, query)
-    shown, norm = norm_of(grids)
+    shown, norm, label = scale_of(grids)
     layers, heads, h, w = grids.shape
     down, across = _size_of_tiles(
         *grids.shape, longest=8, narrowest=0.4, widest=1.1
@@ -250,14 +248,12 @@ def plot_heads(
         _mark(picture, np.array([[column, row]]), inspection.patch_size, 1.5)
         _mark(axes, corners + (column, row), 1, 0.6)
     length = max(min(down, 3), 1)
-    bar_axes = _add_axes(figure, left + across + 0.12, top, 0.13, length)
-    place = {"cax": bar_axes}
-    if scale == "shared":
-        is_cut = shown.max() > norm.vmax
-        place["extend"] = "max" if is_cut else "neither"
-        _percent_bar(figure, drawn, None, "share of attention", **place)
-    else:
-        _percent_bar(figure, drawn, None, "of the largest share", **place)
+    _percent_bar(
+        drawn,
+        label,
+        cax=_add_axes(figure, left + across + 0.12, top, 0.13, length),
+        extend="max" if shown.max() > norm.vmax else "neither",
+    )
     return figure
 
 
@@ -313,8 +309,9 @@ def plot_distances(
         zorder=3,
         clip_on=False,
     )
-    axes.set(xlabel="block", ylabel="mean attention distance (px)")
     axes.set(
+        xlabel="block",
+        ylabel="mean attention distance (px)",
         xlim=(-0.5, layers - 0.5),
         ylim=(0, 1.12 * max(side, distances.max())),
     )
@@ -348,14 +345,7 @@ def plot_position_similarity(
         title: What stands above.
     """
     similarity = _check_similarities(similarity, 4)
-    figure = _figure(*_similarity_size(similarity), layout="compressed")
-    axes = figure.subplots()
-    drawn = _similarity_tiles(axes, similarity, *_signs(similarity))
-    axes.set_xlabel("column of the patch", fontsize=SMALL)
-    axes.set_ylabel("row of the patch", fontsize=SMALL)
-    _title(axes, _join(title, _thinned(similarity)))
-    _bar(figure, drawn, axes, "cosine similarity")
-    return figure
+    return _draw_similarity(similarity, title, _signs(similarity))[0]
 
 
 def plot_position_learning(
@@ -389,12 +379,14 @@ def plot_position_learning(
         side * h / max(h, w) + 0.4,
         layout="compressed",
     )
+    # More than there is between the pictures of a panel.
+    figure.get_layout_engine().set(wspace=0.1)
     panels = figure.subplots(1, count, squeeze=False)[0]
     for axes, index in zip(panels, chosen):
         drawn = _similarity_tiles(axes, similarities[index], *look)
         axes.set(xticks=[], yticks=[])
         _title(axes, f"update {steps[index]:,}")
-    _bar(figure, drawn, panels, "cosine similarity")
+    _bar(drawn, "cosine similarity", ax=panels)
     return figure
 
 
@@ -430,22 +422,19 @@ def film_position_similarity(
         )
     _check_suffix(path, (".gif",))
     look = _signs(similarities)
-    thinned = _thinned(similarities[0])
-    figure = _figure(*_similarity_size(similarities[0]), layout="compressed")
+    titles = [f"update {step:,}" for step in steps]
+    figure, drawn = _draw_similarity(similarities[0], titles[0], look)
     FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    drawn = _similarity_tiles(axes, similarities[0], *look)
-    _bar(figure, drawn, axes, "cosine similarity")
     writer = PillowWriter(fps=frames_per_second)
     figure.canvas.draw()
-    figure.set_layout_engine("none")  # Frames differ in colours alone.
+    figure.set_layout_engine("none")  # It would cost half of the time.
     with (
         written_whole(path) as draft,
         writer.saving(figure, str(draft), DPI),
     ):
-        for frame, step in zip(similarities, steps):
+        for frame, title in zip(similarities, titles):
             drawn.set_data(_mosaic(_thin(frame)))
-            _title(axes, _join(f"update {step:,}", thinned))
+            _title(drawn.axes, _join(title, _thinned(frame)))
             writer.grab_frame()
         # Pillow makes one long frame of equal ones.
         for _ in range(round(2 * frames_per_second)):
@@ -483,10 +472,12 @@ def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
         layout="compressed",
     )
     panels = figure.subplots(rows, columns, squeeze=False)
-    for axes in panels.flat:
+    for axes in panels.flat[count:]:
         axes.set_axis_off()
     for axes, picture, share in zip(panels.flat, pictures, shares):
         axes.imshow(picture, interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(color="0.7", linewidth=0.5)
         axes.set_title(f"{share:.1%}", fontsize=SMALL, pad=2)
     figure.suptitle(
         f"{count} components, {shares.sum():.0%} of the variance",
@@ -525,7 +516,7 @@ def plot_representation_similarity(
         axis.set_label_text(f"block of {_shorten(name)}", fontsize=SMALL)
         axis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.tick_params(labelsize=SMALL)
-    _bar(figure, drawn, axes, "linear CKA")
+    _bar(drawn, "linear CKA", ax=axes)
     return figure
 
 
@@ -796,12 +787,14 @@ def _range_of(values):
 
 def _shared_scale(grids):
     # A few patches of a few heads would leave no colours for the others.
-    return grids, PowerNorm(0.5, 0, max(np.percentile(grids, 99.5), 1e-6))
+    largest = max(np.percentile(grids, 99.5), 1e-6)
+    return grids, PowerNorm(0.5, 0, largest), "share of attention"
 
 
 def _scale_each(grids):
     largest = grids.max(axis=(2, 3), keepdims=True)
-    return grids / np.maximum(largest, 1e-6), Normalize(0, 1)
+    shares = grids / np.maximum(largest, 1e-6)
+    return shares, Normalize(0, 1), "share of the largest"
 
 
 def _gap_of(h, w):
@@ -905,6 +898,18 @@ def _similarity_size(similarity):
     return across + 1.5, max(down + 0.7, 1.8)
 
 
+def _draw_similarity(similarity, title, look):
+    """Return a figure, and what is drawn in it."""
+    figure = _figure(*_similarity_size(similarity), layout="compressed")
+    axes = figure.subplots()
+    drawn = _similarity_tiles(axes, similarity, *look)
+    axes.set_xlabel("column of the patch", fontsize=SMALL)
+    axes.set_ylabel("row of the patch", fontsize=SMALL)
+    _title(axes, _join(title, _thinned(similarity)))
+    _bar(drawn, "cosine similarity", ax=axes)
+    return figure, drawn
+
+
 def _similarity_tiles(axes, similarity, cmap, low):
     drawn, _ = _tiles(
         axes,
@@ -932,23 +937,22 @@ def _mark(axes, cells, size, linewidth):
     )
 
 
-def _bar(figure, drawn, axes, label, **place):
-    """Draw a colour bar beside `axes`, or into `cax`."""
-    bar = figure.colorbar(
-        ScalarMappable(drawn.norm, drawn.cmap),  # Without what is seen through.
-        **({} if "cax" in place else {"ax": axes, "aspect": 25, "pad": 0.02}),
-        **place,
-    )
+def _bar(drawn, label, **place):
+    """Draw a colour bar beside the axes `ax`, or into `cax`."""
+    if "ax" in place:
+        place = {"aspect": 25, "pad": 0.02, **place}
+    # Of the colours themselves, without what is seen through them.
+    colors = ScalarMappable(drawn.norm, drawn.cmap)
+    bar = drawn.figure.colorbar(colors, **place)
     bar.set_label(label, fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL - 1)
     bar.outline.set_visible(False)
 
 
-def _percent_bar(figure, drawn, axes, label, most_ticks=5, **place):
+def _percent_bar(drawn, label, most_ticks=5, **place):
     # As many digits as tell the ticks apart.
     form = PercentFormatter(1, decimals=None)
-    ticks = MaxNLocator(nbins=most_ticks)
-    _bar(figure, drawn, axes, label, format=form, ticks=ticks, **place)
+    _bar(drawn, label, format=form, ticks=MaxNLocator(most_ticks), **place)
 
 
 def _title(axes, text):

@@ -1,0 +1,285 @@
+"""A Keras callback: what a model looks at, while it is trained."""
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.analysis.attention import attention_distances
+from keras_vit.analysis.blocks import check_model, grid_size_of, to_float32
+from keras_vit.analysis.embeddings import (
+    embedding_filters,
+    position_similarity,
+)
+from keras_vit.analysis.inspection import ACTIVATIONS, NUM_FILTERS, to_pixels
+from keras_vit.analysis.relevance import has_logits
+from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.tables import pick
+
+DRAFT = ".draft-"
+
+
+class AttentionPictures(keras.callbacks.Callback):
+    """Log attention and positions to TensorBoard while a model is trained.
+
+    Pictures of where the answers for some images come from, of how far the
+    heads look, of the positions and of the filters, before the first update
+    and after epochs. The similarity of positions is kept as arrays besides:
+    `read_positions` reads them, `plots.film_position_similarity` makes a film
+    of them. What a model does not have is left out.
+
+    The training goes on as without it, to the bit. Needs TensorFlow and
+    matplotlib. Must come behind a callback that restores the model, such as
+    BackupAndRestore: what is there of later updates is dropped then.
+
+    Shapes:
+        images: (B, H, W, C), as the model reads them; a few.
+
+    Args:
+        images: What the model looks at.
+        log_dir: The folder of TensorBoard, also gs://...; the pictures are in
+            `attention` in it.
+        positions_dir: Where the positions are kept. Default: `positions` in
+            `log_dir`.
+        every_epochs: Epochs between two drawings.
+        class_names: Names of the classes.
+        activation: What makes probabilities of logits: a key of ACTIVATIONS.
+        value_range: The numbers that are black and white in `images`.
+        averages: Returns values to look at in place of the trainable weights,
+            such as their moving averages; or None for the weights.
+        first_step: Updates made before. Default: what the optimizer counted.
+        is_writer: Whether this process draws. One of several does.
+
+    Raises:
+        ValueError: If an argument is out of its range or, when the training
+            begins, if the model is no VisionTransformer or reads other images.
+
+    Example:
+        model.fit(..., callbacks=[AttentionPictures(images[:8], "logs")])
+    """
+
+    def __init__(
+        self,
+        images,
+        log_dir: str | os.PathLike,
+        positions_dir: str | os.PathLike | None = None,
+        every_epochs: int = 1,
+        class_names: Sequence[str] | None = None,
+        activation: str = "softmax",
+        value_range: tuple[float, float] = (-1.0, 1.0),
+        averages: Callable[[], Sequence | None] = lambda: None,
+        first_step: int | None = None,
+        is_writer: bool = True,
+    ):
+        super().__init__()
+        images = np.asarray(images, "float32")
+        if images.ndim != 4 or not len(images):
+            raise ValueError(
+                "`images` must have the shape (B, H, W, C) with B > 0. "
+                f"Received: shape={images.shape}"
+            )
+        if every_epochs < 1:
+            raise ValueError(
+                "`every_epochs` must be 1 or more. "
+                f"Received: every_epochs={every_epochs}"
+            )
+        low, high = value_range
+        self.images = images
+        self.pixels = to_pixels(2 * (images - low) / (high - low) - 1)
+        self.log_dir = os.fspath(log_dir)
+        self.positions_dir = os.fspath(
+            positions_dir or os.path.join(self.log_dir, "positions")
+        )
+        self.every_epochs = every_epochs
+        self.class_names = class_names
+        self.activate = pick(ACTIVATIONS, activation, "activation")
+        self.averages = averages
+        self.first_step = first_step
+        self.is_writer = is_writer
+        self._writer = None
+
+    def set_model(self, model):
+        check_model(model)
+        expected = model.input_shape[1:]
+        if any(
+            size not in (None, given)
+            for size, given in zip(expected, self.images.shape[1:])
+        ):
+            raise ValueError(
+                "`images` must be what the model reads, "
+                f"(B, {', '.join(map(str, expected))}). "
+                f"Received: shape={self.images.shape}"
+            )
+        super().set_model(model)
+
+    def on_train_begin(self, logs=None):
+        if not self.is_writer:
+            return
+        tf = _import_tensorflow()
+        # Here, so that what is missing is said before the first epoch.
+        from keras_vit.analysis import plots
+
+        self._plots, self._tf = plots, tf
+        # Not where another writer is: TensorBoard follows one file a folder.
+        self._writer = tf.summary.create_file_writer(
+            os.path.join(self.log_dir, "attention")
+        )
+        step = self.first_step
+        if step is None:
+            step = self._step({"step": 0})
+        _drop_positions(self.positions_dir, step)
+        if step == 0:
+            self._draw(step)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.is_writer and (epoch + 1) % self.every_epochs == 0:
+            self._draw(self._step(logs))
+
+    def on_train_end(self, logs=None):
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _step(self, logs):
+        optimizer = self.model.optimizer
+        # Another loop than that of Keras counts by itself.
+        return int(logs["step"] if optimizer is None else optimizer.iterations)
+
+    def _draw(self, step):
+        with self._averaged_weights():
+            figures = dict(self._figures(step))
+        with self._writer.as_default(step):
+            for name, figure in figures.items():
+                self._tf.summary.image(name, self._plots.render(figure)[None])
+        self._writer.flush()
+
+    def _figures(self, step):
+        """Yield the names and figures of what the model has."""
+        model, images, plots = self.model, self.images, self._plots
+        config = model.config
+        patch_size = config.patch_size * config.stem_stride
+        yield (
+            "attention/rollout",
+            plots.plot_overlays(
+                self.pixels,
+                head_grid(model, images, attention_rollout(model, images)),
+                self._titles(),
+                patch_size,
+            ),
+        )
+        grid_size = tuple(int(n) for n in grid_size_of(model, images))
+        distances = attention_distances(model, images)
+        yield (
+            "attention/distance",
+            plots.plot_distances(distances, grid_size, patch_size),
+        )
+        if config.position_embedding != "none":
+            similarity = position_similarity(model)
+            _write_position(self.positions_dir, step, similarity)
+            yield (
+                "positions/similarity",
+                plots.plot_position_similarity(similarity),
+            )
+        if not config.stem_stages and config.channels in (1, 3):
+            kernel = model.get_layer("patch_encoder").kernel
+            most = min(kernel.shape[-1], int(np.prod(kernel.shape[:-1])))
+            filters = embedding_filters(model, min(NUM_FILTERS, most))
+            yield "embedding/filters", plots.plot_filters(filters)
+
+    def _titles(self):
+        """Return the likeliest class of each image, if there are classes."""
+        if not has_logits(self.model):
+            return None
+        answers = self.model(self.images, training=False)
+        if self.model.config.classifier_activation is None:
+            answers = self.activate(answers)
+        titles = []
+        for probabilities in to_float32(answers):
+            index = int(probabilities.argmax())
+            name = self.class_names[index] if self.class_names else index
+            titles.append(f"{name}\n{probabilities[index]:.1%}")
+        return titles
+
+    def _averaged_weights(self):
+        values = self.averages()
+        if values is None:
+            return contextlib.nullcontext()
+        # The variables stay as they are, on all devices.
+        return keras.StatelessScope(
+            state_mapping=zip(self.model.trainable_variables, values)
+        )
+
+
+def read_positions(
+    folder: str | os.PathLike,
+) -> tuple[np.ndarray, list[int]]:
+    """Return what `AttentionPictures` has kept of the positions.
+
+    Shapes:
+        returns: (frames, h, w, h, w), float32; and the steps, rising.
+
+    Args:
+        folder: Its `positions_dir`.
+
+    Raises:
+        ValueError: If nothing is there.
+    """
+    folder = os.fspath(folder)
+    gfile = _import_tensorflow().io.gfile
+    steps = _position_steps(folder)
+    if not steps:
+        raise ValueError(
+            "`folder` must be the `positions_dir` of a training. "
+            f"Received: folder={folder!r}"
+        )
+    frames = []
+    for step in steps:
+        with gfile.GFile(_position_path(folder, step), "rb") as file:
+            frames.append(np.load(io.BytesIO(file.read())))
+    return np.stack(frames).astype("float32"), steps
+
+
+def _write_position(folder, step, similarity):
+    """Keep the similarity after `step` updates; a reader sees all of it."""
+    gfile = _import_tensorflow().io.gfile
+    gfile.makedirs(folder)
+    content = io.BytesIO()
+    np.save(content, similarity.astype("float16"))
+    path = _position_path(folder, step)
+    draft = os.path.join(folder, DRAFT + os.path.basename(path))
+    with gfile.GFile(draft, "wb") as file:
+        file.write(content.getvalue())
+    gfile.rename(draft, path, overwrite=True)
+
+
+def _drop_positions(folder, last):
+    """Remove what is later than `last`, of a training that was stopped."""
+    gfile = _import_tensorflow().io.gfile
+    for step in _position_steps(folder):
+        if step > last:
+            gfile.remove(_position_path(folder, step))
+
+
+def _position_steps(folder):
+    gfile = _import_tensorflow().io.gfile
+    names = gfile.listdir(folder) if gfile.isdir(folder) else []
+    found = [re.fullmatch(r"step-(\d+)\.npy", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _position_path(folder, step):
+    return os.path.join(folder, f"step-{step:08d}.npy")
+
+
+def _import_tensorflow():
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise ImportError(
+            "Pictures for TensorBoard need TensorFlow: pip install tensorflow"
+        ) from error
+    return tf
