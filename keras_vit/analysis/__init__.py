@@ -17,6 +17,7 @@ from keras_vit.analysis.inspection import (
     inspect_model,
     to_pixels,
 )
+from keras_vit.analysis.page import render_page, write_page
 from keras_vit.analysis.relevance import (
     accumulate_relevance,
     attention_relevance,
@@ -57,10 +58,12 @@ __all__ = [
     "mean_attention_distance",
     "pools_patches",
     "position_similarity",
+    "render_page",
     "representation_similarity",
     "roll_out",
     "scale_filters",
     "to_grid",
     "to_pixels",
     "token_norms",
+    "write_page",
 ]

@@ -18,6 +18,7 @@ from keras_vit.analysis.embeddings import (
     embedding_filters,
     position_similarity,
 )
+from keras_vit.analysis.page import render_frame
 from keras_vit.analysis.relevance import attention_relevance, has_logits
 from keras_vit.analysis.representations import token_norms
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
@@ -104,6 +105,10 @@ class Inspection:
     def class_name(self, index: int) -> str:
         """Return the name of a class, its number if it has none."""
         return self.class_names[index] if self.class_names else str(index)
+
+    def _repr_html_(self):
+        """Return a page to explore, which notebooks show in a frame."""
+        return render_frame(self)
 
 
 def inspect_model(

@@ -1,0 +1,412 @@
+"""A page to look into models with: one file for a browser."""
+
+import base64
+import dataclasses
+import hashlib
+import html
+import importlib.resources
+import json
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_vit.analysis.embeddings import scale_filters
+from keras_vit.analysis.packing import (
+    encode_png,
+    pack_cosines,
+    pack_floats,
+    pack_rows,
+)
+from keras_vit.analysis.representations import artefact_tokens
+from keras_vit.version import __version__
+
+TITLE = "Inside a Vision Transformer"
+# Classes whose probabilities are shown.
+NUM_PREDICTIONS = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Detail:
+    """How much of the attention of a model a page holds.
+
+    Args:
+        levels: Of the numbers, see `pack_rows`.
+        has_heads: Whether each head is kept, as seen from each token; if not
+            their mean is, and of each head only what the head of the model
+            reads.
+        layer_step: The last layer is kept and, counted from it, each
+            `layer_step`-th; of the others, or of all if it is 0, only what
+            the head of the model reads.
+    """
+
+    levels: int
+    has_heads: bool = False
+    layer_step: int = 0
+
+    def keeps(self, layer: int, depth: int) -> bool:
+        """Return whether attention from each token is kept of a layer."""
+        return bool(self.layer_step) and not (
+            (depth - 1 - layer) % self.layer_step
+        )
+
+
+def write_page(
+    inspections: Sequence,
+    path: str | os.PathLike,
+    *,
+    max_bytes: int = 15_000_000,
+    title: str = TITLE,
+):
+    """Write a page to explore what models see, in the place of what is there.
+
+    One file that needs nothing else: no server, no network.
+
+    Args:
+        inspections: An Inspection for each model, all of the same images.
+        path: The file, such as "report.html". Its folder is made.
+        max_bytes: See `render_page`.
+        title: What stands above the page.
+
+    Raises:
+        ValueError: See `render_page`.
+        OSError: If it cannot be written.
+    """
+    page = render_page(inspections, max_bytes=max_bytes, title=title)
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".draft-{path.name}")
+    try:
+        draft.write_text(page, encoding="utf-8", newline="\n")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def render_page(
+    inspections: Sequence, *, max_bytes: int = 15_000_000, title: str = TITLE
+) -> str:
+    """Return a page to explore what models see, as HTML.
+
+    It holds the numbers at the greatest of DETAILS for which there is room,
+    and says at which.
+
+    Args:
+        inspections: An Inspection for each model, all of the same images.
+        max_bytes: How large the page may be.
+        title: What stands above it.
+
+    Raises:
+        ValueError: If there is no inspection, if they are of different
+            numbers of images, if something in them is not finite, or if
+            `max_bytes` does not even hold the least of DETAILS.
+    """
+    if not isinstance(inspections, Sequence):
+        inspections = (inspections,)
+    counts = [len(inspection.pixels) for inspection in inspections]
+    if len(set(counts)) != 1 or not counts[0]:
+        raise ValueError(
+            "`inspections` must be one or more, of the same images. "
+            f"Received: inspections of {counts} images"
+        )
+    samples = [_Sample(inspection) for inspection in inspections]
+    for detail in DETAILS:
+        if sum(sample.guess_size(detail) for sample in samples) > max_bytes:
+            continue
+        page = _render(inspections, detail, title)
+        num_bytes = len(page.encode("utf-8"))
+        if num_bytes <= max_bytes:
+            return page
+    page = _render(inspections, DETAILS[-1], title)
+    raise ValueError(
+        "`max_bytes` must be at least "
+        f"{len(page.encode('utf-8')):,} for these inspections. "
+        f"Received: max_bytes={max_bytes:,}"
+    )
+
+
+def render_frame(
+    inspections: Sequence, *, max_bytes: int = 4_000_000, height: int = 720
+) -> str:
+    """Return a page inside a frame, to be shown in a notebook.
+
+    Args:
+        inspections: See `render_page`.
+        max_bytes: How large the page in the frame may be.
+        height: Of the frame, in pixels.
+    """
+    page = render_page(inspections, max_bytes=max_bytes)
+    # Without allow-same-origin the page cannot touch the notebook.
+    return (
+        f'<iframe title="{TITLE}" sandbox="allow-scripts" '
+        f'style="width: 100%; height: {height}px; border: 0" '
+        f'srcdoc="{html.escape(page)}"></iframe>'
+    )
+
+
+def _render(inspections, detail, title):
+    blocks = _Blocks()
+    content = {
+        "levels": detail.levels,
+        "precision": _describe_precision(detail),
+        "left_out": _describe_left_out(detail),
+        "models": [
+            _describe_model(inspection, detail, blocks)
+            for inspection in inspections
+        ],
+    }
+    # No "<" in a script: it could end it.
+    content = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
+    style, script = _read("report.css"), _read("report.js")
+    policy = (
+        "default-src 'none'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'"
+    )
+    # File names may hold bytes that are no UTF-8, as surrogates.
+    title = title.encode("utf-8", "replace").decode("utf-8")
+    parts = {
+        "title": html.escape(title),
+        "version": __version__,
+        "policy": policy,
+        "style": style,
+        "script": script,
+        "content": content,
+        "blocks": "\n".join(blocks.elements),
+    }
+    # In one go, so that nothing in a part is taken for a place.
+    return re.sub(
+        r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("report.html")
+    )
+
+
+class _Blocks:
+    """The packed numbers of a page, each in an element of its own.
+
+    The browser decodes an element when it is looked at.
+    """
+
+    def __init__(self):
+        self.elements = []
+
+    def add(self, data: bytes) -> int:
+        """Add packed numbers. Returns the number of their element."""
+        number = len(self.elements)
+        text = base64.b64encode(data).decode("ascii")
+        self.elements.append(
+            f'<script type="text/plain" id="block-{number}">{text}</script>'
+        )
+        return number
+
+    def add_rows(self, rows, num_prefix_tokens, levels) -> dict:
+        """Add rows. Returns what the page must know to read them."""
+        return {
+            "block": self.add(pack_rows(rows, num_prefix_tokens, levels)),
+            "shape": list(rows.shape),
+        }
+
+
+class _Sample:
+    """A part of the attention of an inspection, to guess its size from.
+
+    Packing it all at each of DETAILS could take minutes.
+    """
+
+    def __init__(self, inspection):
+        self.inspection = inspection
+        depth = len(inspection.maps)
+        layers = sorted({0, depth // 2, depth - 1})
+        maps = inspection.maps[layers, 0]  # (few, K, T, T)
+        self.heads = maps[:, :2].reshape(-1, *maps.shape[2:])
+        self.mean = maps.mean(axis=1, dtype="float32")
+
+    def guess_size(self, detail: Detail) -> float:
+        """Return somewhat less than the bytes that attention will take."""
+        layers, images, heads, *_ = self.inspection.maps.shape
+        kept = sum(detail.keeps(layer, layers) for layer in range(layers))
+        sample = self.heads if detail.has_heads else self.mean
+        packed = pack_rows(
+            sample, self.inspection.num_prefix_tokens, detail.levels
+        )
+        matrices = kept * images * (heads if detail.has_heads else 1)
+        # Base64 makes four bytes of three.
+        return 0.9 * 4 / 3 * matrices * len(packed) / len(sample)
+
+
+def _describe_model(inspection, detail, blocks):
+    config = inspection.config
+    layers, _, heads, *_ = inspection.maps.shape
+    return {
+        "name": inspection.model_name,
+        "summary": (
+            f"{config.depth} layers, {config.num_heads} heads, width "
+            f"{config.width}, patches of {inspection.patch_size} pixels"
+        ),
+        "layers": layers,
+        "heads": heads,
+        "grid": list(inspection.grid_size),
+        "patch_size": inspection.patch_size,
+        "num_prefix_tokens": inspection.num_prefix_tokens,
+        "reads_patches": inspection.reads_patches,
+        "distances": _round(inspection.distances),
+        "similarity": _describe_similarity(inspection, blocks),
+        "filters": _describe_filters(inspection),
+        "images": [
+            _describe_image(inspection, i, detail, blocks)
+            for i in range(len(inspection.pixels))
+        ],
+    }
+
+
+def _describe_image(inspection, i, detail, blocks):
+    prefix = inspection.num_prefix_tokens
+    norms = inspection.token_norms[:, i]  # (layers, T)
+    artefacts = artefact_tokens(norms, prefix)
+    height, width, _ = inspection.pixels[i].shape
+    image = {
+        "name": inspection.image_names[i],
+        "size": [height, width],
+        "png": _png(inspection.pixels[i]),
+        "attention": [
+            _describe_layer(inspection, i, layer, detail, blocks)
+            for layer in range(len(inspection.maps))
+        ],
+        "rollout": blocks.add_rows(
+            inspection.rollouts[i : i + 1], prefix, detail.levels
+        ),
+        "norms": blocks.add(pack_floats(norms)),
+        "artefacts": [np.flatnonzero(layer).tolist() for layer in artefacts],
+        "predictions": None,
+        "relevance": None,
+    }
+    if inspection.probabilities is not None:
+        probabilities = inspection.probabilities[i]
+        likeliest = np.argsort(-probabilities, kind="stable")
+        image["predictions"] = [
+            _describe_class(inspection, i, index)
+            for index in likeliest[:NUM_PREDICTIONS]
+        ]
+    if inspection.relevances is not None:
+        image["relevance"] = {
+            **blocks.add_rows(inspection.relevances[i], prefix, detail.levels),
+            "classes": [
+                _describe_class(inspection, i, index)
+                for index in inspection.top_classes[i]
+            ],
+        }
+    return image
+
+
+def _describe_class(inspection, i, index):
+    return {
+        "name": inspection.class_name(int(index)),
+        "probability": float(inspection.probabilities[i, index]),
+    }
+
+
+def _describe_layer(inspection, i, layer, detail, blocks):
+    """Return where the attention of a layer is: of all heads, or less."""
+    maps = inspection.maps[layer, i]  # (K, T, T)
+    prefix, levels = inspection.num_prefix_tokens, detail.levels
+    kept = detail.keeps(layer, len(inspection.maps))
+    if kept and detail.has_heads:
+        return {"heads": blocks.add_rows(maps, prefix, levels)}
+    maps = maps.astype("float32")
+    read = slice(prefix, None) if inspection.reads_patches else slice(1)
+    # What the head reads is little, and is kept as well as it can be.
+    rows = maps[:, read].mean(axis=1, keepdims=True)  # (K, 1, T)
+    found = {"read": blocks.add_rows(rows, prefix, levels)}
+    if kept:
+        mean = maps.mean(axis=0, keepdims=True)  # (1, T, T)
+        found["mean"] = blocks.add_rows(mean, prefix, levels)
+    return found
+
+
+def _describe_similarity(inspection, blocks):
+    similarity = inspection.similarity
+    if similarity is None:
+        return None
+    return {
+        "block": blocks.add(pack_cosines(similarity)),
+        "grid": list(similarity.shape[:2]),
+    }
+
+
+def _describe_filters(inspection):
+    if inspection.filters is None:
+        return None
+    filters, shares = inspection.filters
+    if filters.shape[-1] not in (1, 3):
+        filters = filters.mean(axis=-1, keepdims=True)
+    pictures = np.rint(255 * scale_filters(filters)).astype("u1")
+    return [
+        {"png": _png(picture), "share": float(share)}
+        for picture, share in zip(pictures, shares)
+    ]
+
+
+def _describe_precision(detail):
+    return (
+        "Attention, rollout and relevance are stored on "
+        f"{detail.levels + 1} levels: a number is off by at most "
+        f"{100 / detail.levels:.1f} % of the largest in the same map, small "
+        "ones by less. What a token gives to itself and to the class token "
+        "is exact."
+    )
+
+
+def _describe_left_out(detail):
+    """Return what the page does not hold, in words."""
+    if detail.has_heads:
+        return ""
+    if not detail.layer_step:
+        return (
+            "To keep the page small, attention is shown for what the head of "
+            "the model reads only, and not from single patches; rollout and "
+            "relevance are complete."
+        )
+    text = (
+        "To keep the page small, single heads are shown for what the head of "
+        "the model reads only; a patch shows the mean of the heads."
+    )
+    if detail.layer_step > 1:
+        text += (
+            f" That it shows in every {ORDINALS[detail.layer_step]} layer, "
+            "counted from the last."
+        )
+    return text
+
+
+def _png(pixels):
+    return base64.b64encode(encode_png(pixels)).decode("ascii")
+
+
+def _round(numbers):
+    # Four digits are more than a plot shows.
+    return [[float(f"{x:.4g}") for x in row] for row in numbers]
+
+
+def _read(name):
+    file = importlib.resources.files("keras_vit") / "data" / name
+    return file.read_text(encoding="utf-8")
+
+
+def _hash(text):
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+ORDINALS = {2: "second", 4: "fourth", 8: "eighth"}
+LEVELS = (255, 191, 127, 95, 63, 47, 39, 31, 23, 15)
+# What a page may hold, greatest first.
+DETAILS = (
+    *(Detail(levels, has_heads=True, layer_step=1) for levels in LEVELS),
+    *(
+        Detail(levels, layer_step=step)
+        for step in (1, *ORDINALS)
+        for levels in LEVELS
+    ),
+    *(Detail(levels) for levels in LEVELS),
+)

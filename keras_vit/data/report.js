@@ -1,0 +1,1120 @@
+"use strict";
+
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const page = JSON.parse(byId("content").textContent);
+
+  // A head of this number stands for the mean of all.
+  const MEAN = -1;
+  const NUM_STRONGEST = 5;
+  // The colours of matplotlib's "viridis" (CC0), evenly spaced from low to
+  // high: equal steps look equally far apart, to the colour-blind as well.
+  const VIRIDIS =
+    "440154 48186a 472d7b 424086 3b528b 33638d 2c728e 26828e 21918c " +
+    "1fa088 28ae80 3fbc73 5ec962 84d44b addc30 d8e219 fde725";
+
+  /* ------------------------------------------------------------ numbers */
+
+  const buffers = new Map();
+
+  /** Returns the numbers of a block; they are decoded when first asked for. */
+  function readBlock(number) {
+    if (!buffers.has(number)) {
+      buffers.set(number, inflate(byId(`block-${number}`).textContent));
+    }
+    return buffers.get(number);
+  }
+
+  function inflate(text) {
+    const binary = atob(text);
+    const bytes = new Uint8Array(binary.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
+    const stream = new Blob([bytes])
+      .stream()
+      .pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).arrayBuffer();
+  }
+
+  /**
+   * Returns the rows that keras_vit/analysis/packing.py packed.
+   *
+   * Of the T tokens that a row goes to, the last N are patches. A row is
+   * { patches: N numbers, token: what goes to the class token or null }.
+   */
+  async function openRows({ block, shape }, model) {
+    const [matrices, queries, tokens] = shape;
+    const prefix = model.num_prefix_tokens;
+    const buffer = await readBlock(block);
+    const count = matrices * queries;
+    const numOwn = queries === tokens ? count : 0;
+    const scale = new Float32Array(buffer, 0, count);
+    const own = new Float32Array(buffer, 4 * count, numOwn);
+    const others = 4 * (count + numOwn);
+    const toPrefix = new Float32Array(buffer, others, count * prefix);
+    const codes = new Uint8Array(buffer, others + 4 * count * prefix);
+    const width = tokens - prefix;
+    const shares = Float32Array.from(
+      { length: page.levels + 1 },
+      (_, code) => (code / page.levels) ** 2
+    );
+
+    /** Adds row `query` of a matrix, times `weight`, to `sum`. */
+    function add(sum, matrix, query, weight) {
+      const row = matrix * queries + query;
+      const factor = weight * scale[row];
+      for (let i = 0; i < width; i++) {
+        sum.patches[i] += factor * shares[codes[row * width + i]];
+      }
+      // A row's own place holds a zero.
+      if (numOwn && query >= prefix) {
+        sum.patches[query - prefix] += weight * own[row];
+      }
+      if (prefix) sum.token += weight * toPrefix[row * prefix];
+    }
+
+    return { add, matrices, width, prefix };
+  }
+
+  /** Returns the mean of some rows of some matrices. */
+  function averageRows(rows, matrices, queries) {
+    const mean = {
+      patches: new Float64Array(rows.width),
+      token: rows.prefix ? 0 : null,
+    };
+    const weight = 1 / (matrices.length * queries.length);
+    for (const matrix of matrices) {
+      for (const query of queries) rows.add(mean, matrix, query, weight);
+    }
+    return mean;
+  }
+
+  const range = (count, start = 0) =>
+    Array.from({ length: count }, (_, i) => start + i);
+
+  const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
+
+  function largestBut(numbers, skipped) {
+    let largest = 0;
+    numbers.forEach((x, i) => {
+      if (i !== skipped && x > largest) largest = x;
+    });
+    return largest;
+  }
+
+  /** Returns the places of the largest numbers, largest first. */
+  function strongest(numbers, skipped) {
+    return range(numbers.length)
+      .filter((i) => i !== skipped && numbers[i] > 0)
+      .sort((i, j) => numbers[j] - numbers[i] || i - j)
+      .slice(0, NUM_STRONGEST);
+  }
+
+  /* -------------------------------------------------------------- words */
+
+  const threeDigits = (x) => String(Number(x.toPrecision(3)));
+  const asShare = (x) => `${threeDigits(100 * x)} %`;
+  const rounded = (x) => x.toFixed(x < 10 ? 1 : 0);
+
+  function placeName(cell, [, columns]) {
+    const row = Math.floor(cell / columns) + 1;
+    return `row ${row}, column ${(cell % columns) + 1}`;
+  }
+
+  const capitalize = (text) => text[0].toUpperCase() + text.slice(1);
+
+  /* -------------------------------------------------------------- state */
+
+  const numModels = page.models.length;
+  const numImages = page.models[0].images.length;
+  const state = {
+    show: "attention",
+    layer: page.models[0].layers - 1,
+    head: MEAN,
+    rank: 0,
+    from: "head",
+    // The chosen patch, as fractions of the height and the width: panels may
+    // have different grids.
+    y: 0.5,
+    x: 0.5,
+    pointer: "choose",
+    opacity: 65,
+    compare: numModels > 1,
+    panels: [
+      { model: 0, image: 0 },
+      numModels > 1
+        ? { model: 1, image: 0 }
+        : { model: 0, image: Math.min(1, numImages - 1) },
+    ],
+  };
+  // Where the mouse is, or where the keyboard reads: it is not kept.
+  let under = null;
+  let reading = null;
+
+  function change(changes) {
+    Object.assign(state, changes);
+    schedule();
+  }
+
+  /** Returns what the maps are seen from, the mouse going first. */
+  function currentFrom() {
+    if (state.pointer === "choose" && under) return { kind: "patch", ...under };
+    return { kind: state.from, y: state.y, x: state.x };
+  }
+
+  const cellAt = ({ y, x }, [rows, columns]) =>
+    clamp(Math.floor(y * rows), 0, rows - 1) * columns +
+    clamp(Math.floor(x * columns), 0, columns - 1);
+
+  const middleOf = (cell, [rows, columns]) => ({
+    y: (Math.floor(cell / columns) + 0.5) / rows,
+    x: ((cell % columns) + 0.5) / columns,
+  });
+
+  /* ----------------------------------------------------- the address bar */
+
+  function writeAddress() {
+    // A frame in a notebook has no address.
+    if (!/^(file|https?):$/.test(location.protocol)) return;
+    const grid = page.models[state.panels[0].model].grid;
+    const cell = cellAt(state, grid);
+    const words = new URLSearchParams({
+      show: state.show,
+      layer: state.layer + 1,
+      head: state.head === MEAN ? "mean" : state.head + 1,
+      class: state.rank + 1,
+      from: state.from,
+      at: `${Math.floor(cell / grid[1]) + 1}.${(cell % grid[1]) + 1}`,
+      pointer: state.pointer,
+      overlay: state.opacity,
+      compare: Number(state.compare),
+      models: state.panels.map((panel) => panel.model + 1).join("."),
+      images: state.panels.map((panel) => panel.image + 1).join("."),
+    });
+    history.replaceState(null, "", `#${words}`);
+  }
+
+  /** Takes what it understands from the address; the rest stays. */
+  function readAddress() {
+    const words = new URLSearchParams(location.hash.slice(1));
+    const choose = (name, ...known) => {
+      if (known.includes(words.get(name))) state[name] = words.get(name);
+    };
+    const numbers = (name) =>
+      (words.get(name) ?? "").split(".").map((text) => parseInt(text, 10));
+    const number = (name, low, high, otherwise) => {
+      const [value] = numbers(name);
+      return Number.isNaN(value) ? otherwise : clamp(value, low, high);
+    };
+    choose("show", ...shownKinds());
+    choose("from", "head", "token", "patch");
+    choose("pointer", "choose", "read");
+    ["models", "images"].forEach((name) => {
+      const key = name.slice(0, -1);
+      const count = name === "models" ? numModels : numImages;
+      numbers(name).slice(0, 2).forEach((value, i) => {
+        if (value >= 1 && value <= count) state.panels[i][key] = value - 1;
+      });
+    });
+    const model = page.models[state.panels[0].model];
+    state.layer = number("layer", 1, model.layers, state.layer + 1) - 1;
+    state.head =
+      words.get("head") === "mean"
+        ? MEAN
+        : number("head", 1, model.heads, state.head + 1) - 1;
+    state.rank = number("class", 1, 9, state.rank + 1) - 1;
+    state.opacity = number("overlay", 0, 100, state.opacity);
+    if (words.has("compare")) state.compare = words.get("compare") === "1";
+    const [row, column] = numbers("at");
+    if (row >= 1 && column >= 1) {
+      state.y = clamp((row - 0.5) / model.grid[0], 0, 1);
+      state.x = clamp((column - 0.5) / model.grid[1], 0, 1);
+    }
+  }
+
+  function shownKinds() {
+    const explained = page.models.some((model) => model.images[0].relevance);
+    return ["attention", "rollout", ...(explained ? ["relevance"] : [])];
+  }
+
+  /* ---------------------------------------------------------- what is seen */
+
+  /**
+   * Returns the row of the maps that is asked for, and what it is.
+   *
+   * { row, own: the patch it is seen from or null, caption, from: in words,
+   *   format: of its numbers, notice: what to know }; row is null if the page
+   *   does not hold it.
+   */
+  async function findView(model, image) {
+    const from = currentFrom();
+    let notice = "";
+    if (from.kind === "token" && !model.num_prefix_tokens) {
+      from.kind = "head";
+      notice = "This model has no class token. ";
+    }
+    const seen = await SOURCES[state.show](model, image, from);
+    const own = from.kind === "patch" ? cellAt(from, model.grid) : null;
+    return {
+      format: asShare,
+      ...seen,
+      own,
+      from: describeFrom(model, from, own),
+      notice: notice + (seen.notice ?? ""),
+    };
+  }
+
+  function describeFrom(model, from, own) {
+    if (from.kind === "patch") return placeName(own, model.grid);
+    if (from.kind === "token" || !model.reads_patches) return "the class token";
+    return "all patches, which the head pools";
+  }
+
+  /** Returns the tokens whose rows are averaged. */
+  function queriesOf(model, from) {
+    const prefix = model.num_prefix_tokens;
+    if (from.kind === "patch") return [prefix + cellAt(from, model.grid)];
+    if (from.kind === "token" || !model.reads_patches) return [0];
+    return range(model.grid[0] * model.grid[1], prefix);
+  }
+
+  async function lookAtAttention(model, image, from) {
+    const layer = Math.min(state.layer, model.layers - 1);
+    const head = state.head < model.heads ? state.head : MEAN;
+    const wanted = head === MEAN ? range(model.heads) : [head];
+    const queries = queriesOf(model, from);
+    const { heads, read, mean } = image.attention[layer];
+    const name = (head) =>
+      `Attention in layer ${layer + 1} of ${model.layers}, ` +
+      (head === MEAN ? "mean of the heads" : `head ${head + 1}`);
+    const caption = name(head);
+    let notice = "";
+    if (head !== state.head) {
+      notice = `This model has ${model.heads} heads; their mean is shown.`;
+    }
+    if (heads) {
+      const rows = await openRows(heads, model);
+      return { row: averageRows(rows, wanted, queries), caption, notice };
+    }
+    const isRead =
+      from.kind === "head" || (from.kind === "token" && !model.reads_patches);
+    if (isRead) {
+      const rows = await openRows(read, model);
+      return { row: averageRows(rows, wanted, [0]), caption, notice };
+    }
+    if (mean) {
+      const rows = await openRows(mean, model);
+      if (head !== MEAN) {
+        notice =
+          "From a patch, this page holds the mean of the heads only; " +
+          "it is shown.";
+      }
+      const row = averageRows(rows, [0], queries);
+      return { row, caption: name(MEAN), notice };
+    }
+    notice =
+      "Of this layer, this page holds only what the head of the model reads.";
+    return { row: null, caption, notice };
+  }
+
+  async function lookAtRollout(model, image, from) {
+    const rows = await openRows(image.rollout, model);
+    return {
+      row: averageRows(rows, [0], queriesOf(model, from)),
+      caption: `Rollout through all ${model.layers} layers`,
+    };
+  }
+
+  async function lookAtRelevance(model, image, from) {
+    if (!image.relevance) {
+      const notice = "This model has no head, and so no classes.";
+      return { row: null, caption: "Relevance", notice };
+    }
+    const { classes } = image.relevance;
+    const rank = Math.min(state.rank, classes.length - 1);
+    const rows = await openRows(image.relevance, model);
+    return {
+      row: averageRows(rows, [rank], queriesOf(model, from)),
+      caption: `Relevance for ${classes[rank].name}`,
+      format: threeDigits,
+    };
+  }
+
+  const SOURCES = {
+    attention: lookAtAttention,
+    rollout: lookAtRollout,
+    relevance: lookAtRelevance,
+  };
+
+  const EXPLANATIONS = {
+    attention:
+      "Attention: each token makes a mixture of all tokens; a map shows the " +
+      "share that each patch has in it. The shares of all patches and of " +
+      "the class token add up to 100 %.",
+    rollout:
+      "Rollout: the share of each patch of the image in a token behind the " +
+      "last layer, with the attention of all layers multiplied and their " +
+      "residual branches counted in (Abnar and Zuidema 2020).",
+    relevance:
+      "Relevance: which patches speak for a class, by attention times the " +
+      "gradient of the logit of the class (Chefer et al. 2021). The numbers " +
+      "have no unit; compare them within a map.",
+  };
+  const KEYS =
+    " Hover, tap or use the arrow keys on the image to choose a patch, Home " +
+    "and End for the ends of its row, Escape for what the head reads. The " +
+    "numbers 1 to 5 mark the patches looked at most.";
+
+  /* ------------------------------------------------------------- drawing */
+
+  const palette = makePalette();
+
+  /** Returns the bytes (red, green, blue) of 256 colours. */
+  function makePalette() {
+    const anchors = VIRIDIS.split(" ").map((hex) => parseInt(hex, 16));
+    const channel = (anchor, shift) => (anchors[anchor] >> shift) & 255;
+    return range(256).map((i) => {
+      const place = (i / 255) * (anchors.length - 1);
+      const low = Math.min(Math.floor(place), anchors.length - 2);
+      return [16, 8, 0].map((shift) => {
+        const a = channel(low, shift);
+        return Math.round(a + (place - low) * (channel(low + 1, shift) - a));
+      });
+    });
+  }
+
+  /** Draws numbers into a canvas, one pixel for each. */
+  function drawMap(canvas, numbers, [rows, columns], low, high) {
+    if (canvas.width !== columns) canvas.width = columns;
+    if (canvas.height !== rows) canvas.height = rows;
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(columns, rows);
+    numbers.forEach((x, i) => {
+      const share = high > low ? (x - low) / (high - low) : 0;
+      const colour = palette[Math.round(255 * clamp(share, 0, 1))];
+      image.data.set([...colour, 255], 4 * i);
+    });
+    context.putImageData(image, 0, 0);
+  }
+
+  function drawLegend(legend, low, high) {
+    legend.querySelector(".low").textContent = low;
+    legend.querySelector(".high").textContent = high;
+  }
+
+  function make(name, attributes = {}, ...children) {
+    const element = document.createElement(name);
+    Object.entries(attributes).forEach(([key, value]) =>
+      element.setAttribute(key, value)
+    );
+    element.append(...children);
+    return element;
+  }
+
+  function makeSvg(name, attributes = {}, text = "") {
+    const element = document.createElementNS(
+      "http://www.w3.org/2000/svg",
+      name
+    );
+    Object.entries(attributes).forEach(([key, value]) =>
+      element.setAttribute(key, value)
+    );
+    element.textContent = text;
+    return element;
+  }
+
+  function fillSelect(select, names, chosen) {
+    const key = JSON.stringify(names);
+    // An open list would close if it were filled again.
+    if (select.dataset.names !== key) {
+      select.dataset.names = key;
+      select.replaceChildren(
+        ...names.map(([value, name]) => make("option", { value }, name))
+      );
+    }
+    select.value = chosen;
+  }
+
+  /* -------------------------------------------------------------- panels */
+
+  function makePanel(index) {
+    const root = byId("panel").content.firstElementChild.cloneNode(true);
+    const find = (selector) => root.querySelector(selector);
+    const stage = find(".stage");
+    const title = find(".panel-title");
+    title.id = `panel-${index}`;
+    root.setAttribute("aria-labelledby", title.id);
+    stage.setAttribute("aria-describedby", "explanation");
+    root.querySelectorAll("canvas.scale").forEach((canvas) =>
+      drawMap(canvas, range(256), [1, 256], 0, 255)
+    );
+    const choice = state.panels[index];
+    for (const [key, names] of [
+      ["image", page.models[0].images.map((image) => image.name)],
+      ["model", page.models.map((model) => model.name)],
+    ]) {
+      const select = find(`select.${key}`);
+      select.id = `${key}-${index}`;
+      select.previousElementSibling.htmlFor = select.id;
+      select.parentElement.hidden = names.length < 2;
+      fillSelect(select, [...names.entries()], choice[key]);
+      select.addEventListener("change", () => {
+        choice[key] = Number(select.value);
+        schedule();
+      });
+    }
+    // What the lists say needs no headline but for who does not see them.
+    const hasChoice = numModels * numImages > 1;
+    find(".panel-choices").hidden = !hasChoice;
+    title.classList.toggle("unseen", hasChoice);
+
+    const model = () => page.models[choice.model];
+    const image = () => model().images[choice.image];
+    let drawn = null;
+
+    function placeOf(event) {
+      const box = find(".marks").getBoundingClientRect();
+      const y = (event.clientY - box.top) / box.height;
+      const x = (event.clientX - box.left) / box.width;
+      return middleOf(cellAt({ y, x }, model().grid), model().grid);
+    }
+
+    stage.addEventListener("pointermove", (event) => {
+      // A finger that moves scrolls the page.
+      if (event.pointerType === "touch") return;
+      under = placeOf(event);
+      schedule();
+    });
+    stage.addEventListener("pointerleave", () => {
+      under = null;
+      schedule();
+    });
+    stage.addEventListener("click", (event) => goTo(placeOf(event)));
+    stage.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        under = reading = null;
+        change({ from: "head" });
+        return;
+      }
+      const moved = moveCell(event, model().grid);
+      if (moved === null) return;
+      event.preventDefault();
+      // The mouse may still be there; the keyboard was used last.
+      under = null;
+      goTo(middleOf(moved, model().grid));
+    });
+
+    /** Sets up what depends on the image and the model only. */
+    function drawImage() {
+      const key = `${choice.model} ${choice.image}`;
+      if (drawn === key) return;
+      drawn = key;
+      const [height, width] = image().size;
+      const [rows, columns] = model().grid;
+      const photo = find(".photo");
+      photo.src = `data:image/png;base64,${image().png}`;
+      photo.classList.toggle("coarse", Math.max(height, width) < 100);
+      stage.style.aspectRatio = `${width} / ${height}`;
+      stage.style.maxWidth = `min(100%, ${(31 * width) / height}rem)`;
+      stage.setAttribute(
+        "aria-label",
+        `Patches of ${image().name}, ${rows} rows and ${columns} columns`
+      );
+      // Patches may go beyond the image where a stem has padded it.
+      for (const layer of [find(".heat"), find(".marks")]) {
+        layer.style.width = `${(100 * columns * model().patch_size) / width}%`;
+        layer.style.height = `${(100 * rows * model().patch_size) / height}%`;
+      }
+      find(".marks").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
+      find(".marks").setAttribute("preserveAspectRatio", "none");
+      drawPredictions();
+    }
+
+    function drawPredictions() {
+      const predictions = image().predictions;
+      find(".predictions").replaceChildren(
+        ...(predictions ?? []).map(({ name, probability }) => {
+          const fill = make("i");
+          fill.style.width = `${100 * probability}%`;
+          return make(
+            "li",
+            {},
+            make("span", {}, name),
+            make("span", { class: "number" }, asShare(probability)),
+            make("div", { class: "bar", "aria-hidden": "true" }, fill)
+          );
+        })
+      );
+      find(".about-predictions").textContent = predictions
+        ? "The likeliest classes and their probabilities."
+        : "This model has no head, and so no classes.";
+    }
+
+    function drawHeat({ row, own, format }) {
+      const heat = find(".heat");
+      heat.style.opacity = state.opacity / 100;
+      heat.hidden = !row;
+      root.querySelector("figcaption .legend").hidden = !row;
+      if (!row) return;
+      // A patch may look at itself more than at all others together.
+      const high = largestBut(row.patches, own);
+      drawMap(heat, row.patches, model().grid, 0, high);
+      drawLegend(find("figcaption .legend"), format(0), format(high));
+    }
+
+    function drawMarks({ row, own }, best) {
+      const columns = model().grid[1];
+      const corner = (cell) => [cell % columns, Math.floor(cell / columns)];
+      const frame = (cell, kind) => {
+        const [x, y] = corner(cell);
+        return makeSvg("rect", { x, y, width: 1, height: 1, class: kind });
+      };
+      const marks = [];
+      if (row) {
+        best.forEach((cell, i) => {
+          const [x, y] = corner(cell);
+          marks.push(makeSvg("text", { x: x + 0.5, y: y + 0.5 }, i + 1));
+        });
+      }
+      const read = readCell();
+      if (own !== null) marks.push(frame(own, "around"), frame(own, "own"));
+      if (read !== null) marks.push(frame(read, "around"), frame(read, "read"));
+      // Of one cell's side, but no larger than a headline.
+      const side = find(".marks").clientWidth / columns;
+      find(".marks").style.fontSize = `${Math.min(0.62, 20 / side)}px`;
+      find(".marks").replaceChildren(...marks);
+    }
+
+    function readCell() {
+      const place = state.pointer === "read" ? under ?? reading : null;
+      return place && cellAt(place, model().grid);
+    }
+
+    function drawStrongest({ row, own, format }, best) {
+      const grid = model().grid;
+      const lines = best.map((cell, i) =>
+        make(
+          "tr",
+          {},
+          make("td", {}, i + 1),
+          make("td", {}, Math.floor(cell / grid[1]) + 1),
+          make("td", {}, (cell % grid[1]) + 1),
+          make("td", { class: "number" }, format(row.patches[cell]))
+        )
+      );
+      const others = [];
+      if (row && own !== null) others.push(["Itself", row.patches[own]]);
+      if (row && row.token !== null) others.push(["Class token", row.token]);
+      others.forEach(([name, value]) =>
+        lines.push(
+          make(
+            "tr",
+            {},
+            make("td", { colspan: 3 }, name),
+            make("td", { class: "number" }, format(value))
+          )
+        )
+      );
+      find(".strongest tbody").replaceChildren(...lines);
+    }
+
+    /** Returns the view in words. */
+    function describe({ row, own, from, format }, best) {
+      if (!row) return "";
+      const grid = model().grid;
+      const read = readCell();
+      if (read !== null) {
+        const value = format(row.patches[read]);
+        return `${capitalize(placeName(read, grid))} gets ${value}, seen from ${from}.`;
+      }
+      const parts = [];
+      if (best.length) {
+        const value = format(row.patches[best[0]]);
+        parts.push(`most at ${placeName(best[0], grid)}: ${value}`);
+      } else {
+        parts.push("at no other patch");
+      }
+      if (own !== null) parts.push(`at itself: ${format(row.patches[own])}`);
+      if (row.token !== null) {
+        parts.push(`at the class token: ${format(row.token)}`);
+      }
+      return `Seen from ${from}: ${parts.join("; ")}.`;
+    }
+
+    async function drawNorms(own) {
+      const layer = Math.min(state.layer, model().layers - 1);
+      const prefix = model().num_prefix_tokens;
+      const [rows, columns] = model().grid;
+      const length = prefix + rows * columns;
+      const buffer = await readBlock(image().norms);
+      const norms = new Float32Array(buffer, 4 * layer * length, length);
+      const patches = norms.slice(prefix);
+      const low = Math.min(...patches);
+      const high = Math.max(...patches);
+      const canvas = find(".norms");
+      drawMap(canvas, patches, model().grid, low, high);
+      drawLegend(
+        canvas.nextElementSibling,
+        threeDigits(low),
+        threeDigits(high)
+      );
+      canvas.setAttribute(
+        "aria-label",
+        `Lengths of the patches behind layer ${layer + 1}, ` +
+          `from ${threeDigits(low)} to ${threeDigits(high)}`
+      );
+      const sentences = [
+        `Length of each patch's vector behind layer ${layer + 1}.`,
+        describeArtefacts(image().artefacts[layer]),
+      ];
+      if (own !== null) {
+        sentences.push(`The chosen patch: ${threeDigits(patches[own])}.`);
+      }
+      if (prefix) {
+        sentences.push(`The class token: ${threeDigits(norms[0])}.`);
+      }
+      find(".about-norms").textContent = sentences.join(" ");
+    }
+
+    function describeArtefacts(cells) {
+      if (!cells.length) {
+        return (
+          "No patch is longer than three times the median; those would hold " +
+          "something else than their patch."
+        );
+      }
+      const named = cells
+        .slice(0, 4)
+        .map((cell) => placeName(cell, model().grid));
+      const more = cells.length > 4 ? ", and others" : "";
+      return (
+        `Longer than three times the median (${cells.length}), and so ` +
+        "holding something else than their patch: " +
+        `${named.join("; ")}${more}.`
+      );
+    }
+
+    async function drawSimilarity(own) {
+      const canvas = find(".similarity");
+      const found = model().similarity;
+      canvas.hidden = canvas.nextElementSibling.hidden = !found;
+      if (!found) {
+        find(".about-similarity").textContent =
+          "This model has no position embedding.";
+        return;
+      }
+      const { grid } = found;
+      const place = own === null ? { y: 0.5, x: 0.5 } : middleOf(own, model().grid);
+      const cell = cellAt(place, grid);
+      const size = grid[0] * grid[1];
+      const codes = new Uint8Array(await readBlock(found.block));
+      const cosines = Float32Array.from(
+        codes.subarray(cell * size, (cell + 1) * size),
+        (code) => code / 127 - 1
+      );
+      const low = Math.min(...cosines);
+      drawMap(canvas, cosines, grid, low, 1);
+      drawLegend(canvas.nextElementSibling, low.toFixed(2), "1");
+      const name = placeName(cell, grid);
+      canvas.setAttribute(
+        "aria-label",
+        `Similarity of ${name} with all positions, from ${low.toFixed(2)} to 1`
+      );
+      find(".about-similarity").textContent =
+        `Cosine of the position embedding of ${name}` +
+        `${own === null ? ", in the middle," : ""} with those of all others: ` +
+        "what the model knows of where patches are.";
+    }
+
+    async function draw(view) {
+      title.textContent = [
+        numImages > 1 || !model().name ? image().name : "",
+        numModels > 1 || numImages < 2 ? model().name : "",
+      ]
+        .filter(Boolean)
+        .join(", ");
+      find("select.image").value = choice.image;
+      find("select.model").value = choice.model;
+      drawImage();
+      const best = view.row ? strongest(view.row.patches, view.own) : [];
+      drawHeat(view);
+      drawMarks(view, best);
+      drawStrongest(view, best);
+      const words = describe(view, best);
+      find(".caption").textContent = view.caption;
+      find("figcaption .reading").textContent = words;
+      find("figcaption .notice").textContent = view.notice;
+      find("figcaption .notice").hidden = !view.notice;
+      await Promise.all([drawNorms(view.own), drawSimilarity(view.own)]);
+      return [words, view.notice].filter(Boolean).join(" ");
+    }
+
+    return { root, draw, find: () => findView(model(), image()), model, image };
+  }
+
+  /** Chooses or reads the patch at a place. */
+  function goTo(place) {
+    if (state.pointer === "read") {
+      reading = place;
+      schedule();
+    } else {
+      change({ from: "patch", ...place });
+    }
+  }
+
+  /** Returns the patch that a key goes to, or null for other keys. */
+  function moveCell(event, grid) {
+    const [rows, columns] = grid;
+    const place = state.pointer === "read" ? reading : state;
+    const isNew =
+      state.pointer === "read" ? !reading : state.from !== "patch";
+    const cell = cellAt(place ?? { y: 0.5, x: 0.5 }, grid);
+    const row = Math.floor(cell / columns);
+    const column = cell % columns;
+    const moves = {
+      ArrowUp: [row - 1, column],
+      ArrowDown: [row + 1, column],
+      ArrowLeft: [row, column - 1],
+      ArrowRight: [row, column + 1],
+      Home: [event.ctrlKey ? 0 : row, 0],
+      End: [event.ctrlKey ? rows - 1 : row, columns - 1],
+    };
+    if (!(event.key in moves) || event.altKey || event.metaKey) return null;
+    // The first arrow shows where one is.
+    if (isNew && event.key.startsWith("Arrow")) return cell;
+    const [y, x] = moves[event.key];
+    return clamp(y, 0, rows - 1) * columns + clamp(x, 0, columns - 1);
+  }
+
+  /* ------------------------------------------------------ distances plot */
+
+  const plot = byId("distance");
+  const PLOT_HEIGHT = 260;
+  const MARGIN = { left: 44, right: 12, top: 12, bottom: 40 };
+  let dots = [];
+
+  function shownModels() {
+    const shown = panels.slice(0, state.compare ? 2 : 1);
+    return [...new Set(shown.map((panel) => panel.model()))];
+  }
+
+  function drawDistances() {
+    const models = shownModels();
+    const width = Math.max(plot.clientWidth, 200);
+    const layers = Math.max(...models.map((model) => model.layers));
+    const highest = Math.max(...models.flatMap((m) => m.distances.flat()), 1);
+    const step = niceStep(highest / 4);
+    const top = step * Math.ceil(highest / step);
+    const column = (width - MARGIN.left - MARGIN.right) / layers;
+    const bottom = PLOT_HEIGHT - MARGIN.bottom;
+    const xOf = (layer, shift) =>
+      MARGIN.left + column * (layer + 0.5) + shift;
+    const yOf = (distance) =>
+      bottom - (distance / top) * (bottom - MARGIN.top);
+    const svg = makeSvg("svg", {
+      viewBox: `0 0 ${width} ${PLOT_HEIGHT}`,
+      height: PLOT_HEIGHT,
+      "aria-hidden": "true",
+    });
+    svg.append(
+      makeSvg("rect", {
+        class: "band",
+        x: xOf(Math.min(state.layer, layers - 1), -column / 2),
+        y: MARGIN.top,
+        width: column,
+        height: bottom - MARGIN.top,
+      })
+    );
+    for (let tick = 0; tick <= top + step / 2; tick += step) {
+      const y = yOf(tick);
+      const x2 = width - MARGIN.right;
+      svg.append(
+        makeSvg("line", { class: "grid", x1: MARGIN.left, x2, y1: y, y2: y }),
+        makeSvg(
+          "text",
+          { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" },
+          threeDigits(tick)
+        )
+      );
+    }
+    const skip = Math.ceil(24 / column);
+    range(layers).forEach((layer) => {
+      if (layer % skip) return;
+      const at = { x: xOf(layer, 0), y: bottom + 16, "text-anchor": "middle" };
+      svg.append(makeSvg("text", at, layer + 1));
+    });
+    const centre = (MARGIN.left + width - MARGIN.right) / 2;
+    svg.append(
+      makeSvg(
+        "text",
+        { x: centre, y: PLOT_HEIGHT - 6, "text-anchor": "middle" },
+        "layer; upwards: distance in pixels"
+      )
+    );
+    dots = models.flatMap((model, i) =>
+      model.distances.flatMap((heads, layer) =>
+        heads.map((distance, head) => ({
+          layer,
+          head,
+          distance,
+          second: i > 0,
+          x: xOf(layer, models.length > 1 ? (i ? 1 : -1) * column * 0.18 : 0),
+          y: yOf(distance),
+        }))
+      )
+    );
+    // The chosen one last, over the others.
+    dots.sort((a, b) => isChosen(a) - isChosen(b));
+    dots.forEach((dot) => svg.append(drawDot(dot)));
+    plot.replaceChildren(svg);
+    byId("distance-reading").textContent = models.map(describeDistance).join(" ");
+  }
+
+  const isChosen = ({ layer, head }) =>
+    layer === state.layer && head === state.head;
+
+  function drawDot(dot) {
+    const radius = isChosen(dot) ? 7 : 4;
+    const kind = `${dot.second ? "second" : "first"}${isChosen(dot) ? " chosen" : ""}`;
+    // Shapes tell models apart where colours do not.
+    return dot.second
+      ? makeSvg("rect", {
+          class: kind,
+          x: dot.x - radius,
+          y: dot.y - radius,
+          width: 2 * radius,
+          height: 2 * radius,
+        })
+      : makeSvg("circle", { class: kind, cx: dot.x, cy: dot.y, r: radius });
+  }
+
+  function niceStep(least) {
+    const power = 10 ** Math.floor(Math.log10(least));
+    return power * [1, 2, 5, 10].find((factor) => factor * power >= least);
+  }
+
+  function describeDistance(model, i, models) {
+    const layer = Math.min(state.layer, model.layers - 1);
+    const heads = model.distances[layer];
+    const shape = i ? "squares" : "circles";
+    const name = models.length > 1 ? `${model.name} (${shape}), l` : "L";
+    if (state.head !== MEAN && state.head < model.heads) {
+      const distance = rounded(heads[state.head]);
+      return `${name}ayer ${layer + 1}, head ${state.head + 1}: ${distance} pixels.`;
+    }
+    const mean = heads.reduce((sum, x) => sum + x, 0) / heads.length;
+    return (
+      `${name}ayer ${layer + 1}: ${rounded(Math.min(...heads))} to ` +
+      `${rounded(Math.max(...heads))} pixels, on average ${rounded(mean)}.`
+    );
+  }
+
+  function chooseDot(event) {
+    const box = plot.getBoundingClientRect();
+    const far = (dot) =>
+      Math.hypot(event.clientX - box.left - dot.x, event.clientY - box.top - dot.y);
+    const nearest = dots.reduce((a, b) => (far(b) < far(a) ? b : a));
+    if (far(nearest) < 30) {
+      change({ show: "attention", layer: nearest.layer, head: nearest.head });
+    }
+  }
+
+  function moveDot(event) {
+    const model = panels[0].model();
+    const layer = Math.min(state.layer, model.layers - 1);
+    const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const upwards = { ArrowDown: -1, ArrowUp: 1 }[event.key];
+    if (!sideways && !upwards) return;
+    event.preventDefault();
+    if (sideways) {
+      const moved = clamp(layer + sideways, 0, model.layers - 1);
+      change({ show: "attention", layer: moved });
+      return;
+    }
+    const order = range(model.heads).sort(
+      (a, b) => model.distances[layer][a] - model.distances[layer][b]
+    );
+    const place =
+      state.head === MEAN
+        ? Math.floor(order.length / 2)
+        : clamp(order.indexOf(state.head) + upwards, 0, order.length - 1);
+    change({ show: "attention", layer, head: order[place] });
+  }
+
+  /* -------------------------------------------------------------- filters */
+
+  function drawFilters() {
+    byId("filters").replaceChildren(
+      ...shownModels().map((model) => {
+        const group = make("div", { class: "filter-group" });
+        const name = numModels > 1 ? `${model.name}. ` : "";
+        const hint = make("p", { class: "hint" });
+        group.append(hint);
+        if (!model.filters) {
+          hint.textContent = `${name}No filters of the image: a ResNet stands before the patches.`;
+          return group;
+        }
+        const total = model.filters.reduce((sum, { share }) => sum + share, 0);
+        hint.textContent =
+          `${name}The patterns that the embedding of the patches is made of, ` +
+          `most important first. These ${model.filters.length} explain ` +
+          `${asShare(total)} of it. Trained models show edges, waves and ` +
+          "colours, untrained ones noise.";
+        const items = model.filters.map(({ png, share }, i) => {
+          const text = `Filter ${i + 1}: ${asShare(share)}`;
+          const src = `data:image/png;base64,${png}`;
+          return make("li", {}, make("img", { src, alt: text, title: text }));
+        });
+        group.append(make("ul", { class: "filters" }, ...items));
+        return group;
+      })
+    );
+  }
+
+  /* ------------------------------------------------------------- controls */
+
+  const controls = byId("controls");
+
+  function setUpControls() {
+    const ways = page.models.map((model) => model.reads_patches);
+    const hasToken = page.models.some(
+      (model) => model.num_prefix_tokens && model.reads_patches
+    );
+    const radio = (name, value) =>
+      controls.querySelector(`[name="${name}"][value="${value}"]`);
+    const label = radio("from", "head").nextElementSibling;
+    if (ways.every((way) => way === ways[0])) {
+      label.textContent += ways[0] ? " (all patches)" : " (class token)";
+    }
+    radio("from", "token").parentElement.hidden = !hasToken;
+    radio("show", "relevance").parentElement.hidden =
+      !shownKinds().includes("relevance");
+    byId("compare").parentElement.hidden = numModels * numImages < 2;
+    controls.addEventListener("submit", (event) => event.preventDefault());
+    controls.addEventListener("input", () =>
+      change({
+        show: controls.elements.show.value,
+        from: controls.elements.from.value,
+        pointer: controls.elements.pointer.value,
+        layer: Number(byId("layer").value) - 1,
+        head: Number(byId("head").value),
+        rank: Math.max(Number(byId("rank").value), 0),
+        opacity: Number(byId("opacity").value),
+        compare: byId("compare").checked,
+      })
+    );
+  }
+
+  /** Makes the controls show the state. */
+  function syncControls() {
+    const model = panels[0].model();
+    state.layer = clamp(state.layer, 0, model.layers - 1);
+    state.head = clamp(state.head, MEAN, model.heads - 1);
+    for (const name of ["show", "from", "pointer"]) {
+      controls.elements[name].value = state[name];
+    }
+    controls.querySelectorAll("[data-for]").forEach((field) => {
+      field.hidden = field.dataset.for !== state.show;
+    });
+    const layer = byId("layer");
+    layer.max = model.layers;
+    layer.value = state.layer + 1;
+    const layerName = `${state.layer + 1} of ${model.layers}`;
+    layer.setAttribute("aria-valuetext", layerName);
+    byId("layer-value").textContent = layerName;
+    const heads = range(model.heads).map((head) => [head, String(head + 1)]);
+    fillSelect(byId("head"), [[MEAN, "Mean of all"], ...heads], state.head);
+    const classes = panels[0].image().relevance?.classes ?? [];
+    state.rank = clamp(state.rank, 0, Math.max(classes.length - 1, 0));
+    const names = classes.map(({ name, probability }, rank) => [
+      rank,
+      `${name} (${asShare(probability)})`,
+    ]);
+    fillSelect(byId("rank"), names, state.rank);
+    byId("opacity").value = state.opacity;
+    byId("opacity").setAttribute("aria-valuetext", `${state.opacity} %`);
+    byId("opacity-value").textContent = `${state.opacity} %`;
+    byId("compare").checked = state.compare;
+    byId("explanation").textContent = EXPLANATIONS[state.show] + KEYS;
+  }
+
+  /* ---------------------------------------------------------------- page */
+
+  let panels = [];
+  let scheduled = false;
+  let turn = 0;
+  let shown = "";
+  let later = 0;
+
+  /** Draws once before the next frame, however much has changed. */
+  function schedule() {
+    if (scheduled) return;
+    scheduled = true;
+    requestAnimationFrame(() => {
+      scheduled = false;
+      render();
+    });
+  }
+
+  async function render() {
+    const mine = ++turn;
+    syncControls();
+    const active = panels.slice(0, state.compare ? 2 : 1);
+    const views = await Promise.all(active.map((panel) => panel.find()));
+    // The state may have changed while numbers were decoded.
+    if (mine !== turn) return;
+    panels[1].root.hidden = !state.compare;
+    byId("panels").className = `panels ${state.compare ? "two" : "one"}`;
+    const drawings = active.map((panel, i) => panel.draw(views[i]));
+    drawBelow();
+    const words = await Promise.all(drawings);
+    if (mine !== turn) return;
+    clearTimeout(later);
+    later = setTimeout(() => settle(words), 300);
+    document.documentElement.dataset.ready = mine;
+  }
+
+  /** Redraws what does not follow the pointer only when it changes. */
+  function drawBelow() {
+    const { layer, head, compare } = state;
+    const key = JSON.stringify([layer, head, compare, state.panels]);
+    if (key === shown) return;
+    shown = key;
+    drawDistances();
+    drawFilters();
+  }
+
+  /** Says what is shown once it has stayed for a moment. */
+  function settle(words) {
+    const onPlot = document.activeElement === plot;
+    const text = onPlot ? byId("distance-reading").textContent : words.join(" ");
+    const announcement = byId("announcement");
+    if (announcement.textContent !== text) announcement.textContent = text;
+    writeAddress();
+  }
+
+  function start() {
+    const { models } = page;
+    byId("summary").textContent = models
+      .map((model) => `${model.name}: ${model.summary}`)
+      .join(". ");
+    byId("precision").textContent = page.precision;
+    byId("left-out").textContent = page.left_out;
+    readAddress();
+    panels = range(2).map(makePanel);
+    byId("panels").append(...panels.map((panel) => panel.root));
+    setUpControls();
+    plot.addEventListener("click", chooseDot);
+    plot.addEventListener("keydown", moveDot);
+    new ResizeObserver(() => {
+      shown = "";
+      schedule();
+    }).observe(plot);
+    window.addEventListener("hashchange", () => {
+      readAddress();
+      schedule();
+    });
+    render();
+  }
+
+  start();
+})();

@@ -1,0 +1,342 @@
+import base64
+import dataclasses
+import html.parser
+import io
+import json
+import re
+import zlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.analysis import inspect_model, page, render_page, write_page
+from keras_vit.analysis.packing import (
+    encode_png,
+    pack_cosines,
+    pack_rows,
+    unpack_rows,
+)
+from tests.analysis.cases import images_of, model_of
+from tests.analysis.inspections import make_inspection
+
+
+def error_bound(rows, prefix, levels):
+    """Return how far a packed number may be off: half a level of its root."""
+    rows = np.asarray(rows, "float64")
+    others = rows.copy()
+    others[..., :prefix] = 0
+    if rows.shape[1] == rows.shape[2]:
+        tokens = np.arange(rows.shape[1])
+        others[:, tokens, tokens] = 0
+    scale = others.max(axis=-1, keepdims=True)
+    roots = np.sqrt(others / np.where(scale > 0, scale, 1))
+    return scale * (roots / levels + 1 / (4 * levels**2))
+
+
+@pytest.mark.parametrize("levels", [255, 47, 15])
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 13, 13), (3, 1, 13), (1, 1, 1)])
+def test_packed_rows_come_back_within_the_bound(shape, prefix, levels):
+    rows = np.random.default_rng(0).standard_normal(shape) * 3
+    rows = np.exp(rows) / np.exp(rows).sum(axis=-1, keepdims=True)
+    packed = pack_rows(rows, prefix, levels)
+    again = unpack_rows(packed, shape, prefix, levels)
+    assert again.shape == shape
+    error = np.abs(again - rows)
+    assert (error <= error_bound(rows, prefix, levels) + 1e-7).all()
+
+
+def test_what_is_stored_as_it_is_leaves_the_levels_to_the_rest():
+    rows = np.full((1, 9, 9), 1e-6, "float32")
+    rows += np.eye(9, dtype="float32")
+    rows[:, :, 0] = 0.3
+    again = unpack_rows(pack_rows(rows, 1, 15), rows.shape, 1, 15)
+    np.testing.assert_allclose(again, rows, rtol=1e-6)
+
+
+def test_rows_of_zeros_come_back():
+    rows = np.zeros((2, 5, 5), "float32")
+    again = unpack_rows(pack_rows(rows, 1, 63), rows.shape, 1, 63)
+    np.testing.assert_array_equal(again, rows)
+
+
+@pytest.mark.parametrize("wrong", [-1e-3, np.nan, np.inf])
+def test_numbers_that_cannot_be_packed_are_an_error(wrong):
+    rows = np.full((1, 4, 4), 0.25)
+    rows[0, 2, 1] = wrong
+    with pytest.raises(ValueError, match="must be finite numbers from 0 on"):
+        pack_rows(rows, 1, 255)
+
+
+def test_packed_cosines_come_back_within_half_a_level():
+    cosines = np.linspace(-1, 1, 1001).astype("float32")
+    codes = np.frombuffer(zlib.decompress(pack_cosines(cosines)), "u1")
+    assert np.abs(codes / 127 - 1 - cosines).max() <= 1 / 254 + 1e-6
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_png_is_read_by_others(channels):
+    image_file = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(
+        0, 256, (7, 5, channels), dtype="uint8"
+    )
+    with image_file.open(io.BytesIO(encode_png(pixels))) as image:
+        again = np.asarray(image).reshape(pixels.shape)
+    np.testing.assert_array_equal(again, pixels)
+
+
+class Elements(html.parser.HTMLParser):
+    """The text of the elements of a page that have an id."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.texts, self.open, self.attributes = {}, [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(dict(attrs).get("id") or tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() not in (tag, *self.texts):
+            pass
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts.setdefault(self.open[-1], "")
+            self.texts[self.open[-1]] += data
+
+
+def content_of(text):
+    """Return what a page says of its models."""
+    return json.loads(re.search(r'id="content">(.*?)</script>', text, re.S)[1])
+
+
+def rows_of(text, found, prefix=1):
+    """Return rows that a page holds, decoded."""
+    pattern = rf'id="block-{found["block"]}">([^<]*)</script>'
+    data = base64.b64decode(re.search(pattern, text)[1])
+    levels = content_of(text)["levels"]
+    return unpack_rows(data, tuple(found["shape"]), prefix, levels)
+
+
+def test_a_page_holds_the_numbers_of_an_inspection():
+    inspection = make_inspection()
+    text = render_page([inspection])
+    content = content_of(text)
+    assert content["levels"] == 255
+    assert content["left_out"] == ""
+    (model,) = content["models"]
+    assert model["grid"] == [3, 4]
+    assert [len(image["attention"]) for image in model["images"]] == [3, 3]
+    for i, image in enumerate(model["images"]):
+        for layer, found in enumerate(image["attention"]):
+            rows = inspection.maps[layer, i].astype("float32")
+            error = np.abs(rows_of(text, found["heads"]) - rows)
+            assert (error <= error_bound(rows, 1, 255) + 1e-7).all()
+        for name, rows in (
+            ("rollout", inspection.rollouts[i : i + 1]),
+            ("relevance", inspection.relevances[i]),
+        ):
+            error = np.abs(rows_of(text, image[name]) - rows)
+            assert (error <= error_bound(rows, 1, 255) + 1e-6).all()
+        probabilities = [p["probability"] for p in image["predictions"]]
+        np.testing.assert_allclose(
+            probabilities, np.sort(inspection.probabilities[i])[:0:-1]
+        )
+    assert model["images"][0]["artefacts"] == [[], [], [10]]
+
+
+def test_a_page_asks_nobody_and_runs_its_own_script_only():
+    text = render_page([make_inspection()])
+    attributes = Elements(text).attributes
+    assert not [value for name, value in attributes if name in ("src", "href")]
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)", text)
+    (policy,) = [
+        value for _, value in attributes if value and "default-src" in value
+    ]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+NASTY = "</script><script>alert(1)</script><!-- \"'&amp; 🦆 \u2028 {{blocks}}"
+
+
+def test_names_stay_text():
+    inspection = make_inspection(
+        model_name=NASTY,
+        image_names=(NASTY, "caf\udce9.jpg"),
+        class_names=(NASTY, *"bcdef"),
+    )
+    text = render_page([inspection], title=NASTY)
+    assert text.count("<script") == render_page([make_inspection()]).count(
+        "<script"
+    )
+    content = content_of(text)
+    assert content["models"][0]["name"] == NASTY
+    names = [image["name"] for image in content["models"][0]["images"]]
+    assert names == [NASTY, "caf\udce9.jpg"]
+    assert Elements(text).texts["title"] == NASTY
+    text.encode("utf-8")
+
+
+def test_a_title_that_is_no_unicode_is_written(tmp_path):
+    write_page([make_inspection()], tmp_path / "a.html", title="caf\udce9")
+    assert "caf?" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def sizes_of_details(inspection):
+    """Return the size of the page at each of DETAILS."""
+    return [
+        len(page._render([inspection], detail, page.TITLE).encode())
+        for detail in page.DETAILS
+    ]
+
+
+def test_a_page_holds_as_much_as_there_is_room_for():
+    inspection = make_inspection(
+        grid_size=(7, 7), layers=4, heads=4, images=1, reads_patches=True
+    )
+    sizes = sizes_of_details(inspection)
+    assert sizes[0] == max(sizes)
+    for place in (1, 4, 9, 12, 25, 35, len(sizes) - 1):
+        room = sizes[place]
+        text = render_page([inspection], max_bytes=room)
+        first = next(i for i, size in enumerate(sizes) if size <= room)
+        detail = page.DETAILS[first]
+        assert len(text.encode()) == sizes[first]
+        content = content_of(text)
+        assert content["levels"] == detail.levels
+        assert bool(content["left_out"]) != detail.has_heads
+        assert f"{100 / detail.levels:.1f} %" in content["precision"]
+        (image,) = content["models"][0]["images"]
+        for layer, found in enumerate(image["attention"]):
+            assert ("heads" in found) == detail.has_heads
+            kept = detail.keeps(layer, 4)
+            assert ("mean" in found) == (kept and not detail.has_heads)
+            if detail.has_heads:
+                continue
+            rows = inspection.maps[layer, 0].astype("float32")
+            read = rows[:, 1:].mean(axis=1, keepdims=True)
+            bound = error_bound(read, 1, detail.levels) + 1e-6
+            assert (np.abs(rows_of(text, found["read"]) - read) <= bound).all()
+            if kept:
+                mean = rows.mean(axis=0, keepdims=True)
+                bound = error_bound(mean, 1, detail.levels) + 1e-6
+                again = rows_of(text, found["mean"])
+                assert (np.abs(again - mean) <= bound).all()
+
+
+def test_the_layers_that_are_kept_are_counted_from_the_last():
+    def kept(step):
+        detail = page.Detail(255, layer_step=step)
+        return [n for n in range(5) if detail.keeps(n, 5)]
+
+    assert [kept(n) for n in (0, 1, 2, 4)] == [
+        [],
+        [0, 1, 2, 3, 4],
+        [0, 2, 4],
+        [0, 4],
+    ]
+
+
+def test_too_little_room_is_an_error_that_says_how_much_is_needed():
+    inspection = make_inspection()
+    with pytest.raises(ValueError, match="`max_bytes` must be at least") as e:
+        render_page([inspection], max_bytes=1000)
+    needed = int(re.search(r"least ([\d,]+)", str(e.value))[1].replace(",", ""))
+    assert len(render_page([inspection], max_bytes=needed).encode()) <= needed
+    with pytest.raises(ValueError, match="must be at least"):
+        render_page([inspection], max_bytes=needed - 1)
+
+
+def test_inspections_must_be_of_the_same_images():
+    with pytest.raises(ValueError, match=r"inspections of \[2, 3\] images"):
+        render_page([make_inspection(), make_inspection(images=3)])
+    with pytest.raises(ValueError, match="must be one or more"):
+        render_page([])
+
+
+def test_two_models_of_different_grids_share_a_page():
+    a = make_inspection()
+    b = make_inspection(
+        grid_size=(2, 2), num_prefix_tokens=0, reads_patches=True, layers=2
+    )
+    text = render_page([a, b])
+    models = content_of(text)["models"]
+    assert [model["grid"] for model in models] == [[3, 4], [2, 2]]
+    found = models[1]["images"][1]["attention"][1]["heads"]
+    rows = b.maps[1, 1].astype("float32")
+    error = np.abs(rows_of(text, found, prefix=0) - rows)
+    assert (error <= error_bound(rows, 0, 255) + 1e-7).all()
+
+
+def test_what_a_model_does_not_have_is_left_out():
+    inspection = make_inspection(
+        similarity=None,
+        filters=None,
+        class_names=None,
+        probabilities=None,
+        top_classes=None,
+        relevances=None,
+    )
+    (model,) = content_of(render_page(inspection))["models"]
+    assert model["similarity"] is None
+    assert model["filters"] is None
+    assert model["images"][0]["predictions"] is None
+    assert model["images"][0]["relevance"] is None
+
+
+CASES = [
+    name
+    for name in ("rectangle", "hybrid", "every_token", "average_beside_token")
+    # On JAX the fewer models are compiled the better.
+    if keras.backend.backend() == "tensorflow" or name == "rectangle"
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_shows_any_model(name):
+    inspection = inspect_model(model_of(name), images_of(name))
+    text = render_page(inspection)
+    (model,) = content_of(text)["models"]
+    assert tuple(model["grid"]) == inspection.grid_size
+    found = model["images"][1]["attention"][0]["heads"]
+    rows = inspection.maps[0, 1].astype("float32")
+    again = rows_of(text, found, inspection.num_prefix_tokens)
+    bound = error_bound(rows, inspection.num_prefix_tokens, 255)
+    assert (np.abs(again - rows) <= bound + 1e-7).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_grey_images_and_filters_of_other_channels_are_shown(channels):
+    inspection = make_inspection(channels=channels)
+    filters = inspection.filters._replace(
+        filters=np.ones((4, 8, 8, 5), "float32")
+    )
+    render_page(dataclasses.replace(inspection, filters=filters))
+
+
+def test_a_page_takes_the_place_of_a_file_whole(tmp_path, monkeypatch):
+    path = tmp_path / "made" / "report.html"
+    write_page([make_inspection()], path)
+    before = path.read_bytes()
+    assert before == render_page([make_inspection()]).encode()
+
+    def fail(*_):
+        raise OSError("no room")
+
+    monkeypatch.setattr(page.os, "replace", fail)
+    with pytest.raises(OSError, match="no room"):
+        write_page([make_inspection(seed=1)], path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == ["report.html"]
+
+
+def test_a_notebook_gets_a_frame_with_the_page():
+    inspection = make_inspection()
+    frame = inspection._repr_html_()
+    attributes = dict(Elements(frame).attributes)
+    assert attributes["srcdoc"] == render_page(inspection)
+    assert attributes["sandbox"] == "allow-scripts"
