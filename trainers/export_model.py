@@ -14,11 +14,13 @@ from absl import flags
 from keras_vit.export import (
     ACTIVATIONS,
     FORMATS,
+    OUTPUTS,
     DisagreementError,
     ExportReport,
     Serving,
     export_model,
 )
+from keras_vit.export.bundle import check_formats, check_place
 from keras_vit.export.tflite import VARIANTS
 from keras_vit.photos import decode_photo, turn_upright
 from trainers import runs
@@ -48,15 +50,19 @@ def export_source(
     preprocess: str | None = None,
     num_images: int = 512,
     calibration_split: str | None = None,
+    tflite_variants: Sequence[str] = ("dynamic_int8",),
     activation: str | None = None,
+    output: str | None = None,
     top: int = 5,
     use_attention: bool = False,
     name: str | None = None,
+    version: int | None = None,
     **choices,
 ) -> ExportReport:
     """Export a model, each format checked on images of a data set.
 
-    Servers read image files as the evaluation did.
+    Servers read image files as the evaluation did. The arguments are checked
+    before the model and the images are loaded, which takes a while.
 
     Args:
         source: A finished run, or a model known by name.
@@ -67,12 +73,16 @@ def export_source(
             what the run did.
         num_images: Images to compare the answers on, at most.
         calibration_split: Images for the variants of TFLite that need some.
+        tflite_variants: See `export_tflite`.
         activation: What makes probabilities of logits; None for what belongs
             to the loss of the run.
+        output: What the model answers with, one of OUTPUTS; None for what its
+            last layers say.
         top: How many classes a server names, at most.
         use_attention: Whether it can be asked for the attention rollout.
         name: What servers call the model. Default: the name of the folder of
             the run.
+        version: A number from 1. Default: the first that is free.
         **choices: See `export_model`.
 
     Raises:
@@ -88,16 +98,15 @@ def export_source(
         raise ValueError(
             f"`num_images` must be 1 or more. Received: {num_images}"
         )
-    missing = [
-        variant
-        for variant in choices.get("tflite_variants", ())
-        if variant in VARIANTS and VARIANTS[variant].needs_calibration
-    ]
-    if missing and "tflite" in formats and not calibration_split:
-        raise ValueError(
-            f"`calibration_split` must be given for {', '.join(missing)}, such "
-            "as train[:256]. Received: none"
-        )
+    check_formats(
+        formats, tflite_variants, bool(calibration_split), "calibration_split"
+    )
+    if calibration_split:
+        dataset.ranges(calibration_split)  # An error if it is not there.
+    if isinstance(source, Run):
+        name = name or source.folder.name
+        activation = activation or source.load_recipe().loss
+    check_place(export_dir, name, version)
     model = source.load_model()
     preprocess = source.preprocess if preprocess is None else preprocess
     image_shape = model.input_shape[1:]
@@ -111,9 +120,6 @@ def export_source(
         choices["calibration_images"] = take_images(
             dataset, calibration_split, preprocess, model, NUM_CALIBRATION
         )
-    if isinstance(source, Run):
-        name = name or source.folder.name
-        activation = activation or source.load_recipe().loss
     class_names = source.load_class_names() or dataset.class_names
     if len(class_names) != model.output_shape[-1]:
         class_names = None
@@ -130,7 +136,10 @@ def export_source(
             value_range=value_range,
             read_image=read_image,
             use_attention=use_attention,
+            output=output,
         ),
+        tflite_variants=tflite_variants,
+        version=version,
         **choices,
     )
 
@@ -189,6 +198,7 @@ def main(arguments):
             num_images=FLAGS.num_images,
             calibration_split=FLAGS.calibration_split,
             activation=FLAGS.activation,
+            output=FLAGS.output,
             top=FLAGS.top,
             use_attention=FLAGS.use_attention,
             name=FLAGS.name,
@@ -264,6 +274,12 @@ def define_flags():
         list(ACTIVATIONS),
         "What makes probabilities of logits. Default: what belongs to the "
         "loss of the run, or softmax.",
+    )
+    flags.DEFINE_enum(
+        "output",
+        None,
+        OUTPUTS,
+        "What the model answers with. Default: what its last layers say.",
     )
     flags.DEFINE_bool(
         "use_attention",

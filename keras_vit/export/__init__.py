@@ -6,6 +6,7 @@ from keras_vit.export.agreement import (
     Tolerance,
 )
 from keras_vit.export.bundle import FORMATS, export_model
+from keras_vit.export.forward import OUTPUTS
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
@@ -17,6 +18,7 @@ from keras_vit.export.tflite import export_tflite
 __all__ = [
     "ACTIVATIONS",
     "FORMATS",
+    "OUTPUTS",
     "Agreement",
     "DisagreementError",
     "ExportReport",

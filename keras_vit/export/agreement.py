@@ -4,7 +4,6 @@ import dataclasses
 import math
 import os
 
-import keras
 import numpy as np
 
 
@@ -13,13 +12,15 @@ class Tolerance:
     """How far the answers of an export may be from those of the model.
 
     Args:
-        max_difference: Largest absolute difference of an output.
+        relative_difference: Largest difference of an output, see Agreement.
         cosine: Smallest mean cosine of the two answers to an image.
-        top1_agreement: Smallest share of images given the same class.
+        top1_agreement: Smallest share of images given the same class. If
+            all but one are, that one may be nearly a tie: a cosine is asked,
+            and it keeps it alone. Of fewer than 100 images 99 % are all.
         expected_top1_agreement: A smaller share is worth a warning.
     """
 
-    max_difference: float = math.inf
+    relative_difference: float = math.inf
     cosine: float = -1.0
     top1_agreement: float = 0.0
     expected_top1_agreement: float = 0.0
@@ -34,7 +35,11 @@ class Agreement:
         kind: What was written, such as "saved_model" or "tflite float16".
         num_bytes: Size on disk.
         num_images: Images that both were asked about.
-        max_difference: Largest absolute difference of an output.
+        max_difference: Largest absolute difference of an output; nan if an
+            answer is not finite.
+        relative_difference: The same in parts of the largest answer to the
+            image, if that is above 1: sums are rounded in parts of what they
+            come to, in float32 each time by 6e-8 of it.
         cosine: Mean cosine of the two answers to an image.
         top1_agreement: Share of images given the same class by both.
         faults: Where it is outside the tolerance, sentences.
@@ -46,6 +51,7 @@ class Agreement:
     num_bytes: int
     num_images: int
     max_difference: float
+    relative_difference: float
     cosine: float
     top1_agreement: float
     faults: tuple[str, ...] = ()
@@ -90,31 +96,37 @@ def compare(
         np.asarray(x, "float64").reshape(len(x), -1)
         for x in (expected, answers)
     )
-    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(answers, axis=1)
-    # Two answers of zeros, as a new head gives, point the same way.
-    cosines = np.divide(
-        np.sum(expected * answers, axis=1),
-        norms,
-        out=np.ones(len(norms)),
-        where=norms != 0,
-    )
-    same = np.argmax(expected, -1) == np.argmax(answers, -1)
-    found = {
-        "max_difference": float(np.max(np.abs(expected - answers))),
-        "cosine": float(np.mean(cosines)),
-        "top1_agreement": float(np.mean(same)),
-    }
-    faults, warnings = judge(
-        tolerance or TOLERANCES[kind], len(expected), **found
-    )
+    with np.errstate(invalid="ignore"):  # Infinities are found out below.
+        differences = np.max(np.abs(expected - answers), axis=1)
+        sizes = np.maximum(1, np.max(np.abs(expected), axis=1))
+        relative_differences = differences / sizes
+        norms = np.linalg.norm([expected, answers], axis=2).prod(axis=0)
+        # Two answers of zeros, as a new head gives, point the same way.
+        cosines = np.divide(
+            np.sum(expected * answers, axis=1),
+            norms,
+            out=np.ones(len(norms)),
+            where=norms != 0,
+        )
+    is_same = np.argmax(expected, axis=1) == np.argmax(answers, axis=1)
     agreement = Agreement(
         path=path,
         kind=kind,
         num_bytes=num_bytes,
         num_images=len(expected),
-        faults=faults,
-        warnings=warnings,
-        **found,
+        max_difference=float(np.max(differences)),
+        relative_difference=float(np.max(relative_differences)),
+        cosine=float(np.mean(cosines)),
+        top1_agreement=float(np.mean(is_same)),
+    )
+    faults = find_infinite(expected, answers)
+    warnings = ()
+    if not faults:
+        faults, warnings = judge(
+            agreement, tolerance or TOLERANCES[kind], cosines[~is_same]
+        )
+    agreement = dataclasses.replace(
+        agreement, faults=tuple(faults), warnings=tuple(warnings)
     )
     if must_agree:
         refuse_faults(agreement)
@@ -131,94 +143,58 @@ def refuse_faults(agreement: Agreement):
         )
 
 
+def find_infinite(expected: np.ndarray, answers: np.ndarray) -> list[str]:
+    """Return who answers with what is no number, in sentences."""
+    return [
+        f"{who} answers {count} of {len(x)} images with NaN or infinity"
+        for who, x in (("the Keras model", expected), ("the export", answers))
+        if (count := np.sum(~np.isfinite(x).all(axis=1)))
+    ]
+
+
 def judge(
-    tolerance: Tolerance,
-    num_images: int,
-    max_difference: float,
-    cosine: float,
-    top1_agreement: float,
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    agreement: Agreement, tolerance: Tolerance, cosines: np.ndarray
+) -> tuple[list[str], list[str]]:
     """Return what is outside the tolerance, and what is worth a warning.
 
-    A comparison with nan is false, so each asks for what is right.
+    Args:
+        agreement: The figures.
+        tolerance: Their bounds.
+        cosines: Of the images that are given another class.
     """
     faults, warnings = [], []
-    if not max_difference <= tolerance.max_difference:
+    if agreement.relative_difference > tolerance.relative_difference:
         faults.append(
-            f"the largest difference is {max_difference:.1e}, allowed is "
-            f"{tolerance.max_difference:.0e}"
+            f"the largest difference is {agreement.max_difference:.1e}, "
+            f"{agreement.relative_difference:.1e} of the largest answer to "
+            "the image or of 1, allowed is "
+            f"{tolerance.relative_difference:.0e}"
         )
-    if not cosine >= tolerance.cosine:
+    if agreement.cosine < tolerance.cosine:
         faults.append(
-            f"the cosine is {cosine:.6f}, at least {tolerance.cosine} is asked"
+            f"the cosine is {agreement.cosine:.6f}, at least "
+            f"{tolerance.cosine} is asked"
         )
+    share = agreement.top1_agreement
     agrees = (
-        f"{top1_agreement:.2%} of the images, "
-        f"{round(top1_agreement * num_images)} of {num_images}, "
-        "are given the same class"
+        f"{share:.2%} of the images, {agreement.num_images - len(cosines)} of "
+        f"{agreement.num_images}, are given the same class"
     )
-    if not top1_agreement >= tolerance.top1_agreement:
-        faults.append(
-            f"{agrees}, at least {tolerance.top1_agreement:.0%} asked"
-        )
-    elif top1_agreement < tolerance.expected_top1_agreement:
+    if share < tolerance.top1_agreement:
+        if len(cosines) == 1 and 0 < tolerance.cosine <= cosines[0]:
+            warnings.append(
+                f"{agrees}; the other one is nearly a tie, of the cosine "
+                f"{cosines[0]:.6f}"
+            )
+        else:
+            faults.append(
+                f"{agrees}, at least {tolerance.top1_agreement:.0%} asked"
+            )
+    elif share < tolerance.expected_top1_agreement:
         warnings.append(
             f"{agrees}, fewer than {tolerance.expected_top1_agreement:.0%}"
         )
-    return tuple(faults), tuple(warnings)
-
-
-def check_exportable(
-    model: keras.Model, path: str, images: np.ndarray, suffix: str = ""
-):
-    """Raise a ValueError unless `model` can be exported and compared.
-
-    Args:
-        model: What is to be exported.
-        path: Where to; must not exist.
-        images: What the answers are compared on.
-        suffix: What `path` must end in.
-    """
-    if not len(images):
-        raise ValueError(
-            "`images` must hold an image or more to compare the answers on. "
-            "Received: none"
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "Exporting needs the TensorFlow backend of Keras. Received: "
-            f"KERAS_BACKEND={keras.backend.backend()!r}"
-        )
-    if None in model.input_shape[1:]:
-        raise ValueError(
-            "`model` must have a fixed image size; call its "
-            "`with_image_size` first. Received: "
-            f"input_shape={model.input_shape}"
-        )
-    if os.path.exists(path):
-        raise ValueError(
-            "`path` must not exist yet; nothing is overwritten. "
-            f"Received: path={path!r}"
-        )
-    if not path.endswith(suffix):
-        raise ValueError(
-            f"`path` must end in `{suffix}`. Received: path={path!r}"
-        )
-
-
-def output_name(model: keras.Model) -> str:
-    """Return what the output of `model` is, as clients should call it."""
-    activation = getattr(model.layers[-1], "activation", None)
-    name = getattr(activation, "__name__", "features")
-    names = {
-        "linear": "logits",
-        "softmax": "probabilities",
-        "sigmoid": "probabilities",
-    }
-    # A model that ends below the head, such as in its tanh layer, answers
-    # with features.
-    is_head = model.layers[-1].name != "pre_logits"
-    return names.get(name, "features") if is_head else "features"
+    return faults, warnings
 
 
 def size_on_disk(path: str) -> int:
@@ -233,14 +209,15 @@ def size_on_disk(path: str) -> int:
 
 
 TOLERANCES = {
-    "saved_model": Tolerance(max_difference=1e-5),
+    # Of float32 and other orders of summation, in Keras as well: 1e-6 for
+    # models from Ti/16 to B/16, 3e-6 where attention is sharper.
+    "saved_model": Tolerance(relative_difference=1e-5),
     "saved_model in 16 bits": Tolerance(cosine=0.9999),
-    "tflite float32": Tolerance(max_difference=1e-4),
+    "tflite float32": Tolerance(relative_difference=1e-5),
     "tflite float16": Tolerance(cosine=0.9999),
     "tflite dynamic_int8": Tolerance(cosine=0.999, top1_agreement=0.99),
     "tflite int8": Tolerance(expected_top1_agreement=0.95),
     "tflite static_int8": Tolerance(expected_top1_agreement=0.95),
-    # Other orders of summation: 1e-6 for a small model, 1e-5 for a ViT-B/16.
-    "onnx": Tolerance(max_difference=1e-4),
-    "openvino": Tolerance(max_difference=1e-4),
+    "onnx": Tolerance(relative_difference=1e-5),
+    "openvino": Tolerance(relative_difference=1e-5),
 }

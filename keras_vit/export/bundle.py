@@ -11,16 +11,25 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import Agreement, DisagreementError
+from keras_vit.export.agreement import (
+    Agreement,
+    DisagreementError,
+)
+from keras_vit.export.answers import expected_answers
 from keras_vit.export.latency import measure_latency
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.report import ExportReport
-from keras_vit.export.requirements import EXTRAS, check_extra
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_extra,
+    in_float32,
+)
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving_config import models_config
 from keras_vit.export.signatures import Serving, to_pixels, to_range
@@ -29,7 +38,7 @@ from keras_vit.tables import pick
 from keras_vit.weights.files import written_whole
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Export:
     """What is to be exported, and how.
 
@@ -51,6 +60,23 @@ class Export:
     tflite_batch_size: int | None
     calibration_images: np.ndarray | None
     onnx_takes_pixels: bool
+
+    @functools.cached_property
+    def float32_model(self) -> keras.Model:
+        """What all formats but a SavedModel are converted from."""
+        return in_float32(self.model)
+
+    @functools.cached_property
+    def answers(self) -> np.ndarray:
+        """What the model answers to the images."""
+        return expected_answers(self.model, self.images)
+
+    @functools.cached_property
+    def float32_answers(self) -> np.ndarray:
+        """What it answers in float32."""
+        if self.float32_model is self.model:
+            return self.answers
+        return expected_answers(self.float32_model, self.images)
 
 
 def export_model(
@@ -109,33 +135,16 @@ def export_model(
     Example:
         report = export_model(model, "exported", images)
     """
-    writers = {key: pick(FORMATS, key, "formats") for key in formats}
-    if not writers:
-        raise ValueError(
-            "`formats` must name one or more of "
-            f"{', '.join(FORMATS)}. Received: none"
-        )
-    for key in writers:
-        if key in EXTRAS:
-            check_extra(key)
-    if "tflite" in writers:
-        if not tflite_variants or len(set(tflite_variants)) < len(
-            tflite_variants
-        ):
-            raise ValueError(
-                "`tflite_variants` must name one or more of "
-                f"{', '.join(VARIANTS)}, each once. "
-                f"Received: {', '.join(tflite_variants) or 'none'}"
-            )
-        for variant in tflite_variants:
-            check_variant(variant, calibration_images)
-    name = check_name(name or model.name)
+    is_calibrated = calibration_images is not None
+    check_formats(formats, tflite_variants, is_calibrated)
+    check_exportable(model, images)
     export_dir = pathlib.Path(export_dir)
-    version = choose_version(export_dir, name, version)
+    name = name or model.name
+    version = check_place(export_dir, name, version)
     places = {
         key: export_dir / key / name
         # What servers look for comes last, when nothing can be in the way.
-        for key in sorted({*writers, "report"}, key="saved_model".__eq__)
+        for key in sorted({*formats, "report"}, key="saved_model".__eq__)
     }
     export = Export(
         model,
@@ -150,9 +159,9 @@ def export_model(
     with published_together(list(places.values()), str(version)) as folders:
         drafts = dict(zip(places, folders))
         agreements = []
-        for key, write in writers.items():
+        for key in dict.fromkeys(formats):
             say(f"Writing {key}, and comparing it with the model ...")
-            agreements += write(export, drafts[key])
+            agreements += FORMATS[key].write(export, drafts[key])
         latencies = []
         if threads:
             say("Measuring how fast they are ...")
@@ -176,32 +185,96 @@ def export_model(
                 f"differently from the model: {'; '.join(report.faults)}"
             )
         report.write(drafts["report"])
-    if "saved_model" in writers:
+    if "saved_model" in formats:
         write_models_config(export_dir / "saved_model")
     return report
 
 
-def check_name(name: str) -> str:
-    """Return `name` if it can be a folder, and a part of an address.
+def check_formats(
+    formats: Sequence[str],
+    tflite_variants: Sequence[str],
+    is_calibrated: bool,
+    argument: str = "calibration_images",
+):
+    """Raise an error unless formats are known, and what they need is there.
+
+    Args:
+        formats: Keys of FORMATS.
+        tflite_variants: See `export_tflite`.
+        is_calibrated: Whether there are images to calibrate on.
+        argument: What says where they are.
 
     Raises:
-        ValueError: If it cannot.
+        ValueError: If one is unknown, or must be calibrated and is not.
+        ModuleNotFoundError: If an extra is missing.
     """
-    if name == MODELS_CONFIG or not re.fullmatch(
-        r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name
+    if not formats:
+        raise ValueError(
+            "`formats` must name one or more of "
+            f"{', '.join(FORMATS)}. Received: none"
+        )
+    for key in formats:
+        for extra in pick(FORMATS, key, "formats").extras:
+            check_extra(extra)
+    if "tflite" not in formats:
+        return
+    if not tflite_variants or len(set(tflite_variants)) < len(tflite_variants):
+        raise ValueError(
+            "`tflite_variants` must name one or more of "
+            f"{', '.join(VARIANTS)}, each once. "
+            f"Received: {', '.join(tflite_variants) or 'none'}"
+        )
+    for variant in tflite_variants:
+        check_variant(variant, is_calibrated, argument)
+
+
+def check_place(
+    export_dir: pathlib.Path, name: str | None, version: int | None
+) -> int:
+    """Return the number of the version, if it can be written.
+
+    Args:
+        export_dir: See `export_model`.
+        name: What servers call the model; None if that is not known yet.
+        version: See `export_model`.
+
+    Raises:
+        ValueError: If the name does not fit, or the version exists.
+        OSError: If nothing can be written there.
+    """
+    if name is not None and (
+        name == MODELS_CONFIG
+        or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name)
     ):
         raise ValueError(
             "`name` must be of letters, digits, '_', '-' and '.', begin with "
             f"one of the first three, and not be {MODELS_CONFIG}. "
             f"Received: name={name!r}"
         )
-    return name
+    folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
+    with explained(folder):
+        tempfile.TemporaryFile(dir=folder).close()
+    return choose_version(export_dir, name, version)
+
+
+@contextlib.contextmanager
+def explained(folder: pathlib.Path):
+    """Say of an error of the system which argument it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            "`export_dir` must be a folder that can be written. "
+            f"Received: {folder}: {error.strerror}"
+        ) from None
 
 
 def choose_version(
-    export_dir: pathlib.Path, name: str, version: int | None
+    export_dir: pathlib.Path, name: str | None, version: int | None
 ) -> int:
     """Return `version`, or the first that is free in all formats.
+
+    Without a name all are free.
 
     Raises:
         ValueError: If it is no number from 1, or it is there already.
@@ -209,7 +282,7 @@ def choose_version(
     taken = {
         int(path.name)
         for path in export_dir.glob(f"*/{name}/*")
-        if path.name.isdecimal()
+        if name and path.name.isdecimal()
     }
     if version is None:
         return max(taken, default=0) + 1
@@ -244,14 +317,9 @@ def published_together(
     drafts, published = [], []
     try:
         for folder in folders:
-            try:
+            with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 parent = tempfile.mkdtemp(prefix=".draft-", dir=folder)
-            except OSError as error:
-                raise OSError(
-                    "`export_dir` must be a folder that can be written. "
-                    f"Received: {folder}: {error.strerror}"
-                ) from None
             drafts.append(pathlib.Path(parent, name))
         yield drafts
         for draft, folder in zip(drafts, folders):
@@ -309,6 +377,7 @@ def _write_saved_model(export, folder):
             export.images,
             serving=export.serving,
             must_agree=False,
+            expected=export.answers,
         )
     ]
 
@@ -316,14 +385,16 @@ def _write_saved_model(export, folder):
 def _write_tflite(export, folder):
     return [
         export_tflite(
-            export.model,
+            export.float32_model,
             folder / f"{variant}.tflite",
             export.images,
             variant,
             batch_size=export.tflite_batch_size,
             class_names=export.serving.class_names,
             calibration_images=export.calibration_images,
+            output=export.serving.output,
             must_agree=False,
+            expected=export.float32_answers,
         )
         for variant in export.tflite_variants
     ]
@@ -337,11 +408,14 @@ def _write_onnx(export, folder):
         preprocess = functools.partial(to_range, value_range=value_range)
     return [
         export_onnx(
-            export.model,
+            export.float32_model,
             folder / "model.onnx",
             images,
             preprocess=preprocess,
+            output=export.serving.output,
             must_agree=False,
+            # Of pixels, which are rounded, the answers are others.
+            expected=None if preprocess else export.float32_answers,
         )
     ]
 
@@ -349,10 +423,12 @@ def _write_onnx(export, folder):
 def _write_openvino(export, folder):
     return [
         export_openvino(
-            export.model,
+            export.float32_model,
             folder / "model.xml",
             export.images,
+            output=export.serving.output,
             must_agree=False,
+            expected=export.float32_answers,
         )
     ]
 
@@ -370,10 +446,23 @@ HEADER = (
     "# Written anew by each export. To keep changes of your own, take this "
     "line out.\n"
 )
-# What writes a format to a folder that is not there yet.
-FORMATS: dict[str, Callable[[Export, pathlib.Path], list[Agreement]]] = {
-    "saved_model": _write_saved_model,
-    "tflite": _write_tflite,
-    "onnx": _write_onnx,
-    "openvino": _write_openvino,
+
+
+class Format(NamedTuple):
+    """How a format is written.
+
+    Args:
+        write: To a folder that is not there yet.
+        extras: Those of this package that it needs.
+    """
+
+    write: Callable[[Export, pathlib.Path], list[Agreement]]
+    extras: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "saved_model": Format(_write_saved_model),
+    "tflite": Format(_write_tflite),
+    "onnx": Format(_write_onnx, ("onnx",)),
+    "openvino": Format(_write_openvino, ("openvino",)),
 }

@@ -9,13 +9,16 @@ import numpy as np
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
-    check_exportable,
     compare,
-    output_name,
 )
-from keras_vit.export.forward import make_forward
-from keras_vit.export.requirements import check_extra, in_float32
-from keras_vit.export.saved_model import expected_answers
+from keras_vit.export.answers import answer_in_batches, expected_answers
+from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_extra,
+    check_path,
+    in_float32,
+)
 from keras_vit.weights.files import written_whole
 
 OPSET = 15  # Of 2021; nothing newer is needed.
@@ -28,8 +31,10 @@ def export_onnx(
     images: np.ndarray,
     *,
     preprocess: Callable | None = None,
+    output: str | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
+    expected: np.ndarray | None = None,
 ) -> Agreement:
     """Write `model` as an ONNX file for any number of images at a time.
 
@@ -47,8 +52,10 @@ def export_onnx(
         preprocess: Makes an image of pixels one in the range of the model,
             such as `keras_vit.preprocess_input`. It becomes a part of the
             file, whose input is then uint8.
+        output: What the model answers with, see `name_output`.
         tolerance: How far the answers may be apart. Default: TOLERANCES.
         must_agree: Whether it is an error if they are further apart.
+        expected: What the model answers in float32, if that is known.
 
     Returns:
         How the export compares with `model`.
@@ -59,7 +66,8 @@ def export_onnx(
         DisagreementError: If the answers differ; nothing is written then.
     """
     path = os.fspath(path)
-    check_exportable(model, path, images, ".onnx")
+    check_exportable(model, images)
+    check_path(path, ".onnx")
     if 4 * model.count_params() >= LARGEST:
         raise ValueError(
             "`model` must be below 2 GiB, the limit of the format. Received: "
@@ -75,13 +83,15 @@ def export_onnx(
 
     model = in_float32(model)
     with written_whole(path) as draft:
-        onnx.save(convert(model, preprocess), draft)
+        onnx.save(convert(model, preprocess, output), draft)
         onnx.checker.check_model(draft, full_check=True)
-        scaled = images if preprocess is None else preprocess(images)
+        if expected is None:
+            scaled = images if preprocess is None else preprocess(images)
+            expected = expected_answers(model, scaled)
         return compare(
             path,
             "onnx",
-            expected_answers(model, scaled),
+            expected,
             run(draft, images),
             os.path.getsize(draft),
             tolerance,
@@ -89,19 +99,24 @@ def export_onnx(
         )
 
 
-def convert(model: keras.Model, preprocess: Callable | None = None):
+def convert(
+    model: keras.Model,
+    preprocess: Callable | None = None,
+    output: str | None = None,
+):
     """Return a float32 `model` as an `onnx.ModelProto`.
 
     Args:
         model: A model of fixed image size.
         preprocess: See `export_onnx`.
+        output: See `name_output`.
     """
     import onnx
     import tensorflow as tf
     import tf2onnx
 
-    name = output_name(model)
-    forward = make_forward(model)
+    name = name_output(model, output)
+    forward = make_forward(model, output)
     weights = {
         f"weight_{index}": weight
         for index, weight in enumerate(model.variables)
@@ -181,9 +196,7 @@ def run(path: str | os.PathLike, images: np.ndarray) -> np.ndarray:
     )
     (tensor,) = session.get_inputs()
     dtype = "uint8" if tensor.type == "tensor(uint8)" else "float32"
-    images = np.asarray(images, dtype)
-    answers = [
-        session.run(None, {tensor.name: images[start : start + 8]})[0]
-        for start in range(0, len(images), 8)
-    ]
-    return np.concatenate(answers)
+    return answer_in_batches(
+        lambda batch: session.run(None, {tensor.name: batch})[0],
+        np.asarray(images, dtype),
+    )

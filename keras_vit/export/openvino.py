@@ -9,12 +9,17 @@ import numpy as np
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
-    check_exportable,
     compare,
     size_on_disk,
 )
-from keras_vit.export.requirements import check_extra, in_float32
-from keras_vit.export.saved_model import expected_answers, write_signature
+from keras_vit.export.answers import answer_in_batches, expected_answers
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_extra,
+    check_path,
+    in_float32,
+)
+from keras_vit.export.saved_model import write_signature
 
 
 def export_openvino(
@@ -22,8 +27,10 @@ def export_openvino(
     path: str,
     images: np.ndarray,
     *,
+    output: str | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
+    expected: np.ndarray | None = None,
 ) -> Agreement:
     """Write `model` as an OpenVINO model, a `.xml` and a `.bin` file.
 
@@ -31,19 +38,20 @@ def export_openvino(
     images at a time; an image of another size is an error. OpenVINO's own
     `reshape` fixes that number, which makes it a few percent faster. The
     weights stay float32, and a model of mixed precision is converted in
-    float32. The files
-    appear after their answers were compared with those of `model`. Needs the
-    extra `openvino`.
+    float32. The files appear after their answers were compared with those of
+    `model`. Needs the extra `openvino`.
 
     Args:
         model: A model of fixed image size.
         path: The file to write; must end in `.xml`. Neither it nor the `.bin`
             file beside it may exist.
         images: Images to compare the answers on, (B, H, W, C).
+        output: What the model answers with, see `name_output`.
         tolerance: How far the answers may be apart, at the precision f32.
             OpenVINO itself may choose a lower one, see its
             INFERENCE_PRECISION_HINT. Default: TOLERANCES.
         must_agree: Whether it is an error if they are further apart.
+        expected: What the model answers in float32, if that is known.
 
     Returns:
         How the export compares with `model`.
@@ -55,19 +63,22 @@ def export_openvino(
     """
     path = os.fspath(path)
     weights_path = path.removesuffix(".xml") + ".bin"
-    check_exportable(model, path, images, ".xml")
-    check_exportable(model, weights_path, images)
+    check_exportable(model, images)
+    check_path(path, ".xml")
+    check_path(weights_path)
     check_extra("openvino")
     model = in_float32(model)
+    if expected is None:
+        expected = expected_answers(model, images)
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".draft-", dir=parent) as folder:
         draft = os.path.join(folder, "model.xml")
-        convert(model, draft)
+        convert(model, draft, output)
         agreement = compare(
             path,
             "openvino",
-            expected_answers(model, images),
+            expected,
             run(draft, images),
             size_on_disk(folder),
             tolerance,
@@ -79,17 +90,18 @@ def export_openvino(
     return agreement
 
 
-def convert(model: keras.Model, path: str):
+def convert(model: keras.Model, path: str, output: str | None = None):
     """Write a float32 `model` for OpenVINO.
 
     Args:
         model: A model of fixed image size.
         path: The `.xml` file; the `.bin` file is written beside it.
+        output: See `name_output`.
     """
     import openvino
 
     with tempfile.TemporaryDirectory() as folder:
-        write_signature(model, folder, batch_size=None)
+        write_signature(model, folder, batch_size=None, output=output)
         # `openvino.convert_model` does the same, and reports what it is given
         # to its makers.
         graph = openvino.Core().read_model(folder)
@@ -103,9 +115,7 @@ def run(path: str, images: np.ndarray) -> np.ndarray:
     compiled = openvino.Core().compile_model(
         path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
     )
-    images = np.asarray(images, "float32")
-    answers = [
-        compiled({"images": images[start : start + 8]})[0]
-        for start in range(0, len(images), 8)
-    ]
-    return np.concatenate(answers)
+    return answer_in_batches(
+        lambda batch: compiled({"images": batch})[0],
+        np.asarray(images, "float32"),
+    )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 
 from keras_vit.export.agreement import Agreement
@@ -65,7 +66,7 @@ class ExportReport:
                 f"{a.cosine:.6f}",
                 f"{a.top1_agreement:.2%}",
                 *(_show_time(times.get((a.kind, n))) for n in threads),
-                "differs" if a.faults else "see below" if a.warnings else "ok",
+                _judge(a),
             ]
             for a in self.agreements
         ]
@@ -104,6 +105,8 @@ class ExportReport:
             "faults": self.faults,
             "warnings": self.warnings,
         }
+        # JSON has neither NaN nor infinity.
+        content = json.loads(json.dumps(content), parse_constant=lambda _: None)
         (folder / "report.json").write_text(
             json.dumps(content, indent=2) + "\n", encoding="utf-8"
         )
@@ -112,6 +115,14 @@ class ExportReport:
 
 def _line(cells):
     return f"| {' | '.join(cells)} |"
+
+
+def _judge(agreement):
+    if not math.isfinite(agreement.max_difference):
+        return "not finite"
+    if agreement.faults:
+        return "differs"
+    return "see below" if agreement.warnings else "ok"
 
 
 def _count(number, noun):

@@ -9,17 +9,22 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
+from keras_vit.analysis.blocks import to_float32
 from keras_vit.export.agreement import (
     TOLERANCES,
     Agreement,
     Tolerance,
-    check_exportable,
     compare,
-    output_name,
     refuse_faults,
     size_on_disk,
 )
-from keras_vit.export.forward import below_head, make_forward
+from keras_vit.export.answers import (
+    BATCH_SIZE,
+    answer_in_batches,
+    expected_answers,
+)
+from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.requirements import check_exportable, check_path
 from keras_vit.export.signatures import (
     Serving,
     Signature,
@@ -35,8 +40,6 @@ from keras_vit.export.warmup import (
     write_warmup,
 )
 
-BATCH_SIZE = 32  # Of the check.
-
 
 def export_saved_model(
     model: keras.Model,
@@ -45,6 +48,7 @@ def export_saved_model(
     serving: Serving | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
+    expected: np.ndarray | None = None,
 ) -> Agreement:
     """Write `model` as a SavedModel that needs no Keras to run.
 
@@ -71,6 +75,7 @@ def export_saved_model(
         serving: How images are read and classes are named.
         tolerance: How far the answers may be apart. Default: TOLERANCES.
         must_agree: Whether it is an error if they are further apart.
+        expected: What the model answers to `images`, if that is known.
 
     Returns:
         How the export compares with `model`: the largest difference of all
@@ -84,11 +89,14 @@ def export_saved_model(
 
     path = os.fspath(path)
     serving = serving or Serving()
-    check_exportable(model, path, images)
+    check_exportable(model, images)
+    check_path(path)
     if tolerance is None and computes_in_16_bits(model):
         # The last bit of a pixel is one of 8 or 11 in the first layer.
         tolerance = TOLERANCES["saved_model in 16 bits"]
     signatures = make_signatures(model, serving)
+    if expected is None:
+        expected = expected_answers(model, images)
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     # A name that starts with a dot is no version for TF Serving.
@@ -97,7 +105,7 @@ def export_saved_model(
         write_signatures(draft, signatures)
         loaded = tf.saved_model.load(draft).signatures
         agreements, records = [], []
-        for question in ask(model, serving, signatures, images):
+        for question in ask(model, serving, signatures, images, expected):
             serve, inputs = loaded[question.signature], question.inputs
             answers = run(serve, inputs)
             agreements.append(check(path, question, answers, tolerance))
@@ -109,7 +117,11 @@ def export_saved_model(
         agreement = dataclasses.replace(
             agreements[0],
             num_bytes=size_on_disk(draft),
-            max_difference=max(a.max_difference for a in agreements),
+            **{
+                # Python's max may pass over nan.
+                field: float(np.max([getattr(a, field) for a in agreements]))
+                for field in ("max_difference", "relative_difference")
+            },
             faults=sum((a.faults for a in agreements), ()),
         )
         if must_agree:
@@ -126,6 +138,7 @@ def ask(
     serving: Serving,
     signatures: dict[str, Signature],
     images: np.ndarray,
+    expected: np.ndarray,
 ) -> Iterator[WarmupRecord]:
     """Yield what to ask each signature, and what Keras answers to it.
 
@@ -134,16 +147,13 @@ def ask(
         serving: How it is served.
         signatures: Those of `make_signatures`.
         images: (B, H, W, C), in the range of the model.
+        expected: What the model answers to them.
     """
     import tensorflow as tf
 
-    name = output_name(model)
+    name = name_output(model, serving.output)
     images = np.asarray(images, "float32")
-    yield WarmupRecord(
-        "serving_default",
-        {"images": images},
-        {name: expected_answers(model, images)},
-    )
+    yield WarmupRecord("serving_default", {"images": images}, {name: expected})
     images = images[:BATCH_SIZE]
     pixels = to_pixels(images, serving.value_range)
     as_images = to_range(pixels, serving.value_range).numpy()
@@ -166,19 +176,21 @@ def ask(
             {"image_bytes": files},
             {key: x.numpy() for key, x in answers.items()},
         )
-    representation = keras.Model(model.inputs[0], below_head(model))
+    # Not traced, and nothing left out: the layers run one by one.
+    forward = make_forward(model, serving.output, is_short=False)
     yield WarmupRecord(
         "features",
         {"images": images},
-        {"features": expected_answers(representation, images)},
+        {"features": to_float32(forward(images)["features"])},
     )
     if "attention" in signatures:
-        # Not traced: the layers run one by one.
-        answers = signatures["attention"].call(images)
         yield WarmupRecord(
             "attention",
             {"images": images},
-            {key: keras.ops.convert_to_numpy(x) for key, x in answers.items()},
+            {
+                key: to_float32(x)
+                for key, x in signatures["attention"].call(images).items()
+            },
         )
 
 
@@ -209,14 +221,12 @@ def run(serve: Callable, inputs: dict[str, np.ndarray]) -> dict:
     import tensorflow as tf
 
     ((name, values),) = inputs.items()
-    parts = [
-        serve(**{name: tf.constant(values[start : start + BATCH_SIZE])})
-        for start in range(0, len(values), BATCH_SIZE)
-    ]
-    return {
-        key: np.concatenate([part[key].numpy() for part in parts])
-        for key in parts[0]
-    }
+
+    def answer(batch):
+        answers = serve(**{name: tf.constant(batch)})
+        return {key: x.numpy() for key, x in answers.items()}
+
+    return answer_in_batches(answer, values)
 
 
 def check(
@@ -293,6 +303,7 @@ def write_signature(
     path: str,
     batch_size: int | None,
     prepare: Callable = lambda images: images,
+    output: str | None = None,
 ):
     """Write `model` to a folder as the signature `serving_default`.
 
@@ -301,11 +312,12 @@ def write_signature(
         path: The folder.
         batch_size: The one batch size that is served, or None for any.
         prepare: Applied to the images before the model.
+        output: See `name_output`.
     """
     import tensorflow as tf
 
-    name = output_name(model)
-    forward = make_forward(model)
+    name = name_output(model, output)
+    forward = make_forward(model, output)
 
     def serve(images):
         return {name: tf.cast(forward(prepare(images))[name], tf.float32)}
@@ -313,9 +325,3 @@ def write_signature(
     shape = (batch_size, *model.input_shape[1:])
     signature = Signature(serve, "images", shape, "float32")
     write_signatures(path, {"serving_default": signature})
-
-
-def expected_answers(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """Return what `model` answers, as float32."""
-    answers = model.predict(images, batch_size=32, verbose=0)
-    return np.asarray(answers, "float32")

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 
 from keras_vit.analysis.rollout import attention_grid
-from keras_vit.export.agreement import output_name
-from keras_vit.export.forward import make_forward
+from keras_vit.export.forward import make_forward, name_output
 from keras_vit.models import VisionTransformer
 from keras_vit.tables import pick
 
@@ -28,6 +27,8 @@ class Serving:
             tensor, the (H, W, C) floats that the model takes. Default: the
             whole image, upright, resized with antialiasing.
         use_attention: Whether there is a signature `attention`.
+        output: What the model answers with, see `name_output`. Default: what
+            its last layers say.
     """
 
     class_names: Sequence[str] | None = None
@@ -36,6 +37,7 @@ class Serving:
     value_range: tuple[float, float] = (-1.0, 1.0)
     read_image: Callable | None = None
     use_attention: bool = False
+    output: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,8 @@ def make_signatures(
     """
     check_serving(model, serving)
     image_shape = model.input_shape[1:]
-    name = output_name(model)
-    answer = make_answer(model)
+    name = name_output(model, serving.output)
+    answer = make_answer(model, serving.output)
 
     def serve(images):
         return {name: answer(images)[name]}
@@ -113,11 +115,13 @@ def check_serving(model: keras.Model, serving: Serving):
     pick(ACTIVATIONS, serving.activation, "activation")
     num_classes = model.output_shape[-1]
     names = serving.class_names
-    if names is not None and output_name(model) == "features":
+    is_classifier = name_output(model, serving.output) != "features"
+    if names is not None and not is_classifier:
         raise ValueError(
-            "`class_names` are for a model with a classifier. Received: "
-            f"{len(names)} names for model={model.name!r}, which ends below "
-            "its head"
+            "`class_names` are for a model with a classifier; if its last "
+            "layer is one, say so by `output`. Received: "
+            f"{len(names)} names for model={model.name!r}, which answers with "
+            "features"
         )
     if names is not None and len(names) != num_classes:
         raise ValueError(
@@ -141,16 +145,16 @@ def check_serving(model: keras.Model, serving: Serving):
         )
 
 
-def make_answer(model: keras.Model) -> Callable:
+def make_answer(model: keras.Model, output: str | None) -> Callable:
     """Return the graph of `model` and of what goes into its head.
 
     Shapes:
         The function takes float32 images (B, H, W, C) and returns a dict:
-        what `output_name` says, and "features" (B, D), float32.
+        what `name_output` says, and "features" (B, D), float32.
     """
     import tensorflow as tf
 
-    forward = make_forward(model)
+    forward = make_forward(model, output)
     spec = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
 
     @tf.function(input_signature=[spec], autograph=False)

@@ -8,7 +8,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -18,12 +18,21 @@ from keras_vit.export.agreement import (
     TOLERANCES,
     Agreement,
     Tolerance,
-    check_exportable,
     compare,
-    output_name,
 )
-from keras_vit.export.requirements import check_extra, in_float32
-from keras_vit.export.saved_model import expected_answers, write_signature
+from keras_vit.export.answers import (
+    answer_in_batches,
+    batches,
+    expected_answers,
+)
+from keras_vit.export.forward import name_output
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_extra,
+    check_path,
+    in_float32,
+)
+from keras_vit.export.saved_model import write_signature
 from keras_vit.tables import pick
 from keras_vit.weights.files import written_whole
 
@@ -37,8 +46,10 @@ def export_tflite(
     batch_size: int | None = 1,
     class_names: Sequence[str] | None = None,
     calibration_images: np.ndarray | None = None,
+    output: str | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
+    expected: np.ndarray | None = None,
 ) -> Agreement:
     """Write `model` as a TFLite file.
 
@@ -64,8 +75,10 @@ def export_tflite(
         calibration_images: Images to find the ranges of int8 numbers on, a
             hundred or more like those to come; needed by "int8" and
             "static_int8".
+        output: What the model answers with, see `name_output`.
         tolerance: How far the answers may be apart. Default: TOLERANCES.
         must_agree: Whether it is an error if they are further apart.
+        expected: What the model answers in float32, if that is known.
 
     Returns:
         How the export compares with `model`.
@@ -77,26 +90,29 @@ def export_tflite(
         DisagreementError: If the answers differ; nothing is written then.
     """
     path = os.fspath(path)
-    check_exportable(model, path, images, ".tflite")
-    check_variant(variant, calibration_images)
+    check_exportable(model, images)
+    check_path(path, ".tflite")
+    check_variant(variant, calibration_images is not None)
     check_arguments(model, batch_size, class_names)
     if VARIANTS[variant].needs_calibration:
         calibration_images = check_calibration_images(model, calibration_images)
     if tolerance is None:
         tolerance = TOLERANCES[f"tflite {variant}"]
-    if output_name(model) == "features":
+    if name_output(model, output) == "features":
         # The largest of some features is no class.
         tolerance = dataclasses.replace(
             tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
         )
     model = in_float32(model)
-    content = convert(model, variant, batch_size, calibration_images)
+    if expected is None:
+        expected = expected_answers(model, images)
+    content = convert(model, variant, batch_size, calibration_images, output)
     if class_names is not None:
         content = with_labels(content, class_names)
     agreement = compare(
         path,
         f"tflite {variant}",
-        expected_answers(model, images),
+        expected,
         run(content, images),
         len(content),
         tolerance,
@@ -107,22 +123,27 @@ def export_tflite(
     return agreement
 
 
-def check_variant(variant: str, calibration_images: np.ndarray | None):
+def check_variant(
+    variant: str, is_calibrated: bool, argument: str = "calibration_images"
+):
     """Raise an error unless a variant is known, and what it needs is there.
 
+    Args:
+        variant: A key of VARIANTS.
+        is_calibrated: Whether there are images to calibrate on.
+        argument: What says where they are.
+
     Raises:
-        ValueError: If it is unknown, or there are no images to calibrate on.
+        ValueError: If it is unknown, or must be calibrated and is not.
         ModuleNotFoundError: If its extra is missing.
     """
     row = pick(VARIANTS, variant, "variant")
     for extra in row.extras:
         check_extra(extra)
-    if row.needs_calibration and (
-        calibration_images is None or not len(calibration_images)
-    ):
+    if row.needs_calibration and not is_calibrated:
         raise ValueError(
-            f"`calibration_images` must be given for variant={variant!r}: the "
-            "ranges of the int8 numbers are found on them. Received: none"
+            f"`{argument}` must be given for variant={variant!r}: the ranges "
+            "of the int8 numbers are found on them. Received: none"
         )
 
 
@@ -157,9 +178,9 @@ def check_calibration_images(
         ValueError: If they do not fit the model.
     """
     images = np.asarray(images, "float32")
-    if images.shape[1:] != model.input_shape[1:]:
+    if images.shape[1:] != model.input_shape[1:] or not len(images):
         raise ValueError(
-            "`calibration_images` must be images of the model, "
+            "`calibration_images` must be one or more images of the model, "
             f"{model.input_shape}. Received: shape={images.shape}"
         )
     return images
@@ -170,6 +191,7 @@ def convert(
     variant: str = "float32",
     batch_size: int | None = 1,
     calibration_images: np.ndarray | None = None,
+    output: str | None = None,
 ) -> bytes:
     """Return a float32 `model` as the content of a TFLite file.
 
@@ -178,11 +200,12 @@ def convert(
         variant: A key of VARIANTS.
         batch_size: Images that are answered at a time; None for any number.
         calibration_images: For the variants that need them, float32.
+        output: See `name_output`.
     """
     import tensorflow as tf
 
     with tempfile.TemporaryDirectory() as folder:
-        write_signature(model, folder, batch_size, refuse_other_sizes)
+        write_signature(model, folder, batch_size, refuse_other_sizes, output)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         # Never the TensorFlow operations that few runtimes have.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
@@ -319,18 +342,13 @@ def run(content: bytes, images: np.ndarray) -> np.ndarray:
     ((name, inputs),) = serve.get_input_details().items()
     (outputs,) = serve.get_output_details().values()
     batch_size = inputs["shape_signature"][0]
-    answers = [
-        from_integers(serve(**{name: to_integers(batch, inputs)}), outputs)
-        for batch in batches(images, 8 if batch_size == -1 else batch_size)
-    ]
-    return np.concatenate(answers)[: len(images)]
-
-
-def batches(images: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield `images` as float32, the last one again to fill the last batch."""
-    for start in range(0, len(images), batch_size):
-        indices = range(start, start + batch_size)
-        yield np.take(images, indices, 0, mode="clip").astype("float32")
+    return answer_in_batches(
+        lambda batch: from_integers(
+            serve(**{name: to_integers(batch, inputs)}), outputs
+        ),
+        np.asarray(images, "float32"),
+        None if batch_size == -1 else batch_size,
+    )
 
 
 def to_integers(numbers: np.ndarray, details: dict) -> np.ndarray:

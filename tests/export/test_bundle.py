@@ -5,6 +5,8 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export import (
     FORMATS,
@@ -17,7 +19,7 @@ from keras_vit.export import (
     export_model,
 )
 from keras_vit.export.agreement import TOLERANCES
-from keras_vit.export.bundle import published_together
+from keras_vit.export.bundle import Format, published_together
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -110,7 +112,7 @@ def test_an_export_that_differs_leaves_nothing(
     model, images, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(
-        TOLERANCES, "tflite dynamic_int8", Tolerance(max_difference=-1.0)
+        TOLERANCES, "tflite dynamic_int8", Tolerance(relative_difference=-1.0)
     )
     with pytest.raises(DisagreementError, match="Nothing was written") as error:
         export_model(model, tmp_path / "exported", images, **QUIET)
@@ -140,6 +142,7 @@ def test_an_export_that_differs_leaves_nothing(
         ({"version": 0}, "`version` must be 1 or more"),
         ({"formats": []}, "`formats` must name"),
         ({"tflite_variants": ["int8"]}, "calibration_images"),
+        ({"serving": Serving(output="scores")}, "`output` must be .*'logits'"),
     ],
 )
 def test_bad_arguments_leave_nothing(model, images, tmp_path, choices, match):
@@ -183,7 +186,8 @@ def test_a_missing_extra_is_found_at_once(
     model, images, tmp_path, monkeypatch, choices, module
 ):
     monkeypatch.setitem(sys.modules, module, None)  # Importing it fails.
-    monkeypatch.setitem(FORMATS, "saved_model", None)  # Is not come to.
+    # Is not come to.
+    monkeypatch.setitem(FORMATS, "saved_model", Format(write=None))
     with pytest.raises(ModuleNotFoundError, match=f"{module}: pip install"):
         export_model(
             model,
@@ -194,6 +198,109 @@ def test_a_missing_extra_is_found_at_once(
             **QUIET,
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_not_finite_is_no_number_of_json(model, images, tmp_path):
+    """Every parser can read the report, and the verdict says what is wrong."""
+    layer = model.layers[-1]
+    before = layer.get_weights()
+    layer.bias.assign([0.0, np.nan, 0.0])
+    try:
+        with pytest.raises(DisagreementError, match="16 of 16 .* NaN"):
+            export_model(model, tmp_path / "new", images, **QUIET)
+        assert not list(tmp_path.iterdir())
+        report = export_model(model, tmp_path, images, force=True, **QUIET)
+    finally:
+        layer.set_weights(before)
+    assert [line.split("|")[-2] for line in str(report).splitlines()[4:6]] == [
+        " not finite "
+    ] * 2
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    content = json.loads(
+        (tmp_path / "report" / "tiny" / "1" / "report.json").read_text(),
+        parse_constant=refuse,
+    )
+    for entry in content["agreements"]:
+        assert entry["max_difference"] is None and entry["cosine"] is None
+        assert "the Keras model answers 16 of 16" in entry["faults"][0]
+
+
+def test_answers_are_computed_once(model, images, tmp_path, monkeypatch):
+    asked = []
+    predict = type(model).predict
+    monkeypatch.setattr(
+        type(model),
+        "predict",
+        lambda self, x, **choices: (
+            asked.append(len(x)) or predict(self, x, **choices)
+        ),
+    )
+    export_model(
+        model,
+        tmp_path,
+        images,
+        tflite_variants=["float32", "float16", "dynamic_int8"],
+        **QUIET,
+    )
+    # Once for all, and for the pixels and the files of a server.
+    assert asked == [16, 16, 16]
+
+
+def softmax_behind(model):
+    return keras.Sequential([model, keras.layers.Softmax()], name="tiny")
+
+
+@pytest.mark.parametrize(
+    "change, output, expected",
+    [
+        (lambda model: model, None, "logits"),
+        (lambda model: model, "features", "features"),
+        (softmax_behind, None, "probabilities"),
+    ],
+)
+def test_outputs_are_called_what_they_are(
+    model, images, tmp_path, change, output, expected
+):
+    """In all formats, whoever says it."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    openvino = pytest.importorskip("openvino")
+    pytest.importorskip("tf2onnx")
+    model = change(model)
+    export_model(
+        model,
+        tmp_path,
+        images,
+        list(FORMATS),
+        tflite_variants=["float32"],
+        serving=Serving(output=output),
+        **QUIET,
+    )
+    folders = {key: tmp_path / key / "tiny" / "1" for key in FORMATS}
+    loaded = tf.saved_model.load(str(folders["saved_model"]))
+    serve = loaded.signatures["serving_default"]
+    lite = Interpreter(str(folders["tflite"] / "float32.tflite"))
+    session = onnxruntime.InferenceSession(folders["onnx"] / "model.onnx")
+    graph = openvino.Core().read_model(folders["openvino"] / "model.xml")
+    names = [
+        *serve.structured_outputs,
+        *lite.get_signature_list()["serving_default"]["outputs"],
+        *(tensor.name for tensor in session.get_outputs()),
+        *(tensor.any_name for tensor in graph.outputs),
+    ]
+    assert names == [expected] * 4
+    files = loaded.signatures["serve_bytes"].structured_outputs
+    assert ("labels" in files) == (expected != "features")
+    features = loaded.signatures["features"](images=tf.constant(images))
+    np.testing.assert_allclose(
+        features["features"],
+        model.predict_on_batch(images)
+        if expected == "features"
+        else np.mean(images, (1, 2)),
+        atol=1e-6,
+    )
 
 
 def test_models_config_of_someone_else_stays(model, images, tmp_path):
@@ -218,8 +325,8 @@ def test_what_is_published_together_appears_at_once(tmp_path):
 
 def test_report_shows_times_and_notes(tmp_path):
     agreements = [
-        Agreement("a", "saved_model", 2**20, 1, 1e-6, 1.0, 1.0),
-        Agreement("b", "onnx", 2**21, 1, 0.5, 0.9, 0.5, (), ("is odd",)),
+        Agreement("a", "saved_model", 2**20, 1, 1e-6, 1e-7, 1.0, 1.0),
+        Agreement("b", "onnx", 2**21, 1, 0.5, 0.1, 0.9, 0.5, (), ("is odd",)),
     ]
     times = [
         Latency("saved_model", 1, 4, 12.345, 10.0, 1.2345, 1.0),

@@ -14,7 +14,7 @@ from keras_vit.export import (
 )
 from tests.export.conftest import make_model
 
-NEVER = Tolerance(max_difference=-1.0)
+NEVER = Tolerance(relative_difference=-1.0)
 
 
 @pytest.mark.parametrize("export", [export_saved_model, export_tflite])

@@ -2,7 +2,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export.forward import make_forward, reads_one_token
+from keras_vit.export.forward import (
+    make_forward,
+    name_output,
+    reads_one_token,
+)
 from tests.export.conftest import make_model
 
 CHOICES = [
@@ -23,6 +27,7 @@ CHOICES = [
 def test_answers_and_features_are_those_of_the_model(choices, images):
     model = make_model(**choices)
     answers = make_forward(model)(images[:3])
+    assert set(answers) == {"features", name_output(model)}
     features = answers.pop("features")
     head = model.layers[-1]
     if answers:
@@ -59,3 +64,120 @@ def test_the_model_remembers_nothing_of_it(model, images):
     before = [len(layer._inbound_nodes) for layer in model.layers]
     make_forward(model)(images[:2])
     assert [len(layer._inbound_nodes) for layer in model.layers] == before
+
+
+def wrap(model, before=lambda x: x, behind=lambda x: x):
+    pixels = keras.Input((32, 24, 3))
+    return keras.Model(pixels, behind(model(before(pixels))))
+
+
+WRAPPERS = {
+    "sequential": lambda model: keras.Sequential([model]),
+    "functional": wrap,
+    "twice": lambda model: wrap(
+        keras.Sequential([model]), behind=keras.layers.Dropout(0.5)
+    ),
+    "scaled": lambda model: wrap(
+        model, keras.layers.Rescaling(1.0), keras.layers.Activation("linear")
+    ),
+    "softmax": lambda model: keras.Sequential([model, keras.layers.Softmax()]),
+    "activation": lambda model: wrap(
+        model, behind=keras.layers.Activation("sigmoid")
+    ),
+    "operations": lambda model: wrap(
+        model, behind=lambda x: keras.ops.softmax(keras.ops.flip(x / 2, -1))
+    ),
+}
+
+
+@pytest.mark.parametrize("num_classes", [7, 0])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_model_within_a_model(wrapper, num_classes, images):
+    model = make_model(num_classes=num_classes)
+    outer = WRAPPERS[wrapper](model)
+    outer.build((None, 32, 24, 3))
+    inner = name_output(model)
+    assert inner == ("logits" if num_classes else "features")
+    is_plain = wrapper in ("sequential", "functional", "twice", "scaled")
+    name = inner if is_plain else "probabilities"
+    before = [len(layer._inbound_nodes) for layer in outer.layers]
+    for is_short in (True, False):
+        forward = make_forward(outer, is_short=is_short)
+        answers = {key: x.numpy() for key, x in forward(images[:3]).items()}
+        assert set(answers) == {"features", name}
+        np.testing.assert_allclose(
+            answers[name], outer.predict_on_batch(images[:3]), atol=1e-5
+        )
+        body = model.with_num_classes(0)
+        np.testing.assert_allclose(
+            answers["features"], body.predict_on_batch(images[:3]), atol=1e-5
+        )
+    assert [len(layer._inbound_nodes) for layer in outer.layers] == before
+
+
+def make_network(*layers):
+    return keras.Sequential([keras.Input((32, 24, 3)), *layers])
+
+
+def pool():
+    return keras.layers.GlobalAveragePooling2D()
+
+
+@pytest.mark.parametrize(
+    "layers, name, size",
+    [
+        ([pool(), keras.layers.Dense(4)], "logits", 3),
+        ([pool(), keras.layers.Dense(4, "softmax")], "probabilities", 3),
+        ([pool(), keras.layers.Dense(4, "relu")], "features", 4),
+        (
+            [pool(), keras.layers.Dense(4), keras.layers.Softmax()],
+            "probabilities",
+            3,
+        ),
+        ([pool(), keras.layers.Dense(4), keras.layers.ReLU()], "features", 4),
+        ([pool()], "features", 3),
+        ([pool(), keras.layers.Softmax()], "probabilities", 3),
+    ],
+)
+def test_what_the_last_layers_say(layers, name, size, images):
+    model = make_network(*layers)
+    assert name_output(model) == name
+    answers = make_forward(model)(images[:2])
+    assert answers["features"].shape == (2, size)
+    np.testing.assert_allclose(
+        answers[name], model.predict_on_batch(images[:2]), atol=1e-6
+    )
+
+
+def test_what_they_do_not_say_is_said(images):
+    """A layer of no known kind; two heads of which the mean is taken."""
+    norm = make_network(pool(), keras.layers.LayerNormalization())
+    pixels = keras.Input((32, 24, 3))
+    x = pool()(pixels)
+    mean = keras.layers.Average()([keras.layers.Dense(3)(x) for _ in "ab"])
+    means = np.mean(images[:2], (1, 2))
+    for model, features in [(norm, means), (keras.Model(pixels, mean), None)]:
+        assert name_output(model) == "features"
+        answers = make_forward(model, "logits")(images[:2])
+        expected = model.predict_on_batch(images[:2])
+        np.testing.assert_allclose(answers["logits"], expected, atol=1e-6)
+        # Of two heads there is no one input.
+        expected = expected if features is None else features
+        np.testing.assert_allclose(answers["features"], expected, atol=1e-6)
+    embedding = make_model()
+    assert list(make_forward(embedding, "features")(images[:2])) == ["features"]
+    with pytest.raises(ValueError, match="'logits', 'prob.*output='scores'"):
+        make_forward(embedding, "scores")
+
+
+def test_the_last_block_of_a_wrapped_model_is_asked_for_one_token(
+    images, monkeypatch
+):
+    model = make_model()
+    mlp, seen = model.get_layer("block_01").mlp, []
+    call = mlp.call
+    monkeypatch.setattr(
+        mlp, "call", lambda x, **_: seen.append(x.shape[1]) or call(x)
+    )
+    make_forward(keras.Sequential([model, keras.layers.Softmax()]))(images[:1])
+    assert seen == [1]

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 import pathlib
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
+from tests import commands
 from trainers.datasets import open_dataset
 from trainers.export_model import export_source, take_images
 from trainers.predict import predict
@@ -149,18 +152,158 @@ def test_calibration_images_come_from_their_split(
 
 
 @pytest.mark.parametrize(
-    "choices, match",
+    "choices, error, match",
     [
-        ({"formats": ["saved_model", "onx"]}, "'saved_model', 'tflite'"),
-        ({"num_images": 0}, "`num_images` must be 1 or more"),
-        ({"calibration_split": "nothing"}, "nothing"),
-        ({"tflite_variants": ["int8"]}, "`calibration_split` must be given"),
-        ({"preprocess": "centre_crop(8)"}, "central_crop"),
+        (
+            {"formats": ["saved_model", "onx"]},
+            ValueError,
+            "'saved_model', 'tflite'",
+        ),
+        ({"formats": []}, ValueError, "`formats` must name"),
+        ({"num_images": 0}, ValueError, "`num_images` must be 1 or more"),
+        ({"calibration_split": "nothing"}, ValueError, "nothing"),
+        ({"tflite_variants": ["int4"]}, ValueError, "'dynamic_int8'"),
+        ({"tflite_variants": []}, ValueError, "`tflite_variants` must name"),
+        (
+            {"tflite_variants": ["int8"]},
+            ValueError,
+            "`calibration_split` must be given for variant='int8'",
+        ),
+        ({"name": "a/b"}, ValueError, "`name` must be of letters"),
+        ({"version": 0}, ValueError, "`version` must be 1 or more"),
+        ({"version": 7}, ValueError, "version=7, and there are 7 of 'digits'"),
+        ({"formats": ["openvino"]}, ModuleNotFoundError, "openvino: pip"),
+        (
+            {"tflite_variants": ["static_int8"], "calibration_split": "train"},
+            ModuleNotFoundError,
+            "quantizer: pip",
+        ),
+        ({"export_dir": "file/new"}, OSError, "`export_dir` must be .*file"),
     ],
+    ids=str,
 )
-def test_bad_choices_leave_nothing(run, dataset, tmp_path, choices, match):
-    with pytest.raises(ValueError, match=match):
+def test_mistakes_are_told_before_anything_is_loaded(
+    run, dataset, tmp_path, monkeypatch, choices, error, match
+):
+    def refuse(*args, **choices):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(type(run), "load_model", refuse)
+    monkeypatch.setattr("trainers.export_model.eval_batches", refuse)
+    for name in ("openvino", "ai_edge_quantizer"):
+        monkeypatch.setitem(sys.modules, name, None)  # Importing it fails.
+    (tmp_path / "file").touch()
+    (tmp_path / "tflite" / "digits" / "7").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    choices = {"name": "digits", **choices}
+    export_dir = tmp_path / choices.pop("export_dir", ".")
+    with pytest.raises(error, match=match):
+        export_source(run, dataset, export_dir, **QUIET, **choices)
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(AssertionError, match="loaded"):
+        export_source(run, dataset, tmp_path, name="digits", **QUIET)
+
+
+def test_a_bad_preprocessing_leaves_nothing(run, dataset, tmp_path):
+    with pytest.raises(ValueError, match="central_crop"):
         export_source(
-            run, dataset, tmp_path / "new", name="digits", **QUIET, **choices
+            run,
+            dataset,
+            tmp_path / "new",
+            preprocess="centre_crop(8)",
+            **QUIET,
         )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def command(subprocess_environment, tmp_path):
+    """Return a function that runs the command in an empty folder."""
+
+    def execute(*flags):
+        words = ["-m", "trainers.export_model", *flags]
+        return commands.run(words, subprocess_environment, tmp_path)
+
+    return execute
+
+
+@pytest.mark.slow(20)
+def test_flags_reach_what_is_written(run, command, tmp_path):
+    """All at once, each away from its default."""
+    result = command(
+        f"--run_dir={run.folder}",
+        "--dataset=digits",
+        "--eval_split=train[:40]",
+        "--preprocess=value_range(0, 1)",
+        "--formats=saved_model,tflite",
+        "--export_dir=exports/here",
+        "--name=zoo",
+        "--version=12",
+        "--tflite_variants=float32,int8",
+        "--tflite_batch_size=3",
+        "--calibration_split=train[:9]",
+        "--num_images=30",
+        "--top=2",
+        "--activation=sigmoid",
+        "--output=logits",
+        "--use_attention",
+        "--nomeasure_latency",
+        "--force",
+    )
+    assert result.returncode == 0, result.stderr
+    folder = tmp_path / "exports" / "here"
+    written = ["saved_model", "tflite/float32.tflite", "tflite/int8.tflite"]
+    paths = [
+        folder.joinpath(format, "zoo", "12", *file)
+        for format, *file in (name.split("/") for name in written)
+    ]
+    # They are the last lines, to be copied from.
+    lines = result.stdout.splitlines()
+    assert lines[-3:] == [str(path.relative_to(tmp_path)) for path in paths]
+    assert lines[0].startswith("zoo, version 12: ")
+    report = json.loads((folder / "report/zoo/12/report.json").read_text())
+    assert {a["num_images"] for a in report["agreements"]} == {30}
+    assert report["latencies"] == []
+    model = run.load_model()
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), "uint8")
+    logits = model.predict_on_batch(pixels / np.float32(255))
+    signatures = tf.saved_model.load(str(paths[0])).signatures
+    assert "attention" in signatures
+    answers = signatures["serve_bytes"](
+        image_bytes=tf.constant([tf.io.encode_png(x).numpy() for x in pixels])
+    )
+    np.testing.assert_allclose(
+        answers["probabilities"],
+        np.sort(tf.sigmoid(logits))[:, :-3:-1],
+        atol=1e-5,
+    )
+    serve = Interpreter(str(paths[1])).get_signature_runner()
+    answers = serve(images=pixels / np.float32(255))
+    np.testing.assert_allclose(answers["logits"], logits, atol=1e-5)
+    # Its range is that of the images it was calibrated on.
+    details = Interpreter(str(paths[2])).get_input_details()
+    scale, zero_point = details[0]["quantization"]
+    assert scale == pytest.approx(1 / 255, rel=0.05) and zero_point == -128
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--formats=saved_model,onx"], "`formats` must be one of 'saved_mod"),
+        (["--tflite_variants=int8"], "`calibration_split` must be given"),
+        (["--export_dir=file"], "`export_dir` must be a folder that can be"),
+        (["--output=scores"], "<logits|probabilities|features>"),
+        (["--version=0"], "version"),
+        (["--model=b"], "either --run_dir or --model"),
+    ],
+    ids=str,
+)
+def test_a_mistake_ends_in_a_line(run, command, tmp_path, flags, message):
+    (tmp_path / "file").touch()
+    result = command(f"--run_dir={run.folder}", *flags)
+    assert result.returncode == 1
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert not (run.folder / "export").exists()
