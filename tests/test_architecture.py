@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 RANKS = {
     "keras_vit.version": 0,
     "keras_vit.tables": 1,
+    "keras_vit.files": 1,
     "keras_vit.photos": 1,
     "keras_vit.layers": 2,
     "keras_vit.models": 3,
@@ -32,6 +33,7 @@ RANKS = {
     "keras_vit.preprocessing": 4,
     "keras_vit.convert": 6,
     "keras_vit.inspect_checkpoint": 5,
+    "keras_vit.inspect": 10,  # It opens runs, too.
     "keras_vit": 6,  # Its __init__, the public names.
     "trainers": 5,
     "trainers.files": 2,

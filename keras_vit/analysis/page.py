@@ -7,7 +7,6 @@ import html
 import importlib.resources
 import json
 import os
-import pathlib
 import re
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from keras_vit.analysis.packing import (
     pack_rows,
 )
 from keras_vit.analysis.representations import artefact_tokens
+from keras_vit.files import written_whole
 from keras_vit.version import __version__
 
 TITLE = "Inside a Vision Transformer"
@@ -75,14 +75,8 @@ def write_page(
         OSError: If it cannot be written.
     """
     page = render_page(inspections, max_bytes=max_bytes, title=title)
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".draft-{path.name}")
-    try:
+    with written_whole(path) as draft:
         draft.write_text(page, encoding="utf-8", newline="\n")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def render_page(

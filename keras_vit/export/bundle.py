@@ -34,8 +34,8 @@ from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving_config import models_config
 from keras_vit.export.signatures import Serving, to_pixels, to_range
 from keras_vit.export.tflite import VARIANTS, check_variant, export_tflite
+from keras_vit.files import written_whole
 from keras_vit.tables import pick
-from keras_vit.weights.files import written_whole
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from keras_vit.export.requirements import (
     check_path,
     in_float32,
 )
-from keras_vit.weights.files import written_whole
+from keras_vit.files import written_whole
 
 OPSET = 15  # Of 2021; nothing newer is needed.
 LARGEST = 2**31  # Bytes of a file of protocol buffers.

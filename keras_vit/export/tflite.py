@@ -33,8 +33,8 @@ from keras_vit.export.requirements import (
     in_float32,
 )
 from keras_vit.export.saved_model import write_signature
+from keras_vit.files import written_whole
 from keras_vit.tables import pick
-from keras_vit.weights.files import written_whole
 
 
 def export_tflite(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
+from keras_vit.files import written_whole
 from keras_vit.weights import saving
-from keras_vit.weights.files import open_checkpoint, written_whole
+from keras_vit.weights.files import open_checkpoint
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import path_of
 
