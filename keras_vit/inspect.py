@@ -10,7 +10,7 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
@@ -20,6 +20,7 @@ from keras_vit.analysis import (
     inspect_model,
     representation_similarity,
 )
+from keras_vit.analysis.callbacks import read_positions
 from keras_vit.analysis.page import write_page
 from keras_vit.convert import open_model
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
@@ -34,6 +35,8 @@ from keras_vit.preprocessing import (
 NUM_IMAGES = 4
 # An estimate from fewer says little.
 FEWEST_FOR_SIMILARITY = 16
+# Where the pictures of the first and of the second model go.
+PLACES = ("", "compared/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Subject:
         class_names: Names of the classes, or None.
         activation: What makes probabilities of its logits.
         value_range: What it reads for black and for white.
+        positions_dir: Where its training kept what became of the positions,
+            or None.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Subject:
     class_names: Sequence[str] | None = None
     activation: str = "softmax"
     value_range: tuple[float, float] = (-1.0, 1.0)
+    positions_dir: str | None = None
 
 
 def open_subject(source: str, **hints) -> Subject:
@@ -124,6 +130,7 @@ def _open_run(folder):
         run.load_class_names(),
         run.load_recipe().loss,
         value_range,
+        str(run.positions_path),
     )
 
 
@@ -202,9 +209,9 @@ def inspect_sources(
         ValueError: If something does not fit.
         OSError: If a file cannot be read or written.
     """
-    from keras_vit.analysis import plots
-
     check_paths(sources, paths)
+    from keras_vit.analysis import plots  # noqa: F401  It needs matplotlib.
+
     out_dir = pathlib.Path(out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     subjects = name_apart([open_subject(s, **hints) for s in sources], sources)
@@ -216,28 +223,87 @@ def inspect_sources(
             images, names = take_images(sources[0], subject, num_images)
         looks.append(images)
         inspections.append(look(subject, images, names))
-    pictures = {}
-    for inspection, place in zip(inspections, ("", "compared")):
-        for name, draw in pictures_of(inspection).items():
-            pictures[out_dir / place / f"{name}{suffix}"] = draw
-    is_enough = len(images) >= FEWEST_FOR_SIMILARITY
+    writers = {"report.html": lambda path: write_page(inspections, path)}
+    for subject, inspection, place in zip(subjects, inspections, PLACES):
+        pictures = pictures_of(inspection, suffix, subject.positions_dir)
+        writers |= {place + name: write for name, write in pictures}
+    is_enough = len(looks[0]) >= FEWEST_FOR_SIMILARITY
     if is_enough and np.array_equal(looks[0], looks[-1]):
-        similarity = representation_similarity(
-            subjects[0].model, subjects[-1].model, images
-        )
-        pictures[out_dir / f"similarity{suffix}"] = lambda: (
-            plots.plot_representation_similarity(
-                similarity, (subjects[0].name, subjects[-1].name)
-            )
+        writers[f"similarity{suffix}"] = functools.partial(
+            compare_blocks, subjects[0], subjects[-1], looks[0]
         )
     bar = Bar("Drawing")
-    for done, (path, draw) in enumerate(pictures.items(), 1):
-        plots.save_figure(draw(), path)
-        bar(done, len(pictures) + 1)
-    page_path = out_dir / "report.html"
-    write_page(inspections, page_path)
-    bar(len(pictures) + 1, len(pictures) + 1)
-    return [page_path, *pictures]
+    for done, (name, write) in enumerate(writers.items(), 1):
+        write(out_dir / name)
+        bar(done, len(writers))
+    return [out_dir / name for name in writers]
+
+
+def pictures_of(
+    inspection: Inspection,
+    suffix: str = ".png",
+    positions_dir: str | None = None,
+) -> Iterator[tuple[str, Callable]]:
+    """Yield the names of files, and functions that write them to a path.
+
+    What a model does not have, such as a position embedding, is left out.
+
+    Args:
+        inspection: What was seen.
+        suffix: .png or .svg.
+        positions_dir: See `Subject`.
+    """
+    from keras_vit.analysis import plots
+
+    def saving(draw, *arguments):
+        return lambda path: plots.save_figure(draw(*arguments), path)
+
+    yield f"reading{suffix}", saving(plots.plot_readings, inspection)
+    for i in range(len(inspection.pixels)):
+        yield f"heads_{i + 1}{suffix}", saving(plots.plot_heads, inspection, i)
+    yield (
+        f"distances{suffix}",
+        saving(
+            plots.plot_distances,
+            inspection.distances,
+            inspection.grid_size,
+            inspection.patch_size,
+        ),
+    )
+    yield f"norms{suffix}", saving(plots.plot_token_norms, inspection)
+    if inspection.similarity is not None:
+        similarity = inspection.similarity
+        yield (
+            f"positions{suffix}",
+            saving(plots.plot_position_similarity, similarity),
+        )
+    # Of other channels there is no picture.
+    if inspection.filters is not None and inspection.config.channels in (1, 3):
+        yield f"filters{suffix}", saving(plots.plot_filters, inspection.filters)
+    if positions_dir and os.path.isdir(positions_dir):
+        frames, steps = read_positions(positions_dir)
+        film = plots.film_position_similarity
+        yield "positions.gif", functools.partial(film, frames, steps)
+
+
+def compare_blocks(first: Subject, second: Subject, images, path):
+    """Draw how alike the blocks of two models are, see `linear_cka`.
+
+    Shapes:
+        images: (B, H, W, C), as both models read them.
+
+    Args:
+        first: The model from below.
+        second: The model from the left; may be the same.
+        images: What they look at.
+        path: The file to write.
+    """
+    from keras_vit.analysis import plots
+
+    similarity = representation_similarity(first.model, second.model, images)
+    names = (first.name, second.name)
+    figure = plots.plot_representation_similarity(similarity, names)
+    plots.save_figure(figure, path)
 
 
 def check_paths(sources: Sequence[str], paths: Sequence[str]):
@@ -316,37 +382,6 @@ class Bar:
                 steps, interval=interval, unit_name="step"
             )
         self._bar.update(done)
-
-
-def pictures_of(inspection: Inspection) -> dict[str, Callable]:
-    """Return names of pictures and functions without arguments that draw them.
-
-    What a model does not have, such as a position embedding, is left out.
-
-    Args:
-        inspection: What was seen.
-    """
-    from keras_vit.analysis import plots
-
-    pictures = {
-        "reading": lambda: plots.plot_readings(inspection),
-        "distances": lambda: plots.plot_distances(
-            inspection.distances, inspection.grid_size, inspection.patch_size
-        ),
-        "norms": lambda: plots.plot_token_norms(inspection),
-    }
-    for i in range(len(inspection.pixels)):
-        pictures[f"heads_{i + 1}"] = functools.partial(
-            plots.plot_heads, inspection, i
-        )
-    if inspection.similarity is not None:
-        pictures["positions"] = lambda: plots.plot_position_similarity(
-            inspection.similarity
-        )
-    # Of other channels there is no picture.
-    if inspection.filters is not None and inspection.config.channels in (1, 3):
-        pictures["filters"] = lambda: plots.plot_filters(inspection.filters)
-    return pictures
 
 
 def main(arguments: list[str] | None = None) -> int:

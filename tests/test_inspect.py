@@ -39,6 +39,18 @@ def run_dir(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "first")
 
 
+def test_the_film_of_a_training(tmp_path):
+    folder = make_run(tmp_path / "run")
+    (tmp_path / "run" / "positions").mkdir()
+    for step in (0, 10, 20):
+        similarity = np.eye(16, dtype="float16").reshape(4, 4, 4, 4)
+        path = tmp_path / "run" / "positions" / f"step-{step:08d}.npy"
+        np.save(path, similarity * step)
+    assert inspect.main([folder, "--num_images=1"]) == 0
+    with Image.open(tmp_path / "run/inspection/positions.gif") as film:
+        assert film.n_frames > 2
+
+
 @pytest.fixture
 def image_paths(tmp_path):
     """Return two made image files, one of them in grey."""
