@@ -20,7 +20,6 @@ from keras_vit.tables import pick
 
 try:
     import matplotlib
-    from matplotlib.animation import PillowWriter
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import PatchCollection
@@ -398,7 +397,7 @@ def film_position_similarity(
 ):
     """Write a film of how the position table was learned, as a GIF.
 
-    The last frame stays for two seconds. A reader sees the old file or the
+    The last frame stays two seconds longer. A reader sees the old file or the
     new one; the same film gives the same bytes.
 
     Shapes:
@@ -414,6 +413,8 @@ def film_position_similarity(
         ValueError: If `steps` are not one for each frame or do not rise, or
             `path` ends in something else.
     """
+    from PIL import Image  # Matplotlib has brought it.
+
     similarities, steps = _check_film(similarities, steps)
     if not 0 < frames_per_second <= 50:
         raise ValueError(
@@ -424,21 +425,22 @@ def film_position_similarity(
     look = _signs(similarities)
     titles = [f"update {step:,}" for step in steps]
     figure, drawn = _draw_similarity(similarities[0], titles[0], look)
-    FigureCanvasAgg(figure)
-    writer = PillowWriter(fps=frames_per_second)
-    figure.canvas.draw()
-    figure.set_layout_engine("none")  # It would cost half of the time.
-    with (
-        written_whole(path) as draft,
-        writer.saving(figure, str(draft), DPI),
-    ):
-        for frame, title in zip(similarities, titles):
-            drawn.set_data(_mosaic(_thin(frame)))
-            _title(drawn.axes, _join(title, _thinned(frame)))
-            writer.grab_frame()
-        # Pillow makes one long frame of equal ones.
-        for _ in range(round(2 * frames_per_second)):
-            writer.grab_frame()
+    pictures = []
+    for frame, title in zip(similarities, titles):
+        drawn.set_data(_mosaic(_thin(frame)))
+        _title(drawn.axes, _join(title, _thinned(frame)))
+        pictures.append(Image.fromarray(render(figure)))
+        figure.set_layout_engine("none")  # It would cost half of the time.
+    milliseconds = [round(1000 / frames_per_second)] * len(pictures)
+    milliseconds[-1] += 2000
+    with written_whole(path) as draft:
+        pictures[0].save(
+            draft,
+            save_all=True,
+            append_images=pictures[1:],
+            duration=milliseconds,
+            loop=0,
+        )
 
 
 def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
