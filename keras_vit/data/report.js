@@ -112,7 +112,8 @@
   /* -------------------------------------------------------------- words */
 
   const threeDigits = (x) => String(Number(x.toPrecision(3)));
-  const asShare = (x) => `${threeDigits(100 * x)} %`;
+  const NO_BREAK = "\u00a0"; // A space that no line is broken at.
+  const asShare = (x) => `${threeDigits(100 * x)}${NO_BREAK}%`;
   const rounded = (x) => x.toFixed(x < 10 ? 1 : 0);
 
   function placeName(cell, [, columns]) {
@@ -604,6 +605,10 @@
       const others = [];
       if (row && own !== null) others.push(["Itself", row.patches[own]]);
       if (row && row.token !== null) others.push(["Class token", row.token]);
+      if (row && format === asShare) {
+        const tokens = row.patches.length + model().num_prefix_tokens;
+        others.push(["Each, if spread evenly", 1 / tokens]);
+      }
       others.forEach(([name, value]) =>
         lines.push(
           make(
@@ -857,7 +862,7 @@
           head,
           distance,
           second: i > 0,
-          x: xOf(layer, models.length > 1 ? (i ? 1 : -1) * column * 0.18 : 0),
+          x: xOf(layer, column * spread(head, heads.length, i, models.length)),
           y: yOf(distance),
         }))
       )
@@ -867,6 +872,12 @@
     dots.forEach((dot) => svg.append(drawDot(dot)));
     plot.replaceChildren(svg);
     byId("distance-reading").textContent = models.map(describeDistance).join(" ");
+  }
+
+  /** Returns where a mark goes in its column, so that none hides another. */
+  function spread(head, heads, model, models) {
+    const place = (model + (head + 0.5) / heads) / models;
+    return 0.7 * (place - 0.5);
   }
 
   const isChosen = ({ layer, head }) =>
