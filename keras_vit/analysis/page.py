@@ -216,10 +216,11 @@ class _Sample:
 
     def __init__(self, inspection):
         self.inspection = inspection
-        layers, _, heads, *_ = inspection.maps.shape
-        places = np.linspace(0, layers - 1, 6).astype(int)
-        maps = inspection.maps[places, 0]  # (6, K, T, T)
-        self.heads = maps[np.arange(6), np.arange(6) % heads]
+        layers, _, heads, length, _ = inspection.maps.shape
+        few = np.arange(np.clip(1_000_000 // length**2, 2, 6))
+        places = np.linspace(0, layers - 1, len(few)).astype(int)
+        maps = inspection.maps[places, 0]  # (few, K, T, T)
+        self.heads = maps[few, few % heads]
         self.mean = maps.mean(axis=1, dtype="float32")
 
     def guess_size(self, detail: Detail) -> float:
