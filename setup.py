@@ -27,12 +27,15 @@ SERVING = ["requests>=2.31", "tensorflow-serving-api>=2.20"]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
+# To look at pages as a person does; the browser is Debian's `chromium`.
+BROWSER = ["axe-playwright-python>=0.1.7", "playwright>=1.55"]
 DEV = [
     *TRAIN,
     *SERVING,
     *ONNX,
     *OPENVINO,
     *QUANTIZER,
+    *BROWSER,
     "hypothesis>=6.100",
     "jax>=0.4.36",
     "optax>=0.2",

@@ -55,7 +55,7 @@
     const width = tokens - prefix;
     const shares = Float32Array.from(
       { length: page.levels + 1 },
-      (_, code) => (code / page.levels) ** 2
+      (_, code) => (code / page.levels) ** 2,
     );
 
     /** Adds row `query` of a matrix, times `weight`, to `sum`. */
@@ -112,7 +112,8 @@
   /* -------------------------------------------------------------- words */
 
   const threeDigits = (x) => String(Number(x.toPrecision(3)));
-  const asShare = (x) => `${threeDigits(100 * x)} %`;
+  const NO_BREAK = "\u00a0"; // A space that no line is broken at.
+  const asShare = (x) => `${threeDigits(100 * x)}${NO_BREAK}%`;
   const rounded = (x) => x.toFixed(x < 10 ? 1 : 0);
 
   function placeName(cell, [, columns]) {
@@ -211,9 +212,11 @@
     ["models", "images"].forEach((name) => {
       const key = name.slice(0, -1);
       const count = name === "models" ? numModels : numImages;
-      numbers(name).slice(0, 2).forEach((value, i) => {
-        if (value >= 1 && value <= count) state.panels[i][key] = value - 1;
-      });
+      numbers(name)
+        .slice(0, 2)
+        .forEach((value, i) => {
+          if (value >= 1 && value <= count) state.panels[i][key] = value - 1;
+        });
     });
     const model = page.models[state.panels[0].model];
     state.layer = number("layer", 1, model.layers, state.layer + 1) - 1;
@@ -404,7 +407,7 @@
   function make(name, attributes = {}, ...children) {
     const element = document.createElement(name);
     Object.entries(attributes).forEach(([key, value]) =>
-      element.setAttribute(key, value)
+      element.setAttribute(key, value),
     );
     element.append(...children);
     return element;
@@ -413,10 +416,10 @@
   function makeSvg(name, attributes = {}, text = "") {
     const element = document.createElementNS(
       "http://www.w3.org/2000/svg",
-      name
+      name,
     );
     Object.entries(attributes).forEach(([key, value]) =>
-      element.setAttribute(key, value)
+      element.setAttribute(key, value),
     );
     element.textContent = text;
     return element;
@@ -428,7 +431,7 @@
     if (select.dataset.names !== key) {
       select.dataset.names = key;
       select.replaceChildren(
-        ...names.map(([value, name]) => make("option", { value }, name))
+        ...names.map(([value, name]) => make("option", { value }, name)),
       );
     }
     select.value = chosen;
@@ -436,195 +439,251 @@
 
   /* -------------------------------------------------------------- panels */
 
-  function makePanel(index) {
-    const root = byId("panel").content.firstElementChild.cloneNode(true);
-    const find = (selector) => root.querySelector(selector);
-    const stage = find(".stage");
-    const title = find(".panel-title");
-    title.id = `panel-${index}`;
-    root.setAttribute("aria-labelledby", title.id);
-    stage.setAttribute("aria-describedby", "explanation");
-    root.querySelectorAll("canvas.scale").forEach((canvas) =>
-      drawMap(canvas, range(256), [1, 256], 0, 255)
-    );
-    const choice = state.panels[index];
-    for (const [key, names] of [
-      ["image", page.models[0].images.map((image) => image.name)],
-      ["model", page.models.map((model) => model.name)],
-    ]) {
-      const select = find(`select.${key}`);
+  /** A panel: an image as a model sees it. */
+  class Panel {
+    constructor(index) {
+      this.choice = state.panels[index];
+      this.root = byId("panel").content.firstElementChild.cloneNode(true);
+      this.drawn = "";
+      const title = this.find(".panel-title");
+      title.id = `panel-${index}`;
+      this.root.setAttribute("aria-labelledby", title.id);
+      this.stage = this.find(".stage");
+      this.stage.setAttribute("aria-describedby", "explanation");
+      this.root
+        .querySelectorAll("canvas.scale")
+        .forEach((canvas) => drawMap(canvas, range(256), [1, 256], 0, 255));
+      const images = page.models[0].images.map((image) => image.name);
+      this.setUpSelect("image", index, images);
+      const models = page.models.map((model) => model.name);
+      this.setUpSelect("model", index, models);
+      // What the lists say needs no headline but for who does not see them.
+      const hasChoice = numModels * numImages > 1;
+      this.find(".panel-choices").hidden = !hasChoice;
+      title.classList.toggle("unseen", hasChoice);
+      this.listen();
+    }
+
+    get model() {
+      return page.models[this.choice.model];
+    }
+
+    get image() {
+      return this.model.images[this.choice.image];
+    }
+
+    find(selector) {
+      return this.root.querySelector(selector);
+    }
+
+    setUpSelect(key, index, names) {
+      const select = this.find(`select.${key}`);
       select.id = `${key}-${index}`;
       select.previousElementSibling.htmlFor = select.id;
       select.parentElement.hidden = names.length < 2;
-      fillSelect(select, [...names.entries()], choice[key]);
+      fillSelect(select, [...names.entries()], this.choice[key]);
       select.addEventListener("change", () => {
-        choice[key] = Number(select.value);
+        this.choice[key] = Number(select.value);
         schedule();
       });
     }
-    // What the lists say needs no headline but for who does not see them.
-    const hasChoice = numModels * numImages > 1;
-    find(".panel-choices").hidden = !hasChoice;
-    title.classList.toggle("unseen", hasChoice);
 
-    const model = () => page.models[choice.model];
-    const image = () => model().images[choice.image];
-    let drawn = null;
-
-    function placeOf(event) {
-      const box = find(".marks").getBoundingClientRect();
-      const y = (event.clientY - box.top) / box.height;
-      const x = (event.clientX - box.left) / box.width;
-      return middleOf(cellAt({ y, x }, model().grid), model().grid);
+    listen() {
+      this.stage.addEventListener("pointermove", (event) => {
+        // A finger that moves scrolls the page.
+        if (event.pointerType === "touch") return;
+        under = this.placeOf(event);
+        schedule();
+      });
+      this.stage.addEventListener("pointerleave", () => {
+        under = null;
+        schedule();
+      });
+      this.stage.addEventListener("click", (event) =>
+        goTo(this.placeOf(event)),
+      );
+      this.stage.addEventListener("keydown", (event) => this.press(event));
     }
 
-    stage.addEventListener("pointermove", (event) => {
-      // A finger that moves scrolls the page.
-      if (event.pointerType === "touch") return;
-      under = placeOf(event);
-      schedule();
-    });
-    stage.addEventListener("pointerleave", () => {
-      under = null;
-      schedule();
-    });
-    stage.addEventListener("click", (event) => goTo(placeOf(event)));
-    stage.addEventListener("keydown", (event) => {
+    press(event) {
       if (event.key === "Escape") {
         under = reading = null;
         change({ from: "head" });
         return;
       }
-      const moved = moveCell(event, model().grid);
-      if (moved === null) return;
+      const { grid } = this.model;
+      const cell = moveCell(event, grid);
+      if (cell === null) return;
       event.preventDefault();
       // The mouse may still be there; the keyboard was used last.
       under = null;
-      goTo(middleOf(moved, model().grid));
-    });
-
-    /** Sets up what depends on the image and the model only. */
-    function drawImage() {
-      const key = `${choice.model} ${choice.image}`;
-      if (drawn === key) return;
-      drawn = key;
-      const [height, width] = image().size;
-      const [rows, columns] = model().grid;
-      const photo = find(".photo");
-      photo.src = `data:image/png;base64,${image().png}`;
-      photo.classList.toggle("coarse", Math.max(height, width) < 100);
-      stage.style.aspectRatio = `${width} / ${height}`;
-      stage.style.maxWidth = `min(100%, ${(31 * width) / height}rem)`;
-      stage.setAttribute(
-        "aria-label",
-        `Patches of ${image().name}, ${rows} rows and ${columns} columns`
-      );
-      // Patches may go beyond the image where a stem has padded it.
-      for (const layer of [find(".heat"), find(".marks")]) {
-        layer.style.width = `${(100 * columns * model().patch_size) / width}%`;
-        layer.style.height = `${(100 * rows * model().patch_size) / height}%`;
-      }
-      find(".marks").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
-      find(".marks").setAttribute("preserveAspectRatio", "none");
-      drawPredictions();
+      goTo(middleOf(cell, grid));
     }
 
-    function drawPredictions() {
-      const predictions = image().predictions;
-      find(".predictions").replaceChildren(
-        ...(predictions ?? []).map(({ name, probability }) => {
-          const fill = make("i");
-          fill.style.width = `${100 * probability}%`;
-          return make(
-            "li",
-            {},
-            make("span", {}, name),
-            make("span", { class: "number" }, asShare(probability)),
-            make("div", { class: "bar", "aria-hidden": "true" }, fill)
-          );
-        })
+    /** Returns the middle of the patch that a pointer is over. */
+    placeOf(event) {
+      const { grid } = this.model;
+      const box = this.find(".marks").getBoundingClientRect();
+      const y = (event.clientY - box.top) / box.height;
+      const x = (event.clientX - box.left) / box.width;
+      return middleOf(cellAt({ y, x }, grid), grid);
+    }
+
+    /** Returns the patch whose value is read, or null. */
+    get readCell() {
+      const place = state.pointer === "read" ? (under ?? reading) : null;
+      return place && cellAt(place, this.model.grid);
+    }
+
+    findView() {
+      return findView(this.model, this.image);
+    }
+
+    /** Draws a view; returns it in words. */
+    async draw(view) {
+      this.drawImage();
+      const best = view.row ? strongest(view.row.patches, view.own) : [];
+      this.drawHeat(view);
+      this.drawMarks(view, best);
+      this.drawStrongest(view, best);
+      const words = this.describe(view, best);
+      const notice = this.find("figcaption .notice");
+      this.find(".caption").textContent = view.caption;
+      this.find("figcaption .reading").textContent = words;
+      notice.textContent = view.notice;
+      notice.hidden = !view.notice;
+      await Promise.all([
+        this.drawNorms(view.own),
+        this.drawSimilarity(view.own),
+      ]);
+      return [words, view.notice].filter(Boolean).join(" ");
+    }
+
+    /** Draws what depends on the image and the model only, when they change. */
+    drawImage() {
+      const key = JSON.stringify(this.choice);
+      if (this.drawn === key) return;
+      this.drawn = key;
+      const { model, image } = this;
+      const names = [];
+      if (numImages > 1) names.push(image.name);
+      if (numModels > 1 || numImages < 2) names.push(model.name);
+      this.find(".panel-title").textContent = names.join(", ");
+      this.find("select.image").value = this.choice.image;
+      this.find("select.model").value = this.choice.model;
+      const [height, width] = image.size;
+      const [rows, columns] = model.grid;
+      const photo = this.find(".photo");
+      photo.src = `data:image/png;base64,${image.png}`;
+      photo.classList.toggle("coarse", Math.max(height, width) < 100);
+      this.stage.style.aspectRatio = `${width} / ${height}`;
+      this.stage.style.maxWidth = `min(100%, ${(31 * width) / height}rem)`;
+      this.stage.setAttribute(
+        "aria-label",
+        `Patches of ${image.name}, ${rows} rows and ${columns} columns`,
       );
-      find(".about-predictions").textContent = predictions
+      // Patches may go beyond the image where a stem has padded it.
+      for (const layer of [this.find(".heat"), this.find(".marks")]) {
+        layer.style.width = `${(100 * columns * model.patch_size) / width}%`;
+        layer.style.height = `${(100 * rows * model.patch_size) / height}%`;
+      }
+      this.find(".marks").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
+      this.drawPredictions();
+    }
+
+    drawPredictions() {
+      const { predictions } = this.image;
+      const lines = (predictions ?? []).map(({ name, probability }) => {
+        const fill = make("i");
+        fill.style.width = `${100 * probability}%`;
+        return make(
+          "li",
+          {},
+          make("span", {}, name),
+          make("span", { class: "number" }, asShare(probability)),
+          make("div", { class: "bar", "aria-hidden": "true" }, fill),
+        );
+      });
+      this.find(".predictions").replaceChildren(...lines);
+      this.find(".about-predictions").textContent = predictions
         ? "The likeliest classes and their probabilities."
         : "This model has no head, and so no classes.";
     }
 
-    function drawHeat({ row, own, format }) {
-      const heat = find(".heat");
+    drawHeat({ row, own, format }) {
+      const heat = this.find(".heat");
+      const legend = this.find("figcaption .legend");
       heat.style.opacity = state.opacity / 100;
       heat.hidden = !row;
-      root.querySelector("figcaption .legend").hidden = !row;
+      legend.hidden = !row;
       if (!row) return;
       // A patch may look at itself more than at all others together.
       const high = largestBut(row.patches, own);
-      drawMap(heat, row.patches, model().grid, 0, high);
-      drawLegend(find("figcaption .legend"), format(0), format(high));
+      drawMap(heat, row.patches, this.model.grid, 0, high);
+      drawLegend(legend, format(0), format(high));
     }
 
-    function drawMarks({ row, own }, best) {
-      const columns = model().grid[1];
+    drawMarks({ own }, best) {
+      const columns = this.model.grid[1];
       const corner = (cell) => [cell % columns, Math.floor(cell / columns)];
       const frame = (cell, kind) => {
         const [x, y] = corner(cell);
-        return makeSvg("rect", { x, y, width: 1, height: 1, class: kind });
+        return ["around", kind].map((name) =>
+          makeSvg("rect", { x, y, width: 1, height: 1, class: name }),
+        );
       };
-      const marks = [];
-      if (row) {
-        best.forEach((cell, i) => {
-          const [x, y] = corner(cell);
-          marks.push(makeSvg("text", { x: x + 0.5, y: y + 0.5 }, i + 1));
-        });
-      }
-      const read = readCell();
-      if (own !== null) marks.push(frame(own, "around"), frame(own, "own"));
-      if (read !== null) marks.push(frame(read, "around"), frame(read, "read"));
-      // Of one cell's side, but no larger than a headline.
-      const side = find(".marks").clientWidth / columns;
-      find(".marks").style.fontSize = `${Math.min(0.62, 20 / side)}px`;
-      find(".marks").replaceChildren(...marks);
+      const marks = best.map((cell, i) => {
+        const [x, y] = corner(cell);
+        return makeSvg("text", { x: x + 0.5, y: y + 0.5 }, i + 1);
+      });
+      if (own !== null) marks.push(...frame(own, "own"));
+      if (this.readCell !== null) marks.push(...frame(this.readCell, "read"));
+      const svg = this.find(".marks");
+      // As large as a cell allows, but no larger than a headline.
+      const side = svg.clientWidth / columns;
+      svg.style.fontSize = `${Math.min(0.62, 20 / side)}px`;
+      svg.replaceChildren(...marks);
     }
 
-    function readCell() {
-      const place = state.pointer === "read" ? under ?? reading : null;
-      return place && cellAt(place, model().grid);
-    }
-
-    function drawStrongest({ row, own, format }, best) {
-      const grid = model().grid;
-      const lines = best.map((cell, i) =>
+    drawStrongest({ row, own, format }, best) {
+      const columns = this.model.grid[1];
+      const line = (value, ...names) =>
         make(
           "tr",
           {},
+          ...names,
+          make("td", { class: "number" }, format(value)),
+        );
+      const wide = (name) => make("td", { colspan: 3 }, name);
+      const lines = best.map((cell, i) =>
+        line(
+          row.patches[cell],
           make("td", {}, i + 1),
-          make("td", {}, Math.floor(cell / grid[1]) + 1),
-          make("td", {}, (cell % grid[1]) + 1),
-          make("td", { class: "number" }, format(row.patches[cell]))
-        )
+          make("td", {}, Math.floor(cell / columns) + 1),
+          make("td", {}, (cell % columns) + 1),
+        ),
       );
-      const others = [];
-      if (row && own !== null) others.push(["Itself", row.patches[own]]);
-      if (row && row.token !== null) others.push(["Class token", row.token]);
-      others.forEach(([name, value]) =>
-        lines.push(
-          make(
-            "tr",
-            {},
-            make("td", { colspan: 3 }, name),
-            make("td", { class: "number" }, format(value))
-          )
-        )
-      );
-      find(".strongest tbody").replaceChildren(...lines);
+      if (row && own !== null) {
+        lines.push(line(row.patches[own], wide("Itself")));
+      }
+      if (row && row.token !== null) {
+        lines.push(line(row.token, wide("Class token")));
+      }
+      if (row && format === asShare) {
+        const tokens = row.patches.length + this.model.num_prefix_tokens;
+        lines.push(line(1 / tokens, wide("Each, if spread evenly")));
+      }
+      this.find(".strongest tbody").replaceChildren(...lines);
     }
 
-    /** Returns the view in words. */
-    function describe({ row, own, from, format }, best) {
+    /** Returns a view in words. */
+    describe({ row, own, from, format }, best) {
       if (!row) return "";
-      const grid = model().grid;
-      const read = readCell();
-      if (read !== null) {
-        const value = format(row.patches[read]);
-        return `${capitalize(placeName(read, grid))} gets ${value}, seen from ${from}.`;
+      const { grid } = this.model;
+      if (this.readCell !== null) {
+        const value = format(row.patches[this.readCell]);
+        const name = capitalize(placeName(this.readCell, grid));
+        return `${name} gets ${value}, seen from ${from}.`;
       }
       const parts = [];
       if (best.length) {
@@ -640,31 +699,27 @@
       return `Seen from ${from}: ${parts.join("; ")}.`;
     }
 
-    async function drawNorms(own) {
-      const layer = Math.min(state.layer, model().layers - 1);
-      const prefix = model().num_prefix_tokens;
-      const [rows, columns] = model().grid;
-      const length = prefix + rows * columns;
-      const buffer = await readBlock(image().norms);
+    async drawNorms(own) {
+      const { model, image } = this;
+      const layer = Math.min(state.layer, model.layers - 1);
+      const prefix = model.num_prefix_tokens;
+      const length = prefix + model.grid[0] * model.grid[1];
+      const buffer = await readBlock(image.norms);
       const norms = new Float32Array(buffer, 4 * layer * length, length);
-      const patches = norms.slice(prefix);
-      const low = Math.min(...patches);
-      const high = Math.max(...patches);
-      const canvas = find(".norms");
-      drawMap(canvas, patches, model().grid, low, high);
-      drawLegend(
-        canvas.nextElementSibling,
-        threeDigits(low),
-        threeDigits(high)
-      );
+      const patches = norms.subarray(prefix);
+      const [low, high] = [Math.min(...patches), Math.max(...patches)];
+      const span = [threeDigits(low), threeDigits(high)];
+      const canvas = this.find(".norms");
+      drawMap(canvas, patches, model.grid, low, high);
+      drawLegend(canvas.nextElementSibling, ...span);
       canvas.setAttribute(
         "aria-label",
         `Lengths of the patches behind layer ${layer + 1}, ` +
-          `from ${threeDigits(low)} to ${threeDigits(high)}`
+          `from ${span.join(" to ")}`,
       );
       const sentences = [
         `Length of each patch's vector behind layer ${layer + 1}.`,
-        describeArtefacts(image().artefacts[layer]),
+        describeArtefacts(image.artefacts[layer], model.grid),
       ];
       if (own !== null) {
         sentences.push(`The chosen patch: ${threeDigits(patches[own])}.`);
@@ -672,44 +727,27 @@
       if (prefix) {
         sentences.push(`The class token: ${threeDigits(norms[0])}.`);
       }
-      find(".about-norms").textContent = sentences.join(" ");
+      this.find(".about-norms").textContent = sentences.join(" ");
     }
 
-    function describeArtefacts(cells) {
-      if (!cells.length) {
-        return (
-          "No patch is longer than three times the median; those would hold " +
-          "something else than their patch."
-        );
-      }
-      const named = cells
-        .slice(0, 4)
-        .map((cell) => placeName(cell, model().grid));
-      const more = cells.length > 4 ? ", and others" : "";
-      return (
-        `Longer than three times the median (${cells.length}), and so ` +
-        "holding something else than their patch: " +
-        `${named.join("; ")}${more}.`
-      );
-    }
-
-    async function drawSimilarity(own) {
-      const canvas = find(".similarity");
-      const found = model().similarity;
+    async drawSimilarity(own) {
+      const canvas = this.find(".similarity");
+      const found = this.model.similarity;
       canvas.hidden = canvas.nextElementSibling.hidden = !found;
       if (!found) {
-        find(".about-similarity").textContent =
+        this.find(".about-similarity").textContent =
           "This model has no position embedding.";
         return;
       }
-      const { grid } = found;
-      const place = own === null ? { y: 0.5, x: 0.5 } : middleOf(own, model().grid);
+      const { block, grid } = found;
+      const middle = { y: 0.5, x: 0.5 };
+      const place = own === null ? middle : middleOf(own, this.model.grid);
       const cell = cellAt(place, grid);
       const size = grid[0] * grid[1];
-      const codes = new Uint8Array(await readBlock(found.block));
+      const codes = new Uint8Array(await readBlock(block));
       const cosines = Float32Array.from(
         codes.subarray(cell * size, (cell + 1) * size),
-        (code) => code / 127 - 1
+        (code) => code / 127 - 1,
       );
       const low = Math.min(...cosines);
       drawMap(canvas, cosines, grid, low, 1);
@@ -717,38 +755,28 @@
       const name = placeName(cell, grid);
       canvas.setAttribute(
         "aria-label",
-        `Similarity of ${name} with all positions, from ${low.toFixed(2)} to 1`
+        `Similarity of ${name} with all positions, from ${low.toFixed(2)} to 1`,
       );
-      find(".about-similarity").textContent =
+      this.find(".about-similarity").textContent =
         `Cosine of the position embedding of ${name}` +
         `${own === null ? ", in the middle," : ""} with those of all others: ` +
         "what the model knows of where patches are.";
     }
+  }
 
-    async function draw(view) {
-      title.textContent = [
-        numImages > 1 || !model().name ? image().name : "",
-        numModels > 1 || numImages < 2 ? model().name : "",
-      ]
-        .filter(Boolean)
-        .join(", ");
-      find("select.image").value = choice.image;
-      find("select.model").value = choice.model;
-      drawImage();
-      const best = view.row ? strongest(view.row.patches, view.own) : [];
-      drawHeat(view);
-      drawMarks(view, best);
-      drawStrongest(view, best);
-      const words = describe(view, best);
-      find(".caption").textContent = view.caption;
-      find("figcaption .reading").textContent = words;
-      find("figcaption .notice").textContent = view.notice;
-      find("figcaption .notice").hidden = !view.notice;
-      await Promise.all([drawNorms(view.own), drawSimilarity(view.own)]);
-      return [words, view.notice].filter(Boolean).join(" ");
+  function describeArtefacts(cells, grid) {
+    if (!cells.length) {
+      return (
+        "No patch is longer than three times the median; those would hold " +
+        "something else than their patch."
+      );
     }
-
-    return { root, draw, find: () => findView(model(), image()), model, image };
+    const named = cells.slice(0, 4).map((cell) => placeName(cell, grid));
+    const more = cells.length > 4 ? ", and others" : "";
+    return (
+      `Longer than three times the median (${cells.length}), and so holding ` +
+      `something else than their patch: ${named.join("; ")}${more}.`
+    );
   }
 
   /** Chooses or reads the patch at a place. */
@@ -765,8 +793,7 @@
   function moveCell(event, grid) {
     const [rows, columns] = grid;
     const place = state.pointer === "read" ? reading : state;
-    const isNew =
-      state.pointer === "read" ? !reading : state.from !== "patch";
+    const isNew = state.pointer === "read" ? !reading : state.from !== "patch";
     const cell = cellAt(place ?? { y: 0.5, x: 0.5 }, grid);
     const row = Math.floor(cell / columns);
     const column = cell % columns;
@@ -794,7 +821,7 @@
 
   function shownModels() {
     const shown = panels.slice(0, state.compare ? 2 : 1);
-    return [...new Set(shown.map((panel) => panel.model()))];
+    return [...new Set(shown.map((panel) => panel.model))];
   }
 
   function drawDistances() {
@@ -806,10 +833,8 @@
     const top = step * Math.ceil(highest / step);
     const column = (width - MARGIN.left - MARGIN.right) / layers;
     const bottom = PLOT_HEIGHT - MARGIN.bottom;
-    const xOf = (layer, shift) =>
-      MARGIN.left + column * (layer + 0.5) + shift;
-    const yOf = (distance) =>
-      bottom - (distance / top) * (bottom - MARGIN.top);
+    const xOf = (layer, shift) => MARGIN.left + column * (layer + 0.5) + shift;
+    const yOf = (distance) => bottom - (distance / top) * (bottom - MARGIN.top);
     const svg = makeSvg("svg", {
       viewBox: `0 0 ${width} ${PLOT_HEIGHT}`,
       height: PLOT_HEIGHT,
@@ -822,7 +847,7 @@
         y: MARGIN.top,
         width: column,
         height: bottom - MARGIN.top,
-      })
+      }),
     );
     for (let tick = 0; tick <= top + step / 2; tick += step) {
       const y = yOf(tick);
@@ -832,8 +857,8 @@
         makeSvg(
           "text",
           { x: MARGIN.left - 8, y: y + 4, "text-anchor": "end" },
-          threeDigits(tick)
-        )
+          threeDigits(tick),
+        ),
       );
     }
     const skip = Math.ceil(24 / column);
@@ -847,8 +872,8 @@
       makeSvg(
         "text",
         { x: centre, y: PLOT_HEIGHT - 6, "text-anchor": "middle" },
-        "layer; upwards: distance in pixels"
-      )
+        "layer; upwards: distance in pixels",
+      ),
     );
     dots = models.flatMap((model, i) =>
       model.distances.flatMap((heads, layer) =>
@@ -857,16 +882,24 @@
           head,
           distance,
           second: i > 0,
-          x: xOf(layer, models.length > 1 ? (i ? 1 : -1) * column * 0.18 : 0),
+          x: xOf(layer, column * spread(head, heads.length, i, models.length)),
           y: yOf(distance),
-        }))
-      )
+        })),
+      ),
     );
     // The chosen one last, over the others.
     dots.sort((a, b) => isChosen(a) - isChosen(b));
     dots.forEach((dot) => svg.append(drawDot(dot)));
     plot.replaceChildren(svg);
-    byId("distance-reading").textContent = models.map(describeDistance).join(" ");
+    byId("distance-reading").textContent = models
+      .map(describeDistance)
+      .join(" ");
+  }
+
+  /** Returns where a mark goes in its column, so that none hides another. */
+  function spread(head, heads, model, models) {
+    const place = (model + (head + 0.5) / heads) / models;
+    return 0.7 * (place - 0.5);
   }
 
   const isChosen = ({ layer, head }) =>
@@ -874,7 +907,8 @@
 
   function drawDot(dot) {
     const radius = isChosen(dot) ? 7 : 4;
-    const kind = `${dot.second ? "second" : "first"}${isChosen(dot) ? " chosen" : ""}`;
+    const kind =
+      (dot.second ? "second" : "first") + (isChosen(dot) ? " chosen" : "");
     // Shapes tell models apart where colours do not.
     return dot.second
       ? makeSvg("rect", {
@@ -898,8 +932,9 @@
     const shape = i ? "squares" : "circles";
     const name = models.length > 1 ? `${model.name} (${shape}), l` : "L";
     if (state.head !== MEAN && state.head < model.heads) {
+      const head = `head ${state.head + 1}`;
       const distance = rounded(heads[state.head]);
-      return `${name}ayer ${layer + 1}, head ${state.head + 1}: ${distance} pixels.`;
+      return `${name}ayer ${layer + 1}, ${head}: ${distance} pixels.`;
     }
     const mean = heads.reduce((sum, x) => sum + x, 0) / heads.length;
     return (
@@ -910,8 +945,8 @@
 
   function chooseDot(event) {
     const box = plot.getBoundingClientRect();
-    const far = (dot) =>
-      Math.hypot(event.clientX - box.left - dot.x, event.clientY - box.top - dot.y);
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const far = (dot) => Math.hypot(x - dot.x, y - dot.y);
     const nearest = dots.reduce((a, b) => (far(b) < far(a) ? b : a));
     if (far(nearest) < 30) {
       change({ show: "attention", layer: nearest.layer, head: nearest.head });
@@ -919,7 +954,7 @@
   }
 
   function moveDot(event) {
-    const model = panels[0].model();
+    const model = panels[0].model;
     const layer = Math.min(state.layer, model.layers - 1);
     const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const upwards = { ArrowDown: -1, ArrowUp: 1 }[event.key];
@@ -931,7 +966,7 @@
       return;
     }
     const order = range(model.heads).sort(
-      (a, b) => model.distances[layer][a] - model.distances[layer][b]
+      (a, b) => model.distances[layer][a] - model.distances[layer][b],
     );
     const place =
       state.head === MEAN
@@ -950,7 +985,9 @@
         const hint = make("p", { class: "hint" });
         group.append(hint);
         if (!model.filters) {
-          hint.textContent = `${name}No filters of the image: a ResNet stands before the patches.`;
+          hint.textContent =
+            `${name}No filters of the image: a ResNet stands before the ` +
+            "patches.";
           return group;
         }
         const total = model.filters.reduce((sum, { share }) => sum + share, 0);
@@ -966,7 +1003,7 @@
         });
         group.append(make("ul", { class: "filters" }, ...items));
         return group;
-      })
+      }),
     );
   }
 
@@ -977,7 +1014,7 @@
   function setUpControls() {
     const ways = page.models.map((model) => model.reads_patches);
     const hasToken = page.models.some(
-      (model) => model.num_prefix_tokens && model.reads_patches
+      (model) => model.num_prefix_tokens && model.reads_patches,
     );
     const radio = (name, value) =>
       controls.querySelector(`[name="${name}"][value="${value}"]`);
@@ -1000,13 +1037,13 @@
         rank: Math.max(Number(byId("rank").value), 0),
         opacity: Number(byId("opacity").value),
         compare: byId("compare").checked,
-      })
+      }),
     );
   }
 
   /** Makes the controls show the state. */
   function syncControls() {
-    const model = panels[0].model();
+    const model = panels[0].model;
     state.layer = clamp(state.layer, 0, model.layers - 1);
     state.head = clamp(state.head, MEAN, model.heads - 1);
     for (const name of ["show", "from", "pointer"]) {
@@ -1023,7 +1060,7 @@
     byId("layer-value").textContent = layerName;
     const heads = range(model.heads).map((head) => [head, String(head + 1)]);
     fillSelect(byId("head"), [[MEAN, "Mean of all"], ...heads], state.head);
-    const classes = panels[0].image().relevance?.classes ?? [];
+    const classes = panels[0].image.relevance?.classes ?? [];
     state.rank = clamp(state.rank, 0, Math.max(classes.length - 1, 0));
     const names = classes.map(({ name, probability }, rank) => [
       rank,
@@ -1059,7 +1096,7 @@
     const mine = ++turn;
     syncControls();
     const active = panels.slice(0, state.compare ? 2 : 1);
-    const views = await Promise.all(active.map((panel) => panel.find()));
+    const views = await Promise.all(active.map((panel) => panel.findView()));
     // The state may have changed while numbers were decoded.
     if (mine !== turn) return;
     panels[1].root.hidden = !state.compare;
@@ -1070,6 +1107,7 @@
     if (mine !== turn) return;
     clearTimeout(later);
     later = setTimeout(() => settle(words), 300);
+    if (!document.documentElement.dataset.ready) performance.mark("ready");
     document.documentElement.dataset.ready = mine;
   }
 
@@ -1086,7 +1124,9 @@
   /** Says what is shown once it has stayed for a moment. */
   function settle(words) {
     const onPlot = document.activeElement === plot;
-    const text = onPlot ? byId("distance-reading").textContent : words.join(" ");
+    const text = onPlot
+      ? byId("distance-reading").textContent
+      : words.join(" ");
     const announcement = byId("announcement");
     if (announcement.textContent !== text) announcement.textContent = text;
     writeAddress();
@@ -1100,7 +1140,7 @@
     byId("precision").textContent = page.precision;
     byId("left-out").textContent = page.left_out;
     readAddress();
-    panels = range(2).map(makePanel);
+    panels = range(2).map((index) => new Panel(index));
     byId("panels").append(...panels.map((panel) => panel.root));
     setUpControls();
     plot.addEventListener("click", chooseDot);

@@ -1,0 +1,177 @@
+"""A page in headless Chromium, and what a person finds there."""
+
+import contextlib
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+# No browser of the test's own: Debian's, without what it asks the network.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 20_000  # Milliseconds; a busy machine is slow.
+
+
+@contextlib.contextmanager
+def open_browser():
+    """Give a headless Chromium.
+
+    Where there is none the test is skipped; in continuous integration, where
+    there has to be one, it fails.
+    """
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if not chromium:
+        missing = pytest.fail if os.environ.get("CI") else pytest.skip
+        missing("needs Debian's `chromium`: apt-get install chromium")
+    from playwright.sync_api import expect, sync_playwright
+
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=FLAGS
+        )
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A visit to a page, with what it said and asked for."""
+
+    def __init__(self, browser, path, fragment="", **choices):
+        self.context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, **choices}
+        )
+        self.context.set_default_timeout(PATIENCE)
+        self.page = self.context.new_page()
+        self.said, self.asked = [], []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda ask: self.asked.append(ask.url))
+        self.page.goto(f"{path.as_uri()}{fragment}")
+        self.page.wait_for_selector("html[data-ready]")
+
+    def leave(self):
+        """End the visit, which must have been a quiet one."""
+        # What is said comes a little later.
+        self.page.wait_for_timeout(50)
+        self.context.close()
+        assert not self.said, self.said
+        outside = [
+            url
+            for url in self.asked
+            if not url.startswith(("file:", "data:", "blob:", "about:"))
+        ]
+        assert not outside, outside
+
+    def panel(self, index=0):
+        """Return a panel."""
+        return self.page.locator(".panel").nth(index)
+
+    def stage(self, index=0):
+        """Return the image of a panel, with what lies over it."""
+        return self.panel(index).locator(".stage")
+
+    def centre_of(self, row, column, grid_size, panel=0):
+        """Return the place of a patch within the image."""
+        box = self.stage(panel).bounding_box()
+        return {
+            "x": (column + 0.5) / grid_size[1] * box["width"],
+            "y": (row + 0.5) / grid_size[0] * box["height"],
+        }
+
+    def hover(self, row, column, grid_size, panel=0):
+        """Move the mouse to a patch."""
+        place = self.centre_of(row, column, grid_size, panel)
+        self.stage(panel).hover(position=place)
+
+    def choose(self, name, value):
+        """Choose one of a group of radio buttons."""
+        self.page.locator(f'[name="{name}"][value="{value}"]').check()
+
+    def slide(self, name, value):
+        """Set a slider."""
+        self.page.locator(f"#{name}").fill(str(value))
+
+    def reading(self, panel=0):
+        """Return the sentence below an image."""
+        return self.panel(panel).locator("figcaption .reading")
+
+    def caption(self, panel=0):
+        """Return what a map is called."""
+        return self.panel(panel).locator(".caption")
+
+    def table(self, panel=0):
+        """Return {first cells of a line: its value} of the strongest."""
+        rows = self.panel(panel).locator(".strongest tbody tr").all()
+        lines = [row.locator("td").all_inner_texts() for row in rows]
+        return {
+            tuple(map(int, names[1:])) if len(names) == 3 else names[0]: (
+                number_in(value)
+            )
+            for *names, value in lines
+        }
+
+    def colours(self, selector=".heat", panel=0):
+        """Return the colours of a map, (h, w, 3)."""
+        width, height, data = (
+            self.panel(panel)
+            .locator(selector)
+            .evaluate(
+                """canvas => {
+                    const { width, height } = canvas;
+                    // Of the page's own one a second reading warns.
+                    const copy = new OffscreenCanvas(width, height);
+                    const context = copy.getContext("2d", {
+                        willReadFrequently: true,
+                    });
+                    context.drawImage(canvas, 0, 0);
+                    const image = context.getImageData(0, 0, width, height);
+                    return [width, height, [...image.data]];
+                }"""
+            )
+        )
+        pixels = np.reshape(data, (height, width, 4))
+        assert (pixels[..., 3] == 255).all()
+        return pixels[..., :3]
+
+
+def number_in(text):
+    """Return a number that a page shows, per cent as a share."""
+    text = text.replace("\xa0", " ")
+    number = float(text.split()[0])
+    return number / 100 if text.endswith("%") else number
+
+
+def viridis_places(colours):
+    """Return where colours lie on matplotlib's scale, from 0 to 1."""
+    import matplotlib
+
+    scale = matplotlib.colormaps["viridis"](np.linspace(0, 1, 256))[:, :3]
+    distances = np.linalg.norm(
+        colours[..., None, :] - 255 * scale, axis=-1
+    )  # (h, w, 256)
+    # matplotlib's own colours, or near them: the page interpolates.
+    assert distances.min(axis=-1).max() < 10
+    return distances.argmin(axis=-1) / 255
+
+
+def contrast(one, other):
+    """Return the contrast of two colours as the WCAG 2.2 define it."""
+
+    def luminance(colour):
+        share = np.asarray(colour) / 255
+        linear = np.where(
+            share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4
+        )
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
