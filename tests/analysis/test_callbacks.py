@@ -30,6 +30,13 @@ ALL = {
 }
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Make every picture black: to draw takes most of the time."""
+    black = np.zeros((1, 1, 3), "uint8")
+    monkeypatch.setattr(plots, "render", lambda figure: black)
+
+
 def make_model(seed=0, **choices):
     """Return a model of 4 patches, one block and weights that are not zero."""
     keras.utils.set_random_seed(seed)
@@ -87,7 +94,7 @@ def logged(folder):
 
 
 @pytest.mark.slow
-def test_training_under_keras_goes_on_as_without_it_to_the_bit(tmp_path):
+def test_training_under_keras_goes_on_as_without_it_to_the_bit(tmp_path, quick):
     """Weights, seeds of dropout, the optimizer, the order of the images."""
     alone, watched = (make_model(dropout_rate=0.2) for _ in range(2))
     keras.utils.set_random_seed(5)
@@ -129,7 +136,7 @@ def test_pictures_are_those_of_the_model_at_that_time(tmp_path):
     np.testing.assert_array_equal(picture, want)
 
 
-def test_keeps_what_the_positions_were(tmp_path):
+def test_keeps_what_the_positions_were(tmp_path, quick):
     model = make_model()
     callback = AttentionPictures(
         images_for(model), tmp_path, tmp_path / "kept", every_epochs=2
@@ -144,7 +151,7 @@ def test_keeps_what_the_positions_were(tmp_path):
     assert np.abs(similarities[0] - similarities[1]).max() > 0.01
 
 
-def test_a_training_that_goes_on_keeps_what_was_before(tmp_path):
+def test_a_training_that_goes_on_keeps_what_was_before(tmp_path, quick):
     model = make_model()
 
     def go_on(first_step, steps):
@@ -168,7 +175,7 @@ def test_a_training_that_goes_on_keeps_what_was_before(tmp_path):
     assert go_on(0, [5])[1] == [0, 5]
 
 
-def test_a_frame_that_was_not_finished_is_none(tmp_path, monkeypatch):
+def test_a_frame_that_was_not_finished_is_none(tmp_path, monkeypatch, quick):
     model = make_model()
     images = images_for(model, 1)
     drive(model, AttentionPictures(images, tmp_path), [2])
@@ -185,7 +192,7 @@ def test_a_frame_that_was_not_finished_is_none(tmp_path, monkeypatch):
     callback.on_train_end()
 
 
-def test_shows_the_answers_for_the_images(tmp_path, monkeypatch):
+def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
     """By hand: the grids, the pixels and the classes that are drawn."""
     drawn = []
 
@@ -228,7 +235,9 @@ def test_shows_the_answers_for_the_images(tmp_path, monkeypatch):
     ],
     ids=str,
 )
-def test_what_a_model_does_not_have_is_left_out(tmp_path, choices, missing):
+def test_what_a_model_does_not_have_is_left_out(
+    tmp_path, quick, choices, missing
+):
     model = make_model(**choices)
     size = model.config.image_size
     images = noise(1, *size, model.config.channels, seed=2)

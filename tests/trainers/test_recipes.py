@@ -135,6 +135,7 @@ def test_unknown_name_is_refused_in_python_too():
         {"weight_decay": -1.0},
         {"clip_norm": -1.0},
         {"warmup_steps": -1},
+        {"log_attention": -1},
         {"label_smoothing": 1.0},
     ],
     ids=str,

@@ -13,6 +13,8 @@ from PIL import Image
 import keras_vit
 import trainers.evaluate
 import trainers.train
+from keras_vit.analysis import position_similarity
+from keras_vit.analysis.callbacks import read_positions
 from tests import commands
 from trainers.batches import BadExampleError
 from trainers.evaluate import evaluate
@@ -411,6 +413,7 @@ def test_what_does_not_change_the_mathematics_may_change(run):
         steps_per_loop=3,
         use_remat=True,
         max_bad_examples=4,
+        log_attention=2,
         expected="Something else.",
     )
     with pytest.raises(ValueError, match="multiple of .* 2 x 1."):
@@ -562,3 +565,73 @@ def test_two_trainings_do_not_share_a_folder(
         pass
     job.loop.checkpoints.remove_drafts()
     assert not draft.exists()
+
+
+@pytest.mark.slow(25)
+def test_attention_is_drawn_and_changes_nothing_of_the_training(
+    recipe, tmp_path
+):
+    """The weights are equal to the bit; a run that stopped goes on."""
+    recipe = dataclasses.replace(
+        recipe, dropout_rate=0.1, average_decay=0.5, epochs_per_eval=1 / 45
+    )
+    watched = dataclasses.replace(recipe, log_attention=3)
+    weights = {}
+    for name, choice in (("alone", recipe), ("watched", watched)):
+        run = prepare(choice, str(tmp_path / name))
+        train(run)
+        weights[name] = run.loop.model.get_weights()
+    for a, b in zip(*weights.values()):
+        np.testing.assert_array_equal(a, b)
+    assert not (tmp_path / "alone/positions").exists()
+    assert not (tmp_path / "alone/tensorboard/attention").exists()
+    folder = Run(tmp_path / "watched")
+    frames, steps = read_positions(folder.positions_path)
+    assert steps == [0, 1, 2, 3]
+    # The averaged weights, as they are saved.
+    similarity = position_similarity(folder.load_model())
+    np.testing.assert_allclose(frames[-1], similarity, atol=5e-4)
+    # Without it the run goes on, and with it again.
+    prepare(recipe, str(folder))
+    train(prepare(dataclasses.replace(watched, log_attention=5), str(folder)))
+    np.testing.assert_array_equal(
+        read_positions(folder.positions_path)[0], frames
+    )
+
+
+def test_attention_is_that_to_the_first_test_images(recipe, tmp_path, digits):
+    recipe = dataclasses.replace(
+        recipe,
+        log_attention=4,
+        loss="sigmoid",
+        augment="value_range(0, 1)",
+        eval_preprocess="value_range(0, 1)",
+        average_decay=0.9,
+    )
+    job = prepare(recipe, str(tmp_path))
+    callback = job.attention_pictures()
+    images = [
+        image
+        for image, _ in digits.examples("test").take(4).as_numpy_iterator()
+    ]
+    np.testing.assert_allclose(callback.images, np.stack(images) / 255.0)
+    np.testing.assert_allclose(callback.pixels, images, atol=1)
+    assert callback.class_names == digits.class_names
+    assert callback.activate is keras.ops.sigmoid
+    assert callback.first_step == 0
+    assert len(callback.averages()) == len(job.loop.model.trainable_variables)
+    job = prepare(dataclasses.replace(recipe, log_attention=999), str(tmp_path))
+    assert len(job.attention_pictures().images) == 355  # All there are.
+
+
+def test_attention_of_a_model_without_any_is_refused(
+    recipe, tmp_path, monkeypatch
+):
+    def build_dense(recipe, dataset):
+        layers = keras.layers.Flatten(), keras.layers.Dense(10)
+        return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+
+    monkeypatch.setattr(trainers.train, "build_model", build_dense)
+    prepare(recipe, str(tmp_path))
+    with pytest.raises(ValueError, match="VisionTransformer.*log_attention=2"):
+        prepare(dataclasses.replace(recipe, log_attention=2), str(tmp_path))
