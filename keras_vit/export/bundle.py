@@ -16,10 +16,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    Agreement,
-    DisagreementError,
-)
+from keras_vit.export.agreement import Agreement, DisagreementError
 from keras_vit.export.answers import expected_answers
 from keras_vit.export.latency import measure_latency
 from keras_vit.export.onnx import export_onnx

@@ -6,11 +6,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    Agreement,
-    Tolerance,
-    compare,
-)
+from keras_vit.export.agreement import Agreement, Tolerance, compare
 from keras_vit.export.answers import answer_in_batches, expected_answers
 from keras_vit.export.forward import make_forward, name_output
 from keras_vit.export.requirements import (

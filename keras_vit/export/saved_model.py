@@ -34,11 +34,7 @@ from keras_vit.export.signatures import (
     to_pixels,
     to_range,
 )
-from keras_vit.export.warmup import (
-    WARMUP_FILE,
-    WarmupRecord,
-    write_warmup,
-)
+from keras_vit.export.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
 
 def export_saved_model(

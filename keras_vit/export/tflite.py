@@ -14,12 +14,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    TOLERANCES,
-    Agreement,
-    Tolerance,
-    compare,
-)
+from keras_vit.export.agreement import TOLERANCES, Agreement, Tolerance, compare
 from keras_vit.export.answers import (
     answer_in_batches,
     batches,
