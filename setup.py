@@ -27,6 +27,17 @@ SERVING = ["requests>=2.31", "tensorflow-serving-api>=2.20"]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
+# The site, and what its figures are computed with.
+DOCS = [
+    "matplotlib>=3.8",
+    "mkdocs>=1.6,<2",
+    "mkdocs-material>=9.7,<10",
+    "mkdocstrings[python]>=1",
+    "Pillow>=10",
+    "ruff>=0.9",  # It formats signatures.
+    "scikit-learn>=1.4",
+    "tensorflow>=2.20",
+]
 DEV = [
     *TRAIN,
     *SERVING,
@@ -63,6 +74,7 @@ setup(
         "openvino": OPENVINO,
         "quantizer": QUANTIZER,
         "peers": PEERS,
+        "docs": DOCS,
         "dev": DEV,
     },
     classifiers=[

@@ -5,7 +5,10 @@ A Griffe extension, named in mkdocs.yml. Griffe knows `Args`, `Returns` and
 """
 
 import inspect
+import json
 import re
+import subprocess
+import sys
 import textwrap
 
 import griffe
@@ -26,43 +29,79 @@ class Sections(griffe.Extension):
             obj.docstring.value = rewrite(obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs):
-        if pkg.name != "keras_vit":
-            return
-        from keras_vit.models.builders import BUILDERS
-
-        module = pkg["models.builders"]
-        for name, function in BUILDERS.items():
-            module.set_member(name, describe(name, function))
+        if pkg.name == "keras_vit":
+            module = pkg["models.builders"]
+            for name, function in describe_builders().items():
+                module.set_member(name, function)
 
 
-def describe(name: str, function) -> griffe.Function:
-    """Return what Griffe would find if a function were not made by another.
-
-    Args:
-        name: What it is called.
-        function: The function.
-    """
-    parameters = [
-        griffe.Parameter(
-            parameter.name,
-            kind=griffe.ParameterKind(parameter.kind.description),
-            annotation=inspect.formatannotation(parameter.annotation)
-            if parameter.annotation is not parameter.empty
-            else None,
-            default=repr(parameter.default)
-            if parameter.default is not parameter.empty
-            else None,
-        )
-        for parameter in inspect.signature(function).parameters.values()
-    ]
-    return griffe.Function(
-        name,
-        parameters=griffe.Parameters(*parameters),
-        returns="keras.Model",
-        docstring=griffe.Docstring(
-            rewrite(inspect.cleandoc(function.__doc__)), lineno=1
-        ),
+def describe_builders() -> dict[str, griffe.Function]:
+    """Return the builders, which are made by a function and not written."""
+    # Beside this process: what importing Keras prints is no part of the build.
+    result = subprocess.run(
+        [sys.executable, "-c", inspect.getsource(print_builders) + CALL],
+        capture_output=True,
+        check=True,
+        text=True,
     )
+    return {
+        name: griffe.Function(
+            name,
+            parameters=griffe.Parameters(
+                *(
+                    griffe.Parameter(
+                        parameter["name"],
+                        kind=griffe.ParameterKind(parameter["kind"]),
+                        annotation=parameter["annotation"],
+                        default=parameter["default"],
+                    )
+                    for parameter in parameters
+                )
+            ),
+            returns="keras.Model",
+            docstring=griffe.Docstring(rewrite(docstring), lineno=1),
+        )
+        for name, docstring, parameters in json.loads(
+            result.stdout.splitlines()[-1]
+        )
+    }
+
+
+CALL = "\nprint_builders()"
+
+
+def print_builders():
+    """Print names, docstrings and parameters of the builders, as JSON."""
+    import inspect
+    import json
+
+    from keras_vit.models.builders import BUILDERS
+
+    def say(value):
+        if value is inspect.Parameter.empty:
+            return None
+        return inspect.formatannotation(value)
+
+    def describe(parameter):
+        empty = parameter.default is parameter.empty
+        return {
+            "name": parameter.name,
+            "kind": parameter.kind.description,
+            "annotation": say(parameter.annotation),
+            "default": None if empty else repr(parameter.default),
+        }
+
+    builders = [
+        (
+            name,
+            inspect.getdoc(function),
+            list(
+                map(describe, inspect.signature(function).parameters.values())
+            ),
+        )
+        for name, function in BUILDERS.items()
+    ]
+    print(json.dumps(builders))
 
 
 def rewrite(text: str) -> str:

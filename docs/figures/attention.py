@@ -65,11 +65,13 @@ def draw_patches():
     image = style.photo()
     h, w, side = 14, 14, 16
     pixels = image.reshape(h, side, w, side, 3)
-    looks = np.stack([pixels.mean((1, 3)), pixels.std((1, 3))])
-    looks = looks.transpose(1, 2, 0, 3).reshape(1, h * w, 6)
+    red, green, blue = np.moveaxis(pixels.mean((1, 3)), -1, 0)
+    spread = pixels.std((1, 3, 4))
+    looks = [red + green + blue, 3 * (red - green), 3 * (green - blue), spread]
+    looks = np.stack(looks, axis=-1).reshape(1, h * w, 4)
     looks = (looks - looks.mean(1)) / looks.std(1)
     looks /= np.linalg.norm(looks, axis=-1, keepdims=True)
-    query = key = (4.5 * looks).astype("float32")  # (1, N, 6)
+    query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
     _, scores = attend(query, key, key, num_heads=1)
     scores = ops.convert_to_numpy(scores).reshape(h, w, h, w)
     figure, all_axes = plt.subplots(1, 4, figsize=(style.WIDTH, 2.25))
