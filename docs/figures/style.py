@@ -15,26 +15,24 @@ BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 PINK, YELLOW, GREY = "#cc79a7", "#e69f00", "#777777"
 WIDTH = 7.2  # Inches: 518 points, about a column of the site.
 
-plt.rcParams.update(
-    {
-        "axes.axisbelow": True,
-        "axes.edgecolor": GREY,
-        "axes.grid": False,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlesize": 9.5,
-        "figure.constrained_layout.use": True,
-        "figure.facecolor": "white",
-        "font.family": "DejaVu Sans",
-        "font.size": 9,
-        "grid.color": "#dddddd",
-        "image.cmap": "viridis",
-        "image.interpolation": "nearest",
-        "legend.frameon": False,
-        "savefig.dpi": 130,
-        "svg.hashsalt": "keras_vit",
-    }
-)
+LOOK = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": GREY,
+    "axes.grid": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 9.5,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.color": "#dddddd",
+    "image.cmap": "viridis",
+    "image.interpolation": "nearest",
+    "legend.frameon": False,
+    "savefig.dpi": 130,
+    "svg.hashsalt": "keras_vit",
+}
 
 
 def write(figures: dict, folder: pathlib.Path = FOLDER):
@@ -45,10 +43,11 @@ def write(figures: dict, folder: pathlib.Path = FOLDER):
         folder: Where to write.
     """
     for name, draw in figures.items():
-        figure = draw()
         is_svg = name.endswith(".svg")
         metadata = {"Date" if is_svg else "Software": None}
-        figure.savefig(folder / name, metadata=metadata)
+        with plt.rc_context(LOOK):
+            figure = draw()
+            figure.savefig(folder / name, metadata=metadata)
         plt.close(figure)
 
 
