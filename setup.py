@@ -44,6 +44,7 @@ DEV = [
     *ONNX,
     *OPENVINO,
     *QUANTIZER,
+    *DOCS,  # Tests look at how docstrings are read.
     "hypothesis>=6.100",
     "jax>=0.4.36",
     "optax>=0.2",

@@ -4,6 +4,7 @@ A Griffe extension, named in mkdocs.yml. Griffe knows `Args`, `Returns` and
 `Raises`; what it does not know is rewritten as Markdown before it is parsed.
 """
 
+import ast
 import inspect
 import json
 import re
@@ -33,6 +34,35 @@ class Sections(griffe.Extension):
             module = pkg["models.builders"]
             for name, function in describe_builders().items():
                 module.set_member(name, function)
+        if pkg.name == "trainers":
+            describe_recipe(pkg)
+
+
+def describe_recipe(trainers: griffe.Module):
+    """Make arguments of the fields of Recipe: `_option(default, text, ...)`.
+
+    Args:
+        trainers: The package.
+    """
+    recipe = trainers["recipes.Recipe"]
+    prefixes = trainers["datasets"].members
+    lines = ["", "", "Args:"]
+    for attribute in recipe.attributes.values():
+        if not isinstance(attribute.value, griffe.ExprCall):
+            continue
+        call = ast.parse(str(attribute.value), mode="eval").body
+        text = "A note."
+        if call.args:
+            parts = getattr(call.args[1], "values", [call.args[1]])
+            text = "".join(
+                part.value
+                if isinstance(part, ast.Constant)
+                else ast.literal_eval(str(prefixes[part.value.id].value))
+                for part in parts
+            )
+        attribute.value = ast.unparse(call.args[0]) if call.args else "''"
+        lines.append(f"    {attribute.name}: {text}")
+    recipe.docstring.value += "\n".join(lines)
 
 
 def describe_builders() -> dict[str, griffe.Function]:

@@ -92,6 +92,46 @@ def test_what_the_reference_names_exists():
             assert callable(getattr(importlib.import_module(module), name))
 
 
+def test_sections_of_docstrings_become_markdown():
+    rewrite = runpy.run_path(str(DOCS / "docstrings.py"))["rewrite"]
+    text = """Do.
+
+Shapes:
+    images: (B, H, W, C), as `model` reads them.
+    query, key: (B, T, D). value: the same; B may be
+        unknown.
+
+Args:
+    images: Two
+        lines.
+
+Example:
+    >>> do(1)
+    2
+
+    >>> do(2)
+    3
+
+Reference: Somebody 2021, arXiv:2010.11929, section 1;
+    somebody else.
+Differs: Not at all."""
+    link = "[arXiv:2010.11929](https://arxiv.org/abs/2010.11929)"
+    parts = re.split(r"\n\n+", rewrite(text).strip())
+    assert parts == [
+        "Do.",
+        '!!! abstract "Shapes"',
+        "    - **images**: (B, H, W, C), as `model` reads them.\n"
+        "    - **query, key**: (B, T, D).\n"
+        "    - **value**: the same; B may be unknown.",
+        "Args:\n    images: Two\n        lines.",
+        '!!! example "Example"',
+        "    ```pycon\n    >>> do(1)\n    2",
+        "    >>> do(2)\n    3\n    ```",
+        f"**Reference:** Somebody 2021, {link}, section 1;\nsomebody else.",
+        "**Differs:** Not at all.",
+    ]
+
+
 def read_numbers(svg):
     """Return the labels of an SVG, and the numbers its paths are made of."""
     labels = re.findall(r"<!-- (.*?) -->", svg)
