@@ -4,6 +4,7 @@
 #   make test        lints, runs the tests on TensorFlow and those of layers
 #                    and models on JAX
 #   make test-torch  runs the latter on PyTorch
+#   make docs        makes the figures and the site, build/docs/index.html
 #   make clean       removes the environments
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -15,7 +16,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/test_preprocessing.py tests/test_initialization.py \
     tests/weights/test_golden_files.py
 
-.PHONY: demo test test-torch clean
+.PHONY: demo test test-torch docs clean
 
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
@@ -35,6 +36,11 @@ test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) $(ANY_BACKEND) \
 	    tests/weights/test_peers.py
 
+# The variable silences a notice about the future of mkdocs, on each start.
+docs: .venv/docs
+	.venv/bin/python docs/figures
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
 .venv/train: setup.py
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --editable '.[train]'
@@ -43,6 +49,11 @@ test-torch: .venv-torch/dev
 .venv/dev: setup.py
 	$(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --editable '.[dev]'
+	touch $@
+
+.venv/docs: setup.py
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --editable '.[docs]'
 	touch $@
 
 .venv-torch/dev: setup.py

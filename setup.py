@@ -20,7 +20,7 @@ TRAIN = [
     "tensorflow>=2.20",
     "tensorflow-datasets>=4.9.9",
 ]
-PLOTS = ["matplotlib>=3.8"]
+PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
 SERVING = ["requests>=2.31", "tensorflow-serving-api>=2.20"]
@@ -29,6 +29,17 @@ OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
 # To look at pages as a person does; the browser is Debian's `chromium`.
 BROWSER = ["axe-playwright-python>=0.1.7", "playwright>=1.55"]
+# The site, and what its figures are computed with.
+DOCS = [
+    "matplotlib>=3.8",
+    "mkdocs>=1.6,<2",
+    "mkdocs-material>=9.7,<10",
+    "mkdocstrings[python]>=1",
+    "Pillow>=10",
+    "ruff>=0.9",  # It formats signatures.
+    "scikit-learn>=1.4",
+    "tensorflow>=2.20",
+]
 DEV = [
     *TRAIN,
     *SERVING,
@@ -36,6 +47,7 @@ DEV = [
     *OPENVINO,
     *QUANTIZER,
     *BROWSER,
+    *DOCS,  # Tests look at how docstrings are read.
     "hypothesis>=6.100",
     "jax>=0.4.36",
     "optax>=0.2",
@@ -66,6 +78,7 @@ setup(
         "openvino": OPENVINO,
         "quantizer": QUANTIZER,
         "peers": PEERS,
+        "docs": DOCS,
         "dev": DEV,
     },
     classifiers=[

@@ -21,14 +21,24 @@ ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [
     *ROOT.glob("*.md"),
-    *ROOT.glob("docs/*.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
     ROOT / "saved_models/README.md",
     ROOT / "benchmarks/README.md",
 ]
 
+# Pages whose code runs in a checkout with a finished run, as a whole.
+GUIDES = [
+    ROOT / f"docs/{name}.md"
+    for name in ("index", "quick_start", "fine_tune", "export", "inspect")
+] + sorted(ROOT.glob("docs/background/*.md"))
+
 # A training of no time, in the place of what a page shows.
 SHORT = {"model": "mu/16", "patch_size": 2, "total_steps": 2}
 SHORT |= {"warmup_steps": 0, "peak_tflops": 1.0}
+
+
+def page_name(page):
+    return str(page.relative_to(ROOT))
 
 
 def blocks(text, language):
@@ -84,6 +94,16 @@ def run_command(line, environment, *more):
     assert result.returncode == 0, f"{line}: {result.stderr}"
 
 
+def put_checkpoint_and_photos(folder):
+    """Put a small file of the official form and four photos into a folder."""
+    golden = ROOT / "tests/golden"
+    shutil.copy(golden / "official_token.npz", folder / "ViT-B_16.npz")
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
+    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (folder / "photos" / part).mkdir(parents=True)
+        keras.utils.save_img(folder / "photos" / part / "1.png", noise)
+
+
 def code_blocks(text):
     """Return (language, code) of what a page shows, in its order."""
     return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.M | re.S)
@@ -105,6 +125,7 @@ def test_continuous_integration_runs_both_lines():
     script = (ROOT / ".ci/run").read_text()
     assert "\nmake test\n" in script
     assert "\nmake demo\n" in script
+    assert "\nmake docs\n" in script
 
 
 @pytest.mark.slow(100)
@@ -141,6 +162,69 @@ def test_commands_and_code_of_the_readme_run(
     assert names["logits"].shape == (1, 10)
 
 
+@pytest.fixture(scope="module")
+def checkout(digits_run, tmp_path_factory):
+    """Return a folder with that run, a checkpoint and photos."""
+    folder = tmp_path_factory.mktemp("guides")
+    shutil.copytree(digits_run / "saved_models", folder / "saved_models")
+    put_checkpoint_and_photos(folder)
+    return folder
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize("page", GUIDES, ids=page_name)
+def test_commands_and_code_of_a_guide_run(
+    page, checkout, subprocess_environment, monkeypatch, capsys
+):
+    """What a comment says that is printed is printed."""
+    monkeypatch.chdir(checkout)
+    run_elsewhere = "\n".join(
+        line
+        for other in (ROOT / "README.md", ROOT / "docs/weights.md")
+        for line in blocks(other.read_text(), "bash")
+    )
+    names = {}
+    for language, code in code_blocks(page.read_text()):
+        if language == "python":
+            exec(compile(code, page.name, "exec"), names)
+            printed = capsys.readouterr().out
+            for shapes in re.findall(
+                r"^print\(.*\)  # ([(\d, )]+)", code, re.M
+            ):
+                assert shapes.strip() in printed, code
+            continue
+        for line in code.splitlines():
+            if line in run_elsewhere:
+                continue
+            more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
+            run_command(line, subprocess_environment, *more)
+    check = CLAIMS.get(page_name(page), lambda names: True)
+    assert check(names)
+
+
+CLAIMS = {
+    "docs/index.md": lambda names: names["accuracy"] > 0.8,
+    "docs/background/transformer.md": lambda names: (
+        names["difference"].max() < 1e-5
+    ),
+    "docs/background/patches.md": lambda names: (
+        names["difference"].max() < 1e-5
+    ),
+    "docs/background/block.md": lambda names: (
+        names["changes"][0] < 1e-5 < 0.1 < names["changes"][1]
+    ),
+    "docs/background/gelu.md": lambda names: (
+        4.6e-4 < float(names["gap"]) < 4.8e-4
+    ),
+    "docs/background/convolution.md": lambda names: (
+        names["distances"].shape == (12, 3)
+    ),
+    "docs/fine_tune.md": lambda names: (
+        len(names["model"].trainable_weights) == 2
+    ),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
 def test_commands_and_code_of_the_page_on_weights_run(
@@ -152,17 +236,12 @@ def test_commands_and_code_of_the_page_on_weights_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     golden = ROOT / "tests/golden"
-    shutil.copy(golden / "official_token.npz", "ViT-B_16.npz")
     shutil.copy(golden / "timm_token.safetensors", "timm_model.safetensors")
     shutil.copy(golden / "vit_keras.h5", "vit_keras.h5")
+    put_checkpoint_and_photos(tmp_path)
     fetched = tmp_path / "cache" / PRETRAINED["B/16-augreg-i1k"].file
     fetched.parent.mkdir(parents=True)
     fetched.symlink_to(official_file)
-    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
-    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
-        folder = tmp_path / "photos" / part
-        folder.mkdir(parents=True)
-        keras.utils.save_img(folder / "1.png", noise)
     names = {}
     page = (ROOT / "docs/weights.md").read_text()
     for language, code in code_blocks(page):
@@ -281,7 +360,7 @@ def test_files_and_tables_to_touch_exist(page):
             ), row
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.name))
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_files_that_a_page_names_exist(page):
     """Paths in backticks, but for what a run or a build makes."""
     text = page.read_text()
@@ -318,10 +397,11 @@ def test_defaults_in_the_readme_are_those_of_the_code():
         assert default == ViTConfig.__dataclass_fields__[name].default
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.name))
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_and_pictures_of_a_page_exist(page):
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)
     for path in re.findall(
-        r"^!?\[[^\]]*\]\((?!https?:)([^)#]+)\)", page.read_text(), re.M
+        r"!?\[[^\]]*\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", text
     ):
         assert (page.parent / path).exists(), f"{page.name} shows {path}"
 

@@ -1,0 +1,182 @@
+"""How the sections of our docstrings become those of the reference.
+
+A Griffe extension, named in mkdocs.yml. Griffe knows `Args`, `Returns` and
+`Raises`; what it does not know is rewritten as Markdown before it is parsed.
+"""
+
+import ast
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import griffe
+
+SECTION = re.compile(
+    r"^(Shapes|Example|Reference|Differs):[ \t]*(.*(?:\n(?: .*|(?=\n)))*)",
+    re.MULTILINE,
+)
+ENTRY = re.compile(r"(?:^|(?<=\. )|\n)((?:\w+, )*\w+): ", re.MULTILINE)
+ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})")
+
+
+class Sections(griffe.Extension):
+    """Rewrites docstrings, and gives the builders theirs."""
+
+    def on_instance(self, *, obj: griffe.Object, **kwargs):
+        if obj.docstring:
+            obj.docstring.value = rewrite(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs):
+        if pkg.name == "keras_vit":
+            module = pkg["models.builders"]
+            for name, function in describe_builders().items():
+                module.set_member(name, function)
+        if pkg.name == "trainers":
+            describe_recipe(pkg)
+
+
+def describe_recipe(trainers: griffe.Module):
+    """Make arguments of the fields of Recipe: `_option(default, text, ...)`.
+
+    Args:
+        trainers: The package.
+    """
+    recipe = trainers["recipes.Recipe"]
+    prefixes = trainers["datasets"].members
+    lines = ["", "", "Args:"]
+    for attribute in recipe.attributes.values():
+        if not isinstance(attribute.value, griffe.ExprCall):
+            continue
+        call = ast.parse(str(attribute.value), mode="eval").body
+        text = "A note."
+        if call.args:
+            parts = getattr(call.args[1], "values", [call.args[1]])
+            text = "".join(
+                part.value
+                if isinstance(part, ast.Constant)
+                else ast.literal_eval(str(prefixes[part.value.id].value))
+                for part in parts
+            )
+        attribute.value = ast.unparse(call.args[0]) if call.args else "''"
+        lines.append(f"    {attribute.name}: {text}")
+    recipe.docstring.value += "\n".join(lines)
+
+
+def describe_builders() -> dict[str, griffe.Function]:
+    """Return the builders, which are made by a function and not written."""
+    # Beside this process: what importing Keras prints is no part of the build.
+    result = subprocess.run(
+        [sys.executable, "-c", inspect.getsource(print_builders) + CALL],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return {
+        name: griffe.Function(
+            name,
+            parameters=griffe.Parameters(
+                *(
+                    griffe.Parameter(
+                        parameter["name"],
+                        kind=griffe.ParameterKind(parameter["kind"]),
+                        annotation=parameter["annotation"],
+                        default=parameter["default"],
+                    )
+                    for parameter in parameters
+                )
+            ),
+            returns="keras.Model",
+            docstring=griffe.Docstring(rewrite(docstring), lineno=1),
+        )
+        for name, docstring, parameters in json.loads(
+            result.stdout.splitlines()[-1]
+        )
+    }
+
+
+CALL = "\nprint_builders()"
+
+
+def print_builders():
+    """Print names, docstrings and parameters of the builders, as JSON."""
+    import inspect
+    import json
+
+    from keras_vit.models.builders import BUILDERS
+
+    def say(value):
+        if value is inspect.Parameter.empty:
+            return None
+        return inspect.formatannotation(value)
+
+    def describe(parameter):
+        empty = parameter.default is parameter.empty
+        return {
+            "name": parameter.name,
+            "kind": parameter.kind.description,
+            "annotation": say(parameter.annotation),
+            "default": None if empty else repr(parameter.default),
+        }
+
+    builders = [
+        (
+            name,
+            inspect.getdoc(function),
+            list(
+                map(describe, inspect.signature(function).parameters.values())
+            ),
+        )
+        for name, function in BUILDERS.items()
+    ]
+    print(json.dumps(builders))
+
+
+def rewrite(text: str) -> str:
+    """Return a docstring whose sections Griffe and Markdown understand.
+
+    Args:
+        text: The docstring, its indentation taken off.
+    """
+    text = SECTION.sub(
+        lambda found: REWRITES[found[1]](clean(found[2])) + "\n", text
+    )
+    return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+
+
+def clean(body: str) -> str:
+    """Return the body of a section without its indentation."""
+    first, _, rest = body.partition("\n")
+    return f"{first.strip()}\n{textwrap.dedent(rest)}".strip()
+
+
+def list_shapes(body: str) -> str:
+    """Return an admonition with one point for each tensor."""
+    names = list(ENTRY.finditer(body))
+    points = []
+    for found, after in zip(names, [*names[1:], None]):
+        end = after.start() if after else len(body)
+        what = " ".join(body[found.end() : end].split())
+        points.append(f"- **{found[1]}**: {what}")
+    return admonition("abstract", "Shapes", "\n".join(points) or body)
+
+
+def show_example(body: str) -> str:
+    """Return a section of code, a doctest or not."""
+    language = "pycon" if ">>>" in body else "python"
+    return admonition("example", "Example", f"```{language}\n{body}\n```")
+
+
+def admonition(kind: str, title: str, body: str) -> str:
+    """Return an admonition of Python-Markdown."""
+    return f'!!! {kind} "{title}"\n\n{textwrap.indent(body, "    ")}'
+
+
+REWRITES = {
+    "Shapes": list_shapes,
+    "Example": show_example,
+    "Reference": lambda body: f"**Reference:** {body}",
+    "Differs": lambda body: f"**Differs:** {body}",
+}

@@ -1,0 +1,157 @@
+"""Attention between words, between patches, and over channels."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import style
+from keras import ops
+from matplotlib.patheffects import withStroke
+
+from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
+from keras_vit.layers.attention import attend
+
+WORDS = "the cat sat down because it was tired".split()
+# What a word asks for and what it offers: animal, deed, state. By hand.
+ASKS = {
+    "the": (2, 0, 0),
+    "cat": (1, 2, 2),
+    "sat": (3, 0, 0),
+    "down": (0, 3, 0),
+    "because": (0, 2, 2),
+    "it": (4, 0, 0),
+    "was": (0, 0, 3),
+    "tired": (3, 0, 0),
+}
+OFFERS = {"cat": (2, 0, 0), "sat": (0, 2, 0), "tired": (0, 0, 2)}
+OFFERS["it"] = (1, 0, 0)
+
+
+def draw_words():
+    """Draw which word looks at which, by queries and keys made by hand."""
+    query = np.array([[ASKS[word] for word in WORDS]], "float32")  # (1, T, D)
+    key = np.array([[OFFERS.get(w, (0, 0, 0)) for w in WORDS]], "float32")
+    _, scores = attend(query, key, key, num_heads=1)  # (1, 1, T, T)
+    scores = ops.convert_to_numpy(scores)[0, 0]
+    figure, all_axes = plt.subplots(
+        1, 3, figsize=(style.WIDTH, 3.0), width_ratios=(1, 1, 2.6)
+    )
+    for axes, table, title in zip(all_axes, (query, key), ("queries", "keys")):
+        axes.imshow(table[0], cmap="Purples", vmin=0, vmax=5, aspect="auto")
+        axes.set_xticks(range(3), ["animal", "deed", "state"], rotation=90)
+        axes.set_yticks(range(len(WORDS)), WORDS)
+        axes.set_title(f"{title} (T, D)")
+        for (row, column), value in np.ndenumerate(table[0]):
+            axes.text(
+                column, row, f"{value:.0f}", ha="center", va="center", size=8
+            )
+    all_axes[1].set_yticks([])
+    axes = all_axes[2]
+    picture = axes.imshow(scores, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(WORDS)), WORDS, rotation=90)
+    axes.set_yticks(range(len(WORDS)), WORDS)
+    axes.set_title("attention (T, T): each row sums to 1")
+    for (row, column), value in np.ndenumerate(scores):
+        color = "white" if value > 0.6 else "black"
+        text = f"{value:.2f}".lstrip("0")
+        axes.text(
+            column, row, text, ha="center", va="center", size=7, color=color
+        )
+    axes.set(xlabel="is asked (key)", ylabel="asks (query)")
+    figure.colorbar(picture, ax=axes, label="weight")
+    return figure
+
+
+def draw_patches():
+    """Draw which patches of a photo attend to which, by how they look."""
+    image = style.photo()
+    h, w, side = 14, 14, 16
+    pixels = image.reshape(h, side, w, side, 3)
+    red, green, blue = np.moveaxis(pixels.mean((1, 3)), -1, 0)
+    spread = pixels.std((1, 3, 4))
+    looks = [red + green + blue, 3 * (red - green), 3 * (green - blue), spread]
+    looks = np.stack(looks, axis=-1).reshape(1, h * w, 4)
+    looks = (looks - looks.mean(1)) / looks.std(1)
+    looks /= np.linalg.norm(looks, axis=-1, keepdims=True)
+    query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
+    _, scores = attend(query, key, key, num_heads=1)
+    scores = ops.convert_to_numpy(scores).reshape(h, w, h, w)
+    figure, all_axes = plt.subplots(1, 4, figsize=(style.WIDTH, 2.25))
+    places = {"a": (1, 10), "b": (6, 4), "c": (12, 11)}
+    all_axes[0].imshow(image.astype("uint8"))
+    all_axes[0].set_title("the photo, three patches")
+    for axes, (name, (row, column)) in zip(all_axes[1:], places.items()):
+        axes.imshow(image.astype("uint8"), extent=(0, w, h, 0), alpha=0.35)
+        axes.imshow(
+            scores[row, column], extent=(0, w, h, 0), cmap="magma", alpha=0.8
+        )
+        axes.set_title(f"where {name} looks")
+        for other, scale in ((all_axes[0], side), (axes, 1)):
+            box = plt.Rectangle(
+                (column * scale, row * scale), scale, scale, fill=False
+            )
+            box.set(
+                edgecolor="white",
+                linewidth=1.6,
+                path_effects=[withStroke(linewidth=3, foreground="black")],
+            )
+            other.add_patch(box)
+            other.text(
+                (column + 1.3) * scale,
+                (row + 0.9) * scale,
+                name,
+                color="white",
+                weight="bold",
+                path_effects=[withStroke(linewidth=2, foreground="black")],
+            )
+    style.hide_frame(all_axes)
+    return figure
+
+
+def draw_channels():
+    """Draw what squeeze-and-excitation weighs, and what self-attention does."""
+    image = style.photo(64) / 127.5 - 1
+    random = np.random.default_rng(0)
+    halves = {"the sky": image[:32], "the ground": image[32:]}
+    kernel = random.normal(size=(3, 3, 3, 8)).astype("float32") / 3
+    squeeze = random.normal(size=(8, 4)).astype("float32")
+    excite = random.normal(size=(4, 8)).astype("float32")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(style.WIDTH, 3.0), width_ratios=(1.35, 1)
+    )
+    for index, (name, half) in enumerate(halves.items()):
+        x = ops.relu(ops.conv(half[None], kernel, padding="same"))
+        means = ops.mean(x, axis=(1, 2))  # (B, C)
+        gates = ops.sigmoid(ops.relu(means @ squeeze) @ excite)
+        left.bar(
+            np.arange(8) + 0.4 * index - 0.2,
+            ops.convert_to_numpy(gates)[0],
+            width=0.38,
+            color=(style.BLUE, style.ORANGE)[index],
+            label=f"image: {name}",
+        )
+    left.set(xlabel="channel", ylabel="gate, 0 to 1", ylim=(0, 1.25))
+    left.set_xticks(range(8))
+    left.set_title("squeeze-and-excitation: (B, C)")
+    left.legend(loc="upper left", ncols=2)
+
+    encoder = PatchEncoder(patch_size=16, width=32)
+    encoder.build((None, 64, 64, 3))
+    encoder.kernel.assign(random.normal(size=(16, 16, 3, 32)) / 16)
+    attention = MultiHeadSelfAttention(num_heads=1)
+    attention.build((None, 16, 32))
+    attention.qkv.kernel.assign(random.normal(size=(32, 96)) / 4)
+    _, scores = attention(encoder(image[None]), return_attention_scores=True)
+    picture = right.imshow(ops.convert_to_numpy(scores)[0, 0], cmap="Blues")
+    right.set_title("self-attention: (B, K, T, T)")
+    right.set(xlabel="token that is asked", ylabel="token that asks")
+    figure.colorbar(picture, ax=right, label="weight")
+    return figure
+
+
+FIGURES = {
+    "attention_words.svg": draw_words,
+    "attention_patches.png": draw_patches,
+    "attention_channels.svg": draw_channels,
+}
+
+if __name__ == "__main__":
+    style.write(FIGURES)

@@ -1,0 +1,60 @@
+"""GELU beside ReLU and ELU, and its two forms."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import style
+from keras import ops
+
+from keras_vit.layers import GELUS
+
+
+def draw_curves():
+    """Draw the activations, and how far the forms of GELU are apart."""
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(style.WIDTH, 2.9), width_ratios=(1.25, 1)
+    )
+    x = np.linspace(-5, 5, 2001)
+    exact, tanh = (
+        ops.convert_to_numpy(GELUS[kind](ops.convert_to_tensor(x)))
+        for kind in ("exact", "tanh")
+    )
+    near = np.abs(x) <= 3
+    curves = (
+        ("ReLU", np.maximum(x, 0), style.GREY, "--"),
+        (
+            "ELU",
+            np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+            style.GREEN,
+            "-.",
+        ),
+        ("GELU", exact, style.BLUE, "-"),
+    )
+    for name, y, color, line in curves:
+        left.plot(x[near], y[near], line, color=color, label=name)
+    lowest = exact.argmin()
+    left.plot(x[lowest], exact[lowest], "o", color=style.BLUE, ms=4)
+    left.annotate(
+        f"{exact[lowest]:.2f} at x = {x[lowest]:.2f}",
+        (x[lowest], exact[lowest]),
+        (0.2, -0.75),
+        arrowprops={"arrowstyle": "-", "color": style.GREY},
+    )
+    left.set(xlabel="x", ylabel="activation", title="Three activations")
+    left.legend()
+    left.grid(True)
+
+    gap = tanh - exact
+    right.plot(x, 1e4 * gap, color=style.ORANGE)
+    far = np.abs(gap).argmax()
+    right.set_title(
+        f"largest difference {abs(gap[far]):.1e} at |x| = {abs(x[far]):.2f}"
+    )
+    right.set(xlabel="x", ylabel="tanh form − exact form, in 10⁻⁴")
+    right.grid(True)
+    return figure
+
+
+FIGURES = {"gelu.svg": draw_curves}
+
+if __name__ == "__main__":
+    style.write(FIGURES)
