@@ -424,7 +424,7 @@ def test_flags_that_the_pages_name_exist():
     }
     for benchmark in (accuracy_keras_hub, compare, exports, transfer):
         known |= set(vars(benchmark.parse([])))
-    for name in ("convert", "inspect_checkpoint"):
+    for name in ("convert", "inspect", "inspect_checkpoint"):
         source = (ROOT / f"keras_vit/{name}.py").read_text()
         known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
     for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):

@@ -17,8 +17,7 @@ from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 
 SIDE, DIGIT_SIDE = 32, 18
-# Of the rows of digits, which come from many writers, and of the columns of a
-# photograph: what is left of the border is for training.
+# The share of the digits, and of the width of a photograph, for training.
 BORDER = 0.8
 # Images made of each digit of the data set.
 COPIES = {"train": 30, "test": 2}

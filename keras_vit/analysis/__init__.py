@@ -6,6 +6,7 @@ from keras_vit.analysis.attention import (
     mean_attention_distance,
 )
 from keras_vit.analysis.blocks import attention_scores, grid_size_of
+from keras_vit.analysis.callbacks import AttentionPictures, read_positions
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
     embedding_filters,
@@ -39,6 +40,7 @@ from keras_vit.analysis.rollout import (
 )
 
 __all__ = [
+    "AttentionPictures",
     "HEAD_FUSIONS",
     "Inspection",
     "PrincipalFilters",
@@ -58,6 +60,7 @@ __all__ = [
     "mean_attention_distance",
     "pools_patches",
     "position_similarity",
+    "read_positions",
     "render_page",
     "representation_similarity",
     "roll_out",
