@@ -407,7 +407,7 @@ def test_representations_are_compared_block_by_block():
 
 def test_artefact_tokens_are_marked_where_they_are():
     norms = np.full((3, 2, 7), 10.0)
-    norms[1:, 0, 1 + 4] = 50  # Row 1, column 1 of 2 x 3.
+    norms[1:, 0, 1 + 5] = 50  # Row 1, column 2 of 2 x 3.
     norms[:, :, 0] = 99  # The class token is none.
     figure = plots.plot_token_norms(made(token_norms=norms))
     left, first, second = figure.axes
@@ -415,7 +415,7 @@ def test_artefact_tokens_are_marked_where_they_are():
     assert second.get_title() == "1.png\n0 of 6 behind block 2"
     [mark] = first.collections
     box = mark.get_paths()[0].get_extents()
-    assert (box.x0, box.x1, box.y0, box.y1) == (3.5, 7.5, 3.5, 7.5)
+    assert (box.x0, box.x1, box.y0, box.y1) == (7.5, 11.5, 3.5, 7.5)
     assert not second.collections[0].get_paths()
     [dots] = [c for c in left.collections if isinstance(c, PathCollection)]
     np.testing.assert_array_equal(dots.get_offsets(), [(1, 50), (2, 50)])
