@@ -12,10 +12,10 @@ import numpy as np
 from keras_vit.analysis.attention import attention_distances
 from keras_vit.analysis.blocks import check_model, grid_size_of, to_float32
 from keras_vit.analysis.embeddings import (
-    embedding_filters,
+    leading_filters,
     position_similarity,
 )
-from keras_vit.analysis.inspection import ACTIVATIONS, NUM_FILTERS, to_pixels
+from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
 from keras_vit.analysis.relevance import has_logits
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.tables import pick
@@ -87,9 +87,8 @@ class AttentionPictures(keras.callbacks.Callback):
                 "`every_epochs` must be 1 or more. "
                 f"Received: every_epochs={every_epochs}"
             )
-        low, high = value_range
         self.images = images
-        self.pixels = to_pixels(2 * (images - low) / (high - low) - 1)
+        self.pixels = to_pixels(images, value_range)
         self.log_dir = os.fspath(log_dir)
         self.positions_dir = os.fspath(
             positions_dir or os.path.join(self.log_dir, "positions")
@@ -184,10 +183,8 @@ class AttentionPictures(keras.callbacks.Callback):
                 "positions/similarity",
                 plots.plot_position_similarity(similarity),
             )
-        if not config.stem_stages and config.channels in (1, 3):
-            kernel = model.get_layer("patch_encoder").kernel
-            most = min(kernel.shape[-1], int(np.prod(kernel.shape[:-1])))
-            filters = embedding_filters(model, min(NUM_FILTERS, most))
+        filters = leading_filters(model)
+        if filters is not None and config.channels in (1, 3):
             yield "embedding/filters", plots.plot_filters(filters)
 
     def _titles(self):

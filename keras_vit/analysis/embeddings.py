@@ -1,5 +1,6 @@
 """What a model has learned of positions and of patches: figure 7."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from keras_vit.analysis.blocks import (
     to_float32,
 )
 from keras_vit.models import VisionTransformer
+
+NUM_FILTERS = 28  # In figure 7 of the paper.
 
 
 def position_similarity(model: VisionTransformer) -> np.ndarray:
@@ -75,7 +78,7 @@ class PrincipalFilters(NamedTuple):
 
 
 def embedding_filters(
-    model: VisionTransformer, num: int = 28
+    model: VisionTransformer, num: int = NUM_FILTERS
 ) -> PrincipalFilters:
     """Return the principal components of the filters of the patch encoder.
 
@@ -112,6 +115,22 @@ def embedding_filters(
     return PrincipalFilters(
         components.reshape(num, *shape).astype("float32"),
         variance[:num].astype("float32"),
+    )
+
+
+def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
+    """Return `embedding_filters`, as many as the paper shows or there are.
+
+    Args:
+        model: Any VisionTransformer. Behind a ResNet stem there is nothing to
+            show: None.
+    """
+    check_model(model)
+    if model.config.stem_stages:
+        return None
+    shape = model.get_layer("patch_encoder").kernel.shape
+    return embedding_filters(
+        model, min(NUM_FILTERS, shape[-1], math.prod(shape[:-1]))
     )
 
 

@@ -15,7 +15,7 @@ from keras_vit.analysis.blocks import (
 )
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
-    embedding_filters,
+    leading_filters,
     position_similarity,
 )
 from keras_vit.analysis.page import render_frame
@@ -24,9 +24,6 @@ from keras_vit.analysis.representations import token_norms
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.tables import pick
-
-# Principal filters that are shown, as in figure 7 of the paper.
-NUM_FILTERS = 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +211,7 @@ def inspect_model(
             if config.position_embedding == "none"
             else position_similarity(model)
         ),
-        filters=None if config.stem_stages else _principal_filters(model),
+        filters=leading_filters(model),
         class_names=class_names,
         probabilities=np.stack(probabilities) if classes else None,
         top_classes=np.stack(top_classes) if classes else None,
@@ -254,12 +251,6 @@ def _names(names, argument, count):
             f"`{argument}` must be {count} names. Received: {len(names)}"
         )
     return tuple(str(name) for name in names)
-
-
-def _principal_filters(model):
-    kernel = model.get_layer("patch_encoder").kernel
-    most = min(kernel.shape[-1], int(np.prod(kernel.shape[:-1])))
-    return embedding_filters(model, min(NUM_FILTERS, most))
 
 
 # What makes probabilities of logits.

@@ -93,7 +93,10 @@ def logged(folder):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="Two minutes there."
+)
+@pytest.mark.slow(30)
 def test_training_under_keras_goes_on_as_without_it_to_the_bit(tmp_path, quick):
     """Weights, seeds of dropout, the optimizer, the order of the images."""
     alone, watched = (make_model(dropout_rate=0.2) for _ in range(2))
