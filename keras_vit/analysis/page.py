@@ -40,11 +40,14 @@ class Detail:
         layer_step: The last layer is kept and, counted from it, each
             `layer_step`-th; of the others, or of all if it is 0, only what
             the head of the model reads.
+        has_whole_rollout: Whether rollout and relevance are kept as seen from
+            each token; if not, only what the head of the model reads.
     """
 
     levels: int
     has_heads: bool = False
     layer_step: int = 0
+    has_whole_rollout: bool = True
 
     def keeps(self, layer: int, depth: int) -> bool:
         """Return whether attention from each token is kept of a layer."""
@@ -65,7 +68,8 @@ def write_page(
     One file that needs nothing else: no server, no network.
 
     Args:
-        inspections: An Inspection for each model, all of the same images.
+        inspections: An Inspection, or one for each model, all of the same
+            images.
         path: The file, such as "report.html". Its folder is made.
         max_bytes: See `render_page`.
         title: What stands above the page.
@@ -94,37 +98,24 @@ def render_page(
     and says at which.
 
     Args:
-        inspections: An Inspection for each model, all of the same images.
+        inspections: An Inspection, or one for each model, all of the same
+            images.
         max_bytes: How large the page may be.
         title: What stands above it.
 
     Raises:
-        ValueError: If there is no inspection, if they are of different
-            numbers of images, if something in them is not finite, or if
-            `max_bytes` does not even hold the least of DETAILS.
+        ValueError: If there is no inspection, if their images are not called
+            the same, if something in them is not finite, or if `max_bytes`
+            does not even hold the least of DETAILS.
     """
-    if not isinstance(inspections, Sequence):
-        inspections = (inspections,)
-    counts = [len(inspection.pixels) for inspection in inspections]
-    if len(set(counts)) != 1 or not counts[0]:
+    page = _fit(inspections, max_bytes, title)
+    num_bytes = len(page.encode("utf-8"))
+    if num_bytes > max_bytes:
         raise ValueError(
-            "`inspections` must be one or more, of the same images. "
-            f"Received: inspections of {counts} images"
+            f"`max_bytes` must be at least {num_bytes:,} for these "
+            f"inspections. Received: max_bytes={max_bytes:,}"
         )
-    samples = [_Sample(inspection) for inspection in inspections]
-    for detail in DETAILS:
-        guess = sum(sample.guess_size(detail) for sample in samples)
-        # The guess may be a little too large.
-        if 0.95 * guess > max_bytes:
-            continue
-        page = _render(inspections, detail, title)
-        num_bytes = len(page.encode("utf-8"))
-        if num_bytes <= max_bytes:
-            return page
-    raise ValueError(
-        f"`max_bytes` must be at least {num_bytes:,} for these inspections. "
-        f"Received: max_bytes={max_bytes:,}"
-    )
+    return page
 
 
 def render_frame(
@@ -134,16 +125,40 @@ def render_frame(
 
     Args:
         inspections: See `render_page`.
-        max_bytes: How large the page in the frame may be.
+        max_bytes: How large the page in the frame should be. One that is
+            larger at the least of DETAILS is shown all the same.
         height: Of the frame, in pixels.
     """
-    page = render_page(inspections, max_bytes=max_bytes)
+    page = _fit(inspections, max_bytes, TITLE)
     # Without allow-same-origin the page cannot touch the notebook.
     return (
         f'<iframe title="{TITLE}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {height}px; border: 0" '
         f'srcdoc="{html.escape(page)}"></iframe>'
     )
+
+
+def _fit(inspections, max_bytes, title):
+    """Return the page at the greatest of DETAILS with room, or the least."""
+    if not isinstance(inspections, Sequence):
+        inspections = (inspections,)
+    names = {inspection.image_names for inspection in inspections}
+    if len(names) != 1 or names == {()}:
+        raise ValueError(
+            "`inspections` must be one or more, of the same images. "
+            f"Received: {len(inspections)} inspections, of images called "
+            f"{sorted(names)}"
+        )
+    samples = [_Sample(inspection) for inspection in inspections]
+    for detail in DETAILS:
+        guess = sum(sample.guess_size(detail) for sample in samples)
+        # The guess may be a little too large.
+        if 0.95 * guess > max_bytes:
+            continue
+        page = _render(inspections, detail, title)
+        if len(page.encode("utf-8")) <= max_bytes:
+            break
+    return page
 
 
 def _render(inspections, detail, title):
@@ -274,8 +289,8 @@ def _describe_image(inspection, i, detail, blocks):
             _describe_layer(inspection, i, layer, detail, blocks)
             for layer in range(len(inspection.maps))
         ],
-        "rollout": blocks.add_rows(
-            inspection.rollouts[i : i + 1], prefix, detail.levels
+        "rollout": _describe_whole(
+            inspection, inspection.rollouts[i : i + 1], detail, blocks
         ),
         "norms": blocks.add(pack_floats(norms)),
         "artefacts": [np.flatnonzero(layer).tolist() for layer in artefacts],
@@ -291,7 +306,9 @@ def _describe_image(inspection, i, detail, blocks):
         ]
     if inspection.relevances is not None:
         image["relevance"] = {
-            **blocks.add_rows(inspection.relevances[i], prefix, detail.levels),
+            **_describe_whole(
+                inspection, inspection.relevances[i], detail, blocks
+            ),
             "classes": [
                 _describe_class(inspection, i, index)
                 for index in inspection.top_classes[i]
@@ -315,14 +332,28 @@ def _describe_layer(inspection, i, layer, detail, blocks):
     if kept and detail.has_heads:
         return {"heads": blocks.add_rows(maps, prefix, levels)}
     maps = maps.astype("float32")
-    read = slice(prefix, None) if inspection.reads_patches else slice(1)
-    # What the head reads is little, and is kept as well as it can be.
-    rows = maps[:, read].mean(axis=1, keepdims=True)  # (K, 1, T)
-    found = {"read": blocks.add_rows(rows, prefix, levels)}
+    read = _read_rows(inspection, maps)
+    found = {"read": blocks.add_rows(read, prefix, levels)}
     if kept:
         mean = maps.mean(axis=0, keepdims=True)  # (1, T, T)
         found["mean"] = blocks.add_rows(mean, prefix, levels)
     return found
+
+
+def _describe_whole(inspection, matrices, detail, blocks):
+    """Return where matrices (M, T, T) through all the layers are."""
+    if not detail.has_whole_rollout:
+        matrices = _read_rows(inspection, matrices)
+    return blocks.add_rows(
+        matrices, inspection.num_prefix_tokens, detail.levels
+    )
+
+
+def _read_rows(inspection, matrices):
+    """Return what the head of the model reads: (M, T, T) to (M, 1, T)."""
+    prefix = inspection.num_prefix_tokens
+    read = slice(prefix, None) if inspection.reads_patches else slice(1)
+    return matrices[:, read].mean(axis=1, keepdims=True)
 
 
 def _describe_similarity(inspection, blocks):
@@ -362,6 +393,12 @@ def _describe_left_out(detail):
     """Return what the page does not hold, in words."""
     if detail.has_heads:
         return ""
+    if not detail.has_whole_rollout:
+        return (
+            "To keep the page small, attention, rollout and relevance are "
+            "shown for what the head of the model reads only, and not from "
+            "single patches."
+        )
     if not detail.layer_step:
         return (
             "To keep the page small, attention is shown for what the head of "
@@ -410,4 +447,5 @@ DETAILS = (
         for levels in LEVELS
     ),
     *(Detail(levels) for levels in LEVELS),
+    *(Detail(levels, has_whole_rollout=False) for levels in LEVELS),
 )
