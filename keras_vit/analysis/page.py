@@ -150,15 +150,16 @@ def _fit(inspections, max_bytes, title):
             f"{sorted(names)}"
         )
     samples = [_Sample(inspection) for inspection in inspections]
-    for detail in DETAILS:
+    *greater, least = DETAILS
+    for detail in greater:
         guess = sum(sample.guess_size(detail) for sample in samples)
         # The guess may be a little too large.
         if 0.95 * guess > max_bytes:
             continue
         page = _render(inspections, detail, title)
         if len(page.encode("utf-8")) <= max_bytes:
-            break
-    return page
+            return page
+    return _render(inspections, least, title)
 
 
 def _render(inspections, detail, title):
@@ -224,9 +225,9 @@ class _Blocks:
 
 
 class _Sample:
-    """A part of the attention of an inspection, to guess its size from.
+    """A few maps of an inspection, to guess the size of a page from.
 
-    Packing it all at each of DETAILS could take minutes.
+    To pack all of them at each of DETAILS could take minutes.
     """
 
     def __init__(self, inspection):
@@ -235,20 +236,41 @@ class _Sample:
         few = np.arange(np.clip(1_000_000 // length**2, 2, 6))
         places = np.linspace(0, layers - 1, len(few)).astype(int)
         maps = inspection.maps[places, 0]  # (few, K, T, T)
-        self.heads = maps[few, few % heads]
-        self.mean = maps.mean(axis=1, dtype="float32")
+        whole = [inspection.rollouts[:1]]
+        if inspection.relevances is not None:
+            whole.append(inspection.relevances[0])
+        self.maps = {
+            "head": maps[few, few % heads],
+            "mean": maps.mean(axis=1, dtype="float32"),
+            "whole": np.concatenate(whole),
+        }
+        self.picture_bytes = sum(len(encode_png(p)) for p in inspection.pixels)
+        self.map_bytes = {}  # Of a map, by kind and levels.
+
+    def measure(self, kind, levels):
+        """Return how many bytes a map takes."""
+        if (kind, levels) not in self.map_bytes:
+            maps = self.maps[kind]
+            packed = pack_rows(maps, self.inspection.num_prefix_tokens, levels)
+            self.map_bytes[kind, levels] = len(packed) / len(maps)
+        return self.map_bytes[kind, levels]
 
     def guess_size(self, detail: Detail) -> float:
-        """Return about how many bytes its attention will take."""
-        layers, images, heads, *_ = self.inspection.maps.shape
+        """Return about how many bytes the page takes for this model."""
+        layers, images, heads, length, _ = self.inspection.maps.shape
         kept = sum(detail.keeps(layer, layers) for layer in range(layers))
-        sample = self.heads if detail.has_heads else self.mean
-        packed = pack_rows(
-            sample, self.inspection.num_prefix_tokens, detail.levels
-        )
-        matrices = kept * images * (heads if detail.has_heads else 1)
+        whole = len(self.maps["whole"])
+        if not detail.has_whole_rollout:
+            whole /= length
+        size = whole * self.measure("whole", detail.levels)
+        head = heads * self.measure("head", detail.levels)
+        if detail.has_heads:
+            size += kept * head
+        else:
+            size += layers * head / length  # What the head reads.
+            size += kept * self.measure("mean", detail.levels)
         # Base64 makes four bytes of three.
-        return 4 / 3 * matrices * len(packed) / len(sample)
+        return 4 / 3 * (self.picture_bytes + images * size)
 
 
 def _describe_model(inspection, detail, blocks):
@@ -331,11 +353,10 @@ def _describe_layer(inspection, i, layer, detail, blocks):
     kept = detail.keeps(layer, len(inspection.maps))
     if kept and detail.has_heads:
         return {"heads": blocks.add_rows(maps, prefix, levels)}
-    maps = maps.astype("float32")
     read = _read_rows(inspection, maps)
     found = {"read": blocks.add_rows(read, prefix, levels)}
     if kept:
-        mean = maps.mean(axis=0, keepdims=True)  # (1, T, T)
+        mean = maps.mean(axis=0, keepdims=True, dtype="float32")  # (1, T, T)
         found["mean"] = blocks.add_rows(mean, prefix, levels)
     return found
 
@@ -353,7 +374,7 @@ def _read_rows(inspection, matrices):
     """Return what the head of the model reads: (M, T, T) to (M, 1, T)."""
     prefix = inspection.num_prefix_tokens
     read = slice(prefix, None) if inspection.reads_patches else slice(1)
-    return matrices[:, read].mean(axis=1, keepdims=True)
+    return matrices[:, read].mean(axis=1, keepdims=True, dtype="float32")
 
 
 def _describe_similarity(inspection, blocks):
