@@ -403,10 +403,11 @@ def _describe_filters(inspection):
 def _describe_precision(detail):
     return (
         "Attention, rollout and relevance are stored on "
-        f"{detail.levels + 1} levels: a number is off by at most "
-        f"{100 / detail.levels:.1f} % of the largest in the same map, small "
-        "ones by less. What a token gives to itself and to the class token "
-        "is exact."
+        f"{detail.levels + 1} levels: in a map seen from one token a number "
+        f"is off by at most {100 / detail.levels:.1f} % of the largest, a "
+        "small one by less; a mean of maps is off by no more than they are on "
+        "average. What a token gives to itself and to the class token is "
+        "exact."
     )
 
 

@@ -173,9 +173,11 @@
 
   /* ----------------------------------------------------- the address bar */
 
+  // A frame in a notebook has none.
+  const hasAddress = /^(file|https?):$/.test(location.protocol);
+
   function writeAddress() {
-    // A frame in a notebook has no address.
-    if (!/^(file|https?):$/.test(location.protocol)) return;
+    if (!hasAddress) return;
     const grid = page.models[state.panels[0].model].grid;
     const cell = cellAt(state, grid);
     const words = new URLSearchParams({
@@ -1149,6 +1151,7 @@
       .join(". ");
     byId("precision").textContent = page.precision;
     byId("left-out").textContent = page.left_out;
+    byId("address").hidden = !hasAddress;
     readAddress();
     panels = range(2).map((index) => new Panel(index));
     byId("panels").append(...panels.map((panel) => panel.root));

@@ -435,6 +435,7 @@ def test_the_address_keeps_the_view(browser, page_path, visit):
     visit.page.locator("#compare").check()
     visit.panel(0).locator("select.image").select_option("photo 2.jpg")
     visit.slide("opacity", 40)
+    expect(visit.page.locator("#address")).to_be_visible()
     visit.page.wait_for_url(re.compile(r"overlay=40.*compare=1.*images=2.2"))
     fragment = "#" + visit.page.url.split("#")[1]
     again = Visit(browser, page_path, fragment)
@@ -617,6 +618,7 @@ def test_a_frame_in_a_notebook_works(browser, tmp_path):
     expect(inside.locator("figcaption .reading").first).to_contain_text(
         "Seen from row 2, column 3:"
     )
+    expect(inside.locator("#address")).to_be_hidden()
     visit.leave()
 
 
