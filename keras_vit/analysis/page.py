@@ -40,11 +40,14 @@ class Detail:
         layer_step: The last layer is kept and, counted from it, each
             `layer_step`-th; of the others, or of all if it is 0, only what
             the head of the model reads.
+        has_whole_rollout: Whether rollout and relevance are kept as seen from
+            each token; if not, only what the head of the model reads.
     """
 
     levels: int
     has_heads: bool = False
     layer_step: int = 0
+    has_whole_rollout: bool = True
 
     def keeps(self, layer: int, depth: int) -> bool:
         """Return whether attention from each token is kept of a layer."""
@@ -65,7 +68,8 @@ def write_page(
     One file that needs nothing else: no server, no network.
 
     Args:
-        inspections: An Inspection for each model, all of the same images.
+        inspections: An Inspection, or one for each model, all of the same
+            images.
         path: The file, such as "report.html". Its folder is made.
         max_bytes: See `render_page`.
         title: What stands above the page.
@@ -88,37 +92,24 @@ def render_page(
     and says at which.
 
     Args:
-        inspections: An Inspection for each model, all of the same images.
+        inspections: An Inspection, or one for each model, all of the same
+            images.
         max_bytes: How large the page may be.
         title: What stands above it.
 
     Raises:
-        ValueError: If there is no inspection, if they are of different
-            numbers of images, if something in them is not finite, or if
-            `max_bytes` does not even hold the least of DETAILS.
+        ValueError: If there is no inspection, if their images are not called
+            the same, if something in them is not finite, or if `max_bytes`
+            does not even hold the least of DETAILS.
     """
-    if not isinstance(inspections, Sequence):
-        inspections = (inspections,)
-    counts = [len(inspection.pixels) for inspection in inspections]
-    if len(set(counts)) != 1 or not counts[0]:
+    page = _fit(inspections, max_bytes, title)
+    num_bytes = len(page.encode("utf-8"))
+    if num_bytes > max_bytes:
         raise ValueError(
-            "`inspections` must be one or more, of the same images. "
-            f"Received: inspections of {counts} images"
+            f"`max_bytes` must be at least {num_bytes:,} for these "
+            f"inspections. Received: max_bytes={max_bytes:,}"
         )
-    samples = [_Sample(inspection) for inspection in inspections]
-    for detail in DETAILS:
-        guess = sum(sample.guess_size(detail) for sample in samples)
-        # The guess may be a little too large.
-        if 0.95 * guess > max_bytes:
-            continue
-        page = _render(inspections, detail, title)
-        num_bytes = len(page.encode("utf-8"))
-        if num_bytes <= max_bytes:
-            return page
-    raise ValueError(
-        f"`max_bytes` must be at least {num_bytes:,} for these inspections. "
-        f"Received: max_bytes={max_bytes:,}"
-    )
+    return page
 
 
 def render_frame(
@@ -128,16 +119,41 @@ def render_frame(
 
     Args:
         inspections: See `render_page`.
-        max_bytes: How large the page in the frame may be.
+        max_bytes: How large the page in the frame should be. One that is
+            larger at the least of DETAILS is shown all the same.
         height: Of the frame, in pixels.
     """
-    page = render_page(inspections, max_bytes=max_bytes)
+    page = _fit(inspections, max_bytes, TITLE)
     # Without allow-same-origin the page cannot touch the notebook.
     return (
         f'<iframe title="{TITLE}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {height}px; border: 0" '
         f'srcdoc="{html.escape(page)}"></iframe>'
     )
+
+
+def _fit(inspections, max_bytes, title):
+    """Return the page at the greatest of DETAILS with room, or the least."""
+    if not isinstance(inspections, Sequence):
+        inspections = (inspections,)
+    names = {inspection.image_names for inspection in inspections}
+    if len(names) != 1 or names == {()}:
+        raise ValueError(
+            "`inspections` must be one or more, of the same images. "
+            f"Received: {len(inspections)} inspections, of images called "
+            f"{sorted(names)}"
+        )
+    samples = [_Sample(inspection) for inspection in inspections]
+    *greater, least = DETAILS
+    for detail in greater:
+        guess = sum(sample.guess_size(detail) for sample in samples)
+        # The guess may be a little too large.
+        if 0.95 * guess > max_bytes:
+            continue
+        page = _render(inspections, detail, title)
+        if len(page.encode("utf-8")) <= max_bytes:
+            return page
+    return _render(inspections, least, title)
 
 
 def _render(inspections, detail, title):
@@ -203,9 +219,9 @@ class _Blocks:
 
 
 class _Sample:
-    """A part of the attention of an inspection, to guess its size from.
+    """A few maps of an inspection, to guess the size of a page from.
 
-    Packing it all at each of DETAILS could take minutes.
+    To pack all of them at each of DETAILS could take minutes.
     """
 
     def __init__(self, inspection):
@@ -214,20 +230,41 @@ class _Sample:
         few = np.arange(np.clip(1_000_000 // length**2, 2, 6))
         places = np.linspace(0, layers - 1, len(few)).astype(int)
         maps = inspection.maps[places, 0]  # (few, K, T, T)
-        self.heads = maps[few, few % heads]
-        self.mean = maps.mean(axis=1, dtype="float32")
+        whole = [inspection.rollouts[:1]]
+        if inspection.relevances is not None:
+            whole.append(inspection.relevances[0])
+        self.maps = {
+            "head": maps[few, few % heads],
+            "mean": maps.mean(axis=1, dtype="float32"),
+            "whole": np.concatenate(whole),
+        }
+        self.picture_bytes = sum(len(encode_png(p)) for p in inspection.pixels)
+        self.map_bytes = {}  # Of a map, by kind and levels.
+
+    def measure(self, kind, levels):
+        """Return how many bytes a map takes."""
+        if (kind, levels) not in self.map_bytes:
+            maps = self.maps[kind]
+            packed = pack_rows(maps, self.inspection.num_prefix_tokens, levels)
+            self.map_bytes[kind, levels] = len(packed) / len(maps)
+        return self.map_bytes[kind, levels]
 
     def guess_size(self, detail: Detail) -> float:
-        """Return about how many bytes its attention will take."""
-        layers, images, heads, *_ = self.inspection.maps.shape
+        """Return about how many bytes the page takes for this model."""
+        layers, images, heads, length, _ = self.inspection.maps.shape
         kept = sum(detail.keeps(layer, layers) for layer in range(layers))
-        sample = self.heads if detail.has_heads else self.mean
-        packed = pack_rows(
-            sample, self.inspection.num_prefix_tokens, detail.levels
-        )
-        matrices = kept * images * (heads if detail.has_heads else 1)
+        whole = len(self.maps["whole"])
+        if not detail.has_whole_rollout:
+            whole /= length
+        size = whole * self.measure("whole", detail.levels)
+        head = heads * self.measure("head", detail.levels)
+        if detail.has_heads:
+            size += kept * head
+        else:
+            size += layers * head / length  # What the head reads.
+            size += kept * self.measure("mean", detail.levels)
         # Base64 makes four bytes of three.
-        return 4 / 3 * matrices * len(packed) / len(sample)
+        return 4 / 3 * (self.picture_bytes + images * size)
 
 
 def _describe_model(inspection, detail, blocks):
@@ -268,8 +305,8 @@ def _describe_image(inspection, i, detail, blocks):
             _describe_layer(inspection, i, layer, detail, blocks)
             for layer in range(len(inspection.maps))
         ],
-        "rollout": blocks.add_rows(
-            inspection.rollouts[i : i + 1], prefix, detail.levels
+        "rollout": _describe_whole(
+            inspection, inspection.rollouts[i : i + 1], detail, blocks
         ),
         "norms": blocks.add(pack_floats(norms)),
         "artefacts": [np.flatnonzero(layer).tolist() for layer in artefacts],
@@ -285,7 +322,9 @@ def _describe_image(inspection, i, detail, blocks):
         ]
     if inspection.relevances is not None:
         image["relevance"] = {
-            **blocks.add_rows(inspection.relevances[i], prefix, detail.levels),
+            **_describe_whole(
+                inspection, inspection.relevances[i], detail, blocks
+            ),
             "classes": [
                 _describe_class(inspection, i, index)
                 for index in inspection.top_classes[i]
@@ -308,15 +347,28 @@ def _describe_layer(inspection, i, layer, detail, blocks):
     kept = detail.keeps(layer, len(inspection.maps))
     if kept and detail.has_heads:
         return {"heads": blocks.add_rows(maps, prefix, levels)}
-    maps = maps.astype("float32")
-    read = slice(prefix, None) if inspection.reads_patches else slice(1)
-    # What the head reads is little, and is kept as well as it can be.
-    rows = maps[:, read].mean(axis=1, keepdims=True)  # (K, 1, T)
-    found = {"read": blocks.add_rows(rows, prefix, levels)}
+    read = _read_rows(inspection, maps)
+    found = {"read": blocks.add_rows(read, prefix, levels)}
     if kept:
-        mean = maps.mean(axis=0, keepdims=True)  # (1, T, T)
+        mean = maps.mean(axis=0, keepdims=True, dtype="float32")  # (1, T, T)
         found["mean"] = blocks.add_rows(mean, prefix, levels)
     return found
+
+
+def _describe_whole(inspection, matrices, detail, blocks):
+    """Return where matrices (M, T, T) through all the layers are."""
+    if not detail.has_whole_rollout:
+        matrices = _read_rows(inspection, matrices)
+    return blocks.add_rows(
+        matrices, inspection.num_prefix_tokens, detail.levels
+    )
+
+
+def _read_rows(inspection, matrices):
+    """Return what the head of the model reads: (M, T, T) to (M, 1, T)."""
+    prefix = inspection.num_prefix_tokens
+    read = slice(prefix, None) if inspection.reads_patches else slice(1)
+    return matrices[:, read].mean(axis=1, keepdims=True, dtype="float32")
 
 
 def _describe_similarity(inspection, blocks):
@@ -345,10 +397,11 @@ def _describe_filters(inspection):
 def _describe_precision(detail):
     return (
         "Attention, rollout and relevance are stored on "
-        f"{detail.levels + 1} levels: a number is off by at most "
-        f"{100 / detail.levels:.1f} % of the largest in the same map, small "
-        "ones by less. What a token gives to itself and to the class token "
-        "is exact."
+        f"{detail.levels + 1} levels: in a map seen from one token a number "
+        f"is off by at most {100 / detail.levels:.1f} % of the largest, a "
+        "small one by less; a mean of maps is off by no more than they are on "
+        "average. What a token gives to itself and to the class token is "
+        "exact."
     )
 
 
@@ -356,6 +409,12 @@ def _describe_left_out(detail):
     """Return what the page does not hold, in words."""
     if detail.has_heads:
         return ""
+    if not detail.has_whole_rollout:
+        return (
+            "To keep the page small, attention, rollout and relevance are "
+            "shown for what the head of the model reads only, and not from "
+            "single patches."
+        )
     if not detail.layer_step:
         return (
             "To keep the page small, attention is shown for what the head of "
@@ -404,4 +463,5 @@ DETAILS = (
         for levels in LEVELS
     ),
     *(Detail(levels) for levels in LEVELS),
+    *(Detail(levels, has_whole_rollout=False) for levels in LEVELS),
 )

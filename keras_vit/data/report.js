@@ -72,7 +72,7 @@
       if (prefix) sum.token += weight * toPrefix[row * prefix];
     }
 
-    return { add, matrices, width, prefix };
+    return { add, width, prefix, isWhole: queries === tokens };
   }
 
   /** Returns the mean of some rows of some matrices. */
@@ -173,9 +173,11 @@
 
   /* ----------------------------------------------------- the address bar */
 
+  // A frame in a notebook has none.
+  const hasAddress = /^(file|https?):$/.test(location.protocol);
+
   function writeAddress() {
-    // A frame in a notebook has no address.
-    if (!/^(file|https?):$/.test(location.protocol)) return;
+    if (!hasAddress) return;
     const grid = page.models[state.panels[0].model].grid;
     const cell = cellAt(state, grid);
     const words = new URLSearchParams({
@@ -272,59 +274,64 @@
     return "all patches, which the head pools";
   }
 
-  /** Returns the tokens whose rows are averaged. */
-  function queriesOf(model, from) {
+  /**
+   * Returns the mean row of some matrices for what the map is seen from, or
+   * null if the page holds only the row that the head of the model reads.
+   */
+  function rowFrom(from, model, rows, matrices) {
     const prefix = model.num_prefix_tokens;
-    if (from.kind === "patch") return [prefix + cellAt(from, model.grid)];
-    if (from.kind === "token" || !model.reads_patches) return [0];
-    return range(model.grid[0] * model.grid[1], prefix);
+    const isRead = from.kind !== "patch" && !isTokenBeside(from, model);
+    if (!rows.isWhole) return isRead ? averageRows(rows, matrices, [0]) : null;
+    const queries =
+      from.kind === "patch"
+        ? [prefix + cellAt(from, model.grid)]
+        : isRead && model.reads_patches
+          ? range(model.grid[0] * model.grid[1], prefix)
+          : [0];
+    return averageRows(rows, matrices, queries);
   }
+
+  /** Returns whether it is a class token that the head does not read. */
+  const isTokenBeside = (from, model) =>
+    from.kind === "token" && model.reads_patches;
+
+  const ONLY_READ =
+    "Of this, the page holds only what the head of the model reads.";
 
   async function lookAtAttention(model, image, from) {
     const layer = Math.min(state.layer, model.layers - 1);
     const head = state.head < model.heads ? state.head : MEAN;
     const wanted = head === MEAN ? range(model.heads) : [head];
-    const queries = queriesOf(model, from);
     const { heads, read, mean } = image.attention[layer];
     const name = (head) =>
       `Attention in layer ${layer + 1} of ${model.layers}, ` +
       (head === MEAN ? "mean of the heads" : `head ${head + 1}`);
-    const caption = name(head);
-    let notice = "";
-    if (head !== state.head) {
-      notice = `This model has ${model.heads} heads; their mean is shown.`;
+    const rows = await openRows(heads ?? read, model);
+    const row = rowFrom(from, model, rows, wanted);
+    if (row) {
+      const notice =
+        head === state.head
+          ? ""
+          : `This model has ${model.heads} heads; their mean is shown.`;
+      return { row, caption: name(head), notice };
     }
-    if (heads) {
-      const rows = await openRows(heads, model);
-      return { row: averageRows(rows, wanted, queries), caption, notice };
+    if (!mean) {
+      return { row, caption: name(head), notice: ONLY_READ };
     }
-    const isRead =
-      from.kind === "head" || (from.kind === "token" && !model.reads_patches);
-    if (isRead) {
-      const rows = await openRows(read, model);
-      return { row: averageRows(rows, wanted, [0]), caption, notice };
-    }
-    if (mean) {
-      const rows = await openRows(mean, model);
-      if (head !== MEAN) {
-        notice =
-          "From a patch, this page holds the mean of the heads only; " +
-          "it is shown.";
-      }
-      const row = averageRows(rows, [0], queries);
-      return { row, caption: name(MEAN), notice };
-    }
-    notice =
-      "Of this layer, this page holds only what the head of the model reads.";
-    return { row: null, caption, notice };
+    const notice =
+      head === MEAN
+        ? ""
+        : "From a patch, this page holds the mean of the heads only.";
+    const meanRows = await openRows(mean, model);
+    const meanRow = rowFrom(from, model, meanRows, [0]);
+    return { row: meanRow, caption: name(MEAN), notice };
   }
 
   async function lookAtRollout(model, image, from) {
     const rows = await openRows(image.rollout, model);
-    return {
-      row: averageRows(rows, [0], queriesOf(model, from)),
-      caption: `Rollout through all ${model.layers} layers`,
-    };
+    const row = rowFrom(from, model, rows, [0]);
+    const caption = `Rollout through all ${model.layers} layers`;
+    return { row, caption, notice: row ? "" : ONLY_READ };
   }
 
   async function lookAtRelevance(model, image, from) {
@@ -335,10 +342,12 @@
     const { classes } = image.relevance;
     const rank = Math.min(state.rank, classes.length - 1);
     const rows = await openRows(image.relevance, model);
+    const row = rowFrom(from, model, rows, [rank]);
     return {
-      row: averageRows(rows, [rank], queriesOf(model, from)),
+      row,
       caption: `Relevance for ${classes[rank].name}`,
       format: threeDigits,
+      notice: row ? "" : ONLY_READ,
     };
   }
 
@@ -1027,19 +1036,22 @@
       !shownKinds().includes("relevance");
     byId("compare").parentElement.hidden = numModels * numImages < 2;
     controls.addEventListener("submit", (event) => event.preventDefault());
-    controls.addEventListener("input", () =>
-      change({
-        show: controls.elements.show.value,
-        from: controls.elements.from.value,
-        pointer: controls.elements.pointer.value,
-        layer: Number(byId("layer").value) - 1,
-        head: Number(byId("head").value),
-        rank: Math.max(Number(byId("rank").value), 0),
-        opacity: Number(byId("opacity").value),
-        compare: byId("compare").checked,
-      }),
+    // Only what was touched: the others may not show the state yet.
+    controls.addEventListener("input", ({ target }) =>
+      change(CHANGES[target.name || target.id](target)),
     );
   }
+
+  const CHANGES = {
+    show: ({ value }) => ({ show: value }),
+    from: ({ value }) => ({ from: value }),
+    pointer: ({ value }) => ({ pointer: value }),
+    layer: ({ value }) => ({ layer: Number(value) - 1 }),
+    head: ({ value }) => ({ head: Number(value) }),
+    rank: ({ value }) => ({ rank: Number(value) }),
+    opacity: ({ value }) => ({ opacity: Number(value) }),
+    compare: ({ checked }) => ({ compare: checked }),
+  };
 
   /** Makes the controls show the state. */
   function syncControls() {
@@ -1139,6 +1151,7 @@
       .join(". ");
     byId("precision").textContent = page.precision;
     byId("left-out").textContent = page.left_out;
+    byId("address").hidden = !hasAddress;
     readAddress();
     panels = range(2).map((index) => new Panel(index));
     byId("panels").append(...panels.map((panel) => panel.root));

@@ -28,10 +28,13 @@ def open_browser():
     there has to be one, it fails.
     """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    missing = pytest.fail if os.environ.get("CI") else pytest.skip
     if not chromium:
-        missing = pytest.fail if os.environ.get("CI") else pytest.skip
         missing("needs Debian's `chromium`: apt-get install chromium")
-    from playwright.sync_api import expect, sync_playwright
+    try:
+        from playwright.sync_api import expect, sync_playwright
+    except ModuleNotFoundError:
+        missing("needs `playwright`: pip install keras-vit[dev]")
 
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:

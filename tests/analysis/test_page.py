@@ -200,7 +200,7 @@ def test_a_page_holds_as_much_as_there_is_room_for():
     )
     sizes = sizes_of_details(inspection)
     assert sizes[0] == max(sizes)
-    for place in (1, 4, 9, 12, 25, 35, len(sizes) - 1):
+    for place in (1, 4, 9, 12, 25, 35, 52, len(sizes) - 1):
         room = sizes[place]
         text = render_page([inspection], max_bytes=room)
         first = next(i for i, size in enumerate(sizes) if size <= room)
@@ -211,6 +211,14 @@ def test_a_page_holds_as_much_as_there_is_room_for():
         assert bool(content["left_out"]) != detail.has_heads
         assert f"{100 / detail.levels:.1f} %" in content["precision"]
         (image,) = content["models"][0]["images"]
+        for name, rows in (
+            ("rollout", inspection.rollouts),
+            ("relevance", inspection.relevances[0]),
+        ):
+            if not detail.has_whole_rollout:
+                rows = rows[:, 1:].mean(axis=1, keepdims=True)
+            bound = error_bound(rows, 1, detail.levels) + 1e-6
+            assert (np.abs(rows_of(text, image[name]) - rows) <= bound).all()
         for layer, found in enumerate(image["attention"]):
             assert ("heads" in found) == detail.has_heads
             kept = detail.keeps(layer, 4)
@@ -252,7 +260,7 @@ def test_too_little_room_is_an_error_that_says_how_much_is_needed():
 
 
 def test_inspections_must_be_of_the_same_images():
-    with pytest.raises(ValueError, match=r"inspections of \[2, 3\] images"):
+    with pytest.raises(ValueError, match="2 inspections, of images called"):
         render_page([make_inspection(), make_inspection(images=3)])
     with pytest.raises(ValueError, match="must be one or more"):
         render_page([])
@@ -340,3 +348,10 @@ def test_a_notebook_gets_a_frame_with_the_page():
     attributes = dict(Elements(frame).attributes)
     assert attributes["srcdoc"] == render_page(inspection)
     assert attributes["sandbox"] == "allow-scripts"
+
+
+def test_a_frame_that_cannot_be_small_is_the_least_there_is():
+    inspection = make_inspection()
+    frame = page.render_frame(inspection, max_bytes=1000)
+    least = page._render([inspection], page.DETAILS[-1], page.TITLE)
+    assert dict(Elements(frame).attributes)["srcdoc"] == least

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.analysis import render_page, to_grid, write_page
+from keras_vit.analysis.page import DETAILS, _render
 from tests.analysis.browsing import (
     Visit,
     contrast,
@@ -344,6 +345,8 @@ def test_similarity_is_that_of_the_chosen_patch(visit):
     low = similarity.min()
     places = viridis_places(visit.colours(".similarity"))
     expected = (similarity - low) / (1 - low)
+    legend = visit.panel().locator(".similarity + .legend .low").inner_text()
+    assert float(legend) == pytest.approx(low, abs=0.01)
     np.testing.assert_allclose(places, expected, atol=0.03)
 
 
@@ -430,11 +433,16 @@ def test_the_address_keeps_the_view(browser, page_path, visit):
     visit.slide("layer", 1)
     visit.page.locator("#head").select_option("2")
     visit.page.locator("#compare").check()
+    visit.panel(0).locator("select.image").select_option("photo 2.jpg")
     visit.slide("opacity", 40)
-    visit.page.wait_for_url(re.compile(r"overlay=40.*compare=1"))
+    expect(visit.page.locator("#address")).to_be_visible()
+    visit.page.wait_for_url(re.compile(r"overlay=40.*compare=1.*images=2.2"))
     fragment = "#" + visit.page.url.split("#")[1]
     again = Visit(browser, page_path, fragment)
     expect(again.caption(1)).to_have_text("Attention in layer 1 of 3, head 2")
+    check_view(again, attention(INSPECTION, 1, 0, 1, 11), 11)
+    photo = again.panel(0).locator("select.image")
+    assert photo.input_value() == "1"
     expect(again.reading(1)).to_contain_text("Seen from row 3, column 4:")
     expect(again.page.locator("#opacity-value")).to_have_text("40 %")
     again.leave()
@@ -469,6 +477,22 @@ def test_a_page_with_less_says_so(browser, tmp_path):
     expect(notice).to_contain_text("holds the mean of the heads only")
     expect(visit.caption()).to_contain_text("mean of the heads")
     check_view(visit, maps.mean(axis=0)[8], 7, grid_size=(6, 6))
+    visit.leave()
+
+
+def test_a_page_with_the_least_says_so(browser, tmp_path):
+    page = _render([INSPECTION], DETAILS[-1], "The least")
+    (tmp_path / "report.html").write_text(page, encoding="utf-8")
+    visit = Visit(browser, tmp_path / "report.html")
+    visit.stage().focus()
+    for kind in ("attention", "rollout", "relevance"):
+        visit.choose("show", kind)
+        expect(visit.reading()).to_contain_text("Seen from the class token")
+        visit.stage().press("ArrowDown")
+        notice = visit.panel().locator("figcaption .notice")
+        expect(notice).to_contain_text("only what the head of the model reads")
+        expect(visit.stage().locator(".heat")).to_be_hidden()
+        visit.stage().press("Escape")
     visit.leave()
 
 
@@ -594,6 +618,7 @@ def test_a_frame_in_a_notebook_works(browser, tmp_path):
     expect(inside.locator("figcaption .reading").first).to_contain_text(
         "Seen from row 2, column 3:"
     )
+    expect(inside.locator("#address")).to_be_hidden()
     visit.leave()
 
 
