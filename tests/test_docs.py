@@ -94,13 +94,18 @@ def run_command(line, environment, *more):
     assert result.returncode == 0, f"{line}: {result.stderr}"
 
 
+def put_photos(folder):
+    """Put two photos into a folder."""
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
+    for name in ("cat", "dog"):
+        keras.utils.save_img(folder / f"{name}.jpg", noise)
+
+
 def put_checkpoint_and_photos(folder):
     """Put a small file of the official form and four photos into a folder."""
     golden = ROOT / "tests/golden"
     shutil.copy(golden / "official_token.npz", folder / "ViT-B_16.npz")
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
-    for name in ("cat", "dog"):
-        keras.utils.save_img(folder / f"{name}.jpg", noise)
     for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
         (folder / "photos" / part).mkdir(parents=True)
         keras.utils.save_img(folder / "photos" / part / "1.png", noise)
@@ -137,6 +142,7 @@ def test_commands_and_code_of_the_readme_run(
     """In the order of the page, in one folder, as a reader would."""
     monkeypatch.chdir(digits_run)
     pathlib.Path("ViT-B_16.npz").symlink_to(official_file)
+    put_photos(digits_run)
     images = np.random.default_rng(0).uniform(0, 255, (2, 224, 224, 3))
     names = {"images": images}
     count = 0
@@ -170,6 +176,7 @@ def checkout(digits_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("guides")
     shutil.copytree(digits_run / "saved_models", folder / "saved_models")
     put_checkpoint_and_photos(folder)
+    put_photos(folder)
     return folder
 
 
