@@ -77,12 +77,17 @@ def open_subject(source: str, **hints) -> Subject:
 
     Args:
         source: Path or name.
-        **hints: See `keras_vit.convert.open_model`; of no use for a run.
+        **hints: See `keras_vit.convert.open_model`; not for a run.
 
     Raises:
         ValueError: If it holds no VisionTransformer.
     """
     if is_run(source):
+        given = [name for name, value in hints.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"--{given[0]} is for checkpoints. Received: a run, {source}"
+            )
         return _open_run(source)
     model = open_model(source, **hints)
     config = model.config
@@ -213,24 +218,28 @@ def inspect_sources(
     from keras_vit.analysis import plots  # noqa: F401  It needs matplotlib.
 
     out_dir = pathlib.Path(out_dir)
-    out_dir.mkdir(parents=True, exist_ok=True)
+    check_folder(out_dir)
     subjects = name_apart([open_subject(s, **hints) for s in sources], sources)
-    looks, inspections = [], []
-    for subject in subjects:
-        if paths:
-            images, names = read_images(subject, paths)
-        else:
-            images, names = take_images(sources[0], subject, num_images)
-        looks.append(images)
-        inspections.append(look(subject, images, names))
+    # All images first: what does not fit is said before anything is computed.
+    looks = [
+        read_images(subject, paths)
+        if paths
+        else take_images(sources[0], subject, num_images)
+        for subject in subjects
+    ]
+    inspections = [
+        look(subject, images, names)
+        for subject, (images, names) in zip(subjects, looks)
+    ]
     writers = {"report.html": lambda path: write_page(inspections, path)}
     for subject, inspection, place in zip(subjects, inspections, PLACES):
         pictures = pictures_of(inspection, suffix, subject.positions_dir)
         writers |= {place + name: write for name, write in pictures}
-    is_enough = len(looks[0]) >= FEWEST_FOR_SIMILARITY
-    if is_enough and np.array_equal(looks[0], looks[-1]):
+    images = looks[0][0]
+    is_enough = len(images) >= FEWEST_FOR_SIMILARITY
+    if is_enough and np.array_equal(images, looks[-1][0]):
         writers[f"similarity{suffix}"] = functools.partial(
-            compare_blocks, subjects[0], subjects[-1], looks[0]
+            compare_blocks, subjects[0], subjects[-1], images
         )
     bar = Bar("Drawing")
     for done, (name, write) in enumerate(writers.items(), 1):
@@ -281,9 +290,12 @@ def pictures_of(
     if inspection.filters is not None and inspection.config.channels in (1, 3):
         yield f"filters{suffix}", saving(plots.plot_filters, inspection.filters)
     if positions_dir and os.path.isdir(positions_dir):
-        frames, steps = read_positions(positions_dir)
-        film = plots.film_position_similarity
-        yield "positions.gif", functools.partial(film, frames, steps)
+
+        def write_film(path):
+            frames, steps = read_positions(positions_dir)
+            plots.film_position_similarity(frames, steps, path)
+
+        yield "positions.gif", write_film
 
 
 def compare_blocks(first: Subject, second: Subject, images, path):
@@ -321,6 +333,21 @@ def check_paths(sources: Sequence[str], paths: Sequence[str]):
     for path in paths:
         if not os.path.isfile(path):
             raise ValueError(f"There is no image file {path!r}.")
+
+
+def check_folder(out_dir: pathlib.Path):
+    """Raise an OSError unless files can be written to a folder.
+
+    It is made with the first of them, so that a mistake leaves none behind.
+
+    Args:
+        out_dir: The folder; need not exist.
+    """
+    place = out_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise OSError(f"--out must be a folder to write to, not {out_dir}.")
 
 
 def name_apart(
@@ -420,8 +447,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--num_images",
         type=parse_count,
-        default=NUM_IMAGES,
-        help="how many test images of the run (default: %(default)s)",
+        help=f"how many test images of the run (default: {NUM_IMAGES})",
     )
     parser.add_argument(
         "--format",
@@ -438,7 +464,9 @@ def main(arguments: list[str] | None = None) -> int:
     add_hints(parser)
     options = parser.parse_args(arguments)
     out_dir = options.out
-    if out_dir is None:
+    if options.num_images and options.images:
+        parser.error("--num_images is for test images; IMAGE names others")
+    if not out_dir:
         if not is_run(options.model):
             parser.error("--out is needed: MODEL is not the folder of a run")
         out_dir = os.path.join(options.model, "inspection")
@@ -448,7 +476,7 @@ def main(arguments: list[str] | None = None) -> int:
             sources,
             options.images,
             out_dir,
-            options.num_images,
+            options.num_images or NUM_IMAGES,
             f".{options.format}",
             num_heads=options.num_heads,
             image_size=options.image_size,
@@ -458,6 +486,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     return 0
 
 

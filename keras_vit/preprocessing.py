@@ -32,7 +32,7 @@ def read_image(
             with antialiasing. None for the size of the file.
 
     Raises:
-        ValueError: If the file is no image.
+        ValueError: If the file is no image, a damaged or an enormous one.
         OSError: If it cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
@@ -52,6 +52,12 @@ def read_image(
             pixels = np.asarray(image)
     except UnidentifiedImageError:
         raise ValueError(f"Not an image that can be read: {path}") from None
+    except (OSError, Image.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # It names the file itself.
+        raise ValueError(
+            f"Not an image that can be read: {path} ({error})"
+        ) from None
     return pixels.reshape((*pixels.shape[:2], channels))
 
 

@@ -6,9 +6,15 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from keras_vit import VisionTransformer, inspect, preprocess_input
+from keras_vit.analysis import (
+    inspect_model,
+    plots,
+    representation_similarity,
+)
 from keras_vit.preprocessing import read_image
 from tests.tiny import noise, randomize, tiny_config
 from tests.weights.cases import path_of
@@ -20,13 +26,14 @@ CHECKPOINT = str(path_of("official_token.npz"))
 NAMES = [str(digit) for digit in range(10)]
 
 
+def make_model(seed=0):
+    config = tiny_config(image_size=8, patch_size=2, channels=1, num_classes=10)
+    return randomize(VisionTransformer(config), seed)
+
+
 def make_run(folder, model=None, **changes):
     """Make the folder of a finished run on digits, without training."""
-    if model is None:
-        config = tiny_config(
-            image_size=8, patch_size=2, channels=1, num_classes=10
-        )
-        model = randomize(VisionTransformer(config))
+    model = model or make_model()
     run = Run(folder)
     recipe = dataclasses.replace(RECIPES["digits"], **changes)
     run.save_recipe(recipe, NAMES)
@@ -94,8 +101,11 @@ def test_a_run_brings_its_own_images(run_dir, tmp_path, capsys):
 
 
 def test_the_default_folder_is_in_the_run(run_dir):
-    assert inspect.main([run_dir, "--num_images=1"]) == 0
-    assert "report.html" in written(f"{run_dir}/inspection")
+    assert inspect.main([run_dir]) == 0
+    assert written(f"{run_dir}/inspection") == {
+        "report.html",
+        *files(".png", 4),
+    }
 
 
 def test_a_checkpoint_and_image_files(image_paths, tmp_path):
@@ -109,7 +119,7 @@ def test_a_checkpoint_and_image_files(image_paths, tmp_path):
 
 def test_two_models_side_by_side(run_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(inspect, "FEWEST_FOR_SIMILARITY", 4)
-    other = make_run(tmp_path / "second", seed=5)
+    other = make_run(tmp_path / "second")
     out = tmp_path / "out"
     arguments = [run_dir, f"--compare={other}", f"--out={out}"]
     assert inspect.main([*arguments, "--num_images=4"]) == 0
@@ -121,6 +131,87 @@ def test_two_models_side_by_side(run_dir, tmp_path, monkeypatch):
     }
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "first" in page and "second" in page
+
+
+def test_blocks_of_two_models_are_compared_on_images_that_both_read(
+    run_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(inspect, "FEWEST_FOR_SIMILARITY", 4)
+    drawn = []
+    monkeypatch.setattr(
+        plots,
+        "plot_representation_similarity",
+        lambda *what: drawn.append(what) or Figure(),
+    )
+    other = make_run(tmp_path / "second", make_model(seed=7))
+    out = tmp_path / "out"
+    arguments = [run_dir, f"--compare={other}", f"--out={out}"]
+    assert inspect.main(arguments) == 0
+    subjects = [inspect.open_subject(folder) for folder in (run_dir, other)]
+    images, _ = inspect.take_images(run_dir, subjects[0], 4)
+    [(similarity, names)] = drawn
+    expected = representation_similarity(*(s.model for s in subjects), images)
+    np.testing.assert_allclose(similarity, expected, atol=1e-5)
+    assert names == ("first", "second")
+    operations = "resize_small(12)|central_crop(8)"
+    other = make_run(tmp_path / "third", eval_preprocess=operations)
+    assert inspect.main([run_dir, f"--compare={other}", f"--out={out}"]) == 0
+    assert len(drawn) == 1
+
+
+def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
+    known = {}
+
+    def note(model, images, **more):
+        known.update(more, images=images)
+        more["report"](1, 2)
+        return inspect_model(model, images, **more)
+
+    monkeypatch.setattr(inspect, "inspect_model", note)
+    operations = "value_range(0, 1)"
+    folder = make_run(
+        tmp_path / "run",
+        loss="sigmoid",
+        augment=operations,
+        eval_preprocess=operations,
+    )
+    assert inspect.main([folder, "--num_images=2"]) == 0
+    assert known["model_name"] == "run"
+    assert known["class_names"] == NAMES
+    assert known["activation"] == "sigmoid"
+    assert known["value_range"] == (0, 1)
+    assert [name[:14] for name in known["image_names"]] == [
+        "test image 1: ",
+        "test image 2: ",
+    ]
+    assert known["images"].shape == (2, 8, 8, 1)
+
+
+def test_flags_for_what_a_checkpoint_leaves_open(
+    tmp_path, image_paths, monkeypatch
+):
+    models = []
+
+    def note(subject, images, names):
+        models.append(subject.model)
+        return look(subject, images, names)
+
+    look = inspect.look
+    monkeypatch.setattr(inspect, "look", note)
+    checkpoint = str(path_of("vit_keras.weights.h5"))
+    flags = ["--num_heads=3", "--source_image_size=32x48", "--image_size=48"]
+    arguments = [checkpoint, image_paths[0], f"--out={tmp_path / 'out'}"]
+    assert inspect.main([*arguments, *flags]) == 0
+    assert models[0].config.num_heads == 3
+    assert models[0].config.image_size == (48, 48)
+
+
+def test_classes_of_imagenet_have_names(tmp_path):
+    path = tmp_path / "model.keras"
+    VisionTransformer(tiny_config(num_classes=1000)).save(path)
+    names = inspect.open_subject(str(path)).class_names
+    assert names[:2] == ["tench", "goldfish"]
+    assert inspect.open_subject(CHECKPOINT).class_names is None
 
 
 def test_images_are_made_ready_as_for_the_evaluation(tmp_path, image_paths):
@@ -186,13 +277,19 @@ def test_what_is_wrong_is_said_in_one_line(
         (["none.npz", image_paths[0], f"--out={out}"], "none.npz"),
         ([no_vit, f"--out={out}"], "no VisionTransformer but a Sequential"),
         ([run_dir, f"--out={a_file}"], "a_file"),
+        ([run_dir, f"--out={out}", "--image_size=16"], "for checkpoints"),
+        (
+            [run_dir, f"--compare={CHECKPOINT}", f"--out={out}"],
+            "images of 3 channels",
+        ),
     ):
         assert inspect.main(arguments) == 1, arguments
         captured = capsys.readouterr()
         assert captured.err.startswith("error: "), captured.err
         assert words in captured.err
         assert captured.err.count("\n") == 1
-    assert not out.exists() or not written(out)
+        assert "Looking" not in captured.out
+    assert not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -202,6 +299,8 @@ def test_what_is_wrong_is_said_in_one_line(
         (["run", "--num_images=0"], "must be 1 or more"),
         (["run", "--num_images=few"], "must be 1 or more"),
         (["run", "--format=gif"], "invalid choice"),
+        (["run", "a.png", "--out=x", "--num_images=2"], "for test images"),
+        ([CHECKPOINT, "a.png", "--out="], "--out is needed"),
         (["run", "--otu=x"], "unrecognized arguments"),
         ([], "required"),
     ],
@@ -210,3 +309,13 @@ def test_mistyped_flags(arguments, words, capsys):
     with pytest.raises(SystemExit):
         inspect.main(arguments)
     assert words in capsys.readouterr().err
+
+
+def test_ctrl_c_is_said_in_a_word(run_dir, tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect, "look", interrupt)
+    assert inspect.main([run_dir, f"--out={tmp_path / 'out'}"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+    assert not (tmp_path / "out").exists()

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_vit import decode_predictions, preprocess_input
-from keras_vit.preprocessing import imagenet_classes
+from keras_vit.preprocessing import imagenet_classes, read_image
 from tests.tiny import tensorflow_only
 
 
@@ -201,3 +201,23 @@ def test_another_number_of_classes_is_an_error():
         decode_predictions(np.zeros((2, 7)))
     with pytest.raises(ValueError, match="one column for each of 2 classes"):
         decode_predictions(np.zeros((2, 7)), class_names=["a", "b"])
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    pillow = pytest.importorskip("PIL.Image")
+    whole = tmp_path / "whole.png"
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
+    pillow.fromarray(noise).save(whole)
+    np.testing.assert_array_equal(read_image(whole), noise)
+    assert read_image(whole, 1, (8, 6)).shape == (8, 6, 1)
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole.read_bytes()[:900])
+    with pytest.raises(ValueError, match=r"cut\.png"):
+        read_image(cut)
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match=r"whole\.png .*decompression bomb"):
+        read_image(whole)
+    with pytest.raises(OSError, match=r"none\.png"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(ValueError, match="`channels` must be one of"):
+        read_image(whole, 2)
