@@ -113,6 +113,9 @@ def test_it_starts_with_what_the_head_reads(visit):
     )
     check_view(visit, attention(INSPECTION, 0, 2, None, -1))
     expect(visit.reading()).to_contain_text("Seen from the class token: most")
+    expect(visit.page.locator(".about")).to_contain_text(
+        "Blocks and heads are numbered as in the code, from 0"
+    )
 
 
 def test_hovering_a_patch_shows_where_it_looks(visit):
@@ -318,6 +321,8 @@ def test_distances_are_plotted_and_choose_heads(visit):
     expect(visit.page.locator("#distance-reading")).to_contain_text(
         "on average"
     )
+    axis = visit.page.locator("#distance text[text-anchor=middle]")
+    assert axis.all_text_contents()[:-1] == ["0", "1", "2"]
     marks[0].click()
     visit.wait()
     expect(visit.caption()).to_contain_text("Attention in block 0, head 0")
