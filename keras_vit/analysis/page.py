@@ -37,8 +37,8 @@ class Detail:
         has_heads: Whether each head is kept, as seen from each token; if not
             their mean is, and of each head only what the head of the model
             reads.
-        layer_step: The last layer is kept and, counted from it, each
-            `layer_step`-th; of the others, or of all if it is 0, only what
+        block_step: The last block is kept and, counted from it, each
+            `block_step`-th; of the others, or of all if it is 0, only what
             the head of the model reads.
         has_whole_rollout: Whether rollout and relevance are kept as seen from
             each token; if not, only what the head of the model reads.
@@ -46,13 +46,13 @@ class Detail:
 
     levels: int
     has_heads: bool = False
-    layer_step: int = 0
+    block_step: int = 0
     has_whole_rollout: bool = True
 
-    def keeps(self, layer: int, depth: int) -> bool:
-        """Return whether attention from each token is kept of a layer."""
-        return bool(self.layer_step) and not (
-            (depth - 1 - layer) % self.layer_step
+    def keeps(self, block: int, depth: int) -> bool:
+        """Return whether attention from each token is kept of a block."""
+        return bool(self.block_step) and not (
+            (depth - 1 - block) % self.block_step
         )
 
 
@@ -157,13 +157,13 @@ def _fit(inspections, max_bytes, title):
 
 
 def _render(inspections, detail, title):
-    blocks = _Blocks()
+    packets = _Packets()
     content = {
         "levels": detail.levels,
         "precision": _describe_precision(detail),
         "left_out": _describe_left_out(detail),
         "models": [
-            _describe_model(inspection, detail, blocks)
+            _describe_model(inspection, detail, packets)
             for inspection in inspections
         ],
     }
@@ -184,7 +184,7 @@ def _render(inspections, detail, title):
         "style": style,
         "script": script,
         "content": content,
-        "blocks": "\n".join(blocks.elements),
+        "packets": "\n".join(packets.elements),
     }
     # In one go, so that nothing in a part is taken for a place.
     return re.sub(
@@ -192,7 +192,7 @@ def _render(inspections, detail, title):
     )
 
 
-class _Blocks:
+class _Packets:
     """The packed numbers of a page, each in an element of its own.
 
     The browser decodes an element when it is looked at.
@@ -206,14 +206,14 @@ class _Blocks:
         number = len(self.elements)
         text = base64.b64encode(data).decode("ascii")
         self.elements.append(
-            f'<script type="text/plain" id="block-{number}">{text}</script>'
+            f'<script type="text/plain" id="packet-{number}">{text}</script>'
         )
         return number
 
     def add_rows(self, rows, num_prefix_tokens, levels) -> dict:
         """Add rows. Returns what the page must know to read them."""
         return {
-            "block": self.add(pack_rows(rows, num_prefix_tokens, levels)),
+            "packet": self.add(pack_rows(rows, num_prefix_tokens, levels)),
             "shape": list(rows.shape),
         }
 
@@ -226,9 +226,9 @@ class _Sample:
 
     def __init__(self, inspection):
         self.inspection = inspection
-        layers, _, heads, length, _ = inspection.maps.shape
+        blocks, _, heads, length, _ = inspection.maps.shape
         few = np.arange(np.clip(1_000_000 // length**2, 2, 6))
-        places = np.linspace(0, layers - 1, len(few)).astype(int)
+        places = np.linspace(0, blocks - 1, len(few)).astype(int)
         maps = inspection.maps[places, 0]  # (few, K, T, T)
         whole = [inspection.rollouts[:1]]
         if inspection.relevances is not None:
@@ -251,8 +251,8 @@ class _Sample:
 
     def guess_size(self, detail: Detail) -> float:
         """Return about how many bytes the page takes for this model."""
-        layers, images, heads, length, _ = self.inspection.maps.shape
-        kept = sum(detail.keeps(layer, layers) for layer in range(layers))
+        blocks, images, heads, length, _ = self.inspection.maps.shape
+        kept = sum(detail.keeps(block, blocks) for block in range(blocks))
         whole = len(self.maps["whole"])
         if not detail.has_whole_rollout:
             whole /= length
@@ -261,40 +261,40 @@ class _Sample:
         if detail.has_heads:
             size += kept * head
         else:
-            size += layers * head / length  # What the head reads.
+            size += blocks * head / length  # What the head reads.
             size += kept * self.measure("mean", detail.levels)
         # Base64 makes four bytes of three.
         return 4 / 3 * (self.picture_bytes + images * size)
 
 
-def _describe_model(inspection, detail, blocks):
+def _describe_model(inspection, detail, packets):
     config = inspection.config
-    layers, _, heads, *_ = inspection.maps.shape
+    blocks, _, heads, *_ = inspection.maps.shape
     return {
         "name": inspection.model_name,
         "summary": (
-            f"{config.depth} layers, {config.num_heads} heads, width "
+            f"{config.depth} blocks, {config.num_heads} heads, width "
             f"{config.width}, patches of {inspection.patch_size} pixels"
         ),
-        "layers": layers,
+        "blocks": blocks,
         "heads": heads,
         "grid": list(inspection.grid_size),
         "patch_size": inspection.patch_size,
         "num_prefix_tokens": inspection.num_prefix_tokens,
         "reads_patches": inspection.reads_patches,
         "distances": _round(inspection.distances),
-        "similarity": _describe_similarity(inspection, blocks),
+        "similarity": _describe_similarity(inspection, packets),
         "filters": _describe_filters(inspection),
         "images": [
-            _describe_image(inspection, i, detail, blocks)
+            _describe_image(inspection, i, detail, packets)
             for i in range(len(inspection.pixels))
         ],
     }
 
 
-def _describe_image(inspection, i, detail, blocks):
+def _describe_image(inspection, i, detail, packets):
     prefix = inspection.num_prefix_tokens
-    norms = inspection.token_norms[:, i]  # (layers, T)
+    norms = inspection.token_norms[:, i]  # (blocks, T)
     artefacts = artefact_tokens(norms, prefix)
     height, width, _ = inspection.pixels[i].shape
     image = {
@@ -302,14 +302,14 @@ def _describe_image(inspection, i, detail, blocks):
         "size": [height, width],
         "png": _png(inspection.pixels[i]),
         "attention": [
-            _describe_layer(inspection, i, layer, detail, blocks)
-            for layer in range(len(inspection.maps))
+            _describe_block(inspection, i, block, detail, packets)
+            for block in range(len(inspection.maps))
         ],
         "rollout": _describe_whole(
-            inspection, inspection.rollouts[i : i + 1], detail, blocks
+            inspection, inspection.rollouts[i : i + 1], detail, packets
         ),
-        "norms": blocks.add(pack_floats(norms)),
-        "artefacts": [np.flatnonzero(layer).tolist() for layer in artefacts],
+        "norms": packets.add(pack_floats(norms)),
+        "artefacts": [np.flatnonzero(block).tolist() for block in artefacts],
         "predictions": None,
         "relevance": None,
     }
@@ -323,7 +323,7 @@ def _describe_image(inspection, i, detail, blocks):
     if inspection.relevances is not None:
         image["relevance"] = {
             **_describe_whole(
-                inspection, inspection.relevances[i], detail, blocks
+                inspection, inspection.relevances[i], detail, packets
             ),
             "classes": [
                 _describe_class(inspection, i, index)
@@ -340,26 +340,26 @@ def _describe_class(inspection, i, index):
     }
 
 
-def _describe_layer(inspection, i, layer, detail, blocks):
-    """Return where the attention of a layer is: of all heads, or less."""
-    maps = inspection.maps[layer, i]  # (K, T, T)
+def _describe_block(inspection, i, block, detail, packets):
+    """Return where the attention of a block is: of all heads, or less."""
+    maps = inspection.maps[block, i]  # (K, T, T)
     prefix, levels = inspection.num_prefix_tokens, detail.levels
-    kept = detail.keeps(layer, len(inspection.maps))
+    kept = detail.keeps(block, len(inspection.maps))
     if kept and detail.has_heads:
-        return {"heads": blocks.add_rows(maps, prefix, levels)}
+        return {"heads": packets.add_rows(maps, prefix, levels)}
     read = _read_rows(inspection, maps)
-    found = {"read": blocks.add_rows(read, prefix, levels)}
+    found = {"read": packets.add_rows(read, prefix, levels)}
     if kept:
         mean = maps.mean(axis=0, keepdims=True, dtype="float32")  # (1, T, T)
-        found["mean"] = blocks.add_rows(mean, prefix, levels)
+        found["mean"] = packets.add_rows(mean, prefix, levels)
     return found
 
 
-def _describe_whole(inspection, matrices, detail, blocks):
-    """Return where matrices (M, T, T) through all the layers are."""
+def _describe_whole(inspection, matrices, detail, packets):
+    """Return where matrices (M, T, T) through all the blocks are."""
     if not detail.has_whole_rollout:
         matrices = _read_rows(inspection, matrices)
-    return blocks.add_rows(
+    return packets.add_rows(
         matrices, inspection.num_prefix_tokens, detail.levels
     )
 
@@ -371,12 +371,12 @@ def _read_rows(inspection, matrices):
     return matrices[:, read].mean(axis=1, keepdims=True, dtype="float32")
 
 
-def _describe_similarity(inspection, blocks):
+def _describe_similarity(inspection, packets):
     similarity = inspection.similarity
     if similarity is None:
         return None
     return {
-        "block": blocks.add(pack_cosines(similarity)),
+        "packet": packets.add(pack_cosines(similarity)),
         "grid": list(similarity.shape[:2]),
     }
 
@@ -415,7 +415,7 @@ def _describe_left_out(detail):
             "shown for what the head of the model reads only, and not from "
             "single patches."
         )
-    if not detail.layer_step:
+    if not detail.block_step:
         return (
             "To keep the page small, attention is shown for what the head of "
             "the model reads only, and not from single patches; rollout and "
@@ -425,9 +425,9 @@ def _describe_left_out(detail):
         "To keep the page small, single heads are shown for what the head of "
         "the model reads only; a patch shows the mean of the heads."
     )
-    if detail.layer_step > 1:
+    if detail.block_step > 1:
         text += (
-            f" That it shows in every {ORDINALS[detail.layer_step]} layer, "
+            f" That it shows in every {ORDINALS[detail.block_step]} block, "
             "counted from the last."
         )
     return text
@@ -456,9 +456,9 @@ ORDINALS = {2: "second", 4: "fourth", 8: "eighth"}
 LEVELS = (255, 191, 127, 95, 63, 47, 39, 31, 23, 15)
 # What a page may hold, greatest first.
 DETAILS = (
-    *(Detail(levels, has_heads=True, layer_step=1) for levels in LEVELS),
+    *(Detail(levels, has_heads=True, block_step=1) for levels in LEVELS),
     *(
-        Detail(levels, layer_step=step)
+        Detail(levels, block_step=step)
         for step in (1, *ORDINALS)
         for levels in LEVELS
     ),

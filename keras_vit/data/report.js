@@ -17,10 +17,10 @@
 
   const buffers = new Map();
 
-  /** Returns the numbers of a block; they are decoded when first asked for. */
-  function readBlock(number) {
+  /** Returns the numbers of a packet; they are decoded when first asked for. */
+  function readPacket(number) {
     if (!buffers.has(number)) {
-      buffers.set(number, inflate(byId(`block-${number}`).textContent));
+      buffers.set(number, inflate(byId(`packet-${number}`).textContent));
     }
     return buffers.get(number);
   }
@@ -41,10 +41,10 @@
    * Of the T tokens that a row goes to, the last N are patches. A row is
    * { patches: N numbers, token: what goes to the class token or null }.
    */
-  async function openRows({ block, shape }, model) {
+  async function openRows({ packet, shape }, model) {
     const [matrices, queries, tokens] = shape;
     const prefix = model.num_prefix_tokens;
-    const buffer = await readBlock(block);
+    const buffer = await readPacket(packet);
     const count = matrices * queries;
     const numOwn = queries === tokens ? count : 0;
     const scale = new Float32Array(buffer, 0, count);
@@ -121,6 +121,9 @@
     return `row ${row}, column ${(cell % columns) + 1}`;
   }
 
+  const blockName = (block, model) =>
+    `${block}${block === model.blocks - 1 ? " (last)" : ""}`;
+
   const capitalize = (text) => text[0].toUpperCase() + text.slice(1);
 
   /* -------------------------------------------------------------- state */
@@ -129,7 +132,7 @@
   const numImages = page.models[0].images.length;
   const state = {
     show: "attention",
-    layer: page.models[0].layers - 1,
+    block: page.models[0].blocks - 1,
     head: MEAN,
     rank: 0,
     from: "head",
@@ -140,6 +143,7 @@
     pointer: "choose",
     opacity: 65,
     compare: numModels > 1,
+    same: true,
     panels: [
       { model: 0, image: 0 },
       numModels > 1
@@ -182,14 +186,15 @@
     const cell = cellAt(state, grid);
     const words = new URLSearchParams({
       show: state.show,
-      layer: state.layer + 1,
-      head: state.head === MEAN ? "mean" : state.head + 1,
+      block: state.block,
+      head: state.head === MEAN ? "mean" : state.head,
       class: state.rank + 1,
       from: state.from,
       at: `${Math.floor(cell / grid[1]) + 1}.${(cell % grid[1]) + 1}`,
       pointer: state.pointer,
       overlay: state.opacity,
       compare: Number(state.compare),
+      same: Number(state.same),
       models: state.panels.map((panel) => panel.model + 1).join("."),
       images: state.panels.map((panel) => panel.image + 1).join("."),
     });
@@ -221,14 +226,16 @@
         });
     });
     const model = page.models[state.panels[0].model];
-    state.layer = number("layer", 1, model.layers, state.layer + 1) - 1;
+    state.block = number("block", 0, model.blocks - 1, state.block);
     state.head =
       words.get("head") === "mean"
         ? MEAN
-        : number("head", 1, model.heads, state.head + 1) - 1;
+        : number("head", 0, model.heads - 1, state.head);
     state.rank = number("class", 1, 9, state.rank + 1) - 1;
     state.opacity = number("overlay", 0, 100, state.opacity);
-    if (words.has("compare")) state.compare = words.get("compare") === "1";
+    for (const name of ["compare", "same"]) {
+      if (words.has(name)) state[name] = words.get(name) === "1";
+    }
     const [row, column] = numbers("at");
     if (row >= 1 && column >= 1) {
       state.y = clamp((row - 0.5) / model.grid[0], 0, 1);
@@ -299,13 +306,13 @@
     "Of this, the page holds only what the head of the model reads.";
 
   async function lookAtAttention(model, image, from) {
-    const layer = Math.min(state.layer, model.layers - 1);
+    const block = Math.min(state.block, model.blocks - 1);
     const head = state.head < model.heads ? state.head : MEAN;
     const wanted = head === MEAN ? range(model.heads) : [head];
-    const { heads, read, mean } = image.attention[layer];
+    const { heads, read, mean } = image.attention[block];
     const name = (head) =>
-      `Attention in layer ${layer + 1} of ${model.layers}, ` +
-      (head === MEAN ? "mean of the heads" : `head ${head + 1}`);
+      `Attention in block ${blockName(block, model)}, ` +
+      (head === MEAN ? "mean of the heads" : `head ${head}`);
     const rows = await openRows(heads ?? read, model);
     const row = rowFrom(from, model, rows, wanted);
     if (row) {
@@ -330,7 +337,7 @@
   async function lookAtRollout(model, image, from) {
     const rows = await openRows(image.rollout, model);
     const row = rowFrom(from, model, rows, [0]);
-    const caption = `Rollout through all ${model.layers} layers`;
+    const caption = `Rollout through all ${model.blocks} blocks`;
     return { row, caption, notice: row ? "" : ONLY_READ };
   }
 
@@ -364,7 +371,7 @@
       "the class token add up to 100 %.",
     rollout:
       "Rollout: the share of each patch of the image in a token behind the " +
-      "last layer, with the attention of all layers multiplied and their " +
+      "last block, with the attention of all blocks multiplied and their " +
       "residual branches counted in (Abnar and Zuidema 2020).",
     relevance:
       "Relevance: which patches speak for a class, by attention times the " +
@@ -578,6 +585,7 @@
       if (numImages > 1) names.push(image.name);
       if (numModels > 1 || numImages < 2) names.push(model.name);
       this.find(".panel-title").textContent = names.join(", ");
+      this.find(".whose").textContent = names.join(", ");
       this.find("select.image").value = this.choice.image;
       this.find("select.model").value = this.choice.model;
       const [height, width] = image.size;
@@ -592,9 +600,9 @@
         `Patches of ${image.name}, ${rows} rows and ${columns} columns`,
       );
       // Patches may go beyond the image where a stem has padded it.
-      for (const layer of [this.find(".heat"), this.find(".marks")]) {
-        layer.style.width = `${(100 * columns * model.patch_size) / width}%`;
-        layer.style.height = `${(100 * rows * model.patch_size) / height}%`;
+      for (const overlay of [this.find(".heat"), this.find(".marks")]) {
+        overlay.style.width = `${(100 * columns * model.patch_size) / width}%`;
+        overlay.style.height = `${(100 * rows * model.patch_size) / height}%`;
       }
       this.find(".marks").setAttribute("viewBox", `0 0 ${columns} ${rows}`);
       this.drawPredictions();
@@ -619,15 +627,13 @@
         : "This model has no head, and so no classes.";
     }
 
-    drawHeat({ row, own, format }) {
+    drawHeat({ row, high, format }) {
       const heat = this.find(".heat");
       const legend = this.find("figcaption .legend");
       heat.style.opacity = state.opacity / 100;
       heat.hidden = !row;
       legend.hidden = !row;
       if (!row) return;
-      // A patch may look at itself more than at all others together.
-      const high = largestBut(row.patches, own);
       drawMap(heat, row.patches, this.model.grid, 0, high);
       drawLegend(legend, format(0), format(high));
     }
@@ -710,11 +716,11 @@
 
     async drawNorms(own) {
       const { model, image } = this;
-      const layer = Math.min(state.layer, model.layers - 1);
+      const block = Math.min(state.block, model.blocks - 1);
       const prefix = model.num_prefix_tokens;
       const length = prefix + model.grid[0] * model.grid[1];
-      const buffer = await readBlock(image.norms);
-      const norms = new Float32Array(buffer, 4 * layer * length, length);
+      const buffer = await readPacket(image.norms);
+      const norms = new Float32Array(buffer, 4 * block * length, length);
       const patches = norms.subarray(prefix);
       const [low, high] = [Math.min(...patches), Math.max(...patches)];
       const span = [threeDigits(low), threeDigits(high)];
@@ -723,12 +729,12 @@
       drawLegend(canvas.nextElementSibling, ...span);
       canvas.setAttribute(
         "aria-label",
-        `Lengths of the patches behind layer ${layer + 1}, ` +
+        `Lengths of the patches behind block ${block}, ` +
           `from ${span.join(" to ")}`,
       );
       const sentences = [
-        `Length of each patch's vector behind layer ${layer + 1}.`,
-        describeArtefacts(image.artefacts[layer], model.grid),
+        `Length of each patch's vector behind block ${block}.`,
+        describeArtefacts(image.artefacts[block], model.grid),
       ];
       if (own !== null) {
         sentences.push(`The chosen patch: ${threeDigits(patches[own])}.`);
@@ -748,12 +754,12 @@
           "This model has no position embedding.";
         return;
       }
-      const { block, grid } = found;
+      const { packet, grid } = found;
       const middle = { y: 0.5, x: 0.5 };
       const place = own === null ? middle : middleOf(own, this.model.grid);
       const cell = cellAt(place, grid);
       const size = grid[0] * grid[1];
-      const codes = new Uint8Array(await readBlock(block));
+      const codes = new Uint8Array(await readPacket(packet));
       const cosines = Float32Array.from(
         codes.subarray(cell * size, (cell + 1) * size),
         (code) => code / 127 - 1,
@@ -836,13 +842,13 @@
   function drawDistances() {
     const models = shownModels();
     const width = Math.max(plot.clientWidth, 200);
-    const layers = Math.max(...models.map((model) => model.layers));
+    const blocks = Math.max(...models.map((model) => model.blocks));
     const highest = Math.max(...models.flatMap((m) => m.distances.flat()), 1);
     const step = niceStep(highest / 4);
     const top = step * Math.ceil(highest / step);
-    const column = (width - MARGIN.left - MARGIN.right) / layers;
+    const column = (width - MARGIN.left - MARGIN.right) / blocks;
     const bottom = PLOT_HEIGHT - MARGIN.bottom;
-    const xOf = (layer, shift) => MARGIN.left + column * (layer + 0.5) + shift;
+    const xOf = (block, shift) => MARGIN.left + column * (block + 0.5) + shift;
     const yOf = (distance) => bottom - (distance / top) * (bottom - MARGIN.top);
     const svg = makeSvg("svg", {
       viewBox: `0 0 ${width} ${PLOT_HEIGHT}`,
@@ -852,7 +858,7 @@
     svg.append(
       makeSvg("rect", {
         class: "band",
-        x: xOf(Math.min(state.layer, layers - 1), -column / 2),
+        x: xOf(Math.min(state.block, blocks - 1), -column / 2),
         y: MARGIN.top,
         width: column,
         height: bottom - MARGIN.top,
@@ -871,27 +877,27 @@
       );
     }
     const skip = Math.ceil(24 / column);
-    range(layers).forEach((layer) => {
-      if (layer % skip) return;
-      const at = { x: xOf(layer, 0), y: bottom + 16, "text-anchor": "middle" };
-      svg.append(makeSvg("text", at, layer + 1));
+    range(blocks).forEach((block) => {
+      if (block % skip) return;
+      const at = { x: xOf(block, 0), y: bottom + 16, "text-anchor": "middle" };
+      svg.append(makeSvg("text", at, block));
     });
     const centre = (MARGIN.left + width - MARGIN.right) / 2;
     svg.append(
       makeSvg(
         "text",
         { x: centre, y: PLOT_HEIGHT - 6, "text-anchor": "middle" },
-        "layer; upwards: distance in pixels",
+        "block; upwards: distance in pixels",
       ),
     );
     dots = models.flatMap((model, i) =>
-      model.distances.flatMap((heads, layer) =>
+      model.distances.flatMap((heads, block) =>
         heads.map((distance, head) => ({
-          layer,
+          block,
           head,
           distance,
           second: i > 0,
-          x: xOf(layer, column * spread(head, heads.length, i, models.length)),
+          x: xOf(block, column * spread(head, heads.length, i, models.length)),
           y: yOf(distance),
         })),
       ),
@@ -911,8 +917,8 @@
     return 0.7 * (place - 0.5);
   }
 
-  const isChosen = ({ layer, head }) =>
-    layer === state.layer && head === state.head;
+  const isChosen = ({ block, head }) =>
+    block === state.block && head === state.head;
 
   function drawDot(dot) {
     const radius = isChosen(dot) ? 7 : 4;
@@ -936,18 +942,18 @@
   }
 
   function describeDistance(model, i, models) {
-    const layer = Math.min(state.layer, model.layers - 1);
-    const heads = model.distances[layer];
+    const block = Math.min(state.block, model.blocks - 1);
+    const heads = model.distances[block];
     const shape = i ? "squares" : "circles";
-    const name = models.length > 1 ? `${model.name} (${shape}), l` : "L";
+    const name = models.length > 1 ? `${model.name} (${shape}), b` : "B";
     if (state.head !== MEAN && state.head < model.heads) {
-      const head = `head ${state.head + 1}`;
+      const head = `head ${state.head}`;
       const distance = rounded(heads[state.head]);
-      return `${name}ayer ${layer + 1}, ${head}: ${distance} pixels.`;
+      return `${name}lock ${block}, ${head}: ${distance} pixels.`;
     }
     const mean = heads.reduce((sum, x) => sum + x, 0) / heads.length;
     return (
-      `${name}ayer ${layer + 1}: ${rounded(Math.min(...heads))} to ` +
+      `${name}lock ${block}: ${rounded(Math.min(...heads))} to ` +
       `${rounded(Math.max(...heads))} pixels, on average ${rounded(mean)}.`
     );
   }
@@ -958,30 +964,30 @@
     const far = (dot) => Math.hypot(x - dot.x, y - dot.y);
     const nearest = dots.reduce((a, b) => (far(b) < far(a) ? b : a));
     if (far(nearest) < 30) {
-      change({ show: "attention", layer: nearest.layer, head: nearest.head });
+      change({ show: "attention", block: nearest.block, head: nearest.head });
     }
   }
 
   function moveDot(event) {
     const model = panels[0].model;
-    const layer = Math.min(state.layer, model.layers - 1);
+    const block = Math.min(state.block, model.blocks - 1);
     const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const upwards = { ArrowDown: -1, ArrowUp: 1 }[event.key];
     if (!sideways && !upwards) return;
     event.preventDefault();
     if (sideways) {
-      const moved = clamp(layer + sideways, 0, model.layers - 1);
-      change({ show: "attention", layer: moved });
+      const moved = clamp(block + sideways, 0, model.blocks - 1);
+      change({ show: "attention", block: moved });
       return;
     }
     const order = range(model.heads).sort(
-      (a, b) => model.distances[layer][a] - model.distances[layer][b],
+      (a, b) => model.distances[block][a] - model.distances[block][b],
     );
     const place =
       state.head === MEAN
         ? Math.floor(order.length / 2)
         : clamp(order.indexOf(state.head) + upwards, 0, order.length - 1);
-    change({ show: "attention", layer, head: order[place] });
+    change({ show: "attention", block, head: order[place] });
   }
 
   /* -------------------------------------------------------------- filters */
@@ -1046,17 +1052,18 @@
     show: ({ value }) => ({ show: value }),
     from: ({ value }) => ({ from: value }),
     pointer: ({ value }) => ({ pointer: value }),
-    layer: ({ value }) => ({ layer: Number(value) - 1 }),
+    block: ({ value }) => ({ block: Number(value) }),
     head: ({ value }) => ({ head: Number(value) }),
     rank: ({ value }) => ({ rank: Number(value) }),
     opacity: ({ value }) => ({ opacity: Number(value) }),
     compare: ({ checked }) => ({ compare: checked }),
+    same: ({ checked }) => ({ same: checked }),
   };
 
   /** Makes the controls show the state. */
   function syncControls() {
     const model = panels[0].model;
-    state.layer = clamp(state.layer, 0, model.layers - 1);
+    state.block = clamp(state.block, 0, model.blocks - 1);
     state.head = clamp(state.head, MEAN, model.heads - 1);
     for (const name of ["show", "from", "pointer"]) {
       controls.elements[name].value = state[name];
@@ -1064,13 +1071,13 @@
     controls.querySelectorAll("[data-for]").forEach((field) => {
       field.hidden = field.dataset.for !== state.show;
     });
-    const layer = byId("layer");
-    layer.max = model.layers;
-    layer.value = state.layer + 1;
-    const layerName = `${state.layer + 1} of ${model.layers}`;
-    layer.setAttribute("aria-valuetext", layerName);
-    byId("layer-value").textContent = layerName;
-    const heads = range(model.heads).map((head) => [head, String(head + 1)]);
+    const block = byId("block");
+    block.max = model.blocks - 1;
+    block.value = state.block;
+    const name = blockName(state.block, model);
+    block.setAttribute("aria-valuetext", name);
+    byId("block-value").textContent = name;
+    const heads = range(model.heads).map((head) => [head, String(head)]);
     fillSelect(byId("head"), [[MEAN, "Mean of all"], ...heads], state.head);
     const classes = panels[0].image.relevance?.classes ?? [];
     state.rank = clamp(state.rank, 0, Math.max(classes.length - 1, 0));
@@ -1083,6 +1090,9 @@
     byId("opacity").setAttribute("aria-valuetext", `${state.opacity} %`);
     byId("opacity-value").textContent = `${state.opacity} %`;
     byId("compare").checked = state.compare;
+    byId("same").checked = state.same;
+    byId("same").parentElement.hidden =
+      !state.compare || state.show === "relevance";
     byId("explanation").textContent = EXPLANATIONS[state.show] + KEYS;
   }
 
@@ -1098,6 +1108,8 @@
   function schedule() {
     if (scheduled) return;
     scheduled = true;
+    // For who waits, such as a test.
+    document.documentElement.dataset.state = "drawing";
     requestAnimationFrame(() => {
       scheduled = false;
       render();
@@ -1113,20 +1125,33 @@
     if (mine !== turn) return;
     panels[1].root.hidden = !state.compare;
     byId("panels").className = `panels ${state.compare ? "two" : "one"}`;
+    setScales(views);
     const drawings = active.map((panel, i) => panel.draw(views[i]));
     drawBelow();
     const words = await Promise.all(drawings);
     if (mine !== turn) return;
     clearTimeout(later);
     later = setTimeout(() => settle(words), 300);
-    if (!document.documentElement.dataset.ready) performance.mark("ready");
-    document.documentElement.dataset.ready = mine;
+    if (!scheduled) document.documentElement.dataset.state = "drawn";
+  }
+
+  /** Sets which number has the last colour in each view. */
+  function setScales(views) {
+    views.forEach((view) => {
+      // A patch may look at itself more than at all others together.
+      view.high = view.row ? largestBut(view.row.patches, view.own) : 0;
+    });
+    // What has no unit cannot be compared.
+    if (!state.same || state.show === "relevance") return;
+    const high = Math.max(...views.map((view) => view.high));
+    views.forEach((view) => Object.assign(view, { high }));
   }
 
   /** Redraws what does not follow the pointer only when it changes. */
   function drawBelow() {
-    const { layer, head, compare } = state;
-    const key = JSON.stringify([layer, head, compare, state.panels]);
+    const { block, head, compare } = state;
+    const width = plot.clientWidth;
+    const key = JSON.stringify([block, head, compare, state.panels, width]);
     if (key === shown) return;
     shown = key;
     drawDistances();
@@ -1158,15 +1183,12 @@
     setUpControls();
     plot.addEventListener("click", chooseDot);
     plot.addEventListener("keydown", moveDot);
-    new ResizeObserver(() => {
-      shown = "";
-      schedule();
-    }).observe(plot);
+    new ResizeObserver(schedule).observe(plot);
     window.addEventListener("hashchange", () => {
       readAddress();
       schedule();
     });
-    render();
+    schedule();
   }
 
   start();

@@ -46,9 +46,13 @@ def open_browser():
 
 
 class Visit:
-    """A visit to a page, with what it said and asked for."""
+    """A tab, with what its pages said and asked for.
 
-    def __init__(self, browser, path, fragment="", **choices):
+    What changes a page waits until it has drawn: what is read after that is
+    what was asked for, however busy the machine.
+    """
+
+    def __init__(self, browser, **choices):
         self.context = browser.new_context(
             **{"viewport": {"width": 1280, "height": 900}, **choices}
         )
@@ -58,18 +62,34 @@ class Visit:
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda ask: self.asked.append(ask.url))
-        self.page.goto(f"{path.as_uri()}{fragment}")
-        self.page.wait_for_selector("html[data-ready]")
 
-    def leave(self):
-        """End the visit, which must have been a quiet one."""
-        # What is said comes a little later.
-        self.page.wait_for_timeout(50)
-        self.context.close()
-        assert not self.said, self.said
+    def go(self, path, fragment=""):
+        """Open a page as if for the first time."""
+        self.page.mouse.move(1, 1)
+        # To another fragment it would only scroll.
+        self.page.goto("about:blank")
+        self.page.emulate_media(
+            color_scheme="light", reduced_motion="no-preference"
+        )
+        self.page.goto(f"{path.as_uri()}{fragment}")
+        self.wait()
+        return self
+
+    def wait(self):
+        """Wait until all that was asked for is drawn."""
+        self.page.wait_for_selector('html[data-state="drawn"]')
+
+    def check_quiet(self):
+        """Check that the pages had nothing to say and asked nobody."""
+        # What is said arrives before the answer to a later question.
+        self.page.evaluate("() => new Promise((done) => setTimeout(done))")
+        said, asked = self.said[:], self.asked[:]
+        self.said.clear()
+        self.asked.clear()
+        assert not said, said
         outside = [
             url
-            for url in self.asked
+            for url in asked
             if not url.startswith(("file:", "data:", "blob:", "about:"))
         ]
         assert not outside, outside
@@ -94,14 +114,37 @@ class Visit:
         """Move the mouse to a patch."""
         place = self.centre_of(row, column, grid_size, panel)
         self.stage(panel).hover(position=place)
+        self.wait()
+
+    def click(self, row, column, grid_size):
+        """Click a patch."""
+        self.stage().click(position=self.centre_of(row, column, grid_size))
+        self.wait()
+
+    def press(self, key):
+        """Press a key."""
+        self.page.keyboard.press(key)
+        self.wait()
 
     def choose(self, name, value):
         """Choose one of a group of radio buttons."""
         self.page.locator(f'[name="{name}"][value="{value}"]').check()
+        self.wait()
+
+    def switch(self, name, on):
+        """Set a check box."""
+        self.page.locator(f"#{name}").set_checked(on)
+        self.wait()
+
+    def select(self, selector, option):
+        """Choose from a list."""
+        self.page.locator(selector).select_option(option)
+        self.wait()
 
     def slide(self, name, value):
         """Set a slider."""
         self.page.locator(f"#{name}").fill(str(value))
+        self.wait()
 
     def reading(self, panel=0):
         """Return the sentence below an image."""
@@ -113,8 +156,15 @@ class Visit:
 
     def table(self, panel=0):
         """Return {first cells of a line: its value} of the strongest."""
-        rows = self.panel(panel).locator(".strongest tbody tr").all()
-        lines = [row.locator("td").all_inner_texts() for row in rows]
+        lines = (
+            self.panel(panel)
+            .locator(".strongest tbody")
+            .evaluate(
+                """body => [...body.rows].map(
+                    (row) => [...row.cells].map((cell) => cell.innerText),
+                )"""
+            )
+        )
         return {
             tuple(map(int, names[1:])) if len(names) == 3 else names[0]: (
                 number_in(value)

@@ -115,7 +115,7 @@ def content_of(text):
 
 def rows_of(text, found, prefix=1):
     """Return rows that a page holds, decoded."""
-    pattern = rf'id="block-{found["block"]}">([^<]*)</script>'
+    pattern = rf'id="packet-{found["packet"]}">([^<]*)</script>'
     data = base64.b64decode(re.search(pattern, text)[1])
     levels = content_of(text)["levels"]
     return unpack_rows(data, tuple(found["shape"]), prefix, levels)
@@ -131,8 +131,8 @@ def test_a_page_holds_the_numbers_of_an_inspection():
     assert model["grid"] == [3, 4]
     assert [len(image["attention"]) for image in model["images"]] == [3, 3]
     for i, image in enumerate(model["images"]):
-        for layer, found in enumerate(image["attention"]):
-            rows = inspection.maps[layer, i].astype("float32")
+        for block, found in enumerate(image["attention"]):
+            rows = inspection.maps[block, i].astype("float32")
             error = np.abs(rows_of(text, found["heads"]) - rows)
             assert (error <= error_bound(rows, 1, 255) + 1e-7).all()
         for name, rows in (
@@ -160,7 +160,7 @@ def test_a_page_asks_nobody_and_runs_its_own_script_only():
     assert "unsafe" not in policy
 
 
-NASTY = "</script><script>alert(1)</script><!-- \"'&amp; 🦆 \u2028 {{blocks}}"
+NASTY = "</script><script>alert(1)</script><!-- \"'&amp; 🦆 \u2028 {{packets}}"
 
 
 def test_names_stay_text():
@@ -219,13 +219,13 @@ def test_a_page_holds_as_much_as_there_is_room_for():
                 rows = rows[:, 1:].mean(axis=1, keepdims=True)
             bound = error_bound(rows, 1, detail.levels) + 1e-6
             assert (np.abs(rows_of(text, image[name]) - rows) <= bound).all()
-        for layer, found in enumerate(image["attention"]):
+        for block, found in enumerate(image["attention"]):
             assert ("heads" in found) == detail.has_heads
-            kept = detail.keeps(layer, 4)
+            kept = detail.keeps(block, 4)
             assert ("mean" in found) == (kept and not detail.has_heads)
             if detail.has_heads:
                 continue
-            rows = inspection.maps[layer, 0].astype("float32")
+            rows = inspection.maps[block, 0].astype("float32")
             read = rows[:, 1:].mean(axis=1, keepdims=True)
             bound = error_bound(read, 1, detail.levels) + 1e-6
             assert (np.abs(rows_of(text, found["read"]) - read) <= bound).all()
@@ -236,9 +236,9 @@ def test_a_page_holds_as_much_as_there_is_room_for():
                 assert (np.abs(again - mean) <= bound).all()
 
 
-def test_the_layers_that_are_kept_are_counted_from_the_last():
+def test_the_blocks_that_are_kept_are_counted_from_the_last():
     def kept(step):
-        detail = page.Detail(255, layer_step=step)
+        detail = page.Detail(255, block_step=step)
         return [n for n in range(5) if detail.keeps(n, 5)]
 
     assert [kept(n) for n in (0, 1, 2, 4)] == [

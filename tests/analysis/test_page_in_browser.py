@@ -41,11 +41,20 @@ def page_path(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def shared_tab(browser):
+    return Visit(browser)
+
+
 @pytest.fixture
-def visit(browser, page_path):
-    visit = Visit(browser, page_path)
-    yield visit
-    visit.leave()
+def tab(shared_tab):
+    yield shared_tab
+    shared_tab.check_quiet()
+
+
+@pytest.fixture
+def visit(tab, page_path):
+    return tab.go(page_path)
 
 
 def expect(locator):
@@ -54,15 +63,22 @@ def expect(locator):
     return expect(locator)
 
 
-def attention(inspection, image, layer, head, cell):
+def attention(inspection, image, block, head, cell):
     """Return the row of a patch: (T,), of the mean of heads for None."""
-    maps = inspection.maps[layer, image].astype("float32")
+    maps = inspection.maps[block, image].astype("float32")
     heads = maps.mean(axis=0) if head is None else maps[head]
     return heads[inspection.num_prefix_tokens + cell]
 
 
-def check_view(visit, row, own=None, panel=0, prefix=1, grid_size=GRID):
-    """Compare all that a panel shows of a row with its numbers."""
+def check_view(
+    visit, row, own=None, panel=0, prefix=1, grid_size=GRID, largest=None
+):
+    """Compare all that a panel shows of a row with its numbers.
+
+    Args:
+        largest: What the last colour stands for; None for the largest number
+            but that of `own`.
+    """
     patches = row[prefix:]
     others = patches.copy()
     if own is not None:
@@ -84,7 +100,7 @@ def check_view(visit, row, own=None, panel=0, prefix=1, grid_size=GRID):
     if prefix:
         np.testing.assert_allclose(table["Class token"], row[0], **CLOSE)
     colours = viridis_places(visit.colours(panel=panel))
-    largest = others.max()
+    largest = others.max() if largest is None else largest
     expected = np.clip(patches / largest, 0, 1).reshape(grid_size)
     np.testing.assert_allclose(colours, expected, atol=0.03)
     legend = visit.panel(panel).locator("figcaption .high").inner_text()
@@ -93,10 +109,13 @@ def check_view(visit, row, own=None, panel=0, prefix=1, grid_size=GRID):
 
 def test_it_starts_with_what_the_head_reads(visit):
     expect(visit.caption()).to_have_text(
-        "Attention in layer 3 of 3, mean of the heads"
+        "Attention in block 2 (last), mean of the heads"
     )
     check_view(visit, attention(INSPECTION, 0, 2, None, -1))
     expect(visit.reading()).to_contain_text("Seen from the class token: most")
+    expect(visit.page.locator(".about")).to_contain_text(
+        "Blocks and heads are numbered as in the code, from 0"
+    )
 
 
 def test_hovering_a_patch_shows_where_it_looks(visit):
@@ -116,7 +135,7 @@ def test_hovering_a_patch_shows_where_it_looks(visit):
 
 
 def test_a_click_keeps_the_patch(visit):
-    visit.stage().click(position=visit.centre_of(2, 0, GRID))
+    visit.click(2, 0, GRID)
     visit.page.mouse.move(1, 1)
     expect(visit.reading()).to_contain_text("Seen from row 3, column 1:")
     assert visit.page.locator('[value="patch"]').is_checked()
@@ -139,7 +158,7 @@ def test_the_numbers_of_the_strongest_are_on_the_image(visit):
 
 
 def test_every_value_can_be_read(visit):
-    visit.stage().click(position=visit.centre_of(1, 1, GRID))
+    visit.click(1, 1, GRID)
     visit.choose("pointer", "read")
     row = attention(INSPECTION, 0, 2, None, 5)[1:]
     largest = np.delete(row, 5).max()
@@ -171,7 +190,7 @@ def test_the_keyboard_does_what_the_mouse_does(visit):
         ("Control+Home", (1, 1)),
         ("Control+End", (3, 4)),
     ]:
-        visit.page.keyboard.press(key)
+        visit.press(key)
         expect(at).to_contain_text(
             f"Seen from row {place[0]}, column {place[1]}:"
         )
@@ -182,11 +201,11 @@ def test_the_keyboard_does_what_the_mouse_does(visit):
     )
     visit.choose("pointer", "read")
     visit.stage().focus()
-    visit.page.keyboard.press("ArrowDown")
+    visit.press("ArrowDown")
     expect(at).to_contain_text("Row 2, column 3 gets")
-    visit.page.keyboard.press("ArrowUp")
+    visit.press("ArrowUp")
     expect(at).to_contain_text("Row 1, column 3 gets")
-    visit.page.keyboard.press("Escape")
+    visit.press("Escape")
     expect(at).to_contain_text("Seen from the class token: most")
 
 
@@ -207,35 +226,35 @@ def test_the_keyboard_reaches_everything(visit):
         )
     reached, outlines = zip(*names)
     order = (
-        "show layer head from pointer opacity compare image-0 stage distance"
+        "show block head from pointer opacity compare image-0 stage distance"
     )
     assert " ".join(reached).startswith(order)
     assert set(outlines[:10]) == {"solid"} or "auto" in outlines
 
 
-def test_layers_and_heads_are_chosen(visit):
+def test_blocks_and_heads_are_chosen(visit):
     visit.stage().focus()
-    visit.page.keyboard.press("ArrowDown")
-    visit.slide("layer", 2)
-    visit.page.locator("#head").select_option("2")
-    expect(visit.caption()).to_have_text("Attention in layer 2 of 3, head 2")
+    visit.press("ArrowDown")
+    visit.slide("block", 1)
+    visit.select("#head", "1")
+    expect(visit.caption()).to_have_text("Attention in block 1, head 1")
     cell = 1 * GRID[1] + 2
     check_view(visit, attention(INSPECTION, 0, 1, 1, cell), cell)
-    visit.page.locator("#head").select_option("Mean of all")
+    visit.select("#head", "Mean of all")
     expect(visit.caption()).to_contain_text("mean of the heads")
     check_view(visit, attention(INSPECTION, 0, 1, None, cell), cell)
 
 
 def test_rollout_and_relevance_are_chosen(visit):
     visit.stage().focus()
-    visit.page.keyboard.press("ArrowDown")
+    visit.press("ArrowDown")
     visit.choose("show", "rollout")
-    expect(visit.caption()).to_have_text("Rollout through all 3 layers")
-    assert not visit.page.locator("#layer").is_visible()
+    expect(visit.caption()).to_have_text("Rollout through all 3 blocks")
+    assert not visit.page.locator("#block").is_visible()
     check_view(visit, INSPECTION.rollouts[0, 7], 6)
     visit.choose("show", "relevance")
     for rank, index in enumerate(INSPECTION.top_classes[0]):
-        visit.page.locator("#rank").select_option(str(rank))
+        visit.select("#rank", str(rank))
         expect(visit.caption()).to_have_text(f"Relevance for class {index}")
         check_view(visit, INSPECTION.relevances[0, rank, 7], 6)
     # It has no unit.
@@ -265,7 +284,12 @@ def test_the_heat_lies_on_the_image(visit):
     size = (
         visit.stage()
         .locator(".photo")
-        .evaluate("image => [image.naturalWidth, image.naturalHeight]")
+        .evaluate(
+            """async (image) => {
+                await image.decode();
+                return [image.naturalWidth, image.naturalHeight];
+            }"""
+        )
     )
     assert size == [32, 24]
     assert photo["width"] / photo["height"] == pytest.approx(4 / 3, rel=0.01)
@@ -297,21 +321,24 @@ def test_distances_are_plotted_and_choose_heads(visit):
     expect(visit.page.locator("#distance-reading")).to_contain_text(
         "on average"
     )
+    axis = visit.page.locator("#distance text[text-anchor=middle]")
+    assert axis.all_text_contents()[:-1] == ["0", "1", "2"]
     marks[0].click()
-    expect(visit.caption()).to_contain_text("Attention in layer 1 of 3, head 1")
+    visit.wait()
+    expect(visit.caption()).to_contain_text("Attention in block 0, head 0")
     (chosen,) = visit.page.locator("#distance .chosen").all()
     assert float(chosen.get_attribute("cy")) in ys
     text = visit.page.locator("#distance-reading").inner_text()
-    pixels = float(re.search(r"head 1: ([\d.]+) pixels", text)[1])
+    pixels = float(re.search(r"head 0: ([\d.]+) pixels", text)[1])
     np.testing.assert_allclose(pixels, INSPECTION.distances[0, 0], atol=0.51)
     visit.page.locator("#distance").focus()
-    visit.page.keyboard.press("ArrowRight")
-    expect(visit.caption()).to_contain_text("Attention in layer 2 of 3, head 1")
+    visit.press("ArrowRight")
+    expect(visit.caption()).to_contain_text("Attention in block 1, head 0")
     farther = int(np.argmax(INSPECTION.distances[1]))
-    visit.page.keyboard.press("ArrowUp")
-    expect(visit.caption()).to_contain_text(f"head {farther + 1}")
-    visit.page.keyboard.press("ArrowDown")
-    expect(visit.caption()).to_contain_text(f"head {2 - farther}")
+    visit.press("ArrowUp")
+    expect(visit.caption()).to_contain_text(f"head {farther}")
+    visit.press("ArrowDown")
+    expect(visit.caption()).to_contain_text(f"head {1 - farther}")
 
 
 def test_filters_and_their_shares_are_shown(visit):
@@ -322,7 +349,10 @@ def test_filters_and_their_shares_are_shown(visit):
         "Filter 3: 10\xa0%",
         "Filter 4: 5\xa0%",
     ]
-    assert images[0].evaluate("image => image.naturalWidth") == 8
+    width = images[0].evaluate(
+        "async (image) => { await image.decode(); return image.naturalWidth; }"
+    )
+    assert width == 8
 
 
 def test_norms_and_artefacts_are_shown(visit):
@@ -333,7 +363,7 @@ def test_norms_and_artefacts_are_shown(visit):
     expect(text).to_contain_text("row 3, column 3")
     places = viridis_places(visit.colours(".norms"))
     np.testing.assert_allclose(places, expected, atol=0.03)
-    visit.slide("layer", 1)
+    visit.slide("block", 0)
     expect(text).to_contain_text("No patch is longer")
 
 
@@ -351,22 +381,30 @@ def test_similarity_is_that_of_the_chosen_patch(visit):
 
 
 def test_two_images_are_compared(visit):
-    visit.page.locator("#compare").check()
+    visit.switch("compare", True)
     expect(visit.panel(1)).to_be_visible()
     visit.hover(2, 1, GRID, panel=1)
     expect(visit.reading(0)).to_contain_text("Seen from row 3, column 2:")
     expect(visit.reading(1)).to_contain_text("Seen from row 3, column 2:")
-    check_view(visit, attention(INSPECTION, 0, 2, None, 9), 9, panel=0)
-    check_view(visit, attention(INSPECTION, 1, 2, None, 9), 9, panel=1)
-    visit.panel(1).locator("select.image").select_option("photo 1.jpg")
+    rows = [attention(INSPECTION, i, 2, None, 9) for i in range(2)]
+    largest = [np.delete(row[1:], 9).max() for row in rows]
+    assert largest[0] != pytest.approx(largest[1], rel=0.05)
+    for i in range(2):
+        check_view(visit, rows[i], 9, panel=i, largest=max(largest))
+    visit.switch("same", False)
+    visit.hover(2, 1, GRID)
+    for i in range(2):
+        check_view(visit, rows[i], 9, panel=i, largest=largest[i])
+    visit.select("#image-1", "photo 1.jpg")
     visit.hover(0, 1, GRID)
     expect(visit.reading(1)).to_contain_text("Seen from row 1, column 2:")
     check_view(visit, attention(INSPECTION, 0, 2, None, 1), 1, panel=1)
-    visit.page.locator("#compare").uncheck()
+    visit.switch("compare", False)
     expect(visit.panel(1)).to_be_hidden()
+    expect(visit.page.locator("#same")).to_be_hidden()
 
 
-def test_models_of_different_grids_are_compared(browser, tmp_path):
+def test_models_of_different_grids_are_compared(tab, tmp_path):
     other = make_inspection(
         (6, 2),
         layers=2,
@@ -384,9 +422,9 @@ def test_models_of_different_grids_are_compared(browser, tmp_path):
     )
     path = tmp_path / "report.html"
     write_page([INSPECTION, other], path)
-    visit = Visit(browser, path)
+    visit = tab.go(path, "#same=0")
     # Two models stand side by side at once.
-    expect(visit.caption(1)).to_contain_text("layer 2 of 2")
+    expect(visit.caption(1)).to_contain_text("block 1 (last)")
     pooled = other.maps[1, 0].astype("float32").mean(axis=(0, 1))
     check_view(visit, pooled, panel=1, prefix=0, grid_size=(6, 2))
     np.testing.assert_allclose(
@@ -413,90 +451,86 @@ def test_models_of_different_grids_are_compared(browser, tmp_path):
     expect(visit.panel(1).locator("figcaption .notice")).to_contain_text(
         "no head"
     )
-    visit.leave()
 
 
-def test_a_class_token_beside_pooled_patches_can_be_asked(browser, tmp_path):
+def test_a_class_token_beside_pooled_patches_can_be_asked(tab, tmp_path):
     inspection = make_inspection(GRID, reads_patches=True)
     write_page(inspection, tmp_path / "report.html")
-    visit = Visit(browser, tmp_path / "report.html")
+    visit = tab.go(tmp_path / "report.html")
     maps = inspection.maps[2, 0].astype("float32").mean(axis=0)
     check_view(visit, maps[1:].mean(axis=0))
     visit.choose("from", "token")
     expect(visit.reading()).to_contain_text("Seen from the class token:")
     check_view(visit, maps[0])
-    visit.leave()
 
 
-def test_the_address_keeps_the_view(browser, page_path, visit):
-    visit.stage().click(position=visit.centre_of(2, 3, GRID))
-    visit.slide("layer", 1)
-    visit.page.locator("#head").select_option("2")
-    visit.page.locator("#compare").check()
-    visit.panel(0).locator("select.image").select_option("photo 2.jpg")
+def test_the_address_keeps_the_view(page_path, visit):
+    visit.click(2, 3, GRID)
+    visit.slide("block", 0)
+    visit.select("#head", "1")
+    visit.switch("compare", True)
+    visit.select("#image-0", "photo 2.jpg")
     visit.slide("opacity", 40)
     expect(visit.page.locator("#address")).to_be_visible()
     visit.page.wait_for_url(re.compile(r"overlay=40.*compare=1.*images=2.2"))
     fragment = "#" + visit.page.url.split("#")[1]
-    again = Visit(browser, page_path, fragment)
-    expect(again.caption(1)).to_have_text("Attention in layer 1 of 3, head 2")
+    assert "block=0&head=1" in fragment
+    again = visit.go(page_path, fragment)
+    expect(again.caption(1)).to_have_text("Attention in block 0, head 1")
     check_view(again, attention(INSPECTION, 1, 0, 1, 11), 11)
     photo = again.panel(0).locator("select.image")
     assert photo.input_value() == "1"
     expect(again.reading(1)).to_contain_text("Seen from row 3, column 4:")
     expect(again.page.locator("#opacity-value")).to_have_text("40 %")
-    again.leave()
 
 
 @pytest.mark.parametrize(
     "fragment",
     [
-        "#layer=99&head=-3&at=0.0&show=<b>&images=7.x&overlay=1e9",
+        "#block=99&head=-3&at=0.0&show=<b>&images=7.x&overlay=1e9",
         "#%E0%A4%A",
         "#at",
     ],
 )
-def test_an_address_of_nonsense_does_no_harm(browser, page_path, fragment):
-    visit = Visit(browser, page_path, fragment)
-    expect(visit.caption()).to_contain_text("Attention in layer 3 of 3")
-    visit.leave()
+def test_an_address_of_nonsense_does_no_harm(tab, page_path, fragment):
+    visit = tab.go(page_path, fragment)
+    expect(visit.caption()).to_contain_text("Attention in block 2 (last),")
 
 
-def test_a_page_with_less_says_so(browser, tmp_path):
+def test_a_page_with_less_says_so(tab, tmp_path):
     inspection = make_inspection((6, 6), layers=4, heads=6, images=1)
     full = len(render_page(inspection).encode())
     write_page(inspection, tmp_path / "report.html", max_bytes=full - 22_000)
-    visit = Visit(browser, tmp_path / "report.html", "#layer=4&head=5")
+    visit = tab.go(tmp_path / "report.html", "#block=3&head=4")
     about = visit.page.locator("#left-out")
     expect(about).to_contain_text("a patch shows the mean of the heads")
     maps = inspection.maps[3, 0].astype("float32")
-    expect(visit.caption()).to_contain_text("head 5")
+    expect(visit.caption()).to_contain_text("head 4")
     check_view(visit, maps[4, 0], grid_size=(6, 6))
     visit.hover(1, 1, (6, 6))
     notice = visit.panel().locator("figcaption .notice")
     expect(notice).to_contain_text("holds the mean of the heads only")
     expect(visit.caption()).to_contain_text("mean of the heads")
     check_view(visit, maps.mean(axis=0)[8], 7, grid_size=(6, 6))
-    visit.leave()
 
 
-def test_a_page_with_the_least_says_so(browser, tmp_path):
+def test_a_page_with_the_least_says_so(tab, tmp_path):
     page = _render([INSPECTION], DETAILS[-1], "The least")
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
-    visit = Visit(browser, tmp_path / "report.html")
+    visit = tab.go(tmp_path / "report.html")
     visit.stage().focus()
     for kind in ("attention", "rollout", "relevance"):
         visit.choose("show", kind)
         expect(visit.reading()).to_contain_text("Seen from the class token")
-        visit.stage().press("ArrowDown")
+        visit.stage().focus()
+        visit.press("ArrowDown")
         notice = visit.panel().locator("figcaption .notice")
         expect(notice).to_contain_text("only what the head of the model reads")
         expect(visit.stage().locator(".heat")).to_be_hidden()
-        visit.stage().press("Escape")
-    visit.leave()
+        visit.press("Escape")
 
 
-def test_names_are_shown_as_they_are(browser, tmp_path):
+def test_names_are_shown_as_they_are(tab, tmp_path):
     inspection = make_inspection(
         GRID,
         image_names=(NASTY, "b"),
@@ -504,13 +538,12 @@ def test_names_are_shown_as_they_are(browser, tmp_path):
         class_names=tuple(NASTY + str(i) for i in range(6)),
     )
     write_page(inspection, tmp_path / "a.html", title=NASTY)
-    visit = Visit(browser, tmp_path / "a.html")
+    visit = tab.go(tmp_path / "a.html")
     assert visit.page.title() == NASTY
     assert visit.page.locator("h1").text_content() == NASTY
     for selector in (".predictions li span", "select.image option"):
         name = visit.panel().locator(selector).first.text_content()
         assert name.startswith(NASTY)
-    visit.leave()
 
 
 PHONE = {
@@ -522,7 +555,7 @@ PHONE = {
 
 @pytest.mark.parametrize("compare", [0, 1])
 def test_a_phone_shows_it_all(browser, page_path, compare):
-    visit = Visit(browser, page_path, f"#compare={compare}", **PHONE)
+    visit = Visit(browser, **PHONE).go(page_path, f"#compare={compare}&same=0")
     wide = visit.page.evaluate(
         """() => [
             document.documentElement.scrollWidth,
@@ -533,13 +566,24 @@ def test_a_phone_shows_it_all(browser, page_path, compare):
     )
     assert max(wide) <= 360
     visit.stage().tap(position=visit.centre_of(1, 0, GRID))
+    visit.wait()
     expect(visit.reading()).to_contain_text("Seen from row 2, column 1:")
     check_view(visit, attention(INSPECTION, 0, 2, None, 4), 4)
     # Fingers need room.
     for control in visit.page.locator("#controls :is(select, label)").all():
         if control.is_visible() and control.inner_text():
             assert control.bounding_box()["height"] >= 18
-    visit.leave()
+    if compare:
+        # The two images follow each other; what is said of them is below.
+        tops = [
+            visit.panel(index).locator(kind).bounding_box()["y"]
+            for kind in (".stage", ".details")
+            for index in (0, 1)
+        ]
+        assert tops == sorted(tops)
+        assert tops[1] - tops[0] < 740
+    visit.check_quiet()
+    visit.context.close()
 
 
 TEXTS = [
@@ -559,8 +603,8 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(browser, page_path, scheme):
-    visit = Visit(browser, page_path, color_scheme=scheme)
+def test_text_stands_out(visit, scheme):
+    visit.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     found = visit.page.evaluate(
         """(selectors) => {
             const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -584,33 +628,36 @@ def test_text_stands_out(browser, page_path, scheme):
     assert min(ratios.values()) >= 4.5, ratios
     light_ground = np.mean(found[0][1]) > 128
     assert light_ground == (scheme == "light")
-    visit.leave()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("fragment", ["#compare=1", "#show=relevance"])
-def test_axe_finds_nothing(browser, page_path, scheme, fragment):
+@pytest.mark.parametrize(
+    "fragment", ["#compare=1", "#show=relevance&from=patch"]
+)
+def test_axe_finds_nothing(tab, page_path, fragment):
     from axe_playwright_python.sync_playwright import Axe
 
-    visit = Visit(browser, page_path, fragment, color_scheme=scheme)
-    expect(visit.reading()).to_contain_text("Seen from")
-    results = Axe().run(visit.page).response
-    assert len(results["passes"]) > 20
+    visit = tab.go(page_path, fragment)
+    everything = Axe().run(visit.page).response
+    assert len(everything["passes"]) > 20
+    visit.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    # Of all rules only this one asks for colours.
+    colours = (
+        Axe().run(visit.page, options={"runOnly": ["color-contrast"]}).response
+    )
+    assert len(colours["passes"]) == 1
     found = {
-        v["id"]: [n["html"] for n in v["nodes"]] for v in results["violations"]
+        v["id"]: [n["html"] for n in v["nodes"]]
+        for results in (everything, colours)
+        for v in results["violations"]
     }
     assert found == {}
-    visit.leave()
 
 
-def test_a_frame_in_a_notebook_works(browser, tmp_path):
+def test_a_frame_in_a_notebook_works(tab, tmp_path):
     path = tmp_path / "notebook.html"
-    frame = INSPECTION._repr_html_()
-    path.write_text(
-        f'<!doctype html><html data-ready><meta charset="utf-8">{frame}',
-        encoding="utf-8",
-    )
-    visit = Visit(browser, path)
+    start = '<!doctype html><html data-state="drawn"><meta charset="utf-8">'
+    path.write_text(start + INSPECTION._repr_html_(), encoding="utf-8")
+    visit = tab.go(path)
     inside = visit.page.frame_locator("iframe")
     stage = inside.locator(".stage").first
     stage.focus()
@@ -619,11 +666,10 @@ def test_a_frame_in_a_notebook_works(browser, tmp_path):
         "Seen from row 2, column 3:"
     )
     expect(inside.locator("#address")).to_be_hidden()
-    visit.leave()
 
 
 @pytest.mark.slow
-def test_a_page_of_the_base_model_is_usable_soon(browser, tmp_path):
+def test_a_page_of_the_base_model_is_usable_soon(tab, tmp_path):
     # Nearly even and of no pattern: as random weights make them, the hardest
     # to pack.
     inspection = make_inspection(
@@ -632,10 +678,9 @@ def test_a_page_of_the_base_model_is_usable_soon(browser, tmp_path):
     path = tmp_path / "report.html"
     write_page(inspection, path)
     assert path.stat().st_size <= 15_000_000
-    visit = Visit(browser, path)
+    visit = tab.go(path)
     expect(visit.page.locator("#left-out")).to_be_empty()
     ready = visit.page.evaluate("performance.now()")
     assert ready < 10_000  # 0.5 s on an idle machine.
     visit.hover(4, 7, (14, 14))
     expect(visit.reading()).to_contain_text("Seen from row 5, column 8:")
-    visit.leave()
