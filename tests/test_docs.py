@@ -375,7 +375,7 @@ def test_files_that_a_page_names_exist(page):
     """Paths in backticks, but for what a run or a build makes."""
     text = page.read_text()
     made = ("saved_models/digits", "build/", ".venv", "export/")
-    made += ("checkpoints/", "tensorboard/", "PATH/")
+    made += ("checkpoints/", "positions/", "tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):
             continue
@@ -463,9 +463,8 @@ def test_strategies_and_augmentations_in_the_readme_are_accepted():
 def test_saved_models_page_names_only_what_the_code_writes():
     page = (ROOT / "saved_models/README.md").read_text()
     page = page.split("\n## Exports\n")[0]
-    written = "".join(
-        file.read_text() for file in (ROOT / "trainers").glob("*.py")
-    )
+    sources = [*(ROOT / "trainers").glob("*.py"), ROOT / "keras_vit/inspect.py"]
+    written = "".join(file.read_text() for file in sources)
     for path in re.findall(r"^\| `([\w./]+)`", page, re.M):
         name = path.rstrip("/")
         assert f'{name}"' in written, path
