@@ -74,14 +74,25 @@ def draw_patches():
     query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
     _, scores = attend(query, key, key, num_heads=1)
     scores = ops.convert_to_numpy(scores).reshape(h, w, h, w)
-    figure, all_axes = plt.subplots(1, 4, figsize=(style.WIDTH, 2.25))
+    figure, all_axes = plt.subplots(1, 4, figsize=(style.WIDTH, 2.6))
     places = {"a": (1, 10), "b": (6, 4), "c": (12, 11)}
     all_axes[0].imshow(image.astype("uint8"))
     all_axes[0].set_title("the photo, three patches")
     for axes, (name, (row, column)) in zip(all_axes[1:], places.items()):
         axes.imshow(image.astype("uint8"), extent=(0, w, h, 0), alpha=0.35)
-        axes.imshow(
-            scores[row, column], extent=(0, w, h, 0), cmap="magma", alpha=0.8
+        shown = axes.imshow(
+            100 * scores[row, column],
+            extent=(0, w, h, 0),
+            cmap="magma",
+            alpha=0.8,
+            vmin=0,
+        )
+        figure.colorbar(
+            shown,
+            ax=axes,
+            location="bottom",
+            panchor=False,
+            label="weight, in %",
         )
         axes.set_title(f"where {name} looks")
         for other, scale in ((all_axes[0], side), (axes, 1)):
@@ -102,6 +113,8 @@ def draw_patches():
                 weight="bold",
                 path_effects=[withStroke(linewidth=2, foreground="black")],
             )
+    for axes in all_axes:
+        axes.set_anchor("N")
     style.hide_frame(all_axes)
     return figure
 

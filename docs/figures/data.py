@@ -17,8 +17,8 @@ PRETRAINING = {
 EPOCHS = (90, 150, 300)
 RECIPES = {
     "better baseline": (76.5, 78.5, 80.0),
-    "... without RandAugment and mixup": (73.6, 73.7, 73.7),
-    "original, with both": (71.6, 74.8, 76.1),
+    "better baseline without RandAugment and mixup": (73.6, 73.7, 73.7),
+    "original with RandAugment and mixup": (71.6, 74.8, 76.1),
     "original": (66.8, 67.2, 67.1),
 }
 COLORS = (style.BLUE, style.ORANGE, style.GREEN, style.PINK, style.YELLOW)

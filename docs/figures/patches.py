@@ -10,7 +10,7 @@ from keras_vit.layers import PatchEncoder
 
 
 def draw_patches():
-    """Draw the photo in patches, its rows of pixels and its tokens."""
+    """Draw the photo in patches, its rows of numbers and its tokens."""
     image = style.photo()
     h, w, side = 14, 14, 16
     encoder = PatchEncoder(patch_size=side, width=768)
@@ -21,7 +21,7 @@ def draw_patches():
     rows = image.reshape(h, side, w, side, 3).transpose(0, 2, 1, 3, 4)
     rows = rows.reshape(h * w, side * side * 3)  # (N, P*P*C)
     figure, (left, middle, right) = plt.subplots(
-        1, 3, figsize=(style.WIDTH, 2.6), width_ratios=(1.15, 1, 1)
+        1, 3, figsize=(style.WIDTH, 2.75), width_ratios=(1.15, 1, 1)
     )
     left.imshow(image.astype("uint8"))
     for place in range(0, 225, side):
@@ -30,8 +30,10 @@ def draw_patches():
     left.set_title("image (224, 224, 3)\nh · w = 14 · 14, P = 16")
     style.hide_frame(left)
     shown = middle.imshow(rows, cmap="gray", aspect="auto")
-    middle.set_title("patches as rows of pixels\n(N, P·P·C) = (196, 768)")
-    middle.set(xlabel="pixel of a patch", ylabel="patch, row by row")
+    middle.set_title("patches as rows of numbers\n(N, P·P·C) = (196, 768)")
+    middle.set(
+        xlabel="numbers of a patch\n(pixel, colour)", ylabel="patch, row by row"
+    )
     figure.colorbar(shown, ax=middle, label="0 to 255")
     shown = right.imshow(tokens, cmap="RdBu_r", aspect="auto", vmin=-2, vmax=2)
     right.set_title("tokens = rows · E + b\n(N, D) = (196, 768)")

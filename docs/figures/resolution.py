@@ -8,15 +8,14 @@ from keras_vit.weights import RESIZES
 from keras_vit.weights.resize import resize_positions
 
 RULES = {
-    "official": (style.BLUE, "o-"),
-    "bilinear": (style.ORANGE, "s--"),
-    "bicubic": (style.GREEN, "^-."),
-    "bicubic_antialias": (style.PINK, "v:"),
+    "bilinear": style.ORANGE,
+    "bicubic": style.GREEN,
+    "bicubic_antialias": style.PINK,
 }
 
 
 def draw_resize():
-    """Draw a feature of a table before and after, and the four rules."""
+    """Draw a feature of a table before and after, and how rules differ."""
     y, x = np.indices((14, 14)) / 13
     feature = np.sin(5 * x + 1) * np.cos(4 * y) + 0.5 * np.sin(9 * y)
     table = np.concatenate([[[0.0]], feature.reshape(-1, 1)])  # (T, 1)
@@ -36,16 +35,21 @@ def draw_resize():
     left.set_ylabel("row")
 
     old = np.array([0.0, 1.0, -0.6, 0.3, 0.8, -0.2, 0.5])
-    right.plot(range(7), old, "o", color="black", ms=7, mfc="none", label="old")
-    for rule, (color, line) in RULES.items():
-        matrix = RESIZES[rule](12, 7)
-        places = np.arange(12) * 6 / 11
-        if rule != "official":
-            places = (np.arange(12) + 0.5) * 7 / 12 - 0.5
-        right.plot(places, matrix @ old, line, color=color, label=rule, ms=3)
-    right.set_title("7 positions become 12")
-    right.set(xlabel="place on the old grid", ylabel="value of a feature")
-    right.legend(fontsize=7, loc="lower right")
+    official = RESIZES["official"](12, 7) @ old
+    for index, (rule, color) in enumerate(RULES.items()):
+        right.bar(
+            np.arange(12) + 0.27 * (index - 1),
+            RESIZES[rule](12, 7) @ old - official,
+            width=0.25,
+            color=color,
+            label=rule,
+        )
+    right.axhline(0, color=style.GREY, lw=0.8)
+    right.set_title("7 positions become 12:\nless the official rule")
+    right.set_xticks(range(12))
+    right.set(xlabel="new position", ylabel="difference", ylim=(-0.22, 0.36))
+    right.legend(fontsize=7, loc="upper right")
+    right.grid(True, axis="y")
     return figure
 
 
