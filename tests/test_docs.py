@@ -375,7 +375,8 @@ def test_files_that_a_page_names_exist(page):
     """Paths in backticks, but for what a run or a build makes."""
     text = page.read_text()
     made = ("saved_models/digits", "build/", ".venv", "export/")
-    made += ("checkpoints/", "positions/", "tensorboard/", "PATH/")
+    made += ("checkpoints/", "inspection/", "positions/")
+    made += ("tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):
             continue
