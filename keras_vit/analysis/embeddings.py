@@ -121,17 +121,19 @@ def embedding_filters(
 def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
     """Return `embedding_filters`, as many as the paper shows or there are.
 
+    Without the mean, D filters have D - 1 directions: one more would be
+    rounding.
+
     Args:
-        model: Any VisionTransformer. Behind a ResNet stem there is nothing to
-            show: None.
+        model: Any VisionTransformer. Behind a ResNet stem, or with a single
+            filter, there is nothing to show: None.
     """
     check_model(model)
     if model.config.stem_stages:
         return None
     shape = model.get_layer("patch_encoder").kernel.shape
-    return embedding_filters(
-        model, min(NUM_FILTERS, shape[-1], math.prod(shape[:-1]))
-    )
+    num = min(NUM_FILTERS, shape[-1] - 1, math.prod(shape[:-1]))
+    return embedding_filters(model, num) if num else None
 
 
 def scale_filters(filters: np.ndarray) -> np.ndarray:

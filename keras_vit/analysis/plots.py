@@ -44,6 +44,7 @@ LUMINANCE = (0.299, 0.587, 0.114)
 DARKEST = 60
 ROLLOUT = "rollout"
 LINE = 0.16  # Inches that a line of a title takes.
+LETTER = 0.065  # Inches that a letter takes, rather more than less.
 
 
 def save_figure(figure: Figure, path: str | os.PathLike):
@@ -123,7 +124,8 @@ def plot_overlays(
     across, down, pitch, margin = _panel_size(images)
     lines = max((1 + title.count("\n") for title in titles if title), default=0)
     room = 0.1 + LINE * lines
-    height = max(rows * (room + down), room + 1) + 0.1
+    length = _bar_length(rows * (room + down) - room, label)
+    height = max(rows * (room + down), room + length) + 0.1
     figure = _figure(columns * pitch + 0.95, height)
     norm = _range_of(grids)
     for i in range(count):
@@ -139,7 +141,6 @@ def plot_overlays(
             axes, images[i], grids[i], norm, patch_size, smooth, opacity
         )
         _title(axes, titles[i])
-    length = max(min(rows * (room + down) - room, 3), 1)
     bar_axes = _add_axes(figure, columns * pitch + 0.1, room, 0.13, length)
     _percent_bar(drawn, label, cax=bar_axes)
     return figure
@@ -149,7 +150,8 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
     """Draw what the head reads: rollout, and relevance for the top classes.
 
     A row for each image. One scale for all rollouts and one for all
-    relevances, each of which is divided by its sum.
+    relevances, each of which is divided by its sum. Titles say where no patch
+    speaks for a class; where none does for any, relevance has no bar.
 
     Args:
         inspection: What was seen.
@@ -157,17 +159,22 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
     """
     pixels = inspection.pixels
     grids = [inspection.read_grid(inspection.rollouts)]  # (B, h, w) each.
-    classes = 0
+    silent = np.zeros((len(pixels), 0), bool)  # (B, k)
     if inspection.relevances is not None:
-        classes = inspection.relevances.shape[1]
-        for j in range(classes):
-            grid = inspection.read_grid(inspection.relevances[:, j])
+        matrices = inspection.relevances
+        # Before anything speaks for a class, a token stands for itself.
+        spoken = matrices - np.eye(matrices.shape[-1], dtype="float32")
+        for j in range(matrices.shape[1]):
+            said = inspection.read_grid(spoken[:, j]).any(axis=(1, 2))
+            silent = np.append(silent, ~said[:, None], axis=1)
+            grid = inspection.read_grid(matrices[:, j])
+            grid = np.where(said[:, None, None], grid, 0)
             total = grid.sum(axis=(1, 2), keepdims=True)
-            tiny = np.finfo("float32").tiny  # Nothing speaks for a class.
-            grids.append(grid / np.maximum(total, tiny))
+            grids.append(grid / np.where(total > 0, total, 1))
+    classes = silent.shape[1]
     count, columns = len(pixels), 2 + classes
     across, down, pitch, margin = _panel_size(pixels)
-    room = 0.1 + 2 * LINE
+    room = 0.1 + (3 if silent.any() else 2) * LINE
     figure = _figure(columns * pitch + 0.2, count * (room + down) + 0.65)
     norms = [_range_of(grids[0])]
     norms += [_range_of(np.stack(grids[1:]))] * classes if classes else []
@@ -181,21 +188,16 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
             drawn = _overlay(
                 axes, pixels[i], grid[i], norm, inspection.patch_size, smooth
             )
-            _title(
-                axes, _describe_class(inspection, i, j - 1) if j else ROLLOUT
-            )
-            if i == count - 1 and j < 2:
+            title = _describe_class(inspection, i, j - 1) if j else ROLLOUT
+            if j and silent[i, j - 1]:
+                title += "\nno patch speaks for it"
+            _title(axes, title)
+            if i == count - 1 and (j == 0 or j == 1 and not silent.all()):
                 label = ("share of attention", "share of relevance")[j]
                 # As long as the panels that it is for.
                 length = (classes - 1) * pitch * j + pitch - 0.12
                 place = (1 + j) * pitch, y + down + 0.08, length, 0.1
-                _percent_bar(
-                    drawn,
-                    label,
-                    cax=_add_axes(figure, *place),
-                    orientation="horizontal",
-                    most_ticks=min(int(length / 0.5), 8),
-                )
+                _level_percent_bar(drawn, label, _add_axes(figure, *place))
     return figure
 
 
@@ -232,8 +234,10 @@ def plot_heads(
     )
     image_across, image_down, room, margin = _panel_size(inspection.pixels)
     top, left = 0.1 + 2 * LINE, room + 0.4
+    length = _bar_length(down, label)
     figure = _figure(
-        left + across + 1.0, top + max(down + 0.4, image_down + 0.1)
+        left + across + 1.0,
+        top + max(down + 0.4, image_down + 0.1, length + 0.1),
     )
     picture = _add_axes(figure, margin, top, image_across, image_down)
     _image(picture, inspection.pixels[image])
@@ -246,7 +250,6 @@ def plot_heads(
         row, column = query
         _mark(picture, np.array([[column, row]]), inspection.patch_size, 1.5)
         _mark(axes, corners + (column, row), 1, 0.6)
-    length = max(min(down, 3), 1)
     _percent_bar(
         drawn,
         label,
@@ -257,12 +260,15 @@ def plot_heads(
 
 
 def plot_distances(
-    distances: np.ndarray, grid_size: tuple[int, int], patch_size: int
+    distances: np.ndarray,
+    grid_size: tuple[int, int],
+    patch_size: int,
+    num_prefix_tokens: int = 0,
 ) -> Figure:
     """Draw how far each head looks, by depth: figure 7, right, of the paper.
 
     A dot is a head. Lines show the mean of a block, the longer side of the
-    image, and how far a head looks that gives all patches the same.
+    image, and how far a head looks that gives all tokens the same.
 
     Shapes:
         distances: (layers, K), in pixels, as from `attention_distances`.
@@ -271,20 +277,25 @@ def plot_distances(
         distances: Of each head.
         grid_size: (h, w), rows and columns of the grid of patches.
         patch_size: Pixels from one patch to the next.
+        num_prefix_tokens: 1 with a class token: what it is given is at no
+            distance, and a head that gives all tokens the same looks a little
+            less far. 0 for distances that were made with `renormalize`.
     """
     distances = _check_shape(distances, "distances", 2)
     layers, heads = distances.shape
     places = patch_size * np.indices(grid_size).reshape(2, -1).T
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    alike = apart.sum(axis=1).mean() / (len(places) + num_prefix_tokens)
+    given = "tokens" if num_prefix_tokens else "patches"
     side = patch_size * max(grid_size)
     blocks = np.arange(layers)
     figure = _figure(max(4, 2.8 + 0.2 * layers), 3.2, layout="compressed")
     axes = figure.subplots()
     axes.axhline(side, color="0.6", lw=1, ls="--")
-    axes.axhline(apart.mean(), color="0.6", lw=1, ls=":")
+    axes.axhline(alike, color="0.6", lw=1, ls=":")
     for value, text in (
         (side, f"side of the\nimage, {side} px"),
-        (apart.mean(), f"all patches\nalike, {apart.mean():.3g} px"),
+        (alike, f"all {given}\nalike, {alike:.3g} px"),
     ):
         axes.annotate(
             text,
@@ -515,7 +526,9 @@ def plot_representation_similarity(
         similarity, cmap=MAGNITUDE, vmin=0, vmax=1, origin="lower"
     )
     for axis, name in ((axes.yaxis, names[0]), (axes.xaxis, names[1])):
-        axis.set_label_text(f"block of {_shorten(name)}", fontsize=SMALL)
+        axis.set_label_text(
+            f"block of {_shorten(name)}", fontsize=SMALL, parse_math=False
+        )
         axis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.tick_params(labelsize=SMALL)
     _bar(drawn, "linear CKA", ax=axes)
@@ -784,7 +797,9 @@ def _overlay(axes, image, grid, norm, patch_size, smooth, opacity=0.85):
 
 def _range_of(values):
     low, high = float(values.min()), float(values.max())
-    return Normalize(low, high if high > low else low + 1)
+    if low == high:  # From nothing to what there is.
+        low, high = min(low, 0), max(high, 0)
+    return Normalize(low, high if high > low else 1)
 
 
 def _shared_scale(grids):
@@ -946,19 +961,47 @@ def _bar(drawn, label, **place):
     # Of the colours themselves, without what is seen through them.
     colors = ScalarMappable(drawn.norm, drawn.cmap)
     bar = drawn.figure.colorbar(colors, **place)
-    bar.set_label(label, fontsize=SMALL)
+    bar.set_label(label, fontsize=SMALL, parse_math=False)
     bar.ax.tick_params(labelsize=SMALL - 1)
     bar.outline.set_visible(False)
 
 
-def _percent_bar(drawn, label, most_ticks=5, **place):
+def _bar_length(side, label):
+    """Return the inches of a bar beside `side` inches; its label fits."""
+    return max(min(side, 3), 1, LETTER * len(label))
+
+
+def _percent_bar(drawn, label, ticks=None, **place):
     # As many digits as tell the ticks apart.
     form = PercentFormatter(1, decimals=None)
-    _bar(drawn, label, format=form, ticks=MaxNLocator(most_ticks), **place)
+    ticks = MaxNLocator(5) if ticks is None else ticks
+    _bar(drawn, label, format=form, ticks=ticks, **place)
+
+
+def _level_percent_bar(drawn, label, cax):
+    """Draw a bar that lies; its numbers do not reach beyond its ends."""
+    low, high = drawn.get_clim()
+    room = cax.get_window_extent()
+    longest = PercentFormatter(1, decimals=None).format_pct(high, high - low)
+    # One at an end moves by half of its width, towards the next.
+    apart = 1.6 * LETTER * len(longest)
+    most = max(int(room.width / DPI / apart), 1)
+    ticks = MaxNLocator(most, min_n_ticks=1).tick_values(low, high)
+    ticks = ticks[(low <= ticks) & (ticks <= high)]
+    if len(ticks) < 2:  # No scale; the ends are one, if not of round numbers.
+        ticks = [low, high]
+    _percent_bar(drawn, label, ticks, cax=cax, orientation="horizontal")
+    for text in cax.get_xticklabels():
+        box = text.get_window_extent()
+        if box.x0 < room.x0:
+            text.set_horizontalalignment("left")
+        elif box.x1 > room.x1:
+            text.set_horizontalalignment("right")
 
 
 def _title(axes, text):
-    axes.set_title(text, fontsize=SMALL, pad=3)
+    # Names come from outside: a dollar in them begins no formula.
+    axes.set_title(text, fontsize=SMALL, pad=3, parse_math=False)
 
 
 def _join(*texts):

@@ -10,6 +10,7 @@ from keras_vit.analysis import (
     position_similarity,
     scale_filters,
 )
+from keras_vit.analysis.embeddings import leading_filters
 from keras_vit.layers import POSITION_EMBEDDINGS
 from tests.analysis.cases import model_of
 from tests.tiny import noise, randomize, tiny_config
@@ -145,6 +146,35 @@ def test_more_filters_than_there_are_is_an_error(num):
         ValueError, match=f"number of components, 24. Received: num={num}"
     ):
         embedding_filters(model_of("token"), num=num)
+
+
+@pytest.mark.parametrize(
+    "width, patch_size, channels, num",
+    [(12, 8, 3, 11), (48, 8, 3, 28), (48, 2, 1, 4), (27, 8, 3, 26)],
+)
+def test_leading_filters_are_those_that_explain(
+    width, patch_size, channels, num
+):
+    """Without the mean, D filters have no more than D - 1 directions."""
+    model = randomize(
+        model_with(
+            "learned", width=width, patch_size=patch_size, channels=channels
+        )
+    )
+    filters, variance = leading_filters(model)
+    assert filters.shape == (num, patch_size, patch_size, channels)
+    assert variance.min() > 1e-6
+    every = embedding_filters(model, num).filters
+    np.testing.assert_array_equal(filters, every)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"stem_stages": (1,), "patch_size": 2}, {"width": 1, "num_heads": 1}],
+    ids=["stem", "one filter"],
+)
+def test_without_filters_of_images_there_are_no_leading_ones(choices):
+    assert leading_filters(model_with("learned", **choices)) is None
 
 
 def test_filters_are_scaled_each_by_itself():

@@ -5,12 +5,20 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.collections import PatchCollection, PathCollection
 from matplotlib.colors import Normalize
+from matplotlib.text import Text
 from PIL import Image
 
-from keras_vit.analysis import Inspection, PrincipalFilters, plots
+from keras_vit import VisionTransformer
+from keras_vit.analysis import (
+    Inspection,
+    PrincipalFilters,
+    inspect_model,
+    mean_attention_distance,
+    plots,
+)
 from keras_vit.analysis.embeddings import scale_filters
 from tests.test_architecture import TREES, imported, outside_functions
-from tests.tiny import tiny_config
+from tests.tiny import noise, randomize, tiny_config
 
 
 def made(h=2, w=3, patch_size=4, layers=3, heads=2, batch=2, **changes):
@@ -226,10 +234,73 @@ def test_readings_of_a_model_without_a_head_are_its_rollouts():
     assert len(bars_of(figure)) == 1
 
 
-def test_relevance_of_nothing_is_drawn_as_nothing():
-    inspection = made(relevances=np.zeros((2, 2, 7, 7)))
+@pytest.mark.parametrize("pooling", ["token", "avg"])
+def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
+    """A head of zeros, as that of a new model, has no gradient."""
+    model = randomize(
+        VisionTransformer(
+            tiny_config(num_classes=3, pooling=pooling, image_size=16)
+        )
+    )
+    head = model.get_layer("predictions")
+    head.set_weights([0 * weight for weight in head.get_weights()])
+    images = noise(2, 16, 16, 3)
+    inspection = inspect_model(model, images, num_classes=2)
     figure = plots.plot_readings(inspection)
-    assert not panels_of(figure)[2].images[1].get_array().any()
+    panels = np.array(panels_of(figure)).reshape(2, 4)
+    for axes in panels[:, 2:].flat:
+        assert axes.get_title().endswith("33.3%\nno patch speaks for it")
+        assert not axes.images[1].get_array().any()
+    assert [bar.get_xlabel() for bar in bars_of(figure)] == [
+        "share of attention"
+    ]
+    # Of one class the weights are known: that one is drawn, and has a bar.
+    kernel, bias = head.get_weights()
+    kernel[:, 1] = 1e-3 * np.arange(len(kernel))
+    head.set_weights([kernel, bias + [0, 9, 0]])
+    inspection = inspect_model(model, images, num_classes=2)
+    figure = plots.plot_readings(inspection)
+    panels = np.array(panels_of(figure)).reshape(2, 4)
+    for axes in panels[:, 2]:
+        assert "no patch" not in axes.get_title()
+        assert axes.images[1].get_array().sum() == pytest.approx(1)
+    for axes in panels[:, 3]:
+        assert axes.get_title().endswith("no patch speaks for it")
+    assert len(bars_of(figure)) == 2
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.03, 1e-3, 1e-5])
+@pytest.mark.parametrize("h, w", [(2, 3), (6, 1), (1, 1)])
+def test_numbers_of_the_bars_stay_within_them(h, w, spread):
+    """However many digits tell them apart, on square and narrow images."""
+    length = h * w + 1
+    draws = np.random.default_rng(0)
+    rollouts = 0.007 * (1 + spread * draws.random((2, length, length)))
+    relevances = 1 + spread * draws.random((2, 1, length, length))
+    inspection = made(
+        h,
+        w,
+        rollouts=rollouts,
+        relevances=relevances,
+        top_classes=np.array([[1], [1]]),
+    )
+    figure = plots.plot_readings(inspection)
+    plots.render(figure)  # Lays it out.
+    bars = bars_of(figure)
+    assert len(bars) == 2
+    for bar in bars:
+        low, high = bar.get_xlim()
+        boxes = [
+            tick.label1.get_window_extent()
+            for tick in bar.xaxis.get_major_ticks()
+            if low <= tick.get_loc() <= high
+        ]
+        assert len(boxes) >= 2
+        room = bar.get_window_extent()
+        for box in boxes:
+            assert box.x0 > room.x0 - 1 and box.x1 < room.x1 + 1
+        for a, b in zip(boxes, boxes[1:]):
+            assert not a.overlaps(b)
 
 
 @pytest.mark.parametrize("query", [None, (1, 2), (0, 1)])
@@ -332,6 +403,18 @@ def test_distances_are_a_dot_for_each_head():
     assert "px" in axes.get_ylabel()
 
 
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_a_head_that_gives_all_tokens_the_same_is_on_the_line(prefix):
+    length = prefix + 6
+    maps = np.full((1, 1, 1, length, length), 1 / length)
+    distances = mean_attention_distance(maps, (2, 3), 8)
+    axes = plots.plot_distances(distances, (2, 3), 8, prefix).axes[0]
+    given = ("patches", "tokens")[prefix]
+    assert axes.texts[1].get_text().startswith(f"all {given}\nalike")
+    alike = axes.lines[1].get_ydata()
+    np.testing.assert_allclose(alike, distances[0, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize("h, w", [(3, 3), (2, 5), (1, 1)])
 def test_similarities_are_where_their_patch_is(h, w):
     similarity = np.random.default_rng(1).uniform(0, 1, (h, w, h, w))
@@ -426,6 +509,32 @@ def test_artefact_tokens_are_marked_where_they_are():
     assert early.axes[1].get_title() == "0.png\n0 of 6 behind block 0"
 
 
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_lengths_of_tokens_are_summed_up_by_block(prefix):
+    """The band leaves out a twentieth at each end; numpy says where."""
+    draws = np.random.default_rng(0)
+    # Skewed: no two of mean, median, largest are alike.
+    norms = draws.gamma(2, 3, (4, 3, prefix + 25))
+    inspection = made(
+        5, 5, batch=3, token_norms=norms, num_prefix_tokens=prefix
+    )
+    left = plots.plot_token_norms(inspection, ratio=1e3).axes[0]
+    patches = np.sort(norms[:, :, prefix:].reshape(4, -1))  # 75 of each block.
+    np.testing.assert_allclose(left.lines[0].get_ydata(), patches[:, 37])
+    [band] = left.collections
+    corners = band.get_paths()[0].vertices
+    for block, values in enumerate(patches):
+        found = corners[corners[:, 0] == block, 1]
+        wanted = [np.quantile(values, 0.05), np.quantile(values, 0.95)]
+        np.testing.assert_allclose([found.min(), found.max()], wanted)
+    texts = [text.get_text() for text in left.get_legend().get_texts()]
+    assert texts[:2] == ["90 % of the patches", "their median"]
+    if prefix:
+        assert texts[2:] == ["class token"]
+        token = left.lines[1].get_ydata()
+        np.testing.assert_allclose(token, norms[:, :, 0].sum(axis=1) / 3)
+
+
 def film():
     """Return frames of one number each, rising, and their steps."""
     frames = np.arange(1, 5) / 4
@@ -506,12 +615,14 @@ def test_files_are_the_same_to_the_byte_each_time(tmp_path):
 def test_nothing_is_cut_off():
     """All that is drawn lies inside of the figure, of any shape of image."""
     name = "a very long name of a file of a photo.jpeg"
-    for h, w in ((2, 2), (1, 6), (6, 1)):
+    shapes = (2, 2), (1, 6), (6, 1), (1, 16), (16, 1), (2, 32), (32, 2)
+    for h, w in shapes:
         inspection = made(
             h, w, image_names=(name, name), class_names=(name,) * 3
         )
         images, grids = inspection.pixels, inspection.rollouts[:, 0, 1:]
         figures = draw_everything(inspection)
+        figures["heads, each"] = plots.plot_heads(inspection, scale="each")
         figures["overlay"] = plots.plot_overlays(
             images, grids.reshape(2, h, w), ["name\n70 %"] * 2
         )
@@ -521,6 +632,39 @@ def test_nothing_is_cut_off():
             width, height = figure.get_size_inches()
             assert box.x0 >= 0 and box.y0 >= 0, (kind, h, w, box)
             assert box.x1 <= width and box.y1 <= height, (kind, h, w, box)
+
+
+def test_a_dollar_in_a_name_begins_no_formula():
+    """What is called so is drawn so; half a formula would be an error."""
+    name = "dollar$x_{1$y^.jpg"
+    inspection = made(image_names=(name, name), class_names=(name,) * 3)
+    figures = draw_everything(inspection)
+    figures["overlay"] = plots.plot_overlays(
+        inspection.pixels,
+        inspection.rollouts[:, :1, 1:],
+        [name] * 2,
+        label=name,
+    )
+    figures["similarity"] = plots.plot_position_similarity(
+        inspection.similarity, name
+    )
+    figures["representations"] = plots.plot_representation_similarity(
+        np.ones((2, 2)), (name, name)
+    )
+    drawn = dict.fromkeys(figures, 0)
+    for kind, figure in figures.items():
+        plots.render(figure)
+        for text in figure.findobj(Text):
+            drawn[kind] += name in text.get_text()
+    assert drawn == {
+        "readings": 6,
+        "heads": 1,
+        "distances": 0,
+        "similarity": 1,
+        "norms": 2,
+        "overlay": 3,
+        "representations": 2,
+    }
 
 
 def test_a_figure_that_cannot_be_written_leaves_the_old_file(
