@@ -277,6 +277,7 @@ def pictures_of(
             inspection.distances,
             inspection.grid_size,
             inspection.patch_size,
+            inspection.num_prefix_tokens,
         ),
     )
     yield f"norms{suffix}", saving(plots.plot_token_norms, inspection)

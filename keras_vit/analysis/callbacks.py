@@ -10,7 +10,12 @@ import keras
 import numpy as np
 
 from keras_vit.analysis.attention import attention_distances
-from keras_vit.analysis.blocks import check_model, grid_size_of, to_float32
+from keras_vit.analysis.blocks import (
+    check_model,
+    grid_size_of,
+    num_prefix_tokens_of,
+    to_float32,
+)
 from keras_vit.analysis.embeddings import (
     leading_filters,
     position_similarity,
@@ -174,7 +179,9 @@ class AttentionPictures(keras.callbacks.Callback):
         distances = attention_distances(model, images)
         yield (
             "attention/distance",
-            plots.plot_distances(distances, grid_size, patch_size),
+            plots.plot_distances(
+                distances, grid_size, patch_size, num_prefix_tokens_of(model)
+            ),
         )
         if config.position_embedding != "none":
             similarity = position_similarity(model)

@@ -215,9 +215,9 @@ def plot_heads(
     Args:
         inspection: What was seen.
         image: Which of its images, from 0.
-        query: (row, column) of the patch that looks, which is marked. Default:
-            what the head of the model reads, the class token or the mean of
-            the patches.
+        query: (row, column) of the patch that looks, which is marked, from 0;
+            the title counts from 1, as the paper does. Default: what the head
+            of the model reads, the class token or the mean of the patches.
         scale: A key of SCALES: "shared" for one scale, in which the colours
             rise with the square root; "each" for one of each picture, from 0
             to its largest number.
@@ -651,7 +651,7 @@ def _read_heads(inspection, image, query):
                 f"{h} x {w}. Received: query={(row, column)}"
             )
         grids = maps[:, :, prefix + row * w + column, prefix:]
-        reader = f"patch in row {row}, column {column}"
+        reader = f"patch in row {row + 1}, column {column + 1}"
     return grids.reshape(layers, heads, h, w), reader
 
 
@@ -931,7 +931,8 @@ def _similarity_tiles(axes, similarity, cmap, low):
     drawn, _ = _tiles(
         axes,
         _thin(similarity),
-        *map(_shown, similarity.shape[:2]),
+        # Counted from 1, as in the paper.
+        *(_shown(size) + 1 for size in similarity.shape[:2]),
         cmap=cmap,
         vmin=low,
         vmax=1,

@@ -135,7 +135,7 @@ def test_pictures_are_those_of_the_model_at_that_time(tmp_path):
         np.testing.assert_array_equal(picture, want)
     [picture] = found["attention/distance", 30]
     distances = attention_distances(model, callback.images)
-    want = plots.render(plots.plot_distances(distances, (2, 2), 8))
+    want = plots.render(plots.plot_distances(distances, (2, 2), 8, 1))
     np.testing.assert_array_equal(picture, want)
 
 

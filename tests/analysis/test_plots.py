@@ -452,8 +452,8 @@ def test_large_grids_are_thinned_out_and_say_so(h, w, rows, columns, title):
     axes = panels_of(plots.plot_position_similarity(similarity))[0]
     assert axes.get_title().startswith(title)
     assert bool(axes.get_title()) == bool(title)
-    assert tick_texts(axes.yaxis) == [str(r) for r in rows]
-    assert tick_texts(axes.xaxis) == [str(c) for c in columns]
+    assert tick_texts(axes.yaxis) == [str(r + 1) for r in rows]
+    assert tick_texts(axes.xaxis) == [str(c + 1) for c in columns]
     for i, r in enumerate(rows):
         for j, c in enumerate(columns):
             tile = tile_of(axes, i, j, (1, 1))
