@@ -254,6 +254,10 @@ def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
     assert [bar.get_xlabel() for bar in bars_of(figure)] == [
         "share of attention"
     ]
+    plots.render(figure)  # Lays it out. The titles have room, all three lines.
+    for above, axes in zip(panels[0, 2:], panels[1, 2:]):
+        free = above.get_window_extent().y0 - axes.title.get_window_extent().y1
+        assert free > 0.05 * plots.DPI
     # Of one class the weights are known: that one is drawn, and has a bar.
     kernel, bias = head.get_weights()
     kernel[:, 1] = 1e-3 * np.arange(len(kernel))
@@ -624,7 +628,10 @@ def test_nothing_is_cut_off():
         figures = draw_everything(inspection)
         figures["heads, each"] = plots.plot_heads(inspection, scale="each")
         figures["overlay"] = plots.plot_overlays(
-            images, grids.reshape(2, h, w), ["name\n70 %"] * 2
+            images,
+            grids.reshape(2, h, w),
+            ["name\n70 %"] * 2,
+            label="a label that is much longer than the images are high",
         )
         for kind, figure in figures.items():
             plots.render(figure)  # Lays it out.
