@@ -141,8 +141,8 @@ def inspect_model(
         report: Called as report(steps done, steps in all).
 
     Raises:
-        ValueError: If the model is no VisionTransformer, or names are not as
-            many as what they name.
+        ValueError: If the model is no VisionTransformer or does not give
+            finite numbers, or names are not as many as what they name.
 
     Example:
         >>> model = VisionTransformer(
@@ -191,6 +191,11 @@ def inspect_model(
             count_step()
         relevances.append(of_classes)
     maps = np.concatenate(maps, axis=1)
+    if not np.isfinite(maps).all():
+        raise ValueError(
+            "`model` must give finite attention. Received: NaN or infinity "
+            f"from {model_name!r}"
+        )
     config = model.config
     return Inspection(
         model_name=model_name,

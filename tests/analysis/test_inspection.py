@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 
+from keras_vit import VisionTransformer
 from keras_vit.analysis import (
     attention_maps,
     attention_relevance,
@@ -16,7 +17,7 @@ from keras_vit.analysis import (
     token_norms,
 )
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.tiny import to_numpy
+from tests.tiny import randomize, tiny_config, to_numpy
 
 WITH_HEAD = [name for name in CHOICES if name != "every_token"]
 
@@ -124,3 +125,10 @@ def test_pixels_of_other_ranges_and_channels():
         to_pixels(images, (0, 1))[..., 0],
         np.round(255 * images.mean(axis=-1)),
     )
+
+
+def test_a_model_of_nan_is_named():
+    model = randomize(VisionTransformer(tiny_config(depth=1)))
+    model.get_layer("patch_encoder").bias.assign(np.full(24, np.nan))
+    with pytest.raises(ValueError, match="finite attention.*'broken'"):
+        inspect_model(model, images_of("token"), model_name="broken")
