@@ -174,6 +174,15 @@ def test_the_package_needs_keras_and_numpy_only(name):
     assert packages <= allowed
 
 
+def test_matplotlib_is_imported_by_plots_alone_and_never_pyplot():
+    for name, tree in TREES.items():
+        if name.startswith("keras_vit"):
+            names = imported(outside_functions(tree))
+            found = {n for n in names if "matplotlib" in n or "plots" in n}
+            assert bool(found) == (name == "keras_vit.analysis.plots"), name
+            assert not any("pyplot" in n for n in names)
+
+
 @pytest.mark.parametrize("name", of_keras_vit)
 def test_private_modules_of_keras_are_not_used(name):
     for module in imported(ast.walk(TREES[name])):

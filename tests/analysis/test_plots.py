@@ -17,7 +17,6 @@ from keras_vit.analysis import (
     plots,
 )
 from keras_vit.analysis.embeddings import scale_filters
-from tests.test_architecture import TREES, imported, outside_functions
 from tests.tiny import noise, randomize, tiny_config
 
 
@@ -696,15 +695,6 @@ def test_rendered_pixels_are_those_of_the_file(tmp_path):
     figure = plots.plot_heads(made())
     pixels = read_pixels(figure, tmp_path / "heads.png")
     np.testing.assert_array_equal(plots.render(figure), pixels)
-
-
-def test_matplotlib_is_imported_by_plots_alone_and_never_pyplot():
-    for name, tree in TREES.items():
-        if name.startswith("keras_vit"):
-            names = imported(outside_functions(tree))
-            found = {n for n in names if "matplotlib" in n or "plots" in n}
-            assert bool(found) == (name == "keras_vit.analysis.plots"), name
-            assert not any("pyplot" in n for n in names)
 
 
 IMAGES, GRIDS = np.zeros((2, 8, 8, 3), "uint8"), np.zeros((2, 2, 2))
