@@ -161,9 +161,10 @@ def take_images(
         batch_size=count,
         preprocess=subject.preprocess,
     )
-    images, labels, _ = next(iter(batches))
-    classes = np.argmax(labels, axis=-1)
-    return images.numpy(), [
+    images, labels, weights = next(iter(batches))
+    counts = weights.numpy() > 0  # What fills a batch up does not.
+    classes = np.argmax(labels.numpy()[counts], axis=-1)
+    return images.numpy()[counts], [
         f"test image {i + 1}: {dataset.class_names[label]}"
         for i, label in enumerate(classes)
     ]

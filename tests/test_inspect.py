@@ -231,6 +231,8 @@ def test_images_are_made_ready_as_for_the_evaluation(tmp_path, image_paths):
     assert images.min() >= 0 and len(names) == 3
     labels = [Run(pathlib.Path(folder)).load_class_names()]
     assert all(name.rpartition(": ")[2] in labels[0] for name in names)
+    images, names = inspect.take_images(folder, subject, 400)
+    assert len(images) == len(names) == 355  # All there are.
 
 
 def test_images_of_a_checkpoint_are_resized_as_a_whole(image_paths):

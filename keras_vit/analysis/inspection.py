@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from keras_vit.analysis.attention import attention_distances, attention_maps
+from keras_vit.analysis.attention import (
+    attention_maps,
+    mean_attention_distance,
+)
 from keras_vit.analysis.blocks import (
     check_model,
     grid_size_of,
@@ -172,13 +175,19 @@ def inspect_model(
         if report:
             report(done, steps)
 
-    maps, probabilities, top_classes, relevances = [], [], [], []
+    config = model.config
+    grid_size = tuple(int(n) for n in grid_size_of(model, images))
+    patch_size = config.patch_size * config.stem_stride
+    maps, distances = [], []
+    probabilities, top_classes, relevances = [], [], []
     for i in range(len(images)):
         image = images[i : i + 1]
-        maps.append(attention_maps(model, image).astype("float16"))
+        scores = attention_maps(model, image)
+        distances.append(mean_attention_distance(scores, grid_size, patch_size))
+        maps.append(scores.astype("float16"))
         if classes:
             answer = to_float32(model(image, training=False))
-            if model.config.classifier_activation is None:
+            if config.classifier_activation is None:
                 answer = to_float32(activate(answer))
             probabilities.append(answer[0])
             # The negative sorts equal ones by their number.
@@ -196,13 +205,12 @@ def inspect_model(
             "`model` must give finite attention. Received: NaN or infinity "
             f"from {model_name!r}"
         )
-    config = model.config
     return Inspection(
         model_name=model_name,
         config=config,
         image_names=image_names,
         pixels=to_pixels(images, value_range),
-        grid_size=tuple(int(n) for n in grid_size_of(model, images)),
+        grid_size=grid_size,
         num_prefix_tokens=num_prefix_tokens_of(model),
         reads_patches=pools_patches(model),
         maps=maps,
@@ -210,7 +218,7 @@ def inspect_model(
             roll_out(maps, num_prefix_tokens=num_prefix_tokens_of(model))
         ),
         token_norms=token_norms(model, images, batch_size=1),
-        distances=attention_distances(model, images, batch_size=1),
+        distances=np.mean(distances, axis=0),
         similarity=(
             None
             if config.position_embedding == "none"

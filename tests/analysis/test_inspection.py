@@ -6,6 +6,7 @@ from scipy.special import expit, softmax
 
 from keras_vit import VisionTransformer
 from keras_vit.analysis import (
+    attention_distances,
     attention_maps,
     attention_relevance,
     attention_rollout,
@@ -37,6 +38,9 @@ def test_arrays_are_those_of_the_functions(name):
     )
     np.testing.assert_allclose(
         seen.token_norms, token_norms(model, images), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        seen.distances, attention_distances(model, images), rtol=1e-5
     )
     np.testing.assert_array_equal(seen.similarity, position_similarity(model))
     h, w = seen.grid_size
