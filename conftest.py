@@ -30,9 +30,9 @@ collect_ignore = (
         "tests/trainers",
         "tests/export",
         "tests/serving",
-        "tests/test_photos.py",
+        "tests/test_image_decoding.py",
         "keras_vit/export",
-        "keras_vit/photos.py",
+        "keras_vit/image_decoding.py",
         "keras_vit/serving",
     ]
 )

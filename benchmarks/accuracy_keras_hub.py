@@ -21,10 +21,10 @@ import keras
 import numpy as np
 
 from keras_vit.models import VARIANTS
-from trainers.batches import eval_batches, train_batches
-from trainers.datasets import ImageDataset, open_dataset
-from trainers.recipes import RECIPES, Recipe
-from trainers.schedules import WarmupSchedule
+from trainers.data.batches import eval_batches, train_batches
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.optim.schedules import WarmupSchedule
+from trainers.recipes.recipes import RECIPES, Recipe
 from trainers.train import prepare, train
 
 

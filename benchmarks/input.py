@@ -13,9 +13,9 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from trainers.augment import parse_augmentation
-from trainers.batches import train_batches
-from trainers.datasets import open_dataset
+from trainers.augment.operations import parse_augmentation
+from trainers.data.batches import train_batches
+from trainers.data.datasets import open_dataset
 
 AUGMENT = "inception_crop|flip_lr"
 SIZE = (224, 224)

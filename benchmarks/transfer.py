@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator
 
 import keras
 
-from trainers.metrics import read_metrics
-from trainers.recipes import RECIPES, Recipe
+from trainers.loop.metrics import read_metrics
+from trainers.recipes.recipes import RECIPES, Recipe
 from trainers.train import prepare, train
 
 RATES = (3e-3, 1e-2, 3e-2)

@@ -20,10 +20,14 @@ def main(task: dict):
     import tensorflow as tf
 
     from keras_vit import VARIANTS, VisionTransformer
-    from trainers.loop import Loop
-    from trainers.losses import softmax
-    from trainers.optimizers import make_optimizer
-    from trainers.strategies import Place, make_strategy, wait_for_all
+    from trainers.distribute.strategies import (
+        Place,
+        make_strategy,
+        wait_for_all,
+    )
+    from trainers.loop.loop import Loop
+    from trainers.optim.losses import softmax
+    from trainers.optim.optimizers import make_optimizer
 
     class Clock(keras.callbacks.Callback):
         """Notes the seconds of each call but the first, which may trace."""

@@ -105,7 +105,7 @@ def print_builders():
     import inspect
     import json
 
-    from keras_vit.models.builders import BUILDERS
+    from keras_vit.applications import BUILDERS
 
     def say(value):
         if value is inspect.Parameter.empty:

@@ -1,8 +1,7 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
 from keras_vit import analysis, layers, models, weights
-from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
-from keras_vit.models.builders import (
+from keras_vit.applications import (
     R26_ViT_B32,
     R26_ViT_S32,
     R50_ViT_B16,
@@ -22,6 +21,7 @@ from keras_vit.models.builders import (
     ViT_So400m14,
     ViT_Ti16,
 )
+from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.preprocessing import decode_predictions, preprocess_input
 from keras_vit.version import __version__
 from keras_vit.weights import (

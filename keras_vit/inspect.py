@@ -51,7 +51,7 @@ class Subject:
         model: The model.
         read: Returns the image in a file.
         preprocess: What is done to the images of a data set, see
-            `trainers.batches.eval_batches`.
+            `trainers.data.batches.eval_batches`.
         class_names: Names of the classes, or None.
         activation: What makes probabilities of its logits.
         value_range: What it reads for black and for white.
@@ -115,9 +115,9 @@ def is_run(source: str) -> bool:
 
 def _open_run(folder):
     # The trainers need TensorFlow; what else is looked into does not.
-    from trainers.batches import make_prepare_one
+    from trainers.data.batches import make_prepare_one
     from trainers.predict import load_image
-    from trainers.runs import Run
+    from trainers.runs.run import Run
 
     run = Run(pathlib.Path(folder))
     model = run.load_model()
@@ -149,9 +149,9 @@ def take_images(
         subject: Who looks at them; need not be the model of the run.
         count: How many images.
     """
-    from trainers.answers import check_model
-    from trainers.batches import eval_batches
-    from trainers.runs import open_source
+    from trainers.data.batches import eval_batches
+    from trainers.evaluation.predictions import check_model
+    from trainers.runs.run import open_source
 
     _, dataset = open_source(run_dir=run_dir, eval_split=None)
     check_model(subject.model, dataset)

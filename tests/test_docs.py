@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit import VARIANTS, ViTConfig
-from keras_vit.models.builders import BUILDERS
+from keras_vit.applications import BUILDERS
 from keras_vit.weights import LAYOUTS, PRETRAINED, RESIZES
 from keras_vit.weights.saving import WRITERS
 from tests import commands
@@ -61,9 +61,9 @@ def digits_run(tmp_path_factory):
     """Return a folder in which saved_models/digits is a (short) run."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.datasets import open_dataset
-    from trainers.recipes import RECIPES
-    from trainers.runs import Run
+    from trainers.data.datasets import open_dataset
+    from trainers.recipes.recipes import RECIPES
+    from trainers.runs.run import Run
     from trainers.train import prepare, train
 
     folder = tmp_path_factory.mktemp("checkout")
@@ -422,9 +422,9 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
-    from trainers.recipes import Recipe
+    from trainers.recipes.recipes import Recipe
 
-    source = (ROOT / "trainers").glob("*.py")
+    source = (ROOT / "trainers").rglob("*.py")
     known = set(vars(Recipe())) | {"help", "helpfull", "recipe"}
     known |= {
         name
@@ -453,7 +453,7 @@ def test_flags_that_the_pages_name_exist():
 def test_strategies_and_augmentations_in_the_readme_are_accepted():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.recipes import Recipe
+    from trainers.recipes.recipes import Recipe
 
     values = re.findall(r'`--(augment|strategy)="?([^"`]+)"?`', README)
     assert {name for name, _ in values} == {"augment", "strategy"}
@@ -464,7 +464,10 @@ def test_strategies_and_augmentations_in_the_readme_are_accepted():
 def test_saved_models_page_names_only_what_the_code_writes():
     page = (ROOT / "saved_models/README.md").read_text()
     page = page.split("\n## Exports\n")[0]
-    sources = [*(ROOT / "trainers").glob("*.py"), ROOT / "keras_vit/inspect.py"]
+    sources = [
+        *(ROOT / "trainers").rglob("*.py"),
+        ROOT / "keras_vit/inspect.py",
+    ]
     written = "".join(file.read_text() for file in sources)
     for path in re.findall(r"^\| `([\w./]+)`", page, re.M):
         name = path.rstrip("/")

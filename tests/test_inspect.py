@@ -19,8 +19,8 @@ from keras_vit.preprocessing import read_image
 from tests.tiny import noise, randomize, tiny_config
 from tests.weights.cases import path_of
 from trainers.predict import load_image
-from trainers.recipes import RECIPES
-from trainers.runs import Run
+from trainers.recipes.recipes import RECIPES
+from trainers.runs.run import Run
 
 CHECKPOINT = str(path_of("official_token.npz"))
 NAMES = [str(digit) for digit in range(10)]

@@ -69,7 +69,7 @@ def test_every_public_name_is_in_the_reference(module):
     if module in ("keras_vit.export", "keras_vit.serving"):
         if keras.backend.backend() != "tensorflow":
             pytest.skip("needs TensorFlow")
-    from keras_vit.models.builders import BUILDERS
+    from keras_vit.applications import BUILDERS
 
     text = "".join(page.read_text() for page in REFERENCE)
     shown = set(re.findall(r"^::: .*\.(\w+)$", text, re.M))

@@ -10,15 +10,15 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from trainers import runs
-from trainers.answers import answers
-from trainers.batches import BadExamples
-from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.datasets import ImageDataset
-from trainers.files import Path, as_path
-from trainers.pictures import plot_predictions
-from trainers.runs import NamedModel, Run, open_source, write_report
-from trainers.scores import Tally
+from trainers.data.batches import BadExamples
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import answers
+from trainers.evaluation.scores import Tally
+from trainers.paths import Path, as_path
+from trainers.runs import run as runs
+from trainers.runs.command_line import refuse_arguments, start, user_errors
+from trainers.runs.pictures import plot_predictions
+from trainers.runs.run import NamedModel, Run, open_source, write_report
 
 FLAGS = flags.FLAGS
 NUM_PICTURES = 32

@@ -22,19 +22,19 @@ from keras_vit.export import (
 )
 from keras_vit.export.bundle import check_formats, check_place
 from keras_vit.export.tflite import VARIANTS
-from keras_vit.photos import decode_photo, turn_upright
-from trainers import runs
-from trainers.answers import check_model
-from trainers.batches import eval_batches, make_prepare_one
-from trainers.command_line import (
+from keras_vit.image_decoding import decode_photo, turn_upright
+from trainers.data.batches import eval_batches, make_prepare_one
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import check_model
+from trainers.paths import Path, RemotePath, as_path
+from trainers.runs import run as runs
+from trainers.runs.command_line import (
     refuse_arguments,
     start,
     stop_at_once,
     user_errors,
 )
-from trainers.datasets import ImageDataset
-from trainers.files import Path, RemotePath, as_path
-from trainers.runs import NamedModel, Run, open_source
+from trainers.runs.run import NamedModel, Run, open_source
 
 FLAGS = flags.FLAGS
 BATCH_SIZE = 64

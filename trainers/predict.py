@@ -12,10 +12,10 @@ import tensorflow as tf
 from absl import flags
 
 from keras_vit.preprocessing import decode_predictions, read_image
-from trainers.batches import make_prepare_one
-from trainers.command_line import start, user_errors
-from trainers.files import as_path
-from trainers.runs import Run
+from trainers.data.batches import make_prepare_one
+from trainers.paths import as_path
+from trainers.runs.command_line import start, user_errors
+from trainers.runs.run import Run
 
 FLAGS = flags.FLAGS
 

@@ -16,13 +16,13 @@ from absl import flags
 
 from keras_vit.models import VisionTransformer
 from keras_vit.tables import pick
-from trainers import runs
-from trainers.answers import answers
-from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.datasets import ImageDataset
-from trainers.files import Path, as_path
-from trainers.probes import PROBES, Features, ProbeChoices
-from trainers.runs import NamedModel, Run, open_source, write_report
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import answers
+from trainers.evaluation.probes import PROBES, Features, ProbeChoices
+from trainers.paths import Path, as_path
+from trainers.runs import run as runs
+from trainers.runs.command_line import refuse_arguments, start, user_errors
+from trainers.runs.run import NamedModel, Run, open_source, write_report
 
 FLAGS = flags.FLAGS
 

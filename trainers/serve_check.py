@@ -32,8 +32,8 @@ from keras_vit.serving import (
     connect,
     read_signatures,
 )
-from trainers.command_line import refuse_arguments, start, user_errors
-from trainers.files import as_path, write_atomically
+from trainers.paths import as_path, write_atomically
+from trainers.runs.command_line import refuse_arguments, start, user_errors
 
 FLAGS = flags.FLAGS
 # Of the rows of a request; none here is cut into several.

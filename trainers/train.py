@@ -16,12 +16,42 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.models import VARIANTS, VisionTransformer
-from trainers import recipes
-from trainers.augment import parse_augmentation
-from trainers.baselines import BASELINES, build_baseline
-from trainers.batches import BadExamples, eval_batches, train_batches
-from trainers.checkpoints import Checkpoints
-from trainers.command_line import (
+from trainers.augment.operations import parse_augmentation
+from trainers.data.batches import BadExamples, eval_batches, train_batches
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.distribute.rendezvous import reach_service, watched_service
+from trainers.distribute.strategies import (
+    ALONE,
+    Place,
+    is_chief,
+    make_strategy,
+    name_lost_workers,
+    wait_for_all,
+)
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.costs import (
+    TRAINING_PASSES,
+    count_flops,
+    estimate_memory,
+    measure_peak_flops,
+)
+from trainers.loop.loop import Loop
+from trainers.loop.metrics import MetricsFile, read_metrics
+from trainers.loop.progress import Progress
+from trainers.models.baselines import BASELINES, build_baseline
+from trainers.optim.loss_scaling import LossScale
+from trainers.optim.losses import LOSSES, smooth_labels
+from trainers.optim.optimizers import make_optimizer
+from trainers.optim.schedules import WarmupSchedule
+from trainers.paths import as_path
+from trainers.recipes import recipes
+from trainers.recipes.recipes import (
+    PRECISIONS,
+    Recipe,
+    define_flags,
+    recipe_from_flags,
+)
+from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
     refuse_arguments,
@@ -30,39 +60,9 @@ from trainers.command_line import (
     training_errors,
     user_errors,
 )
-from trainers.costs import (
-    TRAINING_PASSES,
-    count_flops,
-    estimate_memory,
-    measure_peak_flops,
-)
-from trainers.datasets import ImageDataset, open_dataset
-from trainers.files import as_path
-from trainers.loop import Loop
-from trainers.loss_scaling import LossScale
-from trainers.losses import LOSSES, smooth_labels
-from trainers.meeting import reach_service, watched_service
-from trainers.metrics import MetricsFile, read_metrics
-from trainers.optimizers import make_optimizer
-from trainers.pictures import plot_learning_curve
-from trainers.progress import Progress
-from trainers.recipes import (
-    PRECISIONS,
-    Recipe,
-    define_flags,
-    recipe_from_flags,
-)
-from trainers.reports import final_table, header, scale, write_first_batch
-from trainers.runs import Run
-from trainers.schedules import WarmupSchedule
-from trainers.strategies import (
-    ALONE,
-    Place,
-    is_chief,
-    make_strategy,
-    name_lost_workers,
-    wait_for_all,
-)
+from trainers.runs.pictures import plot_learning_curve
+from trainers.runs.reports import final_table, header, scale, write_first_batch
+from trainers.runs.run import Run
 
 FLAGS = flags.FLAGS
 

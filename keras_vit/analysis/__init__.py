@@ -5,7 +5,6 @@ from keras_vit.analysis.attention import (
     attention_maps,
     mean_attention_distance,
 )
-from keras_vit.analysis.blocks import attention_scores, grid_size_of
 from keras_vit.analysis.callbacks import AttentionPictures, read_positions
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
@@ -38,6 +37,7 @@ from keras_vit.analysis.rollout import (
     roll_out,
     to_grid,
 )
+from keras_vit.models.intermediates import attention_scores, grid_size_of
 
 __all__ = [
     "AttentionPictures",

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.analysis.blocks import (
+from keras_vit.analysis.gradients import without_gradients
+from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,
     split_batches,
     to_float32,
     yield_scores,
 )
-from keras_vit.analysis.gradients import without_gradients
-from keras_vit.models import VisionTransformer
 
 
 def attention_maps(

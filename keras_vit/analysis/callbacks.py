@@ -10,12 +10,6 @@ import keras
 import numpy as np
 
 from keras_vit.analysis.attention import attention_distances
-from keras_vit.analysis.blocks import (
-    check_model,
-    grid_size_of,
-    num_prefix_tokens_of,
-    to_float32,
-)
 from keras_vit.analysis.embeddings import (
     leading_filters,
     position_similarity,
@@ -23,6 +17,12 @@ from keras_vit.analysis.embeddings import (
 from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
 from keras_vit.analysis.relevance import has_logits
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.models.intermediates import (
+    check_model,
+    grid_size_of,
+    num_prefix_tokens_of,
+    to_float32,
+)
 from keras_vit.tables import pick
 
 DRAFT = ".draft-"

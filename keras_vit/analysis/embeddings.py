@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.analysis.blocks import (
+from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import (
     check_model,
     num_prefix_tokens_of,
     to_float32,
 )
-from keras_vit.models import VisionTransformer
 
 NUM_FILTERS = 28  # In figure 7 of the paper.
 

@@ -10,12 +10,6 @@ from keras_vit.analysis.attention import (
     attention_maps,
     mean_attention_distance,
 )
-from keras_vit.analysis.blocks import (
-    check_model,
-    grid_size_of,
-    num_prefix_tokens_of,
-    to_float32,
-)
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
     leading_filters,
@@ -26,6 +20,12 @@ from keras_vit.analysis.relevance import attention_relevance, has_logits
 from keras_vit.analysis.representations import token_norms
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.models.intermediates import (
+    check_model,
+    grid_size_of,
+    num_prefix_tokens_of,
+    to_float32,
+)
 from keras_vit.tables import pick
 
 

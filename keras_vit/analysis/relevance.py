@@ -6,7 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.blocks import (
+from keras_vit.analysis.gradients import differentiate, without_gradients
+from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import (
     check_model,
     get_block,
     layers_after_blocks,
@@ -14,8 +16,6 @@ from keras_vit.analysis.blocks import (
     to_float32,
     tokens_before_blocks,
 )
-from keras_vit.analysis.gradients import differentiate, without_gradients
-from keras_vit.models import VisionTransformer
 
 
 def attention_relevance(

@@ -3,14 +3,14 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.blocks import (
+from keras_vit.analysis.gradients import without_gradients
+from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import (
     check_model,
     split_batches,
     to_float32,
     yield_tokens,
 )
-from keras_vit.analysis.gradients import without_gradients
-from keras_vit.models import VisionTransformer
 
 # An unbiased estimate divides by n - 3.
 FEWEST_IMAGES = 4

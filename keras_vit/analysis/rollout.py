@@ -5,7 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.blocks import (
+from keras_vit.analysis.gradients import without_gradients
+from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,
     num_prefix_tokens_of,
@@ -13,8 +15,6 @@ from keras_vit.analysis.blocks import (
     to_float32,
     yield_scores,
 )
-from keras_vit.analysis.gradients import without_gradients
-from keras_vit.models import VisionTransformer
 from keras_vit.tables import pick
 
 

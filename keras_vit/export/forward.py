@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import keras
 
-from keras_vit.analysis.blocks import get_block, layers_after_blocks
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models import VisionTransformer
+from keras_vit.models.intermediates import get_block, layers_after_blocks
 from keras_vit.tables import pick
 
 

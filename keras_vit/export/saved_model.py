@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from keras_vit.analysis.blocks import to_float32
 from keras_vit.export.agreement import (
     TOLERANCES,
     Agreement,
@@ -35,6 +34,7 @@ from keras_vit.export.signatures import (
     to_range,
 )
 from keras_vit.export.warmup import WARMUP_FILE, WarmupRecord, write_warmup
+from keras_vit.models.intermediates import to_float32
 
 
 def export_saved_model(

@@ -188,7 +188,7 @@ def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """
     import tensorflow as tf
 
-    from keras_vit.photos import decode_photo, turn_upright
+    from keras_vit.image_decoding import decode_photo, turn_upright
 
     def read_whole_image(encoded):
         image = decode_photo(encoded, image_shape[-1])

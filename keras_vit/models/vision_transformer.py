@@ -20,7 +20,7 @@ from keras_vit.layers.position_embedding import (
 )
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.transformer_block import TransformerBlock
-from keras_vit.models.variants import ViTConfig
+from keras_vit.models.config import ViTConfig
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.layers.resnet_stem import ROOT_WIDTH
-from keras_vit.models.variants import ViTConfig
+from keras_vit.models.config import ViTConfig
 
 # ---------------------------------------------------- the weights of our model
 

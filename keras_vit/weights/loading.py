@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.dtypes import is_quantized
-from keras_vit.models.variants import ViTConfig, check_fields
+from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.files import open_checkpoint

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import keras
 
-from keras_vit.models.variants import VARIANTS, ViTConfig
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.variants import VARIANTS
 from keras_vit.tables import pick
 
 STORAGE = "https://storage.googleapis.com"

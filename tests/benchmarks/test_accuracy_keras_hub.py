@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import accuracy_keras_hub as accuracy
 from keras_vit import VARIANTS
-from trainers.datasets import open_dataset
-from trainers.recipes import RECIPES
+from trainers.data.datasets import open_dataset
+from trainers.recipes.recipes import RECIPES
 
 RESULTS = [
     accuracy.Result(package, seed, share, loss, 302_154, 1380, 60.0)

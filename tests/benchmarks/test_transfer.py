@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks import transfer
 from benchmarks.transfer import Curve
-from trainers.recipes import RECIPES
+from trainers.recipes.recipes import RECIPES
 
 
 def curves(purpose, arm, accuracies, rate=0.01):

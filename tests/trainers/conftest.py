@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from trainers.datasets import open_dataset
-from trainers.recipes import RECIPES
-from trainers.runs import Run
+from trainers.data.datasets import open_dataset
+from trainers.recipes.recipes import RECIPES
+from trainers.runs.run import Run
 from trainers.train import prepare, train
 
 

@@ -14,16 +14,16 @@ import yaml
 
 from benchmarks import scaling
 from keras_vit import VARIANTS, VisionTransformer
-from trainers.command_line import EXIT_CODES
-from trainers.recipes import RECIPES, Recipe
-from trainers.strategies import STRATEGIES
+from trainers.distribute.strategies import STRATEGIES
+from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.runs.command_line import EXIT_CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/cluster.md").read_text()
 FILES = ROOT / "docs/cluster"
 TRAIN_FLAGS = set(vars(Recipe())) | {
     name
-    for file in ("train", "recipes")
+    for file in ("train", "recipes/recipes")
     for name in re.findall(
         r'flags\.DEFINE_\w+\(\s*"(\w+)"',
         (ROOT / f"trainers/{file}.py").read_text(),

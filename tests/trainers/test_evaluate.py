@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import keras_vit
-import trainers.answers
 import trainers.evaluate
+import trainers.evaluation.predictions
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
     made_split,
     save_identity,
 )
-from trainers.answers import answers
 from trainers.evaluate import evaluate
-from trainers.runs import NamedModel, Run, open_source
+from trainers.evaluation.predictions import answers
+from trainers.runs.run import NamedModel, Run, open_source
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
@@ -28,7 +28,9 @@ NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 @pytest.fixture
 def several(monkeypatch):
     """Return a data set of logits, some images with several classes or none."""
-    monkeypatch.setattr(trainers.answers, "eval_batches", made_batches)
+    monkeypatch.setattr(
+        trainers.evaluation.predictions, "eval_batches", made_batches
+    )
     rng = np.random.default_rng(3)
     labels = rng.random((50, 7)) < 0.25
     labels[:, 6] = False  # A class without images.
@@ -180,7 +182,7 @@ def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
         seen["preprocess"] = preprocess
         return made_batches(dataset, **choices)
 
-    monkeypatch.setattr(trainers.answers, "eval_batches", record)
+    monkeypatch.setattr(trainers.evaluation.predictions, "eval_batches", record)
     report = evaluate(identity, several, preprocess="central_crop(224)")
     assert seen["preprocess"] == "central_crop(224)" == report["preprocess"]
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from tests import commands
-from trainers.datasets import open_dataset
+from trainers.data.datasets import open_dataset
 from trainers.export_model import export_source, take_images
 from trainers.predict import predict
 

@@ -11,16 +11,15 @@ from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 
 import keras_vit
-import trainers.answers
-import trainers.probes
+import trainers.evaluation.predictions
+import trainers.evaluation.probes
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
     made_split,
     save_identity,
 )
-from trainers.probe import extract, parse_numbers, probe, without_head
-from trainers.probes import (
+from trainers.evaluation.probes import (
     PROBES,
     Features,
     ProbeChoices,
@@ -30,7 +29,8 @@ from trainers.probes import (
     knn,
     shuffle_by_class,
 )
-from trainers.runs import NamedModel
+from trainers.probe import extract, parse_numbers, probe, without_head
+from trainers.runs.run import NamedModel
 
 
 def make_features(size, num_train=300, num_test=200, num_classes=6, seed=0):
@@ -207,7 +207,7 @@ def test_chunks_change_nothing(number, chunks):
 def test_chunks_of_the_test_images_change_nothing(monkeypatch):
     features = make_features(8)
     whole = few_shot(features, ProbeChoices())
-    monkeypatch.setattr(trainers.probes, "CHUNK", 64)
+    monkeypatch.setattr(trainers.evaluation.probes, "CHUNK", 64)
     assert few_shot(features, ProbeChoices()) == whole
 
 
@@ -253,7 +253,9 @@ def test_numbers_of_a_flag():
 @pytest.fixture
 def made(monkeypatch, tmp_path):
     """Return a model whose features are the pixels, and its images."""
-    monkeypatch.setattr(trainers.answers, "eval_batches", made_batches)
+    monkeypatch.setattr(
+        trainers.evaluation.predictions, "eval_batches", made_batches
+    )
     features = make_features(9)
     labels = np.eye(6)[features.train_classes]
     splits = {

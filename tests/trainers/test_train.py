@@ -16,10 +16,10 @@ import trainers.train
 from keras_vit.analysis import position_similarity
 from keras_vit.analysis.callbacks import read_positions
 from tests import commands
-from trainers.batches import BadExampleError
+from trainers.data.batches import BadExampleError
 from trainers.evaluate import evaluate
-from trainers.loop import NonFiniteLossError
-from trainers.runs import Run, write_atomically
+from trainers.loop.loop import NonFiniteLossError
+from trainers.runs.run import Run, write_atomically
 from trainers.train import (
     build_model,
     load_initial_model,
@@ -532,7 +532,7 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
 
 CLAIM = """
 import pathlib, sys, time
-from trainers.runs import Run
+from trainers.runs.run import Run
 with Run(pathlib.Path(sys.argv[1])).claimed():
     print("claimed", flush=True)
     time.sleep(600)

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, ViT_B16, ViT_Ti16
-from keras_vit.models.builders import BUILDERS, pretrained_tags
+from keras_vit.applications import BUILDERS, pretrained_tags
 from keras_vit.weights import (
     PRETRAINED,
     augreg,

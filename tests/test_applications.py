@@ -1,0 +1,372 @@
+"""What users of keras.applications expect of a builder."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import VARIANTS, VisionTransformer, ViT_B16
+from keras_vit.applications import BUILDERS
+from tests.tiny import noise, randomize, to_numpy
+
+SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
+# The smallest image that is a whole number of patches for every builder: 16
+# divides all but the patches of H/14 and its like, and the stems halve twice
+# before patches of 8.
+SIDE = {"14": 28, "16": 32, "32": 32, "8": 32}
+
+each_builder = pytest.mark.parametrize("name", BUILDERS)
+
+
+def small(name, **arguments):
+    """Return the model of a builder, with everything small but its kind."""
+    choices = dict(SMALL)
+    if name.startswith(("R26", "R50")):
+        choices["stem_stages"] = (1,)  # In place of up to 16 units.
+    return BUILDERS[name](**{**choices, **arguments})
+
+
+def side(name):
+    return next(SIDE[p] for p in ("14", "16", "32", "8") if name.endswith(p))
+
+
+def shape(name, channels=3):
+    return (side(name), side(name), channels)
+
+
+def test_every_builder_is_a_public_function_of_the_package():
+    for name, build in BUILDERS.items():
+        assert getattr(keras_vit, name) is build
+        assert build.__name__ == name
+        assert name in keras_vit.__all__
+
+
+def test_the_official_variants_have_a_builder():
+    assert len(BUILDERS) == 18
+
+
+# The configuration of each, by the fields that tell the variants apart.
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("ViT_Ti16", "Ti/16"),
+        ("ViT_S16", "S/16"),
+        ("ViT_S32", "S/32"),
+        ("ViT_B8", "B/8"),
+        ("ViT_B16", "B/16"),
+        ("ViT_B32", "B/32"),
+        ("ViT_L16", "L/16"),
+        ("ViT_L32", "L/32"),
+        ("ViT_H14", "H/14"),
+        ("ViT_M16", "M/16"),
+        ("ViT_So400m14", "So400m/14"),
+        ("ViT_g14", "g/14"),
+        ("ViT_G14", "G/14"),
+        ("R_ViT_Ti16", "R+Ti/16"),
+        ("R26_ViT_S32", "R26+S/32"),
+        ("R26_ViT_B32", "R26+B/32"),
+        ("R50_ViT_B16", "R50+B/16"),
+        ("R50_ViT_L32", "R50+L/32"),
+    ],
+)
+def test_a_builder_states_its_variant_and_size(name, variant):
+    count = VARIANTS[variant].num_parameters
+    first_line = BUILDERS[name].__doc__.splitlines()[0]
+    assert first_line == f"Build the ViT {variant}, {count:,} parameters."
+
+
+@each_builder
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_channels_without_top(name, channels):
+    model = small(name, include_top=False, input_shape=shape(name, channels))
+    assert model.input_shape == (None, *shape(name, channels))
+    y = model(noise(1, *shape(name, channels)))
+    assert tuple(y.shape) == model.output_shape[:0] + (
+        1,
+        *model.output_shape[1:],
+    )
+    assert model.output_shape[2] == 24
+    assert np.isfinite(to_numpy(y)).all()
+
+
+@each_builder
+def test_any_image_size_without_top(name):
+    model = small(
+        name, include_top=False, input_shape=(None, None, 3), pooling="avg"
+    )
+    assert model.input_shape == (None, None, None, 3)
+    assert model.output_shape == (None, 24)
+    for factor in (1, 2):
+        images = noise(1, side(name), factor * side(name), 3)
+        assert tuple(model(images).shape) == (1, 24)
+
+
+@each_builder
+def test_the_defaults_of_keras_applications(name):
+    model = small(name, input_shape=shape(name))
+    last = model.layers[-1]
+    assert model.output_shape == (None, 1000)
+    assert last.name == "predictions"
+    assert last.activation is keras.activations.softmax
+    assert model.name == name.lower()
+    probabilities = to_numpy(randomize(model)(noise(2, *shape(name))))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+
+
+@each_builder
+def test_serialization_keeps_the_weights(name):
+    model = small(name, include_top=False, input_shape=shape(name))
+    config = keras.saving.serialize_keras_object(model)
+    revived = keras.saving.deserialize_keras_object(config)
+    assert [w.path for w in revived.weights] == [w.path for w in model.weights]
+
+
+@each_builder
+def test_the_default_input_is_the_published_one(name):
+    # The first lines of the graph only: the arguments, not the weights.
+    with keras.StatelessScope(initialize_variables=False):
+        model = BUILDERS[name](depth=1)
+        assert model.input_shape == (None, 224, 224, 3)
+    keras.backend.clear_session()
+
+
+def build(**arguments):
+    """Return a small B/16."""
+    return ViT_B16(**{**SMALL, "input_shape": (32, 32, 3), **arguments})
+
+
+@pytest.mark.parametrize("pooling", ["avg", "max"])
+def test_pooling_without_top(pooling):
+    tokens = randomize(build(include_top=False))
+    pooled = randomize(build(include_top=False, pooling=pooling))
+    x = noise(2, 32, 32, 3)
+    patches = to_numpy(tokens(x))[:, 1:]
+    expected = {"avg": np.mean, "max": np.max}[pooling](patches, axis=1)
+    np.testing.assert_allclose(to_numpy(pooled(x)), expected, atol=1e-5)
+
+
+def test_without_top_all_tokens_are_returned_class_token_first():
+    model = randomize(build(include_top=False))
+    assert model.output_shape == (None, 5, 24)
+    x = noise(2, 32, 32, 3)
+    token = randomize(build(include_top=False, pooling="token"))
+    np.testing.assert_array_equal(to_numpy(model(x))[:, 0], to_numpy(token(x)))
+
+
+@pytest.mark.parametrize("activation", [None, "softmax", "sigmoid"])
+def test_the_activation_is_that_of_the_last_layer(activation):
+    model = build(classifier_activation=activation, classes=5)
+    assert model.layers[-1].activation is keras.activations.get(activation)
+    logits = randomize(build(classifier_activation=None, classes=5))
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(randomize(model)(x)),
+        to_numpy(keras.activations.get(activation)(logits(x))),
+        atol=1e-6,
+    )
+
+
+def test_an_input_tensor_is_spliced_in():
+    images = keras.Input((30, 30, 3), name="raw")
+    padded = keras.layers.ZeroPadding2D(1)(images)
+    model = randomize(ViT_B16(input_tensor=padded, classes=5, **SMALL))
+    assert model.input is images
+    plain = build(classes=5)
+    plain.set_weights(model.get_weights())
+    x = noise(2, 30, 30, 3)
+    np.testing.assert_allclose(
+        to_numpy(model(x)),
+        to_numpy(plain(np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))))),
+        atol=1e-6,
+    )
+
+
+def test_an_input_tensor_of_any_size():
+    images = keras.Input((None, None, 3))
+    model = ViT_B16(
+        input_tensor=images, include_top=False, pooling="avg", **SMALL
+    )
+    assert tuple(model(noise(2, 32, 48, 3)).shape) == (2, 24)
+
+
+def test_a_model_on_an_input_tensor_reloads_exactly(tmp_path):
+    images = keras.Input((32, 32, 3))
+    model = randomize(ViT_B16(input_tensor=images, classes=5, **SMALL))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(loaded(x)), to_numpy(model(x)))
+
+
+def test_choices_reach_the_configuration():
+    model = build(
+        dropout_rate=0.2,
+        representation_size=6,
+        position_embedding="sincos_2d",
+        gelu="exact",
+        pooling="map",
+        classes=5,
+    )
+    assert isinstance(model, VisionTransformer)
+    config = model.config
+    assert (config.dropout_rate, config.representation_size) == (0.2, 6)
+    assert (config.position_embedding, config.gelu) == ("sincos_2d", "exact")
+    assert (config.pooling, config.num_classes) == ("map", 5)
+
+
+def test_the_type_reaches_the_layers():
+    model = build(dtype="mixed_bfloat16", classes=5)
+    assert model.get_layer("block_00").compute_dtype == "bfloat16"
+    assert model.get_layer("predictions").compute_dtype == "float32"
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+def test_weights_of_a_file(ending, tmp_path):
+    path = tmp_path / f"model{ending}"
+    source = randomize(build(classes=5))
+    source.save_weights(path) if "h5" in ending else source.save(path)
+    model = build(classes=5, weights=path)
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(source(x)))
+    # A string does as well as a path.
+    other = build(classes=5, weights=str(path))
+    np.testing.assert_array_equal(to_numpy(other(x)), to_numpy(source(x)))
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+def test_weights_of_a_file_with_a_head_in_a_model_without(ending, tmp_path):
+    path = tmp_path / f"model{ending}"
+    source = randomize(build(classes=5))
+    source.save_weights(path) if "h5" in ending else source.save(path)
+    model = build(include_top=False, pooling="token", weights=path)
+    features = keras.Model(source.input, source.get_layer("pooling").output)
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(features(x)))
+
+
+def test_weights_of_a_file_that_lacks_some_are_an_error(tmp_path):
+    path = tmp_path / "model.keras"
+    build(include_top=False).save(path)
+    with pytest.raises(
+        ValueError, match=r"`weights`: .*model.keras has no predictions/kernel"
+    ):
+        build(classes=5, weights=path)
+
+
+def test_weights_of_another_size_are_an_error(tmp_path):
+    path = tmp_path / "model.keras"
+    build(classes=5).save(path)
+    with pytest.raises(
+        ValueError,
+        match=r"position_embedding/embedding has the shape \(5, 24\) in .* "
+        r"and \(7, 24\) in this model.*`with_image_size`",
+    ):
+        build(classes=5, weights=path, input_shape=(32, 48, 3))
+
+
+def test_bad_weights_leave_the_model_as_it_was(tmp_path):
+    path = tmp_path / "model.keras"
+    build(classes=5).save(path)
+    model = randomize(build(classes=6))
+    before = model.get_weights()
+    with pytest.raises(ValueError, match="predictions/kernel has the shape"):
+        keras_vit.applications.load_own_weights(model, str(path))
+    for old, new in zip(before, model.get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+ERRORS = {
+    "weights_keyword": (
+        {"weights": "imagenet"},
+        "`weights` must be None, the path of an existing file or folder, or "
+        "the name of a pretrained B/16: 'i21k', 'i21k+i1k', 'i21k+i1k-224', "
+        "'augreg', 'augreg-i1k', 'sam'. Received: weights='imagenet'",
+    ),
+    "weights_missing_file": (
+        {"weights": "missing.weights.h5"},
+        "`weights` must be None, the path of an existing file",
+    ),
+    "weights_ending": (
+        {"weights": __file__},
+        f"{__file__} cannot be read: a checkpoint ends in .npz",
+    ),
+    "input_shape_part_of_a_patch": (
+        {"input_shape": (123, 123, 3)},
+        "`patch_size` must divide the image, 123x123. "
+        "Received: patch_size=16, image_size=(123, 123)",
+    ),
+    "input_shape_rank": (
+        {"input_shape": (32, 32)},
+        "`input_shape` must be (height, width, channels)",
+    ),
+    "input_shape_half_open": (
+        {"input_shape": (None, 32, 3)},
+        "`input_shape` must be (height, width, channels), both sizes in "
+        "pixels or both None, channels last. Received: "
+        "input_shape=(None, 32, 3)",
+    ),
+    "input_shape_open_channels": (
+        {"input_shape": (32, 32, None)},
+        "`input_shape` must be (height, width, channels)",
+    ),
+    "input_tensor_array": (
+        {"input_tensor": np.zeros((1, 32, 32, 3)), "input_shape": None},
+        "`input_tensor` must be a symbolic tensor, such as the output of a "
+        "Keras layer. Received: ndarray",
+    ),
+    "input_tensor_of_another_shape": (
+        {"input_tensor": keras.Input((48, 48, 3))},
+        "`input_shape` must be that of `input_tensor`. Received: "
+        "input_shape=(32, 32, 3), input_tensor of (48, 48, 3)",
+    ),
+    "pooling": ({"pooling": "gap"}, "`pooling` must be one of 'token', 'avg'"),
+    "classes": (
+        {"classes": -1},
+        "`num_classes` must be 0 (no head) or more. Received: num_classes=-1",
+    ),
+    "activation": ({"classifier_activation": "sofmax"}, "sofmax"),
+    "num_classes": (
+        {"num_classes": 5},
+        "Use `classes` in place of `num_classes`. Received: num_classes=5",
+    ),
+    "image_size": (
+        {"image_size": 32},
+        "Use `input_shape` in place of `image_size`. Received: image_size=32",
+    ),
+    "channels": ({"channels": 1}, "Use `input_shape` in place of `channels`."),
+    "use_dynamic_image_size": (
+        {"use_dynamic_image_size": True},
+        "Use `input_shape` in place of `use_dynamic_image_size`.",
+    ),
+    "unknown": (
+        {"droput_rate": 0.1},
+        "Received: keyword argument='droput_rate'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS)
+def test_a_bad_argument_is_an_error_that_names_it(arguments, message):
+    with pytest.raises(ValueError) as error:
+        build(**arguments)
+    assert message in str(error.value)
+
+
+def test_the_error_of_an_unknown_argument_lists_the_known_in_their_order():
+    # A set would list them in another order in each process.
+    with pytest.raises(ValueError) as error:
+        build(droput_rate=0.1)
+    message = str(error.value)
+    fields = ["'width'", "'depth'", "'dropout_rate'", "'layer_norm_epsilon'"]
+    places = [message.index(field) for field in fields]
+    assert places == sorted(places)
+
+
+def test_weights_of_a_quantized_model_are_refused(tmp_path):
+    """Their int8 codes would be read as floats."""
+    small = {"depth": 1, "width": 24, "mlp_dim": 24, "input_shape": (32, 32, 3)}
+    model = keras_vit.ViT_Ti16(**small)
+    model.quantize("int8")
+    model.save(tmp_path / "quantized.keras")
+    with pytest.raises(ValueError, match="not quantised.*quantized.keras"):
+        keras_vit.ViT_Ti16(**small, weights=tmp_path / "quantized.keras")

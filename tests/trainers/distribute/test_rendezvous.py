@@ -1,0 +1,179 @@
+"""Workers that find each other, as threads of one process; and the clock."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from trainers.distribute import rendezvous
+from trainers.distribute.rendezvous import (
+    WorkerLostError,
+    meet,
+    reach_service,
+    watched_service,
+)
+
+
+@pytest.fixture
+def addresses():
+    """Return three addresses of this machine that nobody listens at."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return [f"127.0.0.1:{port}" for port in ports]
+
+
+def serve(address):
+    """Stand for the TensorFlow of a worker that has seen all the others."""
+    return socket.create_server(("", int(address.rpartition(":")[2])))
+
+
+def test_all_wait_for_the_last(addresses):
+    servers, ends = [], {}
+
+    def work(address):
+        meet(addresses, address, 20)
+        servers.append(serve(address))
+        ends[address] = time.monotonic()
+
+    threads = [threading.Thread(target=work, args=(a,)) for a in addresses]
+    for thread in threads[:2]:
+        thread.start()
+    time.sleep(0.6)
+    assert not ends
+    last = time.monotonic()
+    threads[2].start()
+    for thread in threads:
+        thread.join()
+    for server in servers:
+        server.close()
+    assert ends.keys() == set(addresses) and min(ends.values()) > last
+
+
+def test_who_does_not_come_is_named_and_waited_for_so_long(
+    addresses, capsys, monkeypatch
+):
+    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_WORDS", 0.6)
+    start = time.monotonic()
+    with serve(addresses[1]), pytest.raises(WorkerLostError) as caught:
+        meet(addresses, addresses[0], 1)
+    assert 1 < time.monotonic() - start < 3
+    missing = f"{addresses[2]} (Connection refused)"
+    assert f"within `start_timeout`=1 seconds; missing: {missing}" in str(
+        caught.value
+    )
+    words = capsys.readouterr().err.splitlines()
+    assert words and all(
+        word.startswith("Waiting for workers, ") and word.endswith(missing)
+        for word in words
+    )
+
+
+def test_a_port_that_is_taken_is_waited_for(addresses):
+    """By the run before, which may still be ending."""
+    own = addresses[0]
+    with (
+        serve(own),
+        pytest.raises(WorkerLostError, match=rf"{own} \(this one: Address alr"),
+    ):
+        meet([own], own, 0.5)
+    taken = serve(own)
+    timer = threading.Timer(0.5, taken.close)
+    timer.start()
+    meet([own], own, 20)
+    timer.join()
+
+
+def test_a_name_that_nobody_has_is_an_absent_worker(addresses):
+    with pytest.raises(WorkerLostError, match="missing: a.invalid:1234 "):
+        meet([addresses[0], "a.invalid:1234"], addresses[0], 0)
+
+
+SCRIPT = """
+import ctypes, sys
+from trainers.distribute.rendezvous import limit
+with limit(0.5):
+    print("in", flush=True)
+    # Holds the lock of the interpreter, as TensorFlow does.
+    ctypes.PyDLL(None).usleep(int(sys.argv[1]))
+print("out")
+"""
+
+
+@pytest.mark.parametrize("microseconds", [0, 60_000_000])
+def test_work_that_holds_the_interpreter_is_ended(
+    subprocess_environment, microseconds
+):
+    start = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(microseconds)],
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if microseconds:
+        assert result.returncode == -signal.SIGKILL
+        assert "TensorFlow has waited for 0.5 seconds" in result.stderr
+        assert time.monotonic() - start < 30
+    else:
+        assert result.stdout == "in\nout\n" and not result.stderr
+
+
+def test_the_clock_does_not_outlive_its_process(subprocess_environment):
+    script = SCRIPT.replace("limit(0.5)", "limit(600)")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "60000000"],
+        env=subprocess_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        # Ends when the clock, which has inherited it, has ended as well.
+        assert process.stderr.read() == b""
+
+
+def test_a_data_service_is_waited_for(addresses, capsys, monkeypatch):
+    """And named if it does not come, or is none."""
+    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_WORDS", 0.3)
+    with pytest.raises(WorkerLostError, match="No data service .*refused"):
+        reach_service(f"grpc://{addresses[0]}", 0.3)
+    assert "Waiting for the data service" in capsys.readouterr().err
+    servers = []
+    late = threading.Timer(0.5, lambda: servers.append(serve(addresses[0])))
+    late.start()
+    reach_service(f"grpc://{addresses[0]}", 20)
+    late.join()
+    servers[0].close()
+    for address in ("x:1", "grpc://:1", "grpc://x", "grpc://x:70000"):
+        with pytest.raises(ValueError, match="`data_service` must be .*x?:"):
+            reach_service(address, 1)
+
+
+def test_a_data_service_that_is_lost_ends_the_training(addresses, monkeypatch):
+    monkeypatch.setattr(rendezvous, "SECONDS_OF_SILENCE", 0.5)
+    address, errors, ended = addresses[0], [], threading.Event()
+
+    def end(error):
+        errors.append(str(error))
+        ended.set()
+
+    with watched_service(f"grpc://{address}", end):
+        with serve(address):
+            assert not ended.wait(1.2)
+        lost = time.monotonic()
+        assert ended.wait(20) and time.monotonic() - lost > 0.4
+    [error] = errors
+    assert f"0.5 seconds: {address} (Connection refused)" in error
+    with watched_service(f"grpc://{address}", end):
+        pass  # Ended in time.
+    with watched_service(None, end):
+        time.sleep(0.8)
+    assert len(errors) == 1

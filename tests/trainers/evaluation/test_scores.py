@@ -1,0 +1,97 @@
+import keras
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+
+from trainers.evaluation.scores import calibration_error, judge
+
+
+@pytest.fixture
+def logits(rng):
+    return rng.normal(0, 3, (60, 9)).astype("float32")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def softmax(logits):
+    exponents = np.exp(logits.astype("float64"))
+    return exponents / exponents.sum(-1, keepdims=True)
+
+
+def test_one_class_an_image_as_scikit_learn(logits, rng):
+    labels = rng.integers(0, 9, 60)
+    row = judge(logits, np.eye(9, dtype=bool)[labels])
+    classes = range(9)
+    assert row["accuracy"].mean() == accuracy_score(labels, logits.argmax(-1))
+    assert row["top5_accuracy"].mean() == top_k_accuracy_score(
+        labels, logits, k=5, labels=classes
+    )
+    probabilities = softmax(logits)
+    np.testing.assert_allclose(
+        row["loss"].mean(), log_loss(labels, probabilities, labels=classes)
+    )
+    np.testing.assert_allclose(row["confidence"], probabilities.max(-1))
+
+
+def test_several_classes_an_image_as_a_loop(logits, rng):
+    truths = rng.random(logits.shape) < 0.3
+    truths[:, 4] |= ~truths.any(-1)
+    row = judge(logits, truths)
+    probabilities = softmax(logits)
+    for i in range(len(logits)):
+        right = {c for c in range(9) if truths[i, c]}
+        ranked = sorted(range(9), key=lambda c: -logits[i, c])
+        assert row["accuracy"][i] == (ranked[0] in right)
+        assert row["top5_accuracy"][i] == bool(right & set(ranked[:5]))
+        assert row["loss"][i] == pytest.approx(
+            -np.log(sum(probabilities[i, c] for c in right))
+        )
+
+
+def test_of_equal_logits_the_first_is_the_answer():
+    logits = np.zeros((3, 100))  # So many that a fast sort would mix them.
+    row = judge(logits, np.eye(100, dtype=bool)[[0, 4, 5]])
+    assert row["accuracy"].tolist() == [True, False, False]
+    assert row["top5_accuracy"].tolist() == [True, True, False]
+
+
+def test_large_logits_do_not_overflow():
+    logits = np.array([[1e5, 0.0], [0.0, 1e5]], "float32")
+    row = judge(logits, np.array([[True, False]] * 2))
+    np.testing.assert_allclose(row["loss"], [0, 1e5])
+    np.testing.assert_array_equal(row["confidence"], [1, 1])
+
+
+def test_loss_is_that_of_keras_on_one_hot_labels(logits, rng):
+    labels = np.eye(9)[rng.integers(0, 9, 60)]
+    expected = keras.losses.categorical_crossentropy(
+        labels, logits, from_logits=True
+    )
+    loss = judge(logits, labels > 0)["loss"]
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_calibration_error_as_a_loop(rng):
+    confidence = rng.random(500)
+    confidence[:20] = np.arange(1, 21) / 20  # On the borders of bins, too.
+    hits = rng.random(500) < 0.5
+    total = 0.0
+    for k in range(15):
+        inside = (confidence > k / 15) & (confidence <= (k + 1) / 15)
+        if inside.any():
+            gap = abs(hits[inside].mean() - confidence[inside].mean())
+            total += inside.mean() * gap
+    assert calibration_error(confidence, hits) == pytest.approx(total)
+
+
+def test_calibration_error_of_made_cases():
+    sure = np.ones(4)
+    assert calibration_error(sure, np.ones(4, bool)) == 0
+    assert calibration_error(sure, np.array([True, False] * 2)) == 0.5
+    # Two bins whose gaps do not cancel.
+    confidence = np.array([0.9, 0.9, 0.5, 0.5])
+    hits = np.array([True, False, True, True])
+    assert calibration_error(confidence, hits) == pytest.approx(0.45)

@@ -1,0 +1,186 @@
+"""Kill a training again and again, at random moments; print how it ends.
+
+    python -m tests.trainers.loop.kill_again FOLDER NUMBER_OF_KILLS
+
+A program of its own, because its processes are forks: those must come before
+TensorFlow begins to work, and they save its import.
+"""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import sys
+import time
+
+import keras
+import tensorflow as tf
+
+from trainers.data.batches import eval_batches, train_batches
+from trainers.data.datasets import open_dataset
+from trainers.distribute.strategies import make_strategy
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.loop import Loop
+from trainers.loop.metrics import MetricsFile
+from trainers.optim.losses import softmax
+from trainers.optim.optimizers import make_optimizer
+from trainers.optim.schedules import WarmupSchedule
+
+TOTAL_STEPS = 300
+STEPS_PER_CHECKPOINT = 4
+
+
+class Tell(keras.callbacks.Callback):
+    """Write a byte when the first updates are made."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.pipe is not None:
+            os.write(self.pipe, b".")
+            self.pipe = None
+
+
+def live(folder, pipe):
+    """Train from where the folder stands to the end."""
+    digits = open_dataset("digits")
+    # Not before: a data set that is prepared first draws numbers as well.
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(32, "gelu"),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(10),
+        ]
+    )
+    optimizer = make_optimizer(
+        "adamw",
+        model.trainable_variables,
+        WarmupSchedule(1e-2, TOTAL_STEPS, 10),
+        weight_decay=0.1,
+        average_decay=0.9,
+    )
+    loop = Loop(
+        model, optimizer, softmax, make_strategy("one_device"), clip_norm=1.0
+    )
+    loop.checkpoints = Checkpoints(str(folder / "checkpoints"), loop.state)
+    loop.resume()
+    loop.train(
+        lambda _: train_batches(
+            digits,
+            image_size=(8, 8),
+            batch_size=32,
+            augment="flip_lr|mixup(0.2)",
+            first_step=loop.step,
+        ),
+        lambda _: eval_batches(digits, image_size=(8, 8), batch_size=355),
+        total_steps=TOTAL_STEPS,
+        steps_per_epoch=15,
+        eval_steps=1,
+        steps_per_loop=5,
+        steps_per_checkpoint=STEPS_PER_CHECKPOINT,
+        callbacks=[
+            MetricsFile(folder / "metrics.csv", first_step=loop.step),
+            Tell(pipe),
+        ],
+    )
+
+
+def start(folder):
+    """Return the number of a process that trains, and what it tells."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(writer)
+        return process, reader
+    code = 1
+    try:
+        live(folder, writer)
+        code = 0
+    finally:
+        os._exit(code)  # Without the buffers and the exit work of the parent.
+
+
+def newest(folder):
+    """Return the step of the newest checkpoint, 0 if there is none."""
+    names = [path.name for path in folder.glob("checkpoints/step-*")]
+    return max((int(name[5:]) for name in names), default=0)
+
+
+def has_ended(process):
+    """Return whether a process is only waited for."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process, options) is not None
+
+
+def end(process):
+    """Wait for a process; return its exit code, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def final_state(folder):
+    """Return {name: array} of the last checkpoint."""
+    path = str(folder / f"checkpoints/step-{TOTAL_STEPS:08d}/state")
+    reader = tf.train.load_checkpoint(path)
+    names = reader.get_variable_to_shape_map()
+    return {n: reader.get_tensor(n) for n in names if "OBJECT" not in n}
+
+
+def main(folder, num_kills):
+    """Train once without a break and once with; print a JSON line."""
+    # Once for all of them what each would do: a fifth of its work.
+    for function in (Loop._run_steps, Loop._run_eval_steps):
+        tf.autograph.to_graph(function)
+    whole, broken = folder / "whole", folder / "broken"
+    process, _ = start(whole)
+    if end(process):
+        sys.exit("The unbroken run failed.")
+    draws = random.Random(0)
+    kills = in_a_save = 0
+    while True:
+        process, reader = start(broken)
+        os.read(reader, 1)  # Or nothing, when it ended.
+        os.close(reader)
+        if kills < num_kills:
+            # So far that the kills are spread over the whole run,
+            target = (kills + draws.random()) / num_kills * TOTAL_STEPS
+            while newest(
+                broken
+            ) + STEPS_PER_CHECKPOINT < target and not has_ended(process):
+                time.sleep(0.005)  # To look is work that the training lacks.
+            # and anywhere in the updates and the save that follow.
+            time.sleep(draws.uniform(0, 0.03))
+            os.kill(process, signal.SIGKILL)
+        code = end(process)
+        if code != -signal.SIGKILL:
+            break
+        kills += 1
+        in_a_save += any(broken.glob("checkpoints/.draft*"))
+    one, other = final_state(whole), final_state(broken)
+    metrics = [(f / "metrics.csv").read_bytes() for f in (whole, broken)]
+    report = {
+        "exit": code,
+        "kills": kills,
+        "in_a_save": in_a_save,
+        "arrays": len(one),
+        "different": [
+            name
+            for name in one.keys() | other.keys()
+            if name not in one
+            or name not in other
+            or one[name].tobytes() != other[name].tobytes()
+        ],
+        "rows": metrics[0].count(b"\n"),
+        "same_metrics": metrics[0] == metrics[1],
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,217 @@
+"""Trainings of several processes, and trainings that are broken off."""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import time
+
+import keras
+import numpy as np
+import pytest
+
+from tests import commands
+from trainers.loop.metrics import read_metrics
+from trainers.recipes.recipes import RECIPES
+from trainers.runs.run import Run
+from trainers.train import prepare, train
+
+pytestmark = pytest.mark.slow(200)
+
+# Rounding that differs by the order of a sum stays small under plain descent,
+# however many updates there are.
+CHOICES = {
+    "optimizer": "sgd",
+    "learning_rate": 0.05,
+    "total_steps": 300,
+    "epochs_per_eval": 1.0,
+    "steps_per_checkpoint": 20,
+    "steps_per_loop": 5,
+    "peak_tflops": 1.0,  # Not measured.
+}
+
+
+@pytest.fixture
+def start(subprocess_environment, tmp_path):
+    """Return a function that starts `trainers.train` as a user would.
+
+    It returns the process, and the file of what that prints.
+    """
+    started = []
+
+    def start_process(folder, *arguments):
+        choices = [f"--{name}={value}" for name, value in CHOICES.items()]
+        command = ["-m", "trainers.train", "--recipe=digits_exact", *choices]
+        command += [f"--run_dir={folder}", *arguments]
+        output = tmp_path / f"output-{len(started)}"
+        process = commands.start(command, subprocess_environment, output)
+        started.append(process)
+        return process, output
+
+    yield start_process
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.fixture
+def start_two(start):
+    """Return a function that starts two processes that train together."""
+
+    def start_pair(folder, *arguments):
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.bind(("127.0.0.1", 0))
+            ports = [each.getsockname()[1] for each in (one, other)]
+        workers = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return [
+            start(
+                folder,
+                "--strategy=multi_worker",
+                f"--workers={workers}",
+                f"--worker_index={index}",
+                *arguments,
+            )
+            for index in range(2)
+        ]
+
+    return start_pair
+
+
+def finish(started, seconds=200):
+    """Return exit code and output of a process that is to end by itself."""
+    process, output = started
+    process.join(seconds)
+    return process.exitcode, output.read_text()
+
+
+def wait_for_checkpoint(folder, started, after=0):
+    """Return when there is a checkpoint of more than `after` updates."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        names = [path.name for path in folder.glob("checkpoints/step-*")]
+        steps = [int(name.removeprefix("step-")) for name in names]
+        if max(steps, default=0) > after:
+            return max(steps)
+        for process, output in started:
+            assert process.exitcode is None, output.read_text()
+        time.sleep(0.01)
+    raise AssertionError("no checkpoint")
+
+
+def weights_of(folder):
+    model = keras.saving.load_model(folder / "model.keras", compile=False)
+    return model.get_weights()
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory):
+    """Return the folder of an unbroken run on one device."""
+    folder = tmp_path_factory.mktemp("one") / "run"
+    recipe = dataclasses.replace(RECIPES["digits_exact"], **CHOICES)
+    train(prepare(recipe, str(folder)))
+    return folder
+
+
+def test_two_workers_through_a_kill_and_a_signal(
+    start_two, one_device, tmp_path
+):
+    """They end with the weights and the metrics of one device."""
+    folder = tmp_path / "run"
+
+    one, other = start_two(folder)
+    reached = wait_for_checkpoint(folder, (one, other))
+    os.kill(other[0].pid, signal.SIGKILL)
+    code, output = finish(one)
+    assert code == 69, output
+    assert "Another worker does not answer any more" in output
+
+    one, other = start_two(folder)
+    reached = wait_for_checkpoint(folder, (one, other), after=reached)
+    os.kill(other[0].pid, signal.SIGTERM)
+    for process in (one, other):
+        code, output = finish(process)
+        assert code == 75, output
+        assert "Stopped and saved after update" in output
+    assert reached < 300
+
+    one, other = start_two(folder)
+    code, output = finish(one)
+    assert code == 0, output
+    assert "multi_worker on 2 devices" in output
+    code, silent = finish(other)
+    assert code == 0, silent
+    assert "val_accuracy" not in silent  # The first one speaks for both.
+
+    for a, b in zip(weights_of(one_device), weights_of(folder), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    rows = [read_metrics(Run(f).metrics_path) for f in (one_device, folder)]
+    assert [row["step"] for row in rows[0]] == [row["step"] for row in rows[1]]
+    for a, b in zip(*rows):
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+            assert a[name] == pytest.approx(b[name], rel=1e-4), name
+
+
+def test_two_workers_make_the_updates_of_one_device(start_two, tmp_path):
+    """Those of AdamW, in two parts each, clipped, decayed and averaged."""
+    recipe = RECIPES["digits_exact"]
+    assert recipe.optimizer == "adamw" and recipe.total_steps == 20
+    assert recipe.clip_norm and recipe.weight_decay and recipe.average_decay
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(prepare(recipe, str(one)))
+    changes = {name: getattr(recipe, name) for name in CHOICES}
+    changes |= {"accumulation_steps": 2, "steps_per_checkpoint": 20}
+    changes |= {"peak_tflops": 1.0}
+    flags = [f"--{name}={value}" for name, value in changes.items()]
+    for process in start_two(two, *flags):
+        code, output = finish(process)
+        assert code == 0, output
+    for a, b in zip(weights_of(one), weights_of(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    rows = [read_metrics(Run(folder).metrics_path) for folder in (one, two)]
+    assert rows[0]
+    for a, b in zip(*rows, strict=True):
+        for name in ("step", "loss", "accuracy", "val_loss", "val_accuracy"):
+            assert a[name] == pytest.approx(b[name], rel=1e-5), name
+
+
+def test_after_a_kill_and_a_signal_the_same_command_ends_to_the_bit(
+    start, one_device, tmp_path
+):
+    folder = tmp_path / "run"
+    process = start(folder)
+    reached = wait_for_checkpoint(folder, [process])
+    os.kill(process[0].pid, signal.SIGKILL)
+    process = start(folder)
+    wait_for_checkpoint(folder, [process], after=reached)
+    before = time.monotonic()
+    os.kill(process[0].pid, signal.SIGTERM)
+    code, output = finish(process)
+    assert code == 75, output
+    assert "Stopped and saved after update" in output
+    assert time.monotonic() - before < 30
+    code, output = finish(start(folder))
+    assert code == 0, output
+    for a, b in zip(weights_of(one_device), weights_of(folder), strict=True):
+        np.testing.assert_array_equal(a, b)
+    rows = [read_metrics(Run(f).metrics_path) for f in (one_device, folder)]
+    for a, b in zip(*rows, strict=True):
+        for name in ("step", "loss", "accuracy", "val_loss", "val_accuracy"):
+            assert a[name] == b[name], name
+
+
+def test_fifty_kills_at_random_moments_leave_no_trace(
+    subprocess_environment, tmp_path
+):
+    """Weights, optimizer, averages and metrics are those of an unbroken run."""
+    words = ["-m", "tests.trainers.loop.kill_again", tmp_path, 50]
+    result = commands.run(words, subprocess_environment)
+    assert result.returncode == 0, result.stderr[-3000:]
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["exit"] == 0, result.stderr[-3000:]
+    assert report["kills"] == 50
+    assert report["in_a_save"] > 0
+    assert report["arrays"] > 15 and report["rows"] == 21
+    assert report["different"] == []
+    assert report["same_metrics"]

@@ -1,0 +1,305 @@
+"""The mathematics of one update, beside NumPy and on one device and two."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.distribute.strategies import make_strategy
+from trainers.loop.step import Step
+from trainers.optim.loss_scaling import LossScale
+from trainers.optim.losses import softmax
+from trainers.optim.optimizers import make_optimizer
+
+RATE = 0.1
+draws = np.random.default_rng(0)
+IMAGES = draws.normal(size=(8, 4)).astype("float32")
+LABELS = np.eye(3, dtype="float32")[np.arange(8) % 3]
+WEIGHTS = np.array([1, 0, 1, 1, 0.5, 0, 1, 1], "float32")
+
+# Strategy, and parts that the batch of a replica is cut into.
+SPLITS = [("one_device", 1), ("one_device", 4), ("mirrored", 1)]
+SPLITS += [("mirrored", 2)]
+split = pytest.mark.parametrize("strategy, parts", SPLITS)
+
+
+def dense(**options):
+    """Return a function that makes a model of one layer."""
+    return lambda: keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, **options)]
+    )
+
+
+def make_step(make_model, strategy="one_device", parts=1, scale=None, **more):
+    """Return a step of plain descent without momentum, at its first update."""
+    keras.utils.set_random_seed(0)
+    with make_strategy(strategy).scope():
+        model = make_model()
+        return Step(
+            model,
+            make_optimizer("sgd", model.trainable_variables, RATE),
+            softmax,
+            accumulation_steps=parts,
+            loss_scale=scale and LossScale(*scale),
+            **more,
+        )
+
+
+def run(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS), first=0):
+    """Make update number `first` of a batch shared out among the replicas."""
+    strategy = make_strategy(strategy)
+    replicas = strategy.num_replicas_in_sync
+
+    @tf.function
+    def update():
+        def on_replica():
+            replica = tf.distribute.get_replica_context()
+            index = replica.replica_id_in_sync_group
+            mine = tf.nest.map_structure(
+                lambda x: tf.reshape(x, (replicas, -1, *x.shape[1:]))[index],
+                batch,
+            )
+            return step.train(mine, tf.constant(first, tf.int64))
+
+        return strategy.reduce("SUM", strategy.run(on_replica), axis=None)
+
+    return update().numpy()
+
+
+def descend(kernel, bias, decay=0.0):
+    """Return kernel and bias after one update, and the sums of the step."""
+    logits = IMAGES @ kernel + bias
+    p = np.exp(logits)
+    p /= p.sum(-1, keepdims=True)
+    slope = (p - LABELS) * WEIGHTS[:, None] / len(IMAGES)
+    kernel_slope = IMAGES.T @ slope + 2 * decay * kernel
+    losses = -np.log((p * LABELS).sum(-1))
+    hits = p.argmax(-1) == LABELS.argmax(-1)
+    sums = [(x * WEIGHTS).sum() for x in (losses, hits, np.ones(8))]
+    return kernel - RATE * kernel_slope, bias - RATE * slope.sum(0), sums
+
+
+@split
+def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
+    strategy, parts
+):
+    """The penalty counts once, however the batch is cut."""
+    penalty = keras.regularizers.L2(0.3)
+    step = make_step(dense(kernel_regularizer=penalty), strategy, parts)
+    kernel, bias, sums = descend(*step.model.get_weights(), 0.3)
+    np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
+    for got, want in zip(step.model.get_weights(), (kernel, bias)):
+        np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_losses_of_logits_in_half_precision_are_taken_in_float32(dtype):
+    penalty = keras.regularizers.L2(1e-3)
+    step = make_step(dense(dtype=dtype, activity_regularizer=penalty))
+    kernel, bias, sums = descend(*step.model.get_weights())
+    np.testing.assert_allclose(run(step), sums, rtol=1e-2)
+    np.testing.assert_allclose(step.model.get_weights()[0], kernel, atol=1e-3)
+    measured = step.measure(
+        tf.nest.map_structure(tf.constant, (IMAGES, LABELS, WEIGHTS))
+    )
+    assert measured.dtype == tf.float32
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_an_overflow_halves_the_scale_and_changes_nothing_else(strategy):
+    step = make_step(dense(dtype="mixed_float16"), strategy, scale=(2.0**21,))
+    before = step.model.get_weights()
+    scales = []
+    for number in range(21):
+        if step.optimizer.iterations.numpy():
+            break
+        for a, b in zip(step.model.get_weights(), before):
+            np.testing.assert_array_equal(a, b)
+        scales.append(float(step.loss_scale.factor))
+        run(step, strategy, first=number)
+    assert len(scales) > 1
+    assert scales == [2.0 ** (21 - i) for i in range(len(scales))]
+    assert step.loss_scale.factor.numpy() == scales[-1]
+    for got, want in zip(step.model.get_weights(), descend(*before)):
+        np.testing.assert_allclose(got, want, atol=1e-3)
+
+
+def test_the_loss_scale_stays_finite_and_at_least_one():
+    scale = LossScale(2.0**126, growth_steps=1)
+    factors = []
+    for is_finite in [True] * 3 + [False] * 130:
+        scale.update(tf.constant(is_finite))
+        factors.append(float(scale.factor))
+    assert factors[:4] == [2.0**127, 2.0**127, 2.0**127, 2.0**126]
+    assert factors[-3:] == [1.0] * 3
+
+
+@split
+def test_statistics_are_the_mean_of_those_of_replicas_and_parts(
+    strategy, parts
+):
+    step = make_step(
+        lambda: keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dense(3),
+            ]
+        ),
+        strategy,
+        parts,
+    )
+    run(step, strategy)
+    [norm, _] = step.model.layers
+    replicas = 2 if strategy == "mirrored" else 1
+    split = IMAGES.reshape(replicas * parts, -1, 4)
+    for got, start, want in (
+        (norm.moving_mean, 0.0, split.mean(1).mean(0)),
+        (norm.moving_variance, 1.0, split.var(1).mean(0)),
+    ):
+        want = 0.5 * start + 0.5 * want
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-6)
+
+
+class Counter(keras.layers.Layer):
+    """Counts its calls."""
+
+    def build(self, shape):
+        self.count = self.add_weight(
+            shape=(), dtype="int32", initializer="zeros", trainable=False
+        )
+
+    def call(self, x):
+        self.count.assign(self.count + 1)
+        return x
+
+
+@split
+def test_whole_numbers_count_updates_and_frozen_ones_stay(strategy, parts):
+    """Neither has a mean over replicas that is of their type."""
+
+    def make_model():
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                Counter(),
+                keras.layers.Dense(4),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.layers[1].quantize("int8")
+        model.layers[1].trainable = False
+        return model
+
+    step = make_step(make_model, strategy, parts)
+    frozen = step.model.layers[1].get_weights()
+    assert any(weight.dtype == np.int8 for weight in frozen)
+    run(step, strategy)
+    run(step, strategy, first=1)
+    assert step.model.layers[0].count.numpy() == 2
+    for a, b in zip(step.model.layers[1].get_weights(), frozen):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_weights_that_are_frozen_are_not_sent(monkeypatch):
+    """Nor assigned to: that would cost a copy of them."""
+    sent = []
+    monkeypatch.setattr(
+        "trainers.loop.step.assign_on_replicas",
+        lambda variables, values: sent.extend(variables),
+    )
+
+    def make_model():
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.Dense(4),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.layers[0].trainable = False
+        return model
+
+    for parts in (1, 2):
+        step = make_step(make_model, parts=parts)
+        assert len(step.model.non_trainable_variables) == 5
+        run(step)
+        norm = step.model.layers[1]
+        want = [norm.moving_mean.value, norm.moving_variance.value]
+        assert [id(v) for v in sent] == [id(v) for v in want]
+        sent.clear()
+
+
+def test_every_draw_of_a_shared_dropout_is_another_one():
+    """Also those of a layer that draws twice, and of the layer behind it."""
+    seen = []
+
+    class Spy(keras.layers.Layer):
+        def call(self, x):
+            tf.py_function(lambda x: seen.append(x.numpy()), [x], [])
+            return x
+
+    def make_model():
+        image = keras.Input((16,))
+        shared, other = keras.layers.Dropout(0.5), keras.layers.Dropout(0.5)
+        drawn = [Spy()(drop(image)) for drop in (shared, shared, other)]
+        return keras.Model(image, keras.layers.Dense(3)(sum(drawn)))
+
+    batch = np.ones((2, 16), "float32"), LABELS[:2], WEIGHTS[:2]
+    step = make_step(make_model, seed=3)
+    run(step, batch=batch)
+    run(step, batch=batch, first=1)
+    run(make_step(make_model, seed=4), batch=batch)
+    assert len(seen) == 9
+    assert len({mask.tobytes() for mask in seen}) == 9
+
+
+def test_what_is_measured_is_of_the_model_at_rest():
+    """Without dropout and with the statistics that were gathered."""
+    step = make_step(
+        lambda: keras.Sequential(
+            [
+                keras.Input((4,)),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.9),
+                keras.layers.Dense(3),
+            ]
+        )
+    )
+    *statistics, kernel, bias = step.model.get_weights()
+    batch = [tf.constant(x) for x in (IMAGES, LABELS, WEIGHTS)]
+    got = step.measure(batch)
+    # Statistics at their start divide by the root of 1 + 1e-3.
+    *_, want = descend(kernel / np.sqrt(1.001), bias)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    for a, b in zip(step.model.get_weights(), statistics):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+def test_xla_makes_the_same_update(strategy):
+    step = make_step(dense(), strategy, parts=2, use_xla=True)
+    kernel, bias, sums = descend(*step.model.get_weights())
+    np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
+    for got, want in zip(step.model.get_weights(), (kernel, bias)):
+        np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+def test_xla_is_at_work():
+    """It knows no operation that calls Python."""
+
+    class Caller(keras.layers.Layer):
+        def call(self, x):
+            tf.py_function(lambda x: None, [x], [])
+            return x
+
+    def make_model():
+        return keras.Sequential(
+            [keras.Input((4,)), Caller(), keras.layers.Dense(3)]
+        )
+
+    run(make_step(make_model))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="EagerPyFunc"):
+        run(make_step(make_model, use_xla=True))

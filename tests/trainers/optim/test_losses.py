@@ -1,0 +1,127 @@
+import math
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tensorflow as tf
+
+from tests.tiny import noise
+from trainers.optim.losses import (
+    LOSSES,
+    initial_head_bias,
+    sigmoid,
+    smooth_labels,
+    softmax,
+)
+
+
+@pytest.fixture
+def batch():
+    random = np.random.default_rng(0)
+    labels = np.eye(5, dtype="float32")[[1, 4, 0]]
+    logits = random.normal(scale=3, size=(3, 5)).astype("float32")
+    return labels, logits
+
+
+def test_softmax_is_minus_the_log_probability_of_the_label(batch):
+    labels, logits = batch
+    exponents = np.exp(logits)
+    probabilities = exponents / exponents.sum(-1, keepdims=True)
+    want = -np.log(probabilities[labels == 1])
+    np.testing.assert_allclose(softmax(labels, logits), want, rtol=1e-5)
+
+
+def test_sigmoid_sums_binary_cross_entropies_over_the_classes(batch):
+    labels, logits = batch
+    p = 1 / (1 + np.exp(-logits))
+    want = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).sum(-1)
+    np.testing.assert_allclose(sigmoid(labels, logits), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_huge_logits_give_finite_losses(name):
+    labels = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
+    logits = np.array([[1e4, -1e4], [1e4, -1e4]], "float32")
+    losses = np.asarray(LOSSES[name](labels, logits))
+    assert np.all(np.isfinite(losses))
+    assert losses[0] < 1e-3 < losses[1]
+
+
+def test_smoothing_keeps_the_sum_and_moves_the_share_asked_for(batch):
+    labels, _ = batch
+    smooth = np.asarray(smooth_labels(labels, 0.1))
+    np.testing.assert_allclose(smooth.sum(-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(smooth[labels == 1], 0.9 + 0.02, rtol=1e-6)
+    np.testing.assert_allclose(smooth[labels == 0], 0.02, rtol=1e-6)
+
+
+def sum_of_sigmoids(logits, labels):
+    return optax.sigmoid_binary_cross_entropy(logits, labels).sum(-1)
+
+
+GOLDEN = {
+    "softmax": optax.softmax_cross_entropy,
+    "sigmoid": sum_of_sigmoids,
+}
+LABELS = {
+    "soft": np.abs(noise(4, 6)) / np.abs(noise(4, 6)).sum(-1, keepdims=True),
+    "none, one, two or all of the classes": np.array(
+        [[0] * 6, [0, 1, 0, 0, 0, 0], [1, 0, 0, 1, 0, 0], [1] * 6], "float32"
+    ),
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_gradients_of_any_labels_are_those_of_optax(name, labels):
+    logits = tf.constant(noise(4, 6, seed=1, scale=3))
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses = LOSSES[name](labels, logits)
+    want, gradient = jax.value_and_grad(
+        lambda x: GOLDEN[name](x, labels).sum()
+    )(logits.numpy())
+    np.testing.assert_allclose(
+        losses, GOLDEN[name](logits.numpy(), labels), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(np.sum(losses), want, rtol=1e-5)
+    np.testing.assert_allclose(
+        tape.gradient(losses, logits), gradient, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "name, answer",
+    [
+        ("softmax", np.log),
+        ("sigmoid", lambda p: np.log(p / (1 - p))),
+    ],
+)
+def test_the_loss_of_smooth_labels_is_least_where_they_are_answered(
+    name, answer, batch
+):
+    labels = np.asarray(smooth_labels(batch[0], 0.1))
+    logits = tf.constant(answer(labels))
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses = LOSSES[name](labels, logits)
+    np.testing.assert_allclose(tape.gradient(losses, logits), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_classes", [10, 1000, 21843])
+def test_initial_head_bias_makes_the_sigmoids_expect_one_class(num_classes):
+    bias = initial_head_bias("sigmoid", num_classes)
+    expected = num_classes / (1 + math.exp(-bias))
+    assert expected == pytest.approx(1, abs=1 / num_classes)
+    assert initial_head_bias("softmax", num_classes) == 0
+
+
+def test_initial_head_biases_are_those_of_big_vision():
+    assert round(initial_head_bias("sigmoid", 1000), 1) == -6.9
+    assert round(initial_head_bias("sigmoid", 21843)) == -10
+
+
+def test_initial_head_bias_of_an_unknown_loss_is_an_error():
+    with pytest.raises(ValueError, match="'softmax', 'sigmoid'.*'hinge'"):
+        initial_head_bias("hinge", 10)

@@ -1,0 +1,160 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.optim.schedules import DECAYS, WarmupSchedule
+
+
+def rates(schedule, steps):
+    return [float(schedule(step)) for step in steps]
+
+
+def test_first_update_of_a_warmup_has_rate_zero_and_peak_follows_it():
+    schedule = WarmupSchedule(0.5, total_steps=14, warmup_steps=4)
+    np.testing.assert_allclose(
+        rates(schedule, range(5)), [0, 0.125, 0.25, 0.375, 0.5], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "decay, expected",
+    [
+        ("cosine", lambda p: 0.5 * (1 + math.cos(math.pi * p))),
+        ("linear", lambda p: 1 - p),
+        ("constant", lambda p: 1.0),
+    ],
+)
+def test_decay_is_the_closed_form_at_every_update(decay, expected):
+    schedule = WarmupSchedule(2.0, total_steps=12, warmup_steps=2, decay=decay)
+    got = rates(schedule, range(2, 12))
+    want = [2.0 * expected((step - 2) / 10) for step in range(2, 12)]
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_rsqrt_is_the_closed_form_at_every_update():
+    schedule = WarmupSchedule(
+        2.0, total_steps=12, warmup_steps=2, decay="rsqrt", timescale=3
+    )
+    # 1 / sqrt(1 + n / 3) is 1 / 2 nine updates behind the warm-up.
+    want = [0.0, 1.0] + [2 / math.sqrt(1 + n / 3) for n in range(10)]
+    assert want[11] == 1.0
+    np.testing.assert_allclose(rates(schedule, range(12)), want, rtol=1e-6)
+
+
+def test_timescale_of_rsqrt_is_ten_thousand():
+    schedule = WarmupSchedule(1.0, total_steps=10**6, decay="rsqrt")
+    np.testing.assert_allclose(
+        rates(schedule, [0, 30_000, 990_000]), [1, 0.5, 0.1], rtol=1e-6
+    )
+
+
+def test_every_decay_is_tested_above():
+    assert set(DECAYS) == {"cosine", "linear", "constant", "rsqrt"}
+
+
+@pytest.mark.parametrize(
+    "decay, want",
+    [
+        ("linear", [0, 2, 4, 3.1, 2.2, 1.3, 0.4, 0.4]),
+        # 0.4 + 3.6 * (1 + cos(pi * p)) / 2 at p of 0, 1/4, 1/2, 3/4 and 1.
+        ("cosine", [0, 2, 4, 3.472792206, 2.2, 0.927207794, 0.4, 0.4]),
+    ],
+)
+def test_decay_ends_at_the_final_fraction(decay, want):
+    schedule = WarmupSchedule(4.0, 6, 2, decay, final_fraction=0.1)
+    np.testing.assert_allclose(rates(schedule, range(8)), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "decay, want",
+    [
+        ("constant", [0, 3, 6, 6, 6, 6, 4, 2, 0, 0]),
+        # 6 - n behind the warm-up, of which a third is lost at every update.
+        ("linear", [0, 3, 6, 5, 4, 3, 2 * 2 / 3, 1 / 3, 0, 0]),
+        (
+            "rsqrt",
+            [0, 3, 6]
+            + [6 / math.sqrt(1 + n / 5) for n in (1, 2, 3)]
+            + [4 / math.sqrt(1.8), 2 / math.sqrt(2), 0, 0],
+        ),
+    ],
+)
+def test_cooldown_multiplies_the_last_updates(decay, want):
+    schedule = WarmupSchedule(6.0, 8, 2, decay, cooldown_steps=3, timescale=5)
+    np.testing.assert_allclose(
+        rates(schedule, range(10)), want, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_cooldown_may_follow_the_warmup_at_once():
+    schedule = WarmupSchedule(1.0, 4, 2, "constant", cooldown_steps=2)
+    assert rates(schedule, range(5)) == [0, 0.5, 1, 0.5, 0]
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_step_may_be_an_integer_tensor_of_a_graph(decay):
+    schedule = WarmupSchedule(3.0, 9, 2, decay, cooldown_steps=2)
+    in_graph = tf.function(schedule)
+    for step in range(9):
+        want = float(schedule(step))
+        got = in_graph(tf.constant(step, tf.int64))
+        assert float(got) == pytest.approx(want, abs=1e-6)
+
+
+def test_without_warmup_the_first_update_has_the_peak():
+    assert float(WarmupSchedule(3.0, total_steps=5)(0)) == 3.0
+
+
+def test_after_the_end_the_rate_stays_at_its_last_value():
+    assert float(WarmupSchedule(1.0, 10)(10)) == pytest.approx(0, abs=1e-7)
+    assert float(WarmupSchedule(1.0, 10)(99)) == pytest.approx(0, abs=1e-7)
+
+
+@pytest.mark.parametrize("decay, fraction", [("linear", 0.1), ("rsqrt", 0)])
+def test_config_round_trip(decay, fraction):
+    schedule = WarmupSchedule(0.1, 20, 5, decay, 3, fraction, 7.0)
+    config = keras.saving.serialize_keras_object(schedule)
+    again = keras.saving.deserialize_keras_object(config)
+    assert again.get_config() == schedule.get_config()
+    assert rates(again, range(20)) == rates(schedule, range(20))
+
+
+def test_warmup_as_long_as_the_training_is_an_error():
+    with pytest.raises(ValueError, match="`warmup_steps` must be fewer.*=7"):
+        WarmupSchedule(1.0, total_steps=7, warmup_steps=7)
+
+
+def test_unknown_decay_is_an_error_that_lists_the_known():
+    with pytest.raises(ValueError, match="'cosine', 'linear', 'constant'"):
+        WarmupSchedule(1.0, total_steps=7, decay="cosin")
+
+
+@pytest.mark.parametrize(
+    "choices, message",
+    [
+        ({"warmup_steps": -1}, "`warmup_steps` must be fewer.*=-1"),
+        ({"total_steps": 0}, "`warmup_steps` must be fewer.*total_steps=0"),
+        (
+            {"warmup_steps": 5, "cooldown_steps": 6},
+            "`cooldown_steps` must fit.*=6, warmup_steps=5, total_steps=10",
+        ),
+        ({"cooldown_steps": -1}, "`cooldown_steps` must fit.*=-1"),
+        ({"final_fraction": 1.5}, "`final_fraction` must be from 0 to 1.*1.5"),
+        ({"final_fraction": -0.1}, "`final_fraction` must be from 0 to 1"),
+        (
+            {"final_fraction": 0.1, "decay": "rsqrt"},
+            "must be 0 for 'rsqrt'; only cosine and linear.*=0.1",
+        ),
+        (
+            {"final_fraction": 0.1, "decay": "constant"},
+            "must be 0 for 'constant'",
+        ),
+        ({"timescale": 0}, "`timescale` must be positive.*=0"),
+    ],
+)
+def test_impossible_numbers_are_errors(choices, message):
+    with pytest.raises(ValueError, match=message):
+        WarmupSchedule(**{"peak": 1.0, "total_steps": 10, **choices})

@@ -1,0 +1,158 @@
+"""The commands as a user types them, each in a process of its own."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import commands
+from trainers.recipes.recipes import flag_fields
+
+pytestmark = pytest.mark.slow
+
+COMMANDS = ["train", "evaluate", "probe", "predict", "export_model"]
+
+
+@pytest.fixture
+def command(subprocess_environment, tmp_path):
+    def run(module, *arguments):
+        words = ["-m", f"trainers.{module}", *arguments]
+        return commands.run(words, subprocess_environment, tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def real_command(subprocess_environment, tmp_path):
+    """Return the same as `command`, with a Python that imports everything."""
+
+    def run(module, *arguments, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", f"trainers.{module}", *arguments],
+            env={**subprocess_environment, **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_names_the_flags(real_command, module):
+    result = real_command(module, "--help")
+    assert "--run_dir" in result.stdout
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "module, arguments, message",
+    [
+        ("train", ["--lerning_rate=1"], "Did you mean: learning_rate"),
+        ("train", ["--optimizer=adamax"], "should be one of <adamw|adam|lamb"),
+        ("train", ["--batch_size=many"], "batch_size"),
+        ("train", ["recipe=digits"], "Options are written --name=value"),
+        ("train", ["--dataset=digit"], "`dataset` must be one of digits"),
+        ("evaluate", [], "--run_dir"),
+        ("evaluate", ["--run_dir=absent"], "recipe.json"),
+        ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
+        ("probe", ["--run_dir=absent"], "recipe.json"),
+        ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
+        ("predict", ["--run_dir=absent"], "Name one image file"),
+        ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
+        ("export_model", ["--run_dir=absent"], "recipe.json"),
+    ],
+)
+def test_bad_input_ends_in_a_message_and_exit_code_1(
+    command, module, arguments, message
+):
+    result = command(module, *arguments)
+    assert result.returncode == 1
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
+    text = command("train", "--help").stdout
+    for field in flag_fields():
+        assert f"--{field.name}" in text or f"--[no]{field.name}" in text
+
+
+def test_loss_that_is_not_finite_ends_in_a_message(command):
+    result = command(
+        "train",
+        "--model=mu/16",
+        "--patch_size=2",
+        "--optimizer=sgd",
+        "--clip_norm=0",
+        "--learning_rate=1e30",
+        "--warmup_steps=0",
+        "--total_steps=20",
+        "--run_dir=run",
+    )
+    assert result.returncode == 1
+    assert "is not finite. The last checkpoint" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("folder", ["run", "run/more"])
+def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path, folder):
+    (tmp_path / "run").write_text("a file")
+    result = command("train", f"--run_dir={folder}")
+    assert result.returncode == 1
+    assert "Error: `run_dir` must be a folder" in result.stderr
+    assert f"run_dir='{folder}', {tmp_path / 'run'} is a file" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_another_backend_is_refused(real_command):
+    result = real_command("train", KERAS_BACKEND="jax")
+    assert result.returncode == 1
+    assert "need the TensorFlow backend" in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start_at_once(
+    subprocess_environment, tmp_path, number
+):
+    """While the other worker is waited for; TensorFlow would not hear it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainers.train", "--strategy=multi_worker"]
+        + ["--workers=127.0.0.1:1,a.invalid:1", "--worker_index=0"],
+        env=subprocess_environment,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        lines = iter(process.stderr.readline, "")
+        said = next(line for line in lines if "Waiting for workers" in line)
+        assert "a.invalid:1" in said
+        process.send_signal(number)
+        assert "Stopped before the first update." in process.stderr.read()
+    assert process.returncode == 75
+    assert not list(tmp_path.iterdir())
+
+
+TWICE = """
+import os, signal, time
+from trainers.runs.command_line import StopSignals
+asked = StopSignals().were_received
+print(asked())
+os.kill(os.getpid(), signal.SIGINT)
+print(asked(), flush=True)
+os.kill(os.getpid(), signal.{second})
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("second", ["SIGTERM", "SIGINT"])
+def test_the_first_signal_is_noted_and_the_second_kills(
+    subprocess_environment, second
+):
+    words = ["-c", TWICE.format(second=second)]
+    result = commands.run(words, subprocess_environment)
+    assert result.returncode == -getattr(signal, second)
+    assert result.stdout == "False\nTrue\n"
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,232 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+from matplotlib.figure import Figure
+
+from trainers.loop.metrics import format_metrics
+from trainers.runs import pictures
+from trainers.runs.pictures import (
+    describe_label,
+    plot_batch,
+    plot_learning_curve,
+)
+from trainers.runs.reports import final_table, header, scale, write_first_batch
+
+NAMES = ["cat", "dog", "a mouse of a very long name"]
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Return the list of the figures that are drawn."""
+    drawn = []
+
+    def make(*args, **options):
+        drawn.append(Figure(*args, **options))
+        return drawn[-1]
+
+    monkeypatch.setattr(pictures, "_figure", make)
+    return drawn
+
+
+def rows(count, **columns):
+    return [
+        {"step": 10.0 * n, **{name: make(n) for name, make in columns.items()}}
+        for n in range(1, count + 1)
+    ]
+
+
+def test_header_is_one_line():
+    line = header(
+        model="Ti/16",
+        num_parameters=5_717_416,
+        flops_per_image=2_507_366_400,
+        image_size=(224, 192),
+        dataset="imagenet2012",
+        strategy="mirrored",
+        num_devices=2,
+        precision="bfloat16",
+        batch_size=1024,
+        first_step=0,
+        total_steps=30_000,
+    )
+    assert line == (
+        "Ti/16, 5.72 M parameters, 2.51 GFLOP an image of 224x192; "
+        "imagenet2012; mirrored on 2 devices, bfloat16; "
+        "updates 0 to 30,000 of 1,024 images"
+    )
+
+
+@pytest.mark.parametrize(
+    "number, text",
+    [
+        (0, "0 "),
+        (999, "999 "),
+        (1000, "1.00 k"),
+        (9_994, "9.99 k"),
+        (9_996, "10.0 k"),
+        (99_960, "100 k"),
+        (999_499, "999 k"),
+        (999_501, "1.00 M"),
+        (3.5e10, "35.0 G"),
+        (1.229e11, "123 G"),
+        (2e15, "2000 T"),
+    ],
+)
+def test_numbers_have_three_digits(number, text):
+    assert scale(number) == text
+
+
+def test_final_table_names_the_last_and_the_best():
+    table = final_table(
+        rows(
+            3,
+            loss=lambda n: 1 / n,
+            accuracy=lambda n: n / 4,
+            val_accuracy=lambda n: 0.5 if n > 1 else 0.25,
+            images_per_second=lambda n: 1000.0 * n,
+        ),
+        seconds=3725.4,
+        folder="saved_models/digits",
+    )
+    assert table.splitlines() == [
+        "updates            30",
+        "loss               0.3333",
+        "accuracy           0.7500",
+        "val_accuracy       0.5000",
+        "best val_accuracy  0.5000 at update 20",
+        "images/s           3,000.0",
+        "time               1:02:05",
+        "files              saved_models/digits",
+    ]
+
+
+def test_final_table_of_a_run_that_had_nothing_to_do():
+    assert final_table([], folder="there") == "files  there"
+    assert final_table([]) == ""
+
+
+def test_learning_curve_shows_the_figures(figures, tmp_path):
+    source = tmp_path / "metrics.csv"
+    source.write_text(
+        format_metrics(
+            rows(
+                3,
+                loss=lambda n: 1.0 / n,
+                accuracy=lambda n: n / 4,
+                val_loss=lambda n: 2.0 / n,
+                val_accuracy=lambda n: (0.5, 0.75, 0.625)[n - 1],
+                learning_rate=lambda n: n * 1e-3,
+            )
+        )
+    )
+    plot_learning_curve(source, tmp_path / "curve.png")
+    shown = [
+        [line.get_ydata().tolist() for line in axes.lines]
+        for axes in figures[0].axes
+    ]
+    assert shown == [
+        [[1.0, 0.5, 1 / 3], [2.0, 1.0, 2 / 3]],
+        [[75.0, 50.0, 25.0], [50.0, 25.0, 37.5]],
+        [[0.001, 0.002, 0.003]],
+    ]
+    for axes in figures[0].axes:
+        for line in axes.lines:
+            assert line.get_xdata().tolist() == [10, 20, 30]
+    title = figures[0].axes[1].get_title()
+    assert title == "test accuracy 62.50%, best 75.00%"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        format_metrics(rows(1, loss=lambda n: 1.0, val_loss=lambda n: 2.0)),
+        format_metrics(rows(5, loss=lambda n: 1.0, accuracy=lambda n: 0.5)),
+        format_metrics([{"step": 10, "loss": 1}, {"step": 20, "val_loss": 2}]),
+        "epoch,step,loss\n0,10,0.5\n1,20,0.4\n1,20,0.3\n2,30,0.",
+        "epoch,step,loss\n0,10,nan\n",
+        "",
+    ],
+    ids=["one row", "no test", "gaps", "cut", "nan", "empty"],
+)
+def test_learning_curve_of_a_file_with_holes(text, tmp_path):
+    source, path = tmp_path / "metrics.csv", tmp_path / "curve.png"
+    source.write_text(text)
+    plot_learning_curve(source, path)
+    assert tf.io.decode_png(path.read_bytes()).shape[0] > 100
+
+
+@pytest.mark.parametrize(
+    "label, text",
+    [
+        ([0, 1, 0], "dog"),
+        ([0, 0, 1], "a mouse of a ve…"),
+        ([0.004, 0.996, 0], "dog"),
+        ([0.3, 0.7, 0], "dog 70%\ncat 30%"),
+        ([0.2, 0.5, 0.3], "dog 50%\na mouse of a ve… 30%"),
+        ([0.5, 0.5, 0], "cat 50%\ndog 50%"),
+    ],
+)
+def test_labels_name_the_two_largest_shares(label, text):
+    assert describe_label(np.float32(label), NAMES) == text
+
+
+def test_a_label_of_the_only_class():
+    assert describe_label(np.float32([1]), ["cat"]) == "cat"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("count, shown", [(1, 1), (8, 8), (11, 11), (40, 32)])
+def test_batch_shows_the_pixels_and_the_labels(
+    figures, tmp_path, channels, count, shown
+):
+    draws = np.random.default_rng(0)
+    images = draws.uniform(-1, 3, (count, 6, 4, channels)).astype("float32")
+    labels = np.eye(3, dtype="float32")[draws.integers(0, 3, count)]
+    plot_batch(images, labels, NAMES, (-1.0, 3.0), tmp_path / "batch.png")
+    [axes] = figures[0].axes
+    assert len(axes.images) == len(axes.texts) == shown
+    width, height = figures[0].get_size_inches()
+    assert axes.get_xlim() == (0, width) and axes.get_ylim() == (height, 0)
+    for index, (tile, text) in enumerate(zip(axes.images, axes.texts)):
+        np.testing.assert_allclose(
+            tile.get_array(), np.squeeze((images[index] + 1) / 4), atol=1e-6
+        )
+        # A grey image is not stretched to black and white.
+        assert tile.get_clim() == (0, 1)
+        assert text.get_text() == describe_label(labels[index], NAMES)
+        left, right, bottom, top = tile.get_extent()
+        assert left < text.get_position()[0] < right
+        assert bottom < text.get_position()[1] < height
+        # Side by side in the order of the batch, upright, undistorted.
+        assert 0 <= left and 0 <= top
+        row, column = divmod(index, 8)
+        assert left // (width / min(shown, 8)) == column
+        assert top // (height / -(-shown // 8)) == row
+        assert (bottom - top) / (right - left) == pytest.approx(6 / 4)
+
+
+def test_first_batch_is_in_the_file_and_in_tensorboard(tmp_path):
+    images = tf.constant(np.arange(2 * 8 * 8 * 3).reshape(2, 8, 8, 3) % 256)
+    path = tmp_path / "first_batch.png"
+    write_first_batch(
+        tf.cast(images, tf.uint8),
+        tf.one_hot([0, 1], 3),
+        NAMES,
+        (0, 255),
+        tmp_path / "tensorboard",
+        path,
+        step=7,
+    )
+    (file,) = (tmp_path / "tensorboard" / "train").iterdir()
+    events = [
+        tf.compat.v1.Event.FromString(record.numpy())
+        for record in tf.data.TFRecordDataset(str(file))
+    ]
+    (event,) = [event for event in events if event.summary.value]
+    assert event.step == 7
+    (value,) = event.summary.value
+    assert value.tag == "first_batch"
+    # Width, height and the picture.
+    shown = tf.io.decode_png(value.tensor.string_val[2], channels=3)
+    written = tf.io.decode_png(path.read_bytes(), channels=3)
+    np.testing.assert_array_equal(shown, written)

@@ -1,0 +1,201 @@
+"""Runs in a folder and in a bucket, which ram:// of TensorFlow stands for."""
+
+import dataclasses
+import gc
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.data.datasets import open_dataset
+from trainers.evaluate import evaluate
+from trainers.export_model import export_source
+from trainers.loop.checkpoints import CheckpointError, Checkpoints
+from trainers.loop.metrics import read_metrics
+from trainers.paths import RemotePath, as_path, replacing, write_atomically
+from trainers.runs.run import NamedModel, Run
+from trainers.train import prepare, train
+
+gfile = tf.io.gfile
+
+
+@pytest.fixture
+def bucket(request, monkeypatch):
+    """Return an address that no other test uses."""
+    # A file of ram:// that is written again grows; one of a bucket does not.
+    copy = gfile.copy
+
+    def replace(source, target, overwrite):
+        if overwrite and gfile.exists(target):
+            gfile.remove(target)
+        copy(source, target)
+
+    monkeypatch.setattr(gfile, "copy", replace)
+    address = f"ram://{request.node.name.partition('[')[0]}"
+    yield address
+    for folder, _, names in gfile.walk(address, topdown=False):
+        for name in names:
+            gfile.remove(f"{folder.rstrip('/')}/{name}")
+
+
+def test_a_path_with_a_scheme_is_one_of_a_bucket(tmp_path):
+    assert as_path(tmp_path) == tmp_path
+    assert as_path("a/b") == pathlib.Path("a/b")
+    path = as_path("gs://bucket/run/") / "model.keras"
+    assert isinstance(path, RemotePath) and as_path(path) == path
+    assert str(path) == "gs://bucket/run/model.keras"
+    assert path.name == "model.keras"
+
+
+def test_an_unknown_scheme_is_refused_with_the_known():
+    with pytest.raises(ValueError, match="file://, gs://, ram://.*'s4://a/b'"):
+        as_path("s4://a/b")
+
+
+def test_files_of_a_bucket(bucket):
+    path = as_path(f"{bucket}/run/a.txt")
+    assert not path.exists() and not path.is_file()
+    write_atomically(path, "é")
+    write_atomically(path, "ü")
+    assert path.exists() and path.is_file() and path.read_text() == "ü"
+    assert not as_path(f"{bucket}/run").is_file()
+    with pytest.raises(OSError, match="b.txt: "):
+        as_path(f"{bucket}/run/b.txt").read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_file_that_cannot_be_made_leaves_the_old_one(bucket, tmp_path, kind):
+    folder = as_path({"folder": tmp_path, "bucket": bucket}[kind])
+    write_atomically(folder / "a.txt", "old")
+    with pytest.raises(OSError, match="full"), replacing(folder / "a.txt") as f:
+        f.write_text("ne")
+        raise OSError("disk full")
+    assert (folder / "a.txt").read_text() == "old"
+    assert gfile.listdir(str(folder)) == ["a.txt"]
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_is_broken_off_goes_on_and_is_judged(
+    recipe, digits, bucket
+):
+    folder = f"{bucket}/runs/first"
+    recipe = dataclasses.replace(recipe, steps_per_checkpoint=1)
+    job = prepare(recipe, folder)
+
+    def stop():
+        return job.loop.step == 2
+
+    job.loop.must_stop = stop
+    with pytest.raises(RuntimeError, match="saved after update 2"):
+        train(job)
+    again = prepare(recipe, folder)
+    assert again.loop.step == 2
+    train(again)
+    run = Run(as_path(folder))
+    [row] = read_metrics(run.metrics_path)
+    assert evaluate(run, digits)["accuracy"] == pytest.approx(
+        row["val_accuracy"]
+    )
+    names = {name.rstrip("/") for name in gfile.listdir(folder)}
+    assert names == {
+        "checkpoints",
+        "evaluation.json",
+        "first_batch.png",
+        "learning_curve.png",
+        "metrics.csv",
+        "model.keras",
+        "recipe.json",
+        "tensorboard",
+        "predictions.png",
+    }
+    report = json.loads((run.folder / "evaluation.json").read_text())
+    assert report["model"] == folder
+    with pytest.raises(ValueError, match="another recipe.*seed: 0 there"):
+        prepare(dataclasses.replace(recipe, seed=1), folder)
+
+
+def checkpoints(folder):
+    return Checkpoints(
+        folder, tf.train.Checkpoint(number=tf.Variable(0, name="number"))
+    )
+
+
+def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
+    """Killed before the index was written: what is left is no checkpoint."""
+    states = checkpoints(f"{bucket}/checkpoints")
+    states.state.number.assign(1)
+    states.save(1)
+
+    def write_half(prefix):
+        with gfile.GFile(f"{prefix}.data-00000-of-00001", "w") as file:
+            file.write("half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(states.state), "write", lambda _, p: write_half(p))
+        with pytest.raises(KeyboardInterrupt):
+            states.save(2)
+    assert gfile.exists(states.path(2))
+    assert states.steps() == [1]
+    assert checkpoints(states.folder).restore() == 1
+    states.remove_drafts()
+    assert not gfile.exists(states.path(2)) and states.steps() == [1]
+    for step in (2, 3):
+        states.state.number.assign(step)
+        states.save(step)
+    assert states.steps() == [2, 3]
+    fresh = checkpoints(states.folder)
+    assert fresh.restore() == 3 and int(fresh.state.number) == 3
+
+
+def test_a_damaged_state_of_a_bucket_is_passed_over(bucket):
+    states = checkpoints(f"{bucket}/checkpoints")
+    for step in (1, 2):
+        states.state.number.assign(step)
+        states.save(step)
+    data = f"{states.path(2)}/state.data-00000-of-00001"
+    gfile.remove(data)
+    with gfile.GFile(data, "w") as file:
+        file.write("damaged")
+    fresh = checkpoints(states.folder)
+    with pytest.warns(UserWarning, match="the one before it is used.*00002"):
+        assert fresh.restore() == 1
+    assert int(fresh.state.number) == 1
+
+
+def test_a_bucket_that_does_not_answer_is_an_error_of_files(monkeypatch):
+    def refuse(path):
+        raise tf.errors.PermissionDeniedError(None, None, "no access\nmore")
+
+    monkeypatch.setattr(gfile, "exists", refuse)
+    with pytest.raises(OSError, match="recipe.json: no access$"):
+        Run(as_path("gs://bucket/run")).load_recipe()
+
+
+def test_exports_to_a_bucket_are_refused(run):
+    with pytest.raises(ValueError, match="a folder of this machine.*gs"):
+        export_source(
+            run, open_dataset("digits"), as_path("gs://bucket/export")
+        )
+
+
+def test_a_model_of_a_bucket_is_loaded(run, bucket):
+    gfile.makedirs(bucket)
+    gfile.copy(str(run.model_path), f"{bucket}/model.keras", overwrite=True)
+    model = NamedModel(f"{bucket}/model.keras").load_model()
+    for a, b in zip(model.get_weights(), run.load_model().get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_state_of_another_model_is_refused_in_one_message(tmp_path, caplog):
+    def states(size, names):
+        weights = {name: tf.Variable(tf.zeros(size)) for name in names}
+        return Checkpoints(str(tmp_path), tf.train.Checkpoint(**weights))
+
+    states(2, "abc").save(1)
+    with pytest.raises(CheckpointError, match="of a model of other sizes"):
+        states(3, "a").restore()
+    gc.collect()  # TensorFlow speaks when the reader is gone.
+    assert not caplog.records

@@ -1,0 +1,1 @@
+"""Data sets, image decoding and batches."""

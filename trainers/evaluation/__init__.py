@@ -1,0 +1,1 @@
+"""Predictions of a model and how good they are."""

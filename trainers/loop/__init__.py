@@ -1,0 +1,1 @@
+"""The training loop, its steps, checkpoints and progress."""

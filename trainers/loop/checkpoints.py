@@ -1,0 +1,155 @@
+"""Checkpoints of a training run: whole or not there, checked when read."""
+
+import dataclasses
+import re
+import warnings
+
+import tensorflow as tf
+
+from trainers.paths import first_line
+
+DRAFT = ".draft-"
+INDEX = "state.index"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """The states of a run in a folder, the newest few of them.
+
+    Each is a folder `step-00000120` that is written under another name first
+    and renamed when it is whole: a process that is killed while it saves
+    leaves the older ones as they were. A bucket cannot rename folders; there a
+    state counts when it has its index, which TensorFlow writes last.
+
+    Args:
+        folder: Where they are, also gs://...; made when the first is saved.
+        state: What is saved: all that changes in training.
+        num_kept: How many of the newest are kept.
+        is_writer: Whether this process writes. One of several does.
+    """
+
+    folder: str
+    state: tf.train.Checkpoint
+    num_kept: int = 2
+    is_writer: bool = True
+
+    def steps(self) -> list[int]:
+        """Return the numbers of updates after which a state was saved."""
+        if not tf.io.gfile.isdir(self.folder):
+            return []
+        names = tf.io.gfile.listdir(self.folder)
+        found = [re.fullmatch(r"step-(\d+)/?", name) for name in names]
+        steps = sorted(int(match[1]) for match in found if match)
+        if self._is_remote:
+            steps = [step for step in steps if self._has_index(step)]
+        return steps
+
+    def path(self, step: int) -> str:
+        """Return the folder of the state after `step` updates."""
+        return f"{self.folder}/step-{step:08d}"
+
+    def save(self, step: int):
+        """Save the state after `step` updates, then drop the oldest.
+
+        Raises:
+            CheckpointError: If it cannot be written. Older ones are still
+                there.
+        """
+        if not self.is_writer:
+            return
+        whole = self.path(step)
+        draft = f"{self.folder}/{DRAFT}{step:08d}"
+        if self._is_remote:
+            draft = whole
+        try:
+            _remove(draft)
+            tf.io.gfile.makedirs(draft)
+            self.state.write(f"{draft}/state")
+            if draft != whole:
+                _remove(whole)
+                tf.io.gfile.rename(draft, whole)
+        except (OSError, tf.errors.OpError) as error:
+            _remove(draft)
+            raise CheckpointError(
+                f"The state after update {step} could not be saved in "
+                f"{self.folder}: {first_line(error)}"
+            ) from None
+        for old in self.steps()[: -self.num_kept]:
+            _remove(self.path(old))
+
+    def restore(self) -> int | None:
+        """Restore the newest state that is whole; return its step.
+
+        Returns:
+            None if there is no state at all.
+
+        Raises:
+            CheckpointError: If there are states and none can be read.
+        """
+        faults = []
+        for step in reversed(self.steps()):
+            try:
+                self._read(step)
+            except Exception as error:  # Of many kinds, for damaged files.
+                faults.append(f"{self.path(step)}: {first_line(error)}")
+                continue
+            if faults:
+                warnings.warn(
+                    "A checkpoint cannot be read, the one before it is used: "
+                    + "; ".join(faults),
+                    stacklevel=2,
+                )
+            return step
+        if faults:
+            raise CheckpointError(
+                "No checkpoint of the run can be read: "
+                + "; ".join(faults)
+                + ". Damaged, or of a model of other sizes: choose another "
+                "folder, or remove them to start again."
+            )
+        return None
+
+    def remove_drafts(self):
+        """Remove what a process that was killed while saving has left."""
+        if not self.is_writer or not tf.io.gfile.isdir(self.folder):
+            return
+        for name in tf.io.gfile.listdir(self.folder):
+            path = f"{self.folder}/{name}".rstrip("/")
+            is_step = self._is_remote and name.startswith("step-")
+            if name.startswith(DRAFT) or (
+                is_step and not tf.io.gfile.exists(f"{path}/{INDEX}")
+            ):
+                _remove(path)
+
+    @property
+    def _is_remote(self):
+        return "://" in self.folder
+
+    def _has_index(self, step):
+        return tf.io.gfile.exists(f"{self.path(step)}/{INDEX}")
+
+    def _read(self, step):
+        # TensorFlow compares the checksum of each array it reads.
+        tf.get_logger().addFilter(_is_news)
+        status = self.state.read(f"{self.path(step)}/state")
+        status.assert_consumed()
+
+
+def _is_news(record):
+    """Return whether a warning is not about arrays that were not restored.
+
+    TensorFlow gives one for each when the process ends, below the error that
+    says it.
+    """
+    return not record.getMessage().startswith(
+        ("Detecting that an object", "Value in checkpoint could not be found")
+    )
+
+
+class CheckpointError(RuntimeError):
+    """A state cannot be written, or none can be read."""
+
+
+def _remove(path):
+    if tf.io.gfile.exists(path):
+        tf.io.gfile.rmtree(path)

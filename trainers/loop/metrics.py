@@ -1,0 +1,107 @@
+"""The figures of a run, one row an evaluation, in metrics.csv."""
+
+import csv
+import io
+import math
+import os
+
+import keras
+
+from trainers.paths import as_path, write_atomically
+
+# What comes first, in this order; further columns follow by name.
+COLUMNS = (
+    "epoch",
+    "step",
+    "loss",
+    "accuracy",
+    "val_loss",
+    "val_accuracy",
+    "learning_rate",
+)
+
+
+class MetricsFile(keras.callbacks.Callback):
+    """Write the logs of each evaluation as a row of a CSV file.
+
+    `keras.callbacks.CSVLogger` appends, and an appended file disagrees with
+    the checkpoint after a crash: the last row may be cut, and an epoch whose
+    state was not saved is made, and written, twice. This one begins by
+    dropping what is not of the past of the run, and replaces the file whole.
+
+    Must come behind the callbacks that add to the logs, such as Progress.
+
+    Args:
+        path: The CSV file. Made anew if the run starts at update 0.
+        first_step: Updates made before; later rows are dropped.
+    """
+
+    def __init__(self, path: str | os.PathLike, first_step: int = 0):
+        super().__init__()
+        self.path = as_path(path)
+        self.first_step = first_step
+        self.rows = []
+
+    def on_train_begin(self, logs=None):
+        rows = read_metrics(self.path) if self.path.exists() else []
+        self.rows = [row for row in rows if row["step"] <= self.first_step]
+
+    def on_epoch_end(self, epoch, logs=None):
+        # A run that was stopped while it evaluated does so again.
+        self.rows = [row for row in self.rows if row["step"] < logs["step"]]
+        self.rows.append({"epoch": float(epoch), **logs})
+        write_atomically(self.path, format_metrics(self.rows))
+
+
+def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
+    """Return the rows of a metrics.csv, in the order of their steps.
+
+    A row that was cut off is left out, and so are cells that are no number,
+    the NA of Keras among them; of several rows of one step the last counts.
+
+    Args:
+        path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
+    """
+    text = as_path(path).read_text(encoding="utf-8")
+    # Without its end a line may be cut inside of a number.
+    lines = [line for line in text.splitlines(True) if line.endswith("\n")]
+    columns, *rows = csv.reader(lines) if lines else [[]]
+    found = {}
+    for cells in rows:
+        row = {name: _parse(cell) for name, cell in zip(columns, cells)}
+        row = {name: value for name, value in row.items() if value is not None}
+        if len(cells) == len(columns) and "step" in row:
+            found[row["step"]] = row
+    return [found[step] for step in sorted(found)]
+
+
+def format_metrics(rows: list[dict[str, float]]) -> str:
+    """Return rows as CSV text; what a row does not have is an empty cell.
+
+    Example:
+        >>> print(format_metrics([{"loss": 0.5, "step": 3}]), end="")
+        step,loss
+        3,0.5
+    """
+    names = {name for row in rows for name in row}
+    columns = [name for name in COLUMNS if name in names]
+    columns += sorted(names.difference(COLUMNS))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _format(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _parse(cell):
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _format(value):
+    value = float(value)
+    is_whole = math.isfinite(value) and value.is_integer()
+    return str(int(value)) if is_whole else repr(value)

@@ -1,0 +1,1 @@
+"""Models to train that are not Vision Transformers."""

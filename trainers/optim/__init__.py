@@ -1,0 +1,1 @@
+"""Optimizers, schedules, losses and loss scaling."""

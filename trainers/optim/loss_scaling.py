@@ -1,0 +1,50 @@
+"""LossScale: keeps the small gradients of float16 from vanishing."""
+
+import tensorflow as tf
+
+from trainers.distribute.strategies import assign_on_replicas
+
+# Twice as much is infinite, and so would be each half of it.
+LARGEST = 2.0**127
+
+
+class LossScale(tf.Module):
+    """A factor of the loss that is as large as the gradients allow.
+
+    Halved whenever a gradient is not finite, that update being left out, and
+    doubled after `growth_steps` updates without such a gradient, up to 2^127.
+
+    Args:
+        factor: The first factor.
+        growth_steps: Updates until it is doubled.
+
+    Reference: Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
+    """
+
+    def __init__(self, factor: float = 2.0**15, growth_steps: int = 2000):
+        super().__init__()
+        self.growth_steps = growth_steps
+        self._factor = tf.Variable(factor, name="factor")
+        self._finite_steps = tf.Variable(0, name="finite_steps")
+
+    @property
+    def factor(self):
+        """What the loss is multiplied by."""
+        return tf.convert_to_tensor(self._factor)
+
+    def update(self, is_finite):
+        """Adapt the factor, in replica context.
+
+        Args:
+            is_finite: Whether all gradients of the update are finite, a
+                boolean tensor, the same on every replica.
+        """
+        steps = tf.where(is_finite, self._finite_steps + 1, 0)
+        is_full = steps >= self.growth_steps
+        doubled = tf.minimum(self.factor * 2.0, LARGEST)
+        grown = tf.where(is_full, doubled, self.factor)
+        halved = tf.maximum(self.factor / 2.0, 1.0)
+        assign_on_replicas(
+            [self._factor, self._finite_steps],
+            [tf.where(is_finite, grown, halved), tf.where(is_full, 0, steps)],
+        )

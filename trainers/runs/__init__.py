@@ -1,0 +1,1 @@
+"""Folders of runs, and what commands share."""

@@ -1,0 +1,152 @@
+"""What is said before and after a training run."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from trainers.loop.progress import format_seconds
+from trainers.paths import as_path
+from trainers.runs.pictures import plot_batch
+
+
+def header(
+    *,
+    model: str,
+    num_parameters: int,
+    flops_per_image: int,
+    image_size: tuple[int, int],
+    dataset: str,
+    strategy: str,
+    num_devices: int,
+    precision: str,
+    batch_size: int,
+    first_step: int,
+    total_steps: int,
+) -> str:
+    """Return the line that says what is about to be trained.
+
+    Args:
+        model: What the model is called.
+        num_parameters: Of the model.
+        flops_per_image: Of a forward pass, see `costs.count_flops`.
+        image_size: (height, width) in pixels.
+        dataset: What the data set is called.
+        strategy: What the strategy is called.
+        num_devices: Over which the batch is divided.
+        precision: Type of computation.
+        batch_size: Images of an update, over all devices.
+        first_step: Updates made before.
+        total_steps: Updates in all.
+    """
+    height, width = image_size
+    devices = "device" if num_devices == 1 else "devices"
+    parts = [
+        f"{model}, {scale(num_parameters)} parameters, "
+        f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
+        dataset,
+        f"{strategy} on {num_devices} {devices}, {precision}",
+        f"updates {first_step:,} to {total_steps:,} of {batch_size:,} images",
+    ]
+    return "; ".join(parts)
+
+
+def scale(number: float) -> str:
+    """Return a number with three digits and k, M, G or T.
+
+    Example:
+        >>> scale(85_800_000), scale(999_999), scale(12)
+        ('85.8 M', '1.00 M', '12 ')
+    """
+    if number < 1000:
+        return f"{number:.0f} "
+    for prefix in PREFIXES:
+        number /= 1000
+        if number < 999.5 or prefix == PREFIXES[-1]:
+            break
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f} {prefix}"
+
+
+def final_table(
+    rows: Sequence[dict[str, float]],
+    seconds: float | None = None,
+    folder: str | os.PathLike | None = None,
+) -> str:
+    """Return what became of a run, a small table.
+
+    Args:
+        rows: The metrics of each evaluation: `MetricsFile.rows`.
+        seconds: How long the training took.
+        folder: Where everything is.
+    """
+    cells = []
+    if rows:
+        last = rows[-1]
+        cells.append(("updates", f"{last['step']:,.0f}"))
+        cells += [(name, f"{last[name]:.4f}") for name in FINAL if name in last]
+    for name in BEST:
+        judged = [row for row in rows if name in row]
+        if judged:
+            # Of equals the first: max returns it.
+            best = max(judged, key=lambda row: row[name])
+            figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
+            cells.append((f"best {name}", figure))
+    rates = [row["images_per_second"] for row in rows if RATE in row]
+    if rates:
+        cells.append(("images/s", f"{rates[-1]:,.1f}"))
+    if seconds is not None:
+        cells.append(("time", format_seconds(seconds)))
+    if folder is not None:
+        cells.append(("files", os.fspath(folder)))
+    width = max((len(name) for name, _ in cells), default=0)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in cells)
+
+
+def write_first_batch(
+    images,
+    labels,
+    class_names: Sequence[str],
+    value_range: tuple[float, float],
+    tensorboard_dir: str | os.PathLike,
+    png_path: str | os.PathLike,
+    step: int = 0,
+):
+    """Draw what the model is trained on, as a PNG and for TensorBoard.
+
+    The one look that finds wrong labels, wrong ranges of pixels and
+    augmentation that leaves nothing to see.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
+        labels: (B, classes), shares.
+
+    Args:
+        images: As the model gets them.
+        labels: Of each image.
+        class_names: In the order of the labels.
+        value_range: The numbers that are black and white.
+        tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
+        png_path: The PNG file to write.
+        step: Updates made before.
+    """
+    png_path = as_path(png_path)
+    plot_batch(
+        np.asarray(images),
+        np.asarray(labels),
+        class_names,
+        value_range,
+        png_path,
+    )
+    picture = tf.io.decode_png(png_path.read_bytes(), channels=3)
+    # Where the callback writes what it knows of the training.
+    folder = os.path.join(tensorboard_dir, "train")
+    with tf.summary.create_file_writer(folder).as_default(step):
+        tf.summary.image("first_batch", picture[None])
+
+
+PREFIXES = "kMGT"
+RATE = "images_per_second"
+FINAL = ("loss", "accuracy", "val_loss", "val_accuracy")
+BEST = ("val_accuracy",)

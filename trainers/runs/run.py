@@ -1,0 +1,351 @@
+"""What can be judged: the folder of a run, or a model known by its name."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+
+import keras
+from absl import flags
+
+from keras_vit import from_checkpoint
+from keras_vit.models import VisionTransformer
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.paths import (
+    Path,
+    RemotePath,
+    as_path,
+    replacing,
+    write_atomically,
+)
+from trainers.recipes.recipes import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A folder `saved_models/<run>/` and the paths in it.
+
+    Args:
+        folder: Where everything of the run is.
+    """
+
+    folder: Path
+
+    def __str__(self):
+        return str(self.folder)
+
+    @property
+    def recipe_path(self) -> Path:
+        """The recipe as it was run, and the classes of its data."""
+        return self.folder / "recipe.json"
+
+    @property
+    def model_path(self) -> Path:
+        """The trained model; answers logits."""
+        return self.folder / "model.keras"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One row of figures an epoch."""
+        return self.folder / "metrics.csv"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """The states from which a run can go on."""
+        return self.folder / "checkpoints"
+
+    @property
+    def positions_path(self) -> Path:
+        """What became of the position table, if that was kept."""
+        return self.folder / "positions"
+
+    def check_folder(self):
+        """Raise a ValueError if a file is where the folder is to be."""
+        if isinstance(self.folder, RemotePath):
+            return
+        path = self.folder.absolute()
+        place = next(p for p in (path, *path.parents) if p.exists())
+        if not place.is_dir():
+            raise ValueError(
+                "`run_dir` must be a folder, or where one can be made. "
+                f"Received: run_dir={str(self.folder)!r}, {place} is a file"
+            )
+
+    def check_recipe(self, recipe: Recipe, class_names: list[str]):
+        """Compare with the run that is there, if it has begun.
+
+        Fields that do not change what is learnt, such as the strategy, may
+        differ: a run may go on with other devices.
+
+        Raises:
+            ValueError: If the folder holds a run of another recipe.
+        """
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if not (started and self.recipe_path.exists()):
+            return
+        old, new = (
+            _binding_fields(recipe) | {"class_names": names}
+            for recipe, names in (
+                (self.load_recipe(), self.load_class_names()),
+                (recipe, class_names),
+            )
+        )
+        changed = [
+            f"{name}: {old[name]!r} there, {new[name]!r} here"
+            for name in new
+            if old[name] != new[name]
+        ]
+        if changed:
+            raise ValueError(
+                "`run_dir` holds a run of another recipe; choose another "
+                "folder, or --force to go on with the new one. "
+                f"Received: run_dir={str(self.folder)!r} with "
+                + "; ".join(changed)
+            )
+
+    @contextlib.contextmanager
+    def claimed(self):
+        """Keep the folder from other processes of this machine.
+
+        Until the end, a kill included. A bucket, and a file system that locks
+        no folders (NFS), is shared without a word.
+
+        Raises:
+            OSError: If another one trains there, or it cannot be made.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(self.folder, RemotePath):
+            yield
+            return
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise OSError(
+                "`run_dir` is in use: another process trains there. "
+                f"Received: run_dir={str(self.folder)!r}"
+            ) from None
+        except OSError:
+            pass  # No locks here.
+        try:
+            yield
+        finally:
+            os.close(folder)
+
+    def save_recipe(self, recipe: Recipe, class_names: list[str]):
+        """Write the recipe that the run goes on with."""
+        content = {
+            "recipe": dataclasses.asdict(recipe),
+            "class_names": class_names,
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe_path, json.dumps(content, indent=2))
+
+    def load_recipe(self) -> Recipe:
+        """Return the recipe of the run.
+
+        Raises:
+            ValueError: If there is none, or one of another version.
+        """
+        fields = self._content()["recipe"]
+        unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
+        if unknown:
+            raise ValueError(
+                f"{self.recipe_path} has fields of another version: "
+                + ", ".join(sorted(unknown))
+            )
+        return Recipe(**fields)
+
+    @property
+    def preprocess(self) -> str:
+        """What was done to the images it was evaluated on."""
+        return self.load_recipe().eval_preprocess
+
+    def load_class_names(self) -> list[str]:
+        """Return the names of the classes, in the order of the logits."""
+        return self._content()["class_names"]
+
+    def save_model(self, model: keras.Model):
+        """Write the model; a reader sees the old file or the new one."""
+        with replacing(self.model_path) as draft:
+            model.save(draft)
+
+    def load_model(self) -> keras.Model:
+        """Return the trained model.
+
+        Raises:
+            ValueError: If the run has no model.
+        """
+        if not self.model_path.exists():
+            raise ValueError(
+                "`run_dir` must be the folder of a finished run, with a "
+                f"model.keras in it. Received: run_dir={str(self.folder)!r}"
+            )
+        return keras.saving.load_model(str(self.model_path), compile=False)
+
+    def _content(self):
+        if not self.recipe_path.exists():
+            raise ValueError(
+                "`run_dir` must be the folder of a run, with a recipe.json "
+                f"in it. Received: run_dir={str(self.folder)!r}"
+            )
+        try:
+            content = json.loads(self.recipe_path.read_text())
+            return {name: content[name] for name in ("recipe", "class_names")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self.recipe_path} is not what a run has written "
+                f"({type(error).__name__}: {error}); choose another folder"
+            ) from None
+
+
+def _binding_fields(recipe):
+    return {
+        field.name: getattr(recipe, field.name)
+        for field in dataclasses.fields(recipe)
+        if not field.metadata["is_free"]
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedModel:
+    """A model that comes from no run; read like a `Run`.
+
+    Args:
+        path_or_name: A `.keras` file, or what `from_checkpoint` takes: a
+            checkpoint of any family or the name of a published one.
+        is_grey: Whether the images have one channel; a checkpoint for
+            coloured ones then answers as it does on their grey copies.
+    """
+
+    path_or_name: str
+    is_grey: bool = False
+
+    # It has no folder to write reports to,
+    folder = None
+    # and knows nothing of how images were made ready.
+    preprocess = ""
+
+    def __str__(self):
+        return self.path_or_name
+
+    def load_class_names(self) -> None:
+        """Return None: files do not say what their classes are called."""
+
+    def load_model(self) -> keras.Model:
+        """Return the model; a VisionTransformer answers logits.
+
+        Raises:
+            ValueError: If there is no such file and no such name.
+            ConnectionError: If it must be fetched and cannot be.
+        """
+        if not self.path_or_name.endswith(".keras"):
+            grey = {"channels": 1} if self.is_grey else {}
+            return from_checkpoint(self.path_or_name, **grey)
+        path = as_path(os.path.expanduser(self.path_or_name))
+        if not path.is_file():
+            raise ValueError(
+                "`model` must be an existing .keras file, a checkpoint or the "
+                f"name of a published one. Received: model={str(self)!r}"
+            )
+        model = keras.saving.load_model(str(path), compile=False)
+        if isinstance(model, VisionTransformer):
+            return model.with_classifier_activation(None)
+        return model
+
+
+def open_source(
+    run_dir: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    **splits: str | None,
+) -> tuple[Run | NamedModel, ImageDataset]:
+    """Return the model to judge and the data to judge it on.
+
+    Args:
+        run_dir: The folder of a run; or
+        model: a file or a name, see `NamedModel`.
+        dataset: See `open_dataset`; None for that of the run.
+        data_dir: Where TFDS keeps its data sets; None for that of the run.
+        **splits: `train_split` or `eval_split`, names or slices; None for
+            those of the run or, with another data set, of the data set.
+
+    Raises:
+        ValueError: If not exactly one model is named, or what is named is not
+            there.
+    """
+    if bool(run_dir) == bool(model):
+        raise ValueError(
+            "Give either --run_dir or --model. "
+            f"Received: run_dir={run_dir!r}, model={model!r}"
+        )
+    if model and not dataset:
+        raise ValueError(
+            "`dataset` must be given with `model`. Received: dataset=None"
+        )
+    if run_dir:
+        source = Run(as_path(run_dir))
+        recipe = source.load_recipe()
+        data_dir = data_dir or recipe.data_dir
+        if dataset in (None, recipe.dataset):
+            dataset = recipe.dataset
+            for name in splits:
+                splits[name] = splits[name] or getattr(recipe, name)
+    data = open_dataset(dataset, data_dir, **splits)
+    if model:
+        source = NamedModel(model, is_grey=data.channels == 1)
+    return source, data
+
+
+def define_source_flags():
+    """Define the flags that say which model, on which images."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model, in place of that of a run: a .keras file, a checkpoint of "
+        "any family, or the name of a published one. Needs --dataset.",
+    )
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Split to read, or a slice of one. Default: that of the run.",
+    )
+    flags.DEFINE_string(
+        "preprocess",
+        None,
+        "What is done to the images, operations separated by '|', such as "
+        "'resize_small(256)|central_crop(224)'. Default: what the run did; "
+        "for a --model, resized as a whole.",
+    )
+
+
+def define_flags():
+    """Define the flags that say what is judged, on what, and how it is read."""
+    define_source_flags()
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Unreadable images that are left out before it stops.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+    flags.DEFINE_string(
+        "report_dir",
+        None,
+        "Where the report is written. Default: the folder of the run; for a "
+        "--model it is printed only.",
+    )
+
+
+def write_report(folder: Path, name: str, report: dict):
+    """Write a report as JSON, into a folder that need not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / name, json.dumps(report, indent=2))
