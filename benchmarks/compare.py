@@ -13,7 +13,7 @@ from benchmarks import report
 from benchmarks.flops import MATRIX_SHAPE, step_flops
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 from keras_vit.tables import pick
 
 RIVALS = ("keras-hub", "timm")

@@ -18,7 +18,7 @@ from benchmarks.flops import num_parameters
 from benchmarks.report import describe_machine, markdown_table, median_ratio
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, __version__
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 from keras_vit.tables import pick
 
 CSV_COLUMNS = (
