@@ -17,7 +17,7 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.files import (
+from keras_vit.weights.containers import (
     write_json,
     write_npz,
     write_safetensors,
@@ -237,8 +237,7 @@ def _write_npz(prefix=""):
 
 
 def _write_safetensors(path, arrays, config):
-    shapes = {name: make().shape for name, make in arrays.items()}
-    write_safetensors(path, _made(arrays), shapes, _own_config(config))
+    write_safetensors(path, _made(arrays), _own_config(config))
 
 
 def _write_folder(make_jsons):
