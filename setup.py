@@ -74,7 +74,7 @@ setup(
         "keras>=3.13",
         "ml_dtypes>=0.4",  # bfloat16; Keras needs it as well.
         "numpy>=1.26",
-        "safetensors>=0.6",  # Older versions order the metadata by chance.
+        "safetensors>=0.5",
     ],
     extras_require={
         "train": TRAIN,

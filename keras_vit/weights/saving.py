@@ -237,7 +237,8 @@ def _write_npz(prefix=""):
 
 
 def _write_safetensors(path, arrays, config):
-    write_safetensors(path, _made(arrays), _own_config(config))
+    shapes = {name: make().shape for name, make in arrays.items()}
+    write_safetensors(path, _made(arrays), shapes, _own_config(config))
 
 
 def _write_folder(make_jsons):

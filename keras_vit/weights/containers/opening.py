@@ -9,11 +9,8 @@ from keras_vit.weights.containers.checkpoint import Checkpoint, errors_name
 from keras_vit.weights.containers.descriptions import config_beside
 from keras_vit.weights.containers.folder import open_folder
 from keras_vit.weights.containers.h5 import open_h5
-from keras_vit.weights.containers.npz import open_npz, write_npz
-from keras_vit.weights.containers.safetensors import (
-    open_safetensors,
-    write_safetensors,
-)
+from keras_vit.weights.containers.npz import open_npz
+from keras_vit.weights.containers.safetensors import open_safetensors
 
 
 class Container(NamedTuple):
@@ -21,13 +18,10 @@ class Container(NamedTuple):
 
     Args:
         open: Returns the `Checkpoint` of a path.
-        write: Writes (path, names and arrays, config); None if this package
-            only reads the container.
         has_config_beside: Whether a JSON file beside it describes the model.
     """
 
     open: Callable
-    write: Callable | None = None
     has_config_beside: bool = True
 
 
@@ -59,8 +53,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 FOLDER = "/"
 # Ending of a path -> its container; a folder has the ending "/".
 CONTAINERS = {
-    ".npz": Container(open_npz, write_npz),
-    ".safetensors": Container(open_safetensors, write_safetensors),
+    ".npz": Container(open_npz),
+    ".safetensors": Container(open_safetensors),
     ".h5": Container(open_h5),
     FOLDER: Container(open_folder, has_config_beside=False),
 }

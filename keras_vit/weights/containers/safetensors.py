@@ -1,6 +1,8 @@
-"""The `.safetensors` container, by the library of that name."""
+"""The `.safetensors` container, read by the library of that name."""
 
 import contextlib
+import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable
@@ -8,7 +10,6 @@ from collections.abc import Iterable
 import ml_dtypes  # noqa: F401  (NumPy knows bfloat16 from then on.)
 import numpy as np
 import safetensors
-import safetensors.numpy
 
 from keras_vit.files import atomic_write
 from keras_vit.weights.containers import limits
@@ -48,20 +49,38 @@ def open_safetensors(path: pathlib.Path) -> Checkpoint:
 def write_safetensors(
     path: str | os.PathLike,
     arrays: Iterable[tuple[str, np.ndarray]],
+    shapes: dict[str, tuple[int, ...]],
     config: dict,
 ):
-    """Write named arrays as one `.safetensors` file.
+    """Write named float32 arrays as one `.safetensors` file.
+
+    Arrays are written one after the other, and equal arrays give equal files.
+    The library can do neither: it takes all arrays at once, and the order of
+    its metadata differs from call to call.
 
     Args:
         path: The file to write.
-        arrays: Names and arrays; the library needs all of them at once.
+        arrays: Names and arrays, in any order.
+        shapes: Their shapes; the header is written before the arrays are made.
         config: What `Checkpoint.config` is to hold when the file is read.
     """
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays}
     # Hugging Face asks for the format.
     metadata = {"format": "pt", WRITTEN_BY: write_own_config(config)}
-    with atomic_write(path) as draft:
-        safetensors.numpy.save_file(arrays, draft, metadata)
+    header, end = {"__metadata__": metadata}, 0
+    for name in sorted(shapes):
+        start, end = end, end + 4 * math.prod(shapes[name])
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(shapes[name]),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_write(path) as draft, open(draft, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, array in arrays:
+            file.seek(8 + len(text) + header[name]["data_offsets"][0])
+            file.write(np.ascontiguousarray(array, "<f4").data)
 
 
 def _check_header(path):
