@@ -74,7 +74,7 @@ setup(
         "keras>=3.13",
         "ml_dtypes>=0.4",  # bfloat16; Keras needs it as well.
         "numpy>=1.26",
-        "safetensors>=0.5",
+        "safetensors>=0.4.5",  # Its first version that reads bfloat16.
     ],
     extras_require={
         "train": TRAIN,

@@ -36,7 +36,7 @@ def open_safetensors(path: pathlib.Path) -> Checkpoint:
     with contextlib.ExitStack() as stack:
         file = safetensors.safe_open(path, framework="numpy")
         stack.enter_context(file)
-        names = file.offset_keys()
+        names = sorted(file.keys())
         limits.check_count(len(names))
         entries = {
             limits.check_name(name): _entry(file, name) for name in names
