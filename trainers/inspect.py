@@ -22,10 +22,9 @@ from keras_vit.analysis.gallery import (
 from keras_vit.inspect import is_run
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
-from keras_vit.preprocessing import read_image
-from trainers.data.batches import BadExamples, eval_batches, make_prepare_one
+from trainers.data.batches import BadExamples, eval_batches
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.predictions import check_model
+from trainers.evaluation.predictions import check_model, load_image
 from trainers.paths import as_path
 from trainers.runs.command_line import start, stop_at_once, user_errors
 from trainers.runs.run import Run, open_source
@@ -108,15 +107,14 @@ def open_run(run_dir: str) -> Subject:
             f"{run_dir} holds no VisionTransformer but a "
             f"{type(model).__name__}."
         )
-    _, height, width, channels = model.input_shape
-    prepare, value_range = make_prepare_one(run.preprocess, (height, width))
+    shape, preprocess = model.input_shape[1:], run.preprocess
     return Subject(
         pathlib.Path(run_dir).absolute().name,
         model,
-        lambda path: prepare(read_image(path, channels)).numpy(),
+        lambda path: load_image(path, shape, preprocess),
         run.load_class_names(),
-        run.load_recipe().loss,
-        value_range,
+        run.activation,
+        run.load_recipe().value_range,
         str(run.positions_path),
     )
 

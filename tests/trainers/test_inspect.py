@@ -12,8 +12,8 @@ from keras_vit.analysis import gallery
 from tests.tiny import randomize, tiny_config
 from tests.weights.cases import path_of
 from trainers import inspect
+from trainers.evaluation.predictions import load_image
 from trainers.inspect import inspect_run, open_run, take_images
-from trainers.predict import load_image
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
 

@@ -370,7 +370,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     """By hand, from the answers of the model."""
     drawn = {}
 
-    def record(images, truths, guesses, scores, path):
+    def record(images, truths, guesses, scores, value_range, path):
         drawn.update(truths=truths, guesses=guesses, scores=scores)
 
     monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
