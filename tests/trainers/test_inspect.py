@@ -130,9 +130,7 @@ def test_a_second_model_reads_the_images_of_the_first_run(
     inspect_run(run_dir, compare=file, num_images=2)
     (subjects, (first, second), *_), (_, (again, plain), *_) = looks
     assert [subject.name for subject in subjects] == [run_dir, other]
-    np.testing.assert_allclose(
-        second.pixels, (first.pixels + 1) / 2, atol=1e-6
-    )
+    np.testing.assert_allclose(second.pixels, (first.pixels + 1) / 2, atol=1e-6)
     np.testing.assert_array_equal(again.pixels, plain.pixels)
 
 
