@@ -112,9 +112,7 @@ def export_model(
         if not force:
             refuse_disagreement(report)
         report.write(drafts[REPORT])
-    for key in dict.fromkeys(formats):
-        if FORMATS[key].announce is not None:
-            FORMATS[key].announce(export_dir / key)
+    announce(formats, export_dir)
     return report
 
 
@@ -161,6 +159,12 @@ def write_formats(request, formats, drafts, say) -> list[Agreement]:
         say(f"Writing {key} and comparing it with the model ...")
         agreements += FORMATS[key].write(request, drafts[key])
     return agreements
+
+
+def announce(formats: Sequence[str], export_dir: pathlib.Path):
+    """Tell servers about the new version, in each format that they watch."""
+    for key in filter(_is_announced, dict.fromkeys(formats)):
+        FORMATS[key].announce(export_dir / key)
 
 
 def move(agreement: Agreement, folders: dict[str, str]) -> Agreement:

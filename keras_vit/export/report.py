@@ -7,6 +7,7 @@ import pathlib
 
 from keras_vit.export.agreement import Agreement
 from keras_vit.export.latency import Latency
+from keras_vit.tables import format_table
 from keras_vit.version import __version__
 
 
@@ -86,9 +87,8 @@ class ExportReport:
             },
             "verdict": _judge,
         }
-        rows = [columns, ["---"] * len(columns)]
-        rows += [[show(a) for show in columns.values()] for a in self.agreements]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        rows = [[show(a) for show in columns.values()] for a in self.agreements]
+        return format_table(columns, rows)
 
     def write(self, folder: pathlib.Path):
         """Write `report.json` and `report.md` into a new folder."""

@@ -1,4 +1,4 @@
-"""What an export requires: TensorFlow, a suitable model, packages, a new path."""
+"""Check what an export requires: TensorFlow, a model, packages, a new path."""
 
 import importlib
 import os

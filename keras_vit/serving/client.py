@@ -89,7 +89,8 @@ def check_addresses(url: str | None, grpc: str | None):
     """Raise a ValueError unless one address of the right form is given."""
     if (url is None) == (grpc is None):
         raise ValueError(
-            f"Give one of `url` and `grpc`. Received: url={url!r}, grpc={grpc!r}"
+            "Give one of `url` and `grpc`. "
+            f"Received: url={url!r}, grpc={grpc!r}"
         )
     if url is not None and not url.startswith(("http://", "https://")):
         raise ValueError(
@@ -234,7 +235,9 @@ class Client:
             ServingError: If the server does not respond, or refuses.
         """
         contents = [
-            image if isinstance(image, bytes) else pathlib.Path(image).read_bytes()
+            image
+            if isinstance(image, bytes)
+            else pathlib.Path(image).read_bytes()
             for image in images
         ]
         if not contents:

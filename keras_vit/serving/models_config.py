@@ -4,7 +4,7 @@ import os
 import pathlib
 import warnings
 
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 
 MODELS_CONFIG = "models.config"
 HEADER = (
@@ -68,7 +68,7 @@ def write_models_config(folder: pathlib.Path):
         )
         return
     try:
-        with written_whole(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(HEADER + models_config(folder), encoding="utf-8")
     except OSError as error:  # The exports are in place all the same.
         warnings.warn(f"{path} could not be written: {error}", stacklevel=3)

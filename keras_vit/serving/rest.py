@@ -117,7 +117,10 @@ class RestTransport:
 
     def _unavailable(self, address, reason):
         """Return the error for a request without a response."""
-        if isinstance(reason, urllib3.exceptions.TimeoutError):
+        no_connection = urllib3.exceptions.NewConnectionError  # A TimeoutError.
+        if isinstance(
+            reason, urllib3.exceptions.TimeoutError
+        ) and not isinstance(reason, no_connection):
             return UnavailableError(
                 f"No response from {address} within {self._timeout:g} s"
                 f"{self._attempts}",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 
 # Inside the folder of a version.
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -59,7 +59,7 @@ def write_warmup(
             f"`records` must be 1 to {MOST_RECORDS:,}, which TF Serving reads. "
             f"Received: {len(contents):,}"
         )
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         with tf.io.TFRecordWriter(str(draft)) as writer:
             for content in contents:
                 writer.write(content)

@@ -22,7 +22,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.export.serving_options import to_range, to_uint8
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 
 OPSET = 15  # From 2021; nothing newer is needed.
 LARGEST = 2**31  # Bytes in a file of protocol buffers.
@@ -86,7 +86,7 @@ def export_onnx(
     import onnx
 
     model = in_float32(model)
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         onnx.save(to_onnx(model, preprocess, output), draft)
         onnx.checker.check_model(draft, full_check=True)
         if expected is None:

@@ -24,7 +24,7 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.tables import pick
 
 
@@ -110,7 +110,7 @@ def export_tflite(
         tolerance,
         must_agree,
     )
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_bytes(content)
     return agreement
 
