@@ -12,8 +12,8 @@ from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vision_transformer import VisionTransformer, connect
 from keras_vit.weights.loading import build_and_load
 from keras_vit.weights.positions import Known
-from keras_vit.weights.report import warn
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
+from keras_vit.weights.report import warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 

@@ -9,8 +9,8 @@ import sys
 
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.files import open_checkpoint
-from keras_vit.weights.source import Source, identify
 from keras_vit.weights.pretrained import locate
+from keras_vit.weights.source import Source, identify
 
 
 def describe(source: Source, show_names: bool = True) -> str:

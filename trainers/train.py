@@ -16,7 +16,6 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.models import VARIANTS, VisionTransformer
-from trainers.augment.operations import parse_augmentation
 from trainers.data.batches import BadExamples, eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.distribute.rendezvous import reach_service, watched_service
@@ -226,7 +225,7 @@ class Job:
             images,
             labels,
             self.dataset.class_names,
-            _value_range(self.recipe),
+            self.recipe.value_range,
             self.run.folder / "tensorboard",
             self.run.folder / "first_batch.png",
             step=self.loop.step,
@@ -276,17 +275,12 @@ class Job:
             self.run.folder / "tensorboard",
             self.run.positions_path,
             class_names=self.dataset.class_names,
-            activation=recipe.loss,
-            value_range=_value_range(recipe),
+            activation=recipe.activation,
+            value_range=recipe.value_range,
             # What is evaluated, and saved in the end.
             averages=lambda: self.loop.optimizer.averages,
             first_step=self.loop.step,
         )
-
-
-def _value_range(recipe):
-    size = (recipe.image_size, recipe.image_size)
-    return parse_augmentation(recipe.augment, size).value_range
 
 
 def _share(context):

@@ -21,6 +21,9 @@ from keras_vit.weights.pretrained import locate
 from keras_vit.weights.report import LoadReport, warn
 from keras_vit.weights.source import identify
 
+NOTHING_KNOWN = Known()
+DEFAULT_CHOICES = Choices()
+
 
 def from_checkpoint(
     path_or_name: str | os.PathLike,
@@ -110,8 +113,8 @@ def build_and_load(
     path_or_name: str | os.PathLike,
     configure: Callable[[ViTConfig], ViTConfig],
     build: Callable[[ViTConfig], keras.Model],
-    known: Known = Known(),
-    choices: Choices = Choices(),
+    known: Known = NOTHING_KNOWN,
+    choices: Choices = DEFAULT_CHOICES,
 ) -> keras.Model:
     """Build a model for a checkpoint and load it; `load_report` says how.
 

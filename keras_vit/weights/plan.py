@@ -68,12 +68,10 @@ class Plan(NamedTuple):
         for path in self.report.reset:
             weights[path].assign(draw_initial_value(model, weights[path]))
         reset = (*self.report.reset, *reset_updates(model))
-        return dataclasses.replace(
-            self.report, reset=reset, notes=tuple(notes)
-        )
+        return dataclasses.replace(self.report, reset=reset, notes=tuple(notes))
 
     def _read(self, names, stacks) -> list:
-        """Return the arrays of a step; `stacks` keeps those that others need."""
+        """Return the arrays of a step; `stacks` keeps those in use."""
         for name in stacks.keys() - {ref[0] for ref in names if ref}:
             del stacks[name]
         checkpoint, arrays = self.source.checkpoint, []

@@ -37,10 +37,10 @@ from keras_vit import (
     load_checkpoint,
 )
 from keras_vit.weights import files
-from keras_vit.weights.files import open_checkpoint
-from keras_vit.weights.source import identify
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.files import open_checkpoint
 from keras_vit.weights.layouts import parts_of
+from keras_vit.weights.source import identify
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 MEBI = 2**20

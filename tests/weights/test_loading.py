@@ -144,9 +144,9 @@ def test_fresh_weights_come_from_the_initializer_and_the_seed_of_keras():
 
 def test_the_initializer_of_the_layer_is_asked():
     model = fresh(TOKEN, representation_size=16)
-    model.get_layer("pre_logits").kernel_initializer = (
-        keras.initializers.Constant(3.0)
-    )
+    model.get_layer(
+        "pre_logits"
+    ).kernel_initializer = keras.initializers.Constant(3.0)
     load_checkpoint(model, path_of(TOKEN))
     assert (weights_of(model)["pre_logits/kernel"] == 3).all()
 
@@ -377,7 +377,9 @@ def test_what_answers_otherwise_is_warned_of(field, ours, theirs):
 def test_a_quantized_model_is_refused():
     model = fresh(TOKEN)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="load the checkpoint first and quantise then"):
+    with pytest.raises(
+        ValueError, match="load the checkpoint first and quantise then"
+    ):
         load_checkpoint(model, path_of(TOKEN))
 
 

@@ -22,10 +22,10 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_vit.weights.files import open_checkpoint
-from keras_vit.weights.hints import find_hints
 from keras_vit.weights.families import LAYOUTS, huggingface, timm
+from keras_vit.weights.files import open_checkpoint
 from keras_vit.weights.foreign_parts import foreign_parts
+from keras_vit.weights.hints import find_hints
 from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 from tests.weights import forms
@@ -212,7 +212,7 @@ def test_what_a_foreign_name_tells(name):
 def test_an_unknown_family_tells_of_foreign_parts(tmp_path):
     arrays = {"reg_token": np.zeros(3, "f4"), "a": np.zeros(3, "f4")}
     np.savez(tmp_path / "m.npz", **arrays)
-    words = r"no ViT of a known family.* They tell of register tokens"
+    words = r"no ViT of a known family.* They show register tokens"
     with pytest.raises(ValueError, match=words):
         from_checkpoint(tmp_path / "m.npz")
 
