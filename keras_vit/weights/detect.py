@@ -3,8 +3,8 @@
 import re
 from typing import NamedTuple
 
+from keras_vit.weights.containers import Checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.files import Checkpoint
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.layouts import Layout, rename
 

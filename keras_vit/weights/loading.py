@@ -14,7 +14,7 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.plan import Choices, make_plan
 from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import locate

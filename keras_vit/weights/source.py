@@ -5,8 +5,8 @@ import re
 from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.weights.containers import Checkpoint, errors_name
 from keras_vit.weights.detect import Detected, detect
-from keras_vit.weights.files import Checkpoint, errors_name
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
 from keras_vit.weights.infer import infer

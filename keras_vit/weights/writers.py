@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.files import write_json, write_npz, write_safetensors
+from keras_vit.weights.containers import (
+    write_json,
+    write_npz,
+    write_safetensors,
+)
 
 # For each name in the file, a function that makes the array: arrays are made
 # one at a time, so that memory does not hold all of them.

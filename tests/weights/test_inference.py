@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, load_checkpoint
+from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.files import Checkpoint, Entry, open_checkpoint
 from keras_vit.weights.hints import find_hints
 from keras_vit.weights.source import identify
 from tests.tiny import to_numpy

@@ -22,8 +22,8 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.families import LAYOUTS, huggingface, timm
-from keras_vit.weights.files import open_checkpoint
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
 from keras_vit.weights.source import identify
