@@ -69,7 +69,7 @@ def measure_time(path, rounds: int) -> tuple[float, float]:
     import numpy as np
 
     import keras_vit
-    from keras_vit.weights.files import open_checkpoint
+    from keras_vit.weights.containers import open_checkpoint
     from keras_vit.weights.inference import understand
 
     with open_checkpoint(path) as checkpoint:
@@ -109,7 +109,7 @@ def resident_bytes() -> int:
 def measure_memory(case: str, path: pathlib.Path) -> float:
     """Return the peak growth of this process over the size of the weights."""
     import keras_vit
-    from keras_vit.weights.files import open_checkpoint
+    from keras_vit.weights.containers import open_checkpoint
     from keras_vit.weights.inference import understand
 
     # What Keras and its backend need at the first model does not count.

@@ -8,7 +8,7 @@ import dataclasses
 import sys
 
 from keras_vit.models.variants import VARIANTS
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.inference import Source, understand
 from keras_vit.weights.pretrained import locate
 

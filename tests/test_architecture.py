@@ -56,7 +56,14 @@ KNOW_NO_VIT = (
     "trainers.loop",
 )
 # Of keras_vit everything else is optional or imported inside a function.
-ALLOWED_PACKAGES = {"keras", "numpy", "keras_vit", *sys.stdlib_module_names}
+ALLOWED_PACKAGES = {
+    "keras",
+    "keras_vit",
+    "ml_dtypes",
+    "numpy",
+    "safetensors",
+    *sys.stdlib_module_names,
+}
 PLOTS = "keras_vit.analysis.plots"
 EXTRA_PACKAGES = {
     "keras_vit.image_decoding": {

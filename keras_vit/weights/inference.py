@@ -15,7 +15,7 @@ from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
 from keras_vit.layers.resnet_stem import STEM_EPSILONS
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
-from keras_vit.weights.files import Checkpoint, errors_name
+from keras_vit.weights.containers import Checkpoint, errors_name
 from keras_vit.weights.layouts import (
     FLAX,
     LAYOUTS,

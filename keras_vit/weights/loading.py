@@ -14,7 +14,7 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.inference import Source, understand
 from keras_vit.weights.layouts import layers_of, parts_of
 from keras_vit.weights.pretrained import locate

@@ -17,7 +17,7 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.files import (
+from keras_vit.weights.containers import (
     write_json,
     write_npz,
     write_safetensors,

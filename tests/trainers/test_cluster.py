@@ -184,7 +184,7 @@ def test_the_page_has_the_exit_codes_strategies_and_messages_of_the_code():
     assert re.findall(r"^\| `(\w+)`", table, re.M) == list(STRATEGIES)
     section = PAGE.split("\n## Messages\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| ", section, re.M)[2:]
-    source = "".join(p.read_text() for p in (ROOT / "trainers").glob("*.py"))
+    source = "".join(p.read_text() for p in (ROOT / "trainers").rglob("*.py"))
     source = re.sub(r'"\s*f?"', "", source)  # Strings over several lines.
     for row in rows:
         for part in row.split(" ... "):

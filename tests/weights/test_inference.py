@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, load_checkpoint
-from keras_vit.weights.files import Checkpoint, Entry, open_checkpoint
+from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
 from keras_vit.weights.inference import find_hints, understand
 from keras_vit.weights.layouts import LAYOUTS
 from tests.tiny import to_numpy

@@ -22,7 +22,7 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.inference import find_hints, understand
 from keras_vit.weights.layouts import LAYOUTS, foreign_parts
 from keras_vit.weights.saving import _huggingface_jsons, _timm_jsons

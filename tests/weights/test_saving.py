@@ -12,7 +12,7 @@ import pytest
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
 from keras_vit.files import atomic_write
 from keras_vit.weights import saving
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import path_of
 
