@@ -55,7 +55,6 @@ DEV = [
     "pytest>=8",
     "pytest-xdist>=3.5",
     "ruff>=0.9",
-    "safetensors>=0.4",
     "scipy>=1.11",
 ]
 
@@ -70,7 +69,13 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
     package_data={"keras_vit": ["data/*"]},
-    install_requires=["absl-py>=2", "keras>=3.13", "numpy>=1.26"],
+    install_requires=[
+        "absl-py>=2",
+        "keras>=3.13",
+        "ml_dtypes>=0.4",  # bfloat16; Keras needs it as well.
+        "numpy>=1.26",
+        "safetensors>=0.4.5",  # Its first version that reads bfloat16.
+    ],
     extras_require={
         "train": TRAIN,
         "plots": PLOTS,

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
 from keras_vit.models.vision_transformer import VisionTransformer
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.saving import WRITERS
 from tests.tiny import randomize, to_numpy
 from tests.weights.cases import (

@@ -1,28 +1,12 @@
-"""Results of the comparison, and the tables made of them."""
+"""Results of benchmarks.compare, and the tables made of them."""
 
-import csv
 import dataclasses
-import pathlib
-import platform
 import statistics
 from collections.abc import Iterable
 
 from benchmarks.flops import MATRIX_SHAPE, matrix_flops
-
-OURS = "ours"
-CSV_COLUMNS = (
-    "model",
-    "task",
-    "precision",
-    "batch_size",
-    "package",
-    "rounds",
-    "seconds",
-    "images_per_second",
-    "ratio",
-    "matrix_gflops",
-    "floor_seconds",
-)
+from benchmarks.harness import OURS, median_ratio
+from keras_vit.tables import format_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,19 +61,6 @@ class Result:
         return self.flops / self.best_matrix_rate
 
 
-def median_ratio(theirs: list[float], ours: list[float]) -> float:
-    """Return the median over the rounds of their seconds over ours.
-
-    A machine that slows down slows down both sides of a round, which leaves
-    their ratio.
-
-    Example:
-        >>> median_ratio([2.0, 4.0, 9.0], [1.0, 2.0, 3.0])
-        2.0
-    """
-    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
-
-
 def slower_rows(
     results: Iterable[Result], package: str, tolerance: float
 ) -> list[Result]:
@@ -107,41 +78,34 @@ def slower_rows(
     ]
 
 
-def write_csv(path: pathlib.Path, results: Iterable[Result]):
-    """Write one row for every result and package."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, CSV_COLUMNS)
-        writer.writeheader()
-        for result in results:
-            for package, seconds in result.seconds.items():
-                writer.writerow(
-                    {
-                        "model": result.model,
-                        "task": result.task,
-                        "precision": result.precision,
-                        "batch_size": result.batch_size,
-                        "package": package,
-                        "rounds": len(seconds),
-                        "seconds": f"{result.median(package):.6g}",
-                        "images_per_second": (
-                            f"{result.images_per_second(package):.6g}"
-                        ),
-                        "ratio": f"{result.ratio(package):.4f}",
-                        "matrix_gflops": (
-                            f"{result.best_matrix_rate / 1e9:.6g}"
-                        ),
-                        "floor_seconds": f"{result.floor_seconds:.6g}",
-                    }
-                )
+def csv_rows(results: Iterable[Result]) -> list[dict]:
+    """Return one row for every result and package."""
+    return [
+        {
+            "model": result.model,
+            "task": result.task,
+            "precision": result.precision,
+            "batch_size": result.batch_size,
+            "package": package,
+            "rounds": len(seconds),
+            "seconds": f"{result.median(package):.6g}",
+            "images_per_second": f"{result.images_per_second(package):.6g}",
+            "ratio": f"{result.ratio(package):.4f}",
+            "matrix_gflops": f"{result.best_matrix_rate / 1e9:.6g}",
+            "floor_seconds": f"{result.floor_seconds:.6g}",
+        }
+        for result in results
+        for package, seconds in result.seconds.items()
+    ]
 
 
-def markdown(
+def format_page(
     results: list[Result],
     packages: list[str],
     libraries: list[str],
     description: list[str],
 ) -> str:
-    """Return the page of the results.
+    """Return the Markdown page of the results.
 
     Args:
         results: Rows of the table.
@@ -154,57 +118,24 @@ def markdown(
     columns += [f"{package} / ours" for package in packages[1:]]
     columns += [f"{library} GFLOP/s" for library in libraries]
     columns += ["floor img/s", "ours / floor"]
+    rows = [_cells(result, packages, libraries) for result in results]
     return "\n".join(
         [
             "# Speed",
             "",
             *(f"- {line}" for line in description),
             "",
-            "Images per second from the median step. `x / ours` is the median",
+            "Images per second of the median step. `x / ours` is the median",
             "over the rounds of the time of x over ours: above 1, ours is",
             "faster. GFLOP/s are those of one matrix product of the MLP of",
             "B/16, measured in the same rounds. The floor is what the products",
             "of the model alone would reach at the faster of these rates;",
             "`ours / floor` is the share of it that ours reaches.",
             "",
-            *markdown_table(
-                columns, [_cells(r, packages, libraries) for r in results]
-            ),
+            format_table(columns, rows),
             "",
         ]
     )
-
-
-def markdown_table(columns: list[str], rows: list[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table.
-
-    Example:
-        >>> markdown_table(["a", "b"], [["1", "2"]])
-        ['| a | b |', '|---|---|', '| 1 | 2 |']
-    """
-    lines = [f"| {' | '.join(row)} |" for row in [columns, *rows]]
-    lines.insert(1, "|" + "---|" * len(columns))
-    return lines
-
-
-def describe_machine(threads: int, versions: dict[str, str]) -> list[str]:
-    """Return lines on the processor and on the versions of what was run."""
-    versions = {"python": platform.python_version(), **versions}
-    return [
-        f"Processor: {processor_name()}, {threads} threads",
-        f"System: {platform.system()} {platform.machine()}",
-        "Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()),
-    ]
-
-
-def processor_name() -> str:
-    """Return the name the processor gives itself, as far as it is known."""
-    information = pathlib.Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _cells(result, packages, libraries):
@@ -214,7 +145,7 @@ def _cells(result, packages, libraries):
         result.model,
         result.task,
         result.precision,
-        str(result.batch_size),
+        result.batch_size,
         *(f"{result.images_per_second(p):.2f}" for p in packages),
         *(f"{result.ratio(p):.2f}" for p in packages[1:]),
         *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
