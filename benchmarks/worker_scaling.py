@@ -21,7 +21,7 @@ def main(task: dict):
 
     from keras_vit import VARIANTS, VisionTransformer
     from trainers.distribute.strategies import (
-        Place,
+        WorkerConfig,
         make_strategy,
         wait_for_all,
     )
@@ -47,7 +47,7 @@ def main(task: dict):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(4)
     together = make_strategy(
-        "multi_worker", Place(task["workers"], task["index"])
+        "multi_worker", WorkerConfig(task["workers"], task["index"])
     )
     alone = make_strategy("one_device")
 

@@ -15,7 +15,8 @@ import yaml
 from benchmarks import scaling
 from keras_vit import VARIANTS, VisionTransformer
 from trainers.distribute.strategies import STRATEGIES
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.runs.command_line import EXIT_CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -23,7 +24,7 @@ PAGE = (ROOT / "docs/cluster.md").read_text()
 FILES = ROOT / "docs/cluster"
 TRAIN_FLAGS = set(vars(Recipe())) | {
     name
-    for file in ("train", "recipes/recipes")
+    for file in ("train", "recipes/flags")
     for name in re.findall(
         r'flags\.DEFINE_\w+\(\s*"(\w+)"',
         (ROOT / f"trainers/{file}.py").read_text(),
@@ -184,7 +185,7 @@ def test_the_page_has_the_exit_codes_strategies_and_messages_of_the_code():
     assert re.findall(r"^\| `(\w+)`", table, re.M) == list(STRATEGIES)
     section = PAGE.split("\n## Messages\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| ", section, re.M)[2:]
-    source = "".join(p.read_text() for p in (ROOT / "trainers").glob("*.py"))
+    source = "".join(p.read_text() for p in (ROOT / "trainers").rglob("*.py"))
     source = re.sub(r'"\s*f?"', "", source)  # Strings over several lines.
     for row in rows:
         for part in row.split(" ... "):
