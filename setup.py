@@ -60,7 +60,8 @@ DEV = [
 ]
 
 setup(
-    name="keras-vit",
+    # Imported as `keras_vit`; `keras-vit` on PyPI is another project.
+    name="keras-vision-transformer",
     version=VERSION,
     description="The Vision Transformer for Keras 3",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),

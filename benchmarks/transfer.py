@@ -26,7 +26,8 @@ from collections.abc import Iterable, Iterator
 import keras
 
 from trainers.loop.metrics import read_metrics
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
 RATES = (3e-3, 1e-2, 3e-2)

@@ -23,7 +23,7 @@ ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})")
 
 
 class Sections(griffe.Extension):
-    """Rewrites docstrings, and gives the builders theirs."""
+    """Rewrites docstrings and documents generated builders and flags."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs):
         if obj.docstring:
@@ -31,21 +31,34 @@ class Sections(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **kwargs):
         if pkg.name == "keras_vit":
-            module = pkg["models.builders"]
+            module = pkg["applications"]
             for name, function in describe_builders().items():
                 module.set_member(name, function)
         if pkg.name == "trainers":
-            describe_recipe(pkg)
+            document_fields(find_class(pkg, "Recipe"))
 
 
-def describe_recipe(trainers: griffe.Module):
-    """Make arguments of the fields of Recipe: `_option(default, text, ...)`.
+def find_class(module: griffe.Module, name: str) -> griffe.Class | None:
+    """Return the class of this name, wherever it is in the package.
 
     Args:
-        trainers: The package.
+        module: The package or module to search.
+        name: Name of the class.
     """
-    recipe = trainers["recipes.Recipe"]
-    prefixes = trainers["datasets"].members
+    if name in module.classes and not module.members[name].is_alias:
+        return module.classes[name]
+    found = (find_class(part, name) for part in module.modules.values())
+    return next(filter(None, found), None)
+
+
+def document_fields(recipe: griffe.Class):
+    """List the fields of Recipe as arguments, with the help of their flags.
+
+    A field is written `name: type = _option(default, help, ...)`.
+
+    Args:
+        recipe: The class, whose docstring is extended.
+    """
     lines = ["", "", "Args:"]
     for attribute in recipe.attributes.values():
         if not isinstance(attribute.value, griffe.ExprCall):
@@ -53,16 +66,26 @@ def describe_recipe(trainers: griffe.Module):
         call = ast.parse(str(attribute.value), mode="eval").body
         text = "A note."
         if call.args:
-            parts = getattr(call.args[1], "values", [call.args[1]])
-            text = "".join(
-                part.value
-                if isinstance(part, ast.Constant)
-                else ast.literal_eval(str(prefixes[part.value.id].value))
-                for part in parts
-            )
+            text = read_text(call.args[1], recipe.module)
         attribute.value = ast.unparse(call.args[0]) if call.args else "''"
         lines.append(f"    {attribute.name}: {text}")
     recipe.docstring.value += "\n".join(lines)
+
+
+def read_text(node: ast.expr, module: griffe.Module) -> str:
+    """Return a string constant; an f-string may name imported constants.
+
+    Args:
+        node: The expression.
+        module: Where it stands, to look names up.
+    """
+    if isinstance(node, ast.JoinedStr):
+        return "".join(read_text(part, module) for part in node.values)
+    if isinstance(node, ast.FormattedValue):
+        value = module[node.value.id]
+        value = value.final_target if value.is_alias else value
+        return ast.literal_eval(str(value.value))
+    return node.value
 
 
 def describe_builders() -> dict[str, griffe.Function]:

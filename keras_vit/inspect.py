@@ -115,8 +115,7 @@ def is_run(source: str) -> bool:
 
 def _open_run(folder):
     # The trainers need TensorFlow; what else is looked into does not.
-    from trainers.data.batches import make_prepare_one
-    from trainers.predict import load_image
+    from trainers.evaluation.predictions import load_image
     from trainers.runs.run import Run
 
     run = Run(pathlib.Path(folder))
@@ -126,15 +125,14 @@ def _open_run(folder):
             f"{folder} holds no VisionTransformer but a {type(model).__name__}."
         )
     shape, preprocess = model.input_shape[1:], run.preprocess
-    _, value_range = make_prepare_one(preprocess, shape[:2])
     return Subject(
         run.folder.absolute().name,
         model,
         lambda path: load_image(path, shape, preprocess),
         preprocess,
         run.load_class_names(),
-        run.load_recipe().loss,
-        value_range,
+        run.activation,
+        run.load_recipe().value_range,
         str(run.positions_path),
     )
 

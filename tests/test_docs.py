@@ -5,6 +5,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import subprocess
 
 import keras
 import numpy as np
@@ -109,6 +110,33 @@ def put_checkpoint_and_photos(folder):
     for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
         (folder / "photos" / part).mkdir(parents=True)
         keras.utils.save_img(folder / "photos" / part / "1.png", noise)
+
+
+def tracked_texts():
+    """Return (path, text) of every text file that git tracks."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in listed.stdout.rstrip("\0").split("\0"):
+        try:
+            yield name, (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue
+
+
+def test_nothing_advises_to_install_the_other_project_of_that_name():
+    """`keras-vit` on PyPI is not this package, though imported alike."""
+    advice = re.compile(r"\binstall\b[^\n]{0,80}\bkeras[-_]vit\b(?![-_./])")
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in tracked_texts()
+        if name.endswith((".md", ".yml", ".yaml", ".sh", "Makefile"))
+        for match in advice.finditer(text)
+    ]
+    assert not found
+    assert 'name="keras-vision-transformer"' in (ROOT / "setup.py").read_text()
 
 
 def code_blocks(text):
@@ -422,7 +450,7 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
-    from trainers.recipes.recipes import Recipe
+    from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
     known = set(vars(Recipe())) | {"help", "helpfull", "recipe"}
@@ -453,7 +481,7 @@ def test_flags_that_the_pages_name_exist():
 def test_strategies_and_augmentations_in_the_readme_are_accepted():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.recipes.recipes import Recipe
+    from trainers.recipes.schema import Recipe
 
     values = re.findall(r'`--(augment|strategy)="?([^"`]+)"?`', README)
     assert {name for name, _ in values} == {"augment", "strategy"}

@@ -18,7 +18,7 @@ from keras_vit.analysis import (
 from keras_vit.preprocessing import read_image
 from tests.tiny import noise, randomize, tiny_config
 from tests.weights.cases import path_of
-from trainers.predict import load_image
+from trainers.evaluation.predictions import load_image
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
 

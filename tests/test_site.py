@@ -1,6 +1,7 @@
 """The site: its pages, its reference and its figures are whole and true."""
 
 import ast
+import dataclasses
 import importlib
 import pathlib
 import re
@@ -165,3 +166,19 @@ def test_figures_are_those_that_the_scripts_draw(script, tmp_path, monkeypatch):
         assert old[0] == new[0]
         if f"Matplotlib v{matplotlib.__version__}" in committed.decode():
             np.testing.assert_allclose(new[1], old[1], atol=0.5)
+
+
+def test_every_flag_of_a_recipe_is_in_the_reference():
+    griffe = pytest.importorskip("griffe")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    from trainers.recipes.schema import Recipe
+
+    names = runpy.run_path(str(DOCS / "docstrings.py"))
+    package = griffe.load("trainers", search_paths=[str(ROOT)])
+    found = names["find_class"](package, "Recipe")
+    names["document_fields"](found)
+    rows = dict(re.findall(r"^    (\w+): (.*)$", found.docstring.value, re.M))
+    assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
+    for field in dataclasses.fields(Recipe):
+        assert rows[field.name] == field.metadata.get("help", "A note.")

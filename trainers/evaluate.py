@@ -7,12 +7,12 @@ Example:
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import flags
 
+from trainers.augment.operations import parse_augmentation
 from trainers.data.batches import BadExamples
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.predictions import answers
+from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
 from trainers.paths import Path, as_path
 from trainers.runs import run as runs
@@ -67,10 +67,13 @@ def evaluate(
     check_classes(source, names, dataset)
     model = source.load_model()
     check_logits(model, names, dataset)
-    tally, pictures = Tally(names), []
+    value_range = parse_augmentation(
+        preprocess, model.input_shape[1:3], "preprocess"
+    ).value_range
+    tally, pictures = Tally(names, source.activation), []
     bad_examples = BadExamples(max_bad_examples)
     with bad_examples.named_errors():
-        for images, logits, labels in answers(
+        for images, logits, labels in predict_dataset(
             model,
             dataset,
             batch_size=batch_size,
@@ -99,7 +102,13 @@ def evaluate(
     folder = report_dir or source.folder
     if folder:
         write_report(folder, "evaluation.json", report)
-        draw_pictures(pictures, names, folder / "predictions.png")
+        draw_pictures(
+            pictures,
+            names,
+            source.activation,
+            value_range,
+            folder / "predictions.png",
+        )
     return report
 
 
@@ -132,16 +141,17 @@ def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
         )
 
 
-def draw_pictures(pictures, names, path):
-    """Draw (image, logits, label, hit) rows with what the model says."""
+def draw_pictures(pictures, names, activation, value_range, path):
+    """Draw (image, logits, label, hit) rows with the predicted classes."""
     images, logits, labels, *_ = zip(*pictures)
-    probabilities = tf.nn.softmax(np.float32(logits)).numpy()
+    probabilities = to_probabilities(np.stack(logits), activation)
     guesses = np.argmax(probabilities, -1)
     plot_predictions(
         images,
         [names[label] for label in labels],
         [names[guess] for guess in guesses],
         np.max(probabilities, -1),
+        value_range,
         path,
     )
 

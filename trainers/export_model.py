@@ -105,7 +105,6 @@ def export_source(
         dataset.ranges(calibration_split)  # An error if it is not there.
     if isinstance(source, Run):
         name = name or source.folder.name
-        activation = activation or source.load_recipe().loss
     check_place(export_dir, name, version)
     model = source.load_model()
     preprocess = source.preprocess if preprocess is None else preprocess
@@ -132,7 +131,7 @@ def export_source(
         serving=Serving(
             class_names=class_names,
             top=top,
-            activation=activation or "softmax",
+            activation=activation or source.activation,
             value_range=value_range,
             read_image=read_image,
             use_attention=use_attention,

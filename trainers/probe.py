@@ -17,7 +17,7 @@ from absl import flags
 from keras_vit.models import VisionTransformer
 from keras_vit.tables import pick
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.predictions import answers
+from trainers.evaluation.predictions import predict_dataset
 from trainers.evaluation.probes import PROBES, Features, ProbeChoices
 from trainers.paths import Path, as_path
 from trainers.runs import run as runs
@@ -151,7 +151,7 @@ def extract(
         part = dataclasses.replace(dataset, eval_split=split)
         pairs = [
             (features, describe(labels > 0))
-            for _, features, labels in answers(
+            for _, features, labels in predict_dataset(
                 model, part, batch_size=batch_size, preprocess=preprocess
             )
         ]

@@ -12,7 +12,7 @@ from trainers.distribute.cluster import WorkerConfig
 from trainers.distribute.rendezvous import watched_service
 from trainers.loop.memory import estimate_memory
 from trainers.loop.metrics import read_metrics
-from trainers.recipes.flags import define_flags, recipe_from_flags
+from trainers.recipes import flags as recipe_flags
 from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
@@ -39,7 +39,9 @@ def main(arguments):
         config = WorkerConfig(
             FLAGS.workers, FLAGS.worker_index, FLAGS.tpu, FLAGS.start_timeout
         )
-        job = prepare(recipe_from_flags(), run_dir, config, FLAGS.force)
+        job = prepare(
+            recipe_flags.recipe_from_flags(), run_dir, config, FLAGS.force
+        )
         if job.is_writer:
             print(job, flush=True)
         if FLAGS.dry_run:
@@ -119,6 +121,7 @@ def define_run_flags():
 
 
 if __name__ == "__main__":
-    define_flags()
+    recipe_flags.define_flags()
+    flags.adopt_module_key_flags(recipe_flags)  # So that --help lists them.
     define_run_flags()
     start(main)

@@ -7,10 +7,10 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
-    check_model,
     num_prefix_tokens_of,
     to_float32,
 )
+from keras_vit.models.submodels import check_vision_transformer
 
 NUM_FILTERS = 28  # In figure 7 of the paper.
 
@@ -44,7 +44,7 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.5.
     """
-    check_model(model)
+    check_vision_transformer(model)
     if model.config.position_embedding == "none":
         raise ValueError(
             "`model` must have a position embedding. "
@@ -97,7 +97,7 @@ def embedding_filters(
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, figure 7, left.
     Differs: The paper does not say whether it subtracts the mean.
     """
-    check_model(model)
+    check_vision_transformer(model)
     kernel = to_float32(model.get_layer("patch_encoder").kernel)
     shape, width = kernel.shape[:-1], kernel.shape[-1]
     samples = kernel.reshape(-1, width).T.astype("float64")  # (D, P*P*C)
@@ -128,7 +128,7 @@ def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
         model: Any VisionTransformer. Behind a ResNet stem, or with a single
             filter, there is nothing to show: None.
     """
-    check_model(model)
+    check_vision_transformer(model)
     if model.config.stem_stages:
         return None
     shape = model.get_layer("patch_encoder").kernel.shape

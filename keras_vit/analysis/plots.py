@@ -15,7 +15,7 @@ from keras_vit.analysis.embeddings import PrincipalFilters, scale_filters
 from keras_vit.analysis.inspection import Inspection
 from keras_vit.analysis.representations import artefact_tokens
 from keras_vit.analysis.rollout import to_grid
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.tables import pick
 
 try:
@@ -64,7 +64,7 @@ def save_figure(figure: Figure, path: str | os.PathLike):
     metadata = {"Date": None} if suffix == ".svg" else None
     with (
         matplotlib.rc_context({"svg.hashsalt": "keras_vit"}),
-        written_whole(path) as draft,
+        atomic_write(path) as draft,
     ):
         figure.savefig(draft, metadata=metadata)
 
@@ -444,7 +444,7 @@ def film_position_similarity(
         figure.set_layout_engine("none")  # It would cost half of the time.
     milliseconds = [round(1000 / frames_per_second)] * len(pictures)
     milliseconds[-1] += 2000
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         pictures[0].save(
             draft,
             save_all=True,

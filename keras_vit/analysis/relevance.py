@@ -9,13 +9,13 @@ from keras import ops
 from keras_vit.analysis.gradients import differentiate, without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
-    check_model,
     get_block,
     layers_after_blocks,
     split_batches,
     to_float32,
     tokens_before_blocks,
 )
+from keras_vit.models.submodels import check_vision_transformer
 
 
 def attention_relevance(
@@ -156,7 +156,7 @@ def has_logits(model: VisionTransformer) -> bool:
 
 def check_has_logits(model: VisionTransformer):
     """Raise a ValueError unless `model` answers with logits for an image."""
-    check_model(model)
+    check_vision_transformer(model)
     config = model.config
     if not has_logits(model):
         raise ValueError(

@@ -31,7 +31,7 @@ from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving_config import models_config
 from keras_vit.export.signatures import Serving, to_pixels, to_range
 from keras_vit.export.tflite import VARIANTS, check_variant, export_tflite
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.tables import pick
 
 
@@ -360,7 +360,7 @@ def write_models_config(folder: pathlib.Path):
         )
         return
     try:
-        with written_whole(path) as draft:
+        with atomic_write(path) as draft:
             draft.write_text(HEADER + models_config(folder), encoding="utf-8")
     except OSError as error:  # The exports are there all the same.
         warnings.warn(f"{path} could not be written: {error}", stacklevel=3)

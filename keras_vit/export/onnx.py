@@ -15,7 +15,7 @@ from keras_vit.export.requirements import (
     check_path,
     in_float32,
 )
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 
 OPSET = 15  # Of 2021; nothing newer is needed.
 LARGEST = 2**31  # Bytes of a file of protocol buffers.
@@ -78,7 +78,7 @@ def export_onnx(
     import onnx
 
     model = in_float32(model)
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         onnx.save(convert(model, preprocess, output), draft)
         onnx.checker.check_model(draft, full_check=True)
         if expected is None:

@@ -28,7 +28,7 @@ from keras_vit.export.requirements import (
     in_float32,
 )
 from keras_vit.export.saved_model import write_signature
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.tables import pick
 
 
@@ -113,7 +113,7 @@ def export_tflite(
         tolerance,
         must_agree,
     )
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_bytes(content)
     return agreement
 

@@ -8,10 +8,11 @@ and `trainers.serve_check` compares those that it gives with them.
 import dataclasses
 import functools
 import os
-import pathlib
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+
+from keras_vit.files import atomic_write
 
 # Inside the folder of a version.
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
@@ -59,16 +60,12 @@ def write_warmup(
             f"`records` must be 1 to {MOST_RECORDS:,}, which TF Serving reads. "
             f"Received: {len(contents):,}"
         )
-    path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".draft-{path.name}")
-    try:
-        with tf.io.TFRecordWriter(str(draft)) as writer:
-            for content in contents:
-                writer.write(content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with (
+        atomic_write(path) as draft,
+        tf.io.TFRecordWriter(str(draft)) as writer,
+    ):
+        for content in contents:
+            writer.write(content)
 
 
 def read_warmup(path: str | os.PathLike) -> tuple[WarmupRecord, ...]:

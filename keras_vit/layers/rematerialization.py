@@ -1,4 +1,4 @@
-"""Rematerialisation: less memory in training, for a second forward pass."""
+"""Rematerialisation: a second forward pass instead of memory."""
 
 from collections.abc import Callable
 
@@ -10,33 +10,41 @@ DRAWS_OF_A_CALL = 64
 
 
 def rematerialize(layer: keras.layers.Layer, call: Callable, x):
-    """Return `call(x)`; what it computes on the way is not kept.
+    """Return `call(x)` without keeping its intermediate tensors.
 
-    The backward pass computes it again. Keras' own RematScope fails on
+    The backward pass computes them again. Keras' own RematScope fails on
     TensorFlow, and a Dropout inside `tf.recompute_grad` would drop other units
-    the second time. Here the weights are arguments of the function that is
-    computed twice, and the seeds are drawn outside of it.
+    in the second pass. Here the weights are arguments of the function that
+    runs twice, and the random seeds are drawn outside of it.
 
     Args:
-        layer: Whose weights and seeds `call` uses. It must change no other
-            state, as a BatchNormalization would.
+        layer: The layer whose weights and seeds `call` uses. It must change
+            no other state, as a BatchNormalization would.
         call: Maps a tensor to a tensor.
-        x: Its argument.
+        x: The argument of `call`.
     """
-    weights, seeds = [], []
+    weights, constants = [], []
     for variable in layer.variables:
-        is_seed = not variable.trainable and "int" in variable.dtype
-        (seeds if is_seed else weights).append(variable)
-    states = [(seed, ops.copy(seed.value)) for seed in seeds]
-    for seed, state in states:
-        # A seed is (key, count): each draw counts one further.
-        step = ops.convert_to_tensor([0, DRAWS_OF_A_CALL], dtype=seed.dtype)
-        seed.assign(state + step)
+        if variable.name == "seed_generator_state":
+            constants.append((variable, advance_seed(variable)))
+        elif "float" in variable.dtype:
+            weights.append(variable)
+        else:  # An int8 kernel of a quantised layer has no gradient.
+            constants.append((variable, variable.value))
 
     def pure(x, *values):
-        mapping = [*zip(weights, values), *states]
+        mapping = [*zip(weights, values), *constants]
         with keras.StatelessScope(state_mapping=mapping):
             return call(x)
 
     values = [ops.convert_to_tensor(weight.value) for weight in weights]
     return keras.remat(pure)(x, *values)
+
+
+def advance_seed(seed):
+    """Return the state of a seed generator and move it beyond this call."""
+    state = ops.copy(seed.value)
+    # The state is (key, count), and each draw adds one to the count.
+    step = ops.convert_to_tensor([0, DRAWS_OF_A_CALL], dtype=seed.dtype)
+    seed.assign(state + step)
+    return state

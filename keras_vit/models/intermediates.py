@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_vit.models import VisionTransformer
+from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.vision_transformer import VisionTransformer
 
 
 def attention_scores(
@@ -81,7 +82,7 @@ def yield_tokens(model: VisionTransformer, images) -> Iterator:
 
 def tokens_before_blocks(model: VisionTransformer, images):
     """Return the tokens (B, T, D) that enter the first block."""
-    check_model(model)
+    check_vision_transformer(model)
     # A model of the same layers up to there. It calls none of them, so that
     # `model` remembers nothing of it.
     start = keras.Model(
@@ -105,7 +106,7 @@ def block_indices(
     model: VisionTransformer, layers: Sequence[int] | None
 ) -> list[int]:
     """Return `layers` as indices from 0 on; None stands for all blocks."""
-    check_model(model)
+    check_vision_transformer(model)
     depth = model.config.depth
     if layers is None:
         return list(range(depth))
@@ -133,7 +134,7 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
         images: An array or tensor. Only a model of dynamic image size asks
             for its size, which may be unknown while a function is traced.
     """
-    check_model(model)
+    check_vision_transformer(model)
     config = model.config
     if not config.use_dynamic_image_size:
         return config.grid_size
@@ -145,15 +146,6 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
 def num_prefix_tokens_of(model: VisionTransformer) -> int:
     """Return the number of tokens before the patches."""
     return int(model.config.use_class_token)
-
-
-def check_model(model):
-    """Raise a ValueError unless `model` is a VisionTransformer."""
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            "`model` must be a keras_vit.VisionTransformer. "
-            f"Received: {type(model).__name__}"
-        )
 
 
 def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 
 # Arrays may unfold to this many times the size of the file, beyond an
 # allowance for small files. Trained float weights hardly compress at all.
@@ -633,7 +633,7 @@ def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], config: dict):
         arrays: Names and arrays.
         config: What `Checkpoint.config` is to hold when the file is read.
     """
-    with written_whole(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+    with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
         archive.comment = _own_text(config).encode()
         for name, array in arrays:
             member = zipfile.ZipInfo(name + ".npy")
@@ -671,7 +671,7 @@ def write_safetensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     body = 8 + len(text)
-    with written_whole(path) as draft, open(draft, "wb") as file:
+    with atomic_write(path) as draft, open(draft, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, array in arrays:
             file.seek(body + header[name]["data_offsets"][0])
@@ -684,5 +684,5 @@ def _own_text(config):
 
 def write_json(path, value: dict):
     """Write `value` as JSON."""
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from tests.trainers.made import (
     save_identity,
 )
 from trainers.evaluate import evaluate
-from trainers.evaluation.predictions import answers
+from trainers.evaluation.predictions import predict_dataset
 from trainers.runs.run import NamedModel, Run, open_source
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -72,11 +72,19 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
 ):
     drawn = {}
 
-    def record(images, truths, guesses, scores, path):
+    def record(images, truths, guesses, scores, value_range, path):
         drawn.update(images=images, truths=truths, guesses=guesses)
+        drawn["value_range"] = value_range
 
     monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
-    evaluate(identity, several, batch_size=8, report_dir=tmp_path)
+    evaluate(
+        identity,
+        several,
+        batch_size=8,
+        preprocess="value_range(0, 1)",
+        report_dir=tmp_path,
+    )
+    assert drawn["value_range"] == (0, 1)
     images, labels, _ = several.splits["test"]
     wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
     assert wrong == sorted(wrong, reverse=True) and len(wrong) == 32
@@ -211,7 +219,7 @@ def test_a_model_that_answers_something_else_is_refused(
 
 
 def collect(model, dataset, **choices):
-    return [found for _, found, _ in answers(model, dataset, **choices)]
+    return [found for _, found, _ in predict_dataset(model, dataset, **choices)]
 
 
 def test_answers_that_are_not_finite_are_an_error(several, identity):

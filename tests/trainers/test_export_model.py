@@ -12,8 +12,8 @@ from ai_edge_litert.interpreter import Interpreter
 
 from tests import commands
 from trainers.data.datasets import open_dataset
+from trainers.evaluation.predictions import predict_files
 from trainers.export_model import export_source, take_images
-from trainers.predict import predict
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -70,13 +70,7 @@ def test_a_server_says_of_a_file_what_predict_says(run, exported, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (30, 20, 1), "uint8")
     content = tf.io.encode_png(pixels).numpy()
     (tmp_path / "image.png").write_bytes(content)
-    [expected] = predict(
-        run.load_model(),
-        [str(tmp_path / "image.png")],
-        run.load_class_names(),
-        top=3,
-        preprocess=run.preprocess,
-    )
+    [expected] = predict_files(run, [str(tmp_path / "image.png")], top=3)
     loaded = tf.saved_model.load(str(exported[0] / "saved_model/digits/1"))
     serve = loaded.signatures["serve_bytes"]
     answers = serve(image_bytes=tf.constant([content]))

@@ -1,10 +1,18 @@
 """What a model says about image files."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
-from trainers.predict import load_image, predict
+from keras_vit.export import ACTIVATIONS
+from keras_vit.inspect import open_subject
+from trainers.data.datasets import open_dataset
+from trainers.evaluation.predictions import load_image, predict_files
+from trainers.export_model import export_source
+from trainers.runs.run import Run
 
 
 @pytest.fixture(params=["png", "jpg", "bmp", "gif"])
@@ -51,19 +59,63 @@ def test_colours_are_red_green_blue(tmp_path):
 
 
 def test_predictions_are_probabilities_by_name(run, image_path):
-    names = run.load_class_names()
-    [row] = predict(run.load_model(), [image_path], names, top=10)
-    assert sorted(name for _, name, _ in row) == names
+    [row] = predict_files(run, [image_path], top=10)
+    assert sorted(name for _, name, _ in row) == run.load_class_names()
     scores = [score for _, _, score in row]
     assert sum(scores) == pytest.approx(1, abs=1e-5)
     assert scores == sorted(scores, reverse=True)
 
 
 def test_predictions_do_not_depend_on_their_neighbours(run, image_path):
-    model, names = run.load_model(), run.load_class_names()
-    [one] = predict(model, [image_path], names, top=1)
-    both = predict(model, [image_path, image_path], names, top=1)
+    [one] = predict_files(run, [image_path], top=1)
+    both = predict_files(run, [image_path, image_path], top=1)
     assert both[0][0][1] == both[1][0][1] == one[0][1]
+
+
+@pytest.mark.slow(20)
+def test_a_sigmoid_run_predicts_what_its_server_and_its_page_say(run, tmp_path):
+    path = str(tmp_path / "image.png")
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 1), "uint8")
+    Image.fromarray(pixels[..., 0]).save(path)
+    folder = tmp_path / "sigmoid"
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        loss="sigmoid",
+        augment="value_range(0, 1)",
+        eval_preprocess="value_range(0, 1)",
+    )
+    other = Run(folder)
+    other.save_recipe(recipe, run.load_class_names())
+    other.save_model(run.load_model())
+
+    [row] = predict_files(other, [path], top=10)
+    scores = {name: score for _, name, score in row}
+    logits = run.load_model().predict(pixels[None] / 255.0, verbose=0)[0]
+    by_hand = dict(zip(other.load_class_names(), 1 / (1 + np.exp(-logits))))
+    assert scores == pytest.approx(by_hand, abs=1e-5)
+
+    export_source(
+        other,
+        open_dataset("digits"),
+        tmp_path / "export",
+        ["saved_model"],
+        num_images=4,
+        top=10,
+        threads=(),
+        verbose=False,
+    )
+    loaded = tf.saved_model.load(str(tmp_path / "export/saved_model/sigmoid/1"))
+    content = tf.constant([(tmp_path / "image.png").read_bytes()])
+    answers = loaded.signatures["serve_bytes"](image_bytes=content)
+    labels = [label.decode() for label in answers["labels"][0].numpy()]
+    of_server = dict(zip(labels, answers["probabilities"][0].numpy()))
+    assert of_server == pytest.approx(scores, abs=1e-5)
+
+    subject = open_subject(str(folder))
+    outputs = subject.model(subject.read(path)[None])
+    of_page = ACTIVATIONS[subject.activation](outputs)[0].numpy()
+    assert dict(zip(subject.class_names, of_page)) == pytest.approx(scores)
+    assert subject.value_range == (0, 1)
 
 
 def test_file_that_is_no_image_is_an_error(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.weights import saving
 from keras_vit.weights.files import open_checkpoint
 from tests.tiny import noise, randomize, tiny_config, to_numpy
@@ -92,7 +92,7 @@ def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
 def test_a_new_file_can_be_read_by_others(tmp_path):
     old = os.umask(0o022)
     try:
-        with written_whole(tmp_path / "folder" / "new") as draft:
+        with atomic_write(tmp_path / "folder" / "new") as draft:
             draft.write_text("done")
     finally:
         os.umask(old)

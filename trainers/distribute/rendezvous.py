@@ -57,8 +57,9 @@ def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
         missing = _poll(look, faults, seconds, "workers")
     if missing:
         raise WorkerLostError(
-            f"Not all workers could be reached within `start_timeout`={seconds:g} "
-            f"seconds; missing: {missing}. Start all of them again."
+            "Not all workers could be reached within "
+            f"`start_timeout`={seconds:g} seconds; missing: "
+            f"{missing}. Start all of them again."
         )
 
 

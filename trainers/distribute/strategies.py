@@ -11,7 +11,9 @@ from trainers.distribute.rendezvous import kill_after, wait_for_workers
 from trainers.paths import first_line
 
 
-def make_strategy(name: str, config: WorkerConfig = ALONE) -> tf.distribute.Strategy:
+def make_strategy(
+    name: str, config: WorkerConfig = ALONE
+) -> tf.distribute.Strategy:
     """Return a distribution strategy.
 
     Must come before TensorFlow does any other work, which would start the
@@ -89,7 +91,9 @@ def multi_worker(config):
 def tpu(config):
     """Copy the model to every core of a TPU, or of a slice of several."""
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=config.tpu or "local")
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu=config.tpu or "local"
+        )
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:

@@ -1,17 +1,85 @@
-"""What a model answers on the images of a data set."""
+"""Predictions of a model: for image files and for a data set."""
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
 
-from trainers.data.batches import BadExamples, eval_batches
+from keras_vit.preprocessing import decode_predictions, read_image
+from trainers.data.batches import (
+    BadExamples,
+    eval_batches,
+    make_prepare_one,
+)
 from trainers.data.datasets import ImageDataset
+from trainers.runs.run import Run
 
 
-def answers(
+def load_image(
+    path: str, input_shape: tuple, preprocess: str = ""
+) -> np.ndarray:
+    """Return the image in a file as a model of `input_shape` reads it.
+
+    Shapes:
+        returns: (H, W, C), floats in the range of the model.
+
+    Args:
+        path: Any image that Pillow reads; the first frame of several.
+        input_shape: (H, W, C) of the model, C being 1 or 3.
+        preprocess: Operations on the image, see `eval_batches`.
+
+    Raises:
+        ValueError: If the file is not an image.
+        OSError: If the file cannot be read.
+    """
+    prepare, _ = make_prepare_one(preprocess, input_shape[:2])
+    return prepare(read_image(path, input_shape[-1])).numpy()
+
+
+def predict_files(
+    run: Run, paths: Sequence[str], top: int = 5
+) -> list[list[tuple[str, str, float]]]:
+    """Return the most probable classes of image files, best first.
+
+    The images are prepared as for the evaluation of the run.
+
+    Args:
+        run: A finished run.
+        paths: Image files.
+        top: How many classes to return, at most.
+
+    Returns:
+        For each image a list of (index, class name, probability).
+
+    Raises:
+        ValueError: If the run has no model or a file is not an image.
+        OSError: If a file cannot be read.
+    """
+    model, preprocess = run.load_model(), run.preprocess
+    shape = model.input_shape[1:]
+    images = [load_image(path, shape, preprocess) for path in paths]
+    logits = model.predict(np.stack(images), verbose=0)
+    probabilities = to_probabilities(logits, run.activation)
+    return decode_predictions(probabilities, top, run.load_class_names())
+
+
+def to_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
+    """Return the probabilities of logits, float32.
+
+    Shapes:
+        logits: (B, C). returns: (B, C).
+
+    Args:
+        logits: Of any floating type.
+        activation: Of a `Run` or `NamedModel`: softmax or sigmoid.
+    """
+    activate = keras.activations.get(activation)
+    return np.asarray(activate(keras.ops.cast(logits, "float32")))
+
+
+def predict_dataset(
     model: keras.Model,
     dataset: ImageDataset,
     *,
@@ -19,13 +87,13 @@ def answers(
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield images, what the model makes of them, and their labels.
+    """Yield images of a data set, their predictions and their labels.
 
     In the order of the eval split and in evaluation mode; images of weight 0
     are left out. A progress bar is shown.
 
     Shapes:
-        yields images (b, H, W, C), answers (b, D) and labels (b, classes),
+        yields images (b, H, W, C), outputs (b, D) and labels (b, classes),
         b being batch_size at most.
 
     Args:
@@ -36,7 +104,7 @@ def answers(
         bad_examples: See `eval_batches`; an unreadable image has weight 0.
 
     Raises:
-        ValueError: If the model is not one for these images, an answer is not
+        ValueError: If the model is not one for these images, an output is not
             finite, or no image counts.
     """
     check_model(model, dataset)

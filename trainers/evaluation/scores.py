@@ -4,26 +4,41 @@ import dataclasses
 
 import numpy as np
 
+from keras_vit.tables import pick
+
 TOP = 5
 NUM_BINS = 15
 
 
-def judge(logits: np.ndarray, truths: np.ndarray) -> dict[str, np.ndarray]:
-    """Say of each image how right the model is.
+def judge(
+    logits: np.ndarray, truths: np.ndarray, activation: str = "softmax"
+) -> dict[str, np.ndarray]:
+    """Compare the prediction for each image with its right classes.
 
-    An image may have several right classes, as in ImageNet-ReaL: an answer
-    is right if it is one of them, and the loss is -log of the probability
-    that they have together. With one class that is the cross-entropy.
+    An image may have several right classes, as in ImageNet-ReaL; a predicted
+    class counts as right if it is one of them.
 
     Shapes:
         logits: (B, C), finite. truths: (B, C), True for the right classes.
         returns: (B,) each.
 
+    Args:
+        logits: Of the images.
+        truths: Their right classes.
+        activation: What turns the logits into probabilities: a key of
+            LIKELIHOODS.
+
     Returns:
         accuracy: Whether the highest logit is right; the first of equals.
         top5_accuracy: Whether one of the five highest is.
-        loss: In nats.
+        loss: In nats. With softmax, -log of the probability of all right
+            classes together, which is the cross-entropy if there is one
+            right class. With sigmoid, the binary cross-entropies of the
+            classes, summed.
         confidence: The highest probability.
+
+    Raises:
+        ValueError: If the activation is unknown.
 
     Reference: Beyer et al. 2020, arXiv:2006.07159, on several right classes.
 
@@ -33,17 +48,35 @@ def judge(logits: np.ndarray, truths: np.ndarray) -> dict[str, np.ndarray]:
         >>> row["accuracy"], row["confidence"].round(3)
         (array([ True]), array([0.576]))
     """
+    likelihood = pick(LIKELIHOODS, activation, "activation")
     logits = logits.astype("float64")
     highest = np.argsort(-logits, axis=-1, kind="stable")[:, :TOP]
     hits = np.take_along_axis(truths, highest, axis=-1)  # (B, 5)
-    logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    right = np.where(truths, logs, -np.inf)
+    losses, log_probabilities = likelihood(logits, truths)
     return {
         "accuracy": hits[:, 0],
         "top5_accuracy": hits.any(-1),
-        "loss": -np.logaddexp.reduce(right, axis=-1),
-        "confidence": np.exp(logs.max(-1)),
+        "loss": losses,
+        "confidence": np.exp(log_probabilities.max(-1)),
     }
+
+
+def softmax_likelihood(
+    logits: np.ndarray, truths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return losses (B,) and log-probabilities (B, C) of one distribution."""
+    logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    right = np.where(truths, logs, -np.inf)
+    return -np.logaddexp.reduce(right, axis=-1), logs
+
+
+def sigmoid_likelihood(
+    logits: np.ndarray, truths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return losses (B,) and log-probabilities (B, C), each class by itself."""
+    logs = -np.logaddexp(0.0, -logits)
+    losses = np.logaddexp(0.0, logits) - truths * logits  # (B, C)
+    return losses.sum(-1), logs
 
 
 def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
@@ -70,13 +103,15 @@ def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
 
 @dataclasses.dataclass
 class Tally:
-    """What `judge` says of the images of a data set, batch after batch.
+    """Collects what `judge` returns for the batches of a data set.
 
     Args:
         class_names: Of the C classes, in the order of the logits.
+        activation: See `judge`.
     """
 
     class_names: list[str]
+    activation: str = "softmax"
 
     def __post_init__(self):
         self._rows = []
@@ -91,7 +126,7 @@ class Tally:
             logits: (B, C), finite. truths: (B, C), True for the right classes.
             returns: (B,).
         """
-        row = judge(logits, truths)
+        row = judge(logits, truths, self.activation)
         self._rows.append(row)
         self._class_hits += truths[row["accuracy"]].sum(0)
         self._class_images += truths.sum(0)
@@ -126,3 +161,6 @@ class Tally:
                 if images
             },
         }
+
+
+LIKELIHOODS = {"softmax": softmax_likelihood, "sigmoid": sigmoid_likelihood}

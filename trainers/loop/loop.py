@@ -232,7 +232,9 @@ class Loop:
         """Return how many steps to make in a call, at most `num_steps`."""
         if not self._seconds_per_step:
             return num_steps
-        return max(min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1)
+        return max(
+            min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
+        )
 
     def _record(self, result, start, num_steps):
         """Count what a call has done; return the logs of the callbacks."""

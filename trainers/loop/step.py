@@ -17,8 +17,8 @@ from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
-# Seeds between two generators: more than a generator draws in a step. Keras adds
-# 1 to the second number of a seed for each draw.
+# Seeds between two generators: more than a generator draws in a step. Keras
+# adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -171,7 +171,7 @@ class Step:
         return gradients, changed, measured
 
     def _sum_gradients(self, weights, states, batch, seed, scale):
-        """Return the same as `_compute_gradients`, part by part of the batch."""
+        """Return what `_compute_gradients` does, part by part of the batch."""
         parts = self.accumulation_steps
         batches = tf.nest.map_structure(
             lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
@@ -209,7 +209,9 @@ def _measure(losses, labels, logits, weights):
     A hit is a prediction whose label no other class exceeds.
     """
     predictions = tf.argmax(logits, -1)
-    best = tf.gather(labels, predictions, batch_dims=1) == tf.reduce_max(labels, -1)
+    best = tf.gather(labels, predictions, batch_dims=1) == tf.reduce_max(
+        labels, -1
+    )
     sums = [losses * weights, tf.cast(best, tf.float32) * weights, weights]
     return tf.stack([tf.reduce_sum(x) for x in sums])
 

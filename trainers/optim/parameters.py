@@ -85,7 +85,7 @@ def make_slots(
 
 
 def make_average(variable, use_debias: bool) -> tf.Variable:
-    """Return the average of a variable: its value, or zero with `use_debias`."""
+    """Return the average of a variable: its value, or zero to debias."""
     start = tf.cast(variable.value, tf.float32)
     return tf.Variable(
         tf.zeros_like(start) if use_debias else start,

@@ -3,13 +3,14 @@
 import pathlib
 import re
 
+from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
 
 
 def describe_recipes() -> str:
     """Return RECIPES as a Markdown table, that of docs/recipes.md."""
-    names = "recipe model data pixels length batch rate source expected".split()
-    rows = [names, ["---"] * len(names)]
+    columns = "recipe model data pixels length batch rate source expected"
+    rows = []
     for name, recipe in RECIPES.items():
         length = f"{recipe.epochs:g} epochs"
         if recipe.total_steps:
@@ -27,7 +28,7 @@ def describe_recipes() -> str:
                 recipe.expected,
             ]
         )
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return format_table(columns.split(), rows) + "\n"
 
 
 def update_page(path: str):

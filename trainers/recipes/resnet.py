@@ -2,7 +2,6 @@
 
 from trainers.recipes.schema import Recipe
 
-
 RECIPES = {
     # Their decay of 1e-4 is inside of the momentum, which makes ten of it.
     "resnet50_i1k": Recipe(

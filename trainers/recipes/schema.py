@@ -256,6 +256,22 @@ class Recipe:
         is_local=True,
     )
 
+    @property
+    def activation(self) -> str:
+        """What turns the logits into probabilities: softmax or sigmoid.
+
+        A loss has the name of the activation that belongs to it.
+        """
+        return self.loss
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """The numbers that the model reads for pixels of 0 and 255."""
+        size = (self.image_size, self.image_size)
+        return parse_augmentation(
+            self.eval_preprocess, size, "eval_preprocess"
+        ).value_range
+
     def __post_init__(self):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))

@@ -2,7 +2,6 @@
 
 from trainers.recipes.schema import Recipe
 
-
 RECIPES = {
     # From scratch, on a machine with a GPU.
     "cifar10": Recipe(

@@ -1,4 +1,4 @@
-"""Room on the disk, checked before a training that would need it hours later."""
+"""Check at the start that the disk has room for the files of a training."""
 
 import errno
 import os

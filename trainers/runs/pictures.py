@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainers.loop.metrics import read_metrics
-from trainers.paths import Path, replacing
+from trainers.paths import Path, atomic_write
 
 # Of a batch in a picture.
 MOST_IMAGES = 32
@@ -52,7 +52,7 @@ def plot_learning_curve(metrics_path: Path, path: Path):
         )
     if loss.lines:
         loss.legend(frameon=False)
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft)
 
 
@@ -92,9 +92,8 @@ def plot_batch(
         path: The PNG file to write.
     """
     images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
-    low, high = value_range
     texts = [describe_label(label, class_names) for label in labels]
-    pixels = (np.asarray(images, "float32") - low) / (high - low)
+    pixels = _scale(images, value_range)
     _draw_tiles(pixels, texts, ["black"] * len(texts), path)
 
 
@@ -128,18 +127,20 @@ def plot_predictions(
     truths: Sequence[str],
     guesses: Sequence[str],
     scores: Sequence[float],
+    value_range: tuple[float, float],
     path: Path,
 ):
-    """Draw images with what the model took them for below, errors in red.
+    """Draw images with the predicted class below each, mistakes in red.
 
     Shapes:
-        images: (B, H, W, C) with 1 or 3 channels, floats in [-1, 1].
+        images: (B, H, W, C) with 1 or 3 channels, floats in `value_range`.
 
     Args:
-        images: What the model saw.
+        images: As the model reads them.
         truths: Their classes.
-        guesses: The classes the model gave them.
-        scores: The probabilities of these.
+        guesses: The predicted classes.
+        scores: The probabilities of the predicted classes.
+        value_range: The numbers that are black and white.
         path: The PNG file to write.
     """
     texts, colors = [], []
@@ -149,7 +150,13 @@ def plot_predictions(
             f"{guess} {score:.0%}" + ("" if right else f"\n(is {truth})")
         )
         colors.append("black" if right else "red")
-    _draw_tiles((np.asarray(images) + 1) / 2, texts, colors, path)
+    _draw_tiles(_scale(images, value_range), texts, colors, path)
+
+
+def _scale(images, value_range):
+    """Return images of `value_range` as float32 in [0, 1]."""
+    low, high = value_range
+    return (np.asarray(images, "float32") - low) / (high - low)
 
 
 def _draw_tiles(images, texts, colors, path):
@@ -187,7 +194,7 @@ def _draw_tiles(images, texts, colors, path):
         )
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft)
 
 

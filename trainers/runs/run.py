@@ -16,10 +16,10 @@ from trainers.paths import (
     Path,
     RemotePath,
     as_path,
-    replacing,
+    atomic_write,
     write_atomically,
 )
-from trainers.recipes.recipes import Recipe
+from trainers.recipes.schema import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +160,13 @@ class Run:
 
     @property
     def preprocess(self) -> str:
-        """What was done to the images it was evaluated on."""
+        """The operations on images before evaluation, see `eval_batches`."""
         return self.load_recipe().eval_preprocess
+
+    @property
+    def activation(self) -> str:
+        """What turns the logits of the model into probabilities."""
+        return self.load_recipe().activation
 
     def load_class_names(self) -> list[str]:
         """Return the names of the classes, in the order of the logits."""
@@ -169,7 +174,7 @@ class Run:
 
     def save_model(self, model: keras.Model):
         """Write the model; a reader sees the old file or the new one."""
-        with replacing(self.model_path) as draft:
+        with atomic_write(self.model_path) as draft:
             model.save(draft)
 
     def load_model(self) -> keras.Model:
@@ -223,10 +228,11 @@ class NamedModel:
     path_or_name: str
     is_grey: bool = False
 
-    # It has no folder to write reports to,
+    # It has no folder to write reports to, and its file does not say how the
+    # model was trained.
     folder = None
-    # and knows nothing of how images were made ready.
     preprocess = ""
+    activation = "softmax"
 
     def __str__(self):
         return self.path_or_name

@@ -60,7 +60,10 @@ def test_of_equal_logits_the_first_is_the_answer():
 
 def test_large_logits_do_not_overflow():
     logits = np.array([[1e5, 0.0], [0.0, 1e5]], "float32")
-    row = judge(logits, np.array([[True, False]] * 2))
+    truths = np.array([[True, False]] * 2)
+    row = judge(logits, truths, "sigmoid")
+    np.testing.assert_allclose(row["loss"], [np.log(2), 1e5 + np.log(2)])
+    row = judge(logits, truths)
     np.testing.assert_allclose(row["loss"], [0, 1e5])
     np.testing.assert_array_equal(row["confidence"], [1, 1])
 
@@ -72,6 +75,24 @@ def test_loss_is_that_of_keras_on_one_hot_labels(logits, rng):
     )
     loss = judge(logits, labels > 0)["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+def test_sigmoid_as_a_loop_and_as_keras(logits, rng):
+    truths = rng.random(logits.shape) < 0.3
+    row = judge(logits, truths, "sigmoid")
+    probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
+    np.testing.assert_allclose(row["confidence"], probabilities.max(-1))
+    expected = keras.losses.binary_crossentropy(
+        truths.astype("float32"), logits, from_logits=True
+    )
+    np.testing.assert_allclose(row["loss"], 9 * np.array(expected), rtol=1e-5)
+    of_softmax = judge(logits, truths)
+    for name in ("accuracy", "top5_accuracy"):
+        np.testing.assert_array_equal(row[name], of_softmax[name])
+    with pytest.raises(
+        ValueError, match="`activation` must be one of .*'relu'"
+    ):
+        judge(logits, truths, "relu")
 
 
 def test_calibration_error_as_a_loop(rng):
