@@ -232,6 +232,10 @@ def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
             {"stem_stages": (1,), "patch_size": 2, "image_size": 32},
             {"embedding/filters"},
         ),
+        (
+            {"stem_stages": (), "patch_size": 4},
+            {"embedding/filters"},
+        ),
         ({"use_dynamic_image_size": True}, set()),
         ({"pooling": "avg", "use_class_token": False}, set()),
         ({"classifier_activation": "softmax"}, set()),

@@ -159,7 +159,7 @@ def test_base64_without_its_object(checkout, here, subprocess_environment):
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     [block] = [b for b in blocks("bash") if "instances" in b and "b64" in b]
-    block = block.replace('{\\"b64\\": ', "").replace('\\"}]}"', '\\"]}"')
+    block = block.replace('{"b64": "$image"}', '"$image"')
     result = run_block(here(block), checkout, subprocess_environment)
     assert result.returncode == 22  # Of curl: an HTTP error.
     assert "Unknown image file format" in json.loads(result.stdout)["error"]
@@ -171,7 +171,7 @@ def test_commands_of_the_check(checkout, here, subprocess_environment):
     lines = [
         line
         for block in blocks("bash")
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
         if "serve_check" in line
     ]
     assert len(lines) == 2

@@ -7,7 +7,6 @@ import resource
 import pytest
 
 from trainers.paths import as_path
-from trainers.runs import disk
 from trainers.runs.disk import check_space
 from trainers.train import prepare, train
 
@@ -27,9 +26,7 @@ def limit_files():
 def test_room_is_tried_and_given_back(tmp_path, limit_files):
     limit_files(1_000_000)
     check_space(tmp_path, 1_000_000)
-    with pytest.raises(
-        OSError, match=r"room for 1.00 MB of .*run_dir='.*large"
-    ):
+    with pytest.raises(OSError, match="room for 1.00 MB of .*File too large"):
         check_space(tmp_path, 1_000_001)
     assert not list(tmp_path.iterdir())
 
@@ -39,9 +36,7 @@ def test_a_full_disk_is_seen(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(
-        OSError, match="`run_dir` must have room.*No space left"
-    ):
+    with pytest.raises(OSError, match="`run_dir` must have .*No space left"):
         check_space(tmp_path, 1)
 
 
@@ -66,12 +61,12 @@ def test_a_training_asks_for_room_before_it_computes(
     job = prepare(recipe, str(tmp_path))
     parameters = job.loop.model.count_params()
     asked = []
-    monkeypatch.setattr(
-        "trainers.runs.job.check_space",
-        lambda folder, size: (
-            asked.append(size) or disk.check_space(folder, size)
-        ),
-    )
+
+    def check(folder, size):
+        asked.append(size)
+        check_space(folder, size)
+
+    monkeypatch.setattr("trainers.runs.job.check_space", check)
     limit_files(1_000)
     with pytest.raises(OSError, match="must have room"):
         train(job)
