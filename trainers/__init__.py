@@ -1,3 +1,6 @@
 """Training, evaluating, predicting and exporting from the command line."""
 
-import keras_vit  # noqa: F401  Quiets the start of a command.
+import sys
+
+if sys.argv[:1] == ["-m"]:  # As long as Python looks for a command of ours.
+    import keras_vit  # noqa: F401  Its start-up quiets TensorFlow.

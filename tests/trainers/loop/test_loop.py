@@ -459,7 +459,10 @@ def digits_batches(digits):
     }
 
 
-def test_callbacks_see_updates_and_epochs_of_any_keras_model(digits):
+def test_callbacks_see_updates_and_epochs_of_any_keras_model(
+    digits, monkeypatch
+):
+    monkeypatch.setattr("trainers.loop.loop.LONGEST_CALL", 1e9)
     recorder = Recorder()
     loop = small_loop()
     loop.train(
