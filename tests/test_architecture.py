@@ -42,7 +42,8 @@ RANKS = {
     "trainers.recipes": 6,
     "trainers.runs": 7,
     "trainers.evaluation": 8,
-    "trainers": 9,  # The commands.
+    "trainers.export": 9,
+    "trainers": 10,  # The commands.
 }
 # What trains any model uses three files of keras_vit alone: how to look up a
 # name, to write a file and to decode an image.
@@ -76,7 +77,7 @@ EXTRA_PACKAGES = {
         "tensorflow",
         "tensorflow_serving",
     },
-    "keras_vit.serving.rest": {"requests"},
+    "keras_vit.serving.rest": {"urllib3"},
 }
 
 

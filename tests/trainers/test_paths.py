@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
 from trainers.evaluate import evaluate
-from trainers.export_model import export_source
+from trainers.export.exporting import export_source
 from trainers.loop.checkpoints import CheckpointError, Checkpoints
 from trainers.loop.metrics import read_metrics
 from trainers.paths import RemotePath, as_path, atomic_write, write_atomically

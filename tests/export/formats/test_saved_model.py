@@ -15,7 +15,7 @@ from keras_vit.export import (
     Serving,
     export_saved_model,
 )
-from keras_vit.export.saved_model import are_right_labels
+from keras_vit.export.endpoint_checks import are_right_labels
 from tests.export.conftest import make_model
 
 
@@ -246,7 +246,7 @@ def test_other_models_of_keras(tmp_path):
     ]
     for serving, match in [
         (Serving(class_names=["a", "b"]), "with a classifier"),
-        (Serving(use_attention=True), "is for a VisionTransformer"),
+        (Serving(use_attention=True), "needs a VisionTransformer"),
     ]:
         with pytest.raises(ValueError, match=match):
             export_saved_model(model, tmp_path / "2", images, serving)
@@ -276,10 +276,10 @@ def test_labels_of_a_wrong_order_are_found_out(
 ):
     """Those of the signature, with the probabilities right."""
     module = sys.modules[export_saved_model.__module__]
-    make = module.make_signatures
+    make = module.make_endpoints
     monkeypatch.setattr(
         module,
-        "make_signatures",
+        "make_endpoints",
         lambda model, serving: make(
             model, dataclasses.replace(serving, class_names=NAMES[::-1])
         ),

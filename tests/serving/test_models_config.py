@@ -1,8 +1,10 @@
 """models.config, against the messages that TF Serving itself reads."""
 
 import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from keras_vit.export.serving_config import models_config, versions
+from keras_vit.serving.models_config import models_config, versions
 
 
 def make_models(folder, models):
@@ -14,12 +16,6 @@ def make_models(folder, models):
 
 
 def parse(text):
-    pytest.importorskip("tensorflow_serving")
-    from google.protobuf import text_format
-    from tensorflow_serving.config.model_server_config_pb2 import (
-        ModelServerConfig,
-    )
-
     config = text_format.Parse(text, ModelServerConfig())
     return {c.name: c for c in config.model_config_list.config}
 
@@ -50,9 +46,18 @@ model_config_list {
     name: "digits"
     base_path: "/models/digits"
     model_platform: "tensorflow"
-    model_version_policy { all {} }
-    version_labels { key: "stable" value: 1 }
-    version_labels { key: "canary" value: 2 }
+    model_version_policy {
+      all {
+      }
+    }
+    version_labels {
+      key: "canary"
+      value: 2
+    }
+    version_labels {
+      key: "stable"
+      value: 1
+    }
   }
 }
 """
