@@ -22,7 +22,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 
 RIVALS = ("keras-hub", "timm")
 # Whose worker measures the matrix product of which library, and how often in
