@@ -1,5 +1,9 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
+# First: it quiets the start of TensorFlow, which the others import.
+from keras_vit import startup  # noqa: F401
+
+# isort: split
 from keras_vit import analysis, applications, layers, models, weights
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
 from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
