@@ -9,7 +9,7 @@ from keras_vit.files import atomic_write
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 

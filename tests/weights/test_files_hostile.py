@@ -37,8 +37,9 @@ from keras_vit import (
     load_checkpoint,
 )
 from keras_vit.weights.containers import limits, open_checkpoint
-from keras_vit.weights.inference import understand
-from keras_vit.weights.layouts import LAYOUTS, parts_of
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.layouts import parts_of
+from keras_vit.weights.source import identify
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 MEBI = 2**20
@@ -64,7 +65,7 @@ quick = functools.partial(
 def source_of(path):
     """Return what `path` holds and all its arrays, read."""
     with open_checkpoint(path) as checkpoint:
-        source = understand(checkpoint, 3, 32)
+        source = identify(checkpoint, 3, 32)
         names = dict.fromkeys(raw for raw, _ in source.names.values())
         checkpoint.verify(names)
         return source, {name: checkpoint.read(name) for name in names}
