@@ -23,8 +23,9 @@ from keras_vit.export import (
 from keras_vit.export.bundle import check_formats, check_place
 from keras_vit.export.tflite import VARIANTS
 from keras_vit.image_decoding import decode_photo, turn_upright
-from trainers.data.batches import eval_batches, make_prepare_one
+from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import check_model
 from trainers.paths import Path, RemotePath, as_path
 from trainers.runs import run as runs

@@ -16,7 +16,8 @@ from absl import flags
 from keras_vit import from_checkpoint
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.models import VARIANTS, VisionTransformer
-from trainers.data.batches import BadExamples, eval_batches, train_batches
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.distribute.rendezvous import reach_service, watched_service
 from trainers.distribute.strategies import (

@@ -16,7 +16,7 @@ import trainers.train
 from keras_vit.analysis import position_similarity
 from keras_vit.analysis.callbacks import read_positions
 from tests import commands
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import BadExampleError
 from trainers.evaluate import evaluate
 from trainers.loop.loop import NonFiniteLossError
 from trainers.runs.run import Run, write_atomically

@@ -11,8 +11,9 @@ from absl import flags
 from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.models import VARIANTS
 from keras_vit.tables import pick
-from trainers.augment.operations import describe_augreg, parse_augmentation
-from trainers.data.datasets import FOLDER_PREFIX, TFRECORD_PREFIX
+from trainers.augment.augmentation import parse_augmentation
+from trainers.augment.augreg import describe_augreg
+from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.models.baselines import BASELINES
 from trainers.optim.losses import LOSSES
@@ -56,8 +57,7 @@ class Recipe:
     # Data.
     dataset: str = _option(
         "digits",
-        "Data set: digits, any name of tensorflow-datasets, "
-        f"{FOLDER_PREFIX}PATH or {TFRECORD_PREFIX}PATH.",
+        f"Data set: digits, any name of tensorflow-datasets, {PATH_NAMES}.",
     )
     data_dir: str | None = _option(
         None, "Where tensorflow-datasets keeps its data sets.", is_free=True

@@ -15,7 +15,7 @@ from keras_vit import VARIANTS
 from keras_vit.models.variants import Variant
 from keras_vit.weights import PRETRAINED
 from tests.trainers.mocked import write_metadata
-from trainers.augment.operations import parse_augmentation
+from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import BASELINES, build_baseline
 from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.recipes import (
