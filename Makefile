@@ -5,19 +5,25 @@
 #                    and models on JAX
 #   make test-torch  runs the latter on PyTorch
 #   make docs        makes the figures and the site, build/docs/index.html
+#   make constraints writes the newest versions that setup.py admits into
+#                    constraints.txt; run the tests before you commit it
 #   make clean       removes the environments
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
+NAME = keras-vision-transformer
+TORCH_TOOLS = pytest pytest-xdist scipy torch
 # A process begins with a half of the tests, in their order, so that what the
 # tests of a file share is made once.
-PYTEST = -m pytest --numprocesses=auto --dist=worksteal
+PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/test_preprocessing.py tests/test_initialization.py \
-    tests/weights/test_golden_files.py
+    tests/weights/test_golden_files.py tests/test_old_files.py
 
-.PHONY: demo test test-torch docs clean
+.PHONY: demo test test-torch docs constraints clean
 
+# Its data set is prepared inside this folder, not in the home of the user.
+demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
@@ -41,26 +47,48 @@ docs: .venv/docs
 	.venv/bin/python docs/figures
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
-.venv/train: setup.py
+.venv/train: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --editable '.[train]'
+	.venv/bin/pip install --quiet --constraint constraints.txt \
+	    --editable '.[train]'
 	touch $@
 
-.venv/dev: setup.py
+.venv/dev: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --editable '.[dev]'
+	.venv/bin/pip install --quiet --constraint constraints.txt \
+	    --editable '.[dev]'
 	touch $@
 
-.venv/docs: setup.py
+.venv/docs: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --editable '.[docs]'
+	.venv/bin/pip install --quiet --constraint constraints.txt \
+	    --editable '.[docs]'
 	touch $@
 
-.venv-torch/dev: setup.py
+.venv-torch/dev: setup.py constraints.txt
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/pip install --quiet --editable '.[peers,plots]' \
-	    pytest pytest-xdist scipy torch==2.13.0
+	.venv-torch/bin/pip install --quiet --constraint constraints.txt \
+	    --editable '.[peers,plots]' $(TORCH_TOOLS)
 	touch $@
+
+# Both environments anew, without constraints; the second takes what the first
+# got. `+cpu` and the like name a build, which other machines may not have.
+constraints:
+	rm -rf build/constraints && mkdir -p build/constraints
+	$(PYTHON) -m venv build/constraints/dev
+	build/constraints/dev/bin/pip install --quiet '.[dev]'
+	build/constraints/dev/bin/pip freeze --exclude $(NAME) \
+	    > build/constraints/dev.txt
+	$(PYTHON) -m venv build/constraints/torch
+	build/constraints/torch/bin/pip install --quiet \
+	    --constraint build/constraints/dev.txt \
+	    '.[peers,plots]' $(TORCH_TOOLS) torch==2.13.0
+	build/constraints/torch/bin/pip freeze --exclude $(NAME) \
+	    > build/constraints/torch.txt
+	echo "# Versions that the tests passed with; \`make constraints\` writes" \
+	    "them anew." > constraints.txt
+	sort --ignore-case --unique build/constraints/dev.txt \
+	    build/constraints/torch.txt | sed 's/+.*//' >> constraints.txt
 
 clean:
 	rm -rf .venv .venv-torch build *.egg-info

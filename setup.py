@@ -19,11 +19,12 @@ TRAIN = [
     "tensorboard>=2.20",
     "tensorflow>=2.20",
     "tensorflow-datasets>=4.9.9",
+    "tensorflow-serving-api>=2.20",  # Messages of the files for TF Serving.
 ]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
-SERVING = ["requests>=2.31", "tensorflow-serving-api>=2.20"]
+SERVING = ["tensorflow-serving-api>=2.20", "urllib3>=2.1"]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
@@ -55,7 +56,6 @@ DEV = [
     "pytest>=8",
     "pytest-xdist>=3.5",
     "ruff>=0.9",
-    "safetensors>=0.4",
     "scipy>=1.11",
 ]
 
@@ -70,7 +70,13 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
     package_data={"keras_vit": ["data/*"]},
-    install_requires=["absl-py>=2", "keras>=3.13", "numpy>=1.26"],
+    install_requires=[
+        "absl-py>=2",
+        "keras>=3.13",
+        "ml_dtypes>=0.4",  # bfloat16; Keras needs it as well.
+        "numpy>=1.26",
+        "safetensors>=0.4.5",  # Its first version that reads bfloat16.
+    ],
     extras_require={
         "train": TRAIN,
         "plots": PLOTS,

@@ -1,5 +1,9 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
+# First: it quiets the start of TensorFlow, which the others import.
+from keras_vit import startup  # noqa: F401
+
+# isort: split
 from keras_vit import analysis, layers, models, weights
 from keras_vit.applications import (
     R26_ViT_B32,

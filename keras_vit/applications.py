@@ -10,8 +10,10 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vision_transformer import VisionTransformer, connect
-from keras_vit.weights.loading import build_and_load, warn
+from keras_vit.weights.loading import build_and_load
+from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
+from keras_vit.weights.report import warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -282,7 +284,7 @@ def load_foreign_weights(
         weights,
         configure,
         build_model,
-        known=(
+        known=Known(
             choices.get("num_heads", default.num_heads),
             choices.get("image_size"),
             None,

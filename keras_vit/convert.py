@@ -5,11 +5,11 @@ import sys
 
 import keras
 
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
@@ -50,7 +50,7 @@ def convert(
     model = open_model(source, num_heads, image_size, source_image_size)
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
-    with written_whole(target) as draft:
+    with atomic_write(target) as draft:
         model.save(draft)
     return ()
 

@@ -1,4 +1,4 @@
-"""How a file is written: whole, or not at all."""
+"""Atomic writes: a file appears complete, or not at all."""
 
 import contextlib
 import os
@@ -8,23 +8,24 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def written_whole(path) -> Iterator[pathlib.Path]:
-    """Give a path to write to; its file takes the place of `path` at the end.
+def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yield a temporary path that replaces `path` on success.
 
-    If anything fails, the draft is removed and `path` stays as it was.
+    The temporary file lies in the same folder. If anything fails, it is
+    removed and `path` stays as it was.
 
     Args:
-        path: The file to write or to replace. Its folder is made.
+        path: The file to write or to replace. Missing folders are created.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(
-        prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent
+        prefix=f".draft-{path.stem}-", suffix=path.suffix, dir=path.parent
     )
     os.close(handle)
     draft = pathlib.Path(draft)
     try:
-        # mkstemp makes a file that only its owner may read.
+        # mkstemp creates a file that only its owner may read.
         mask = os.umask(0)
         os.umask(mask)
         draft.chmod(0o666 & ~mask)

@@ -8,9 +8,9 @@ import dataclasses
 import sys
 
 from keras_vit.models.variants import VARIANTS
-from keras_vit.weights.files import open_checkpoint
-from keras_vit.weights.inference import Source, understand
+from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.pretrained import locate
+from keras_vit.weights.source import Source, identify
 
 
 def describe(source: Source, show_names: bool = True) -> str:
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         with open_checkpoint(locate(options.path)) as checkpoint:
-            source = understand(
+            source = identify(
                 checkpoint,
                 options.num_heads,
                 source_image_size=options.source_image_size,

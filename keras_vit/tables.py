@@ -1,6 +1,6 @@
-"""The one way a name is looked up in a table."""
+"""Look a name up in a table; print a table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,3 +29,21 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
             f"`{argument}` must be one of {known}. "
             f"Received: {argument}={name!r}"
         ) from None
+
+
+def format_table(columns: Sequence[str], rows: Iterable[Sequence]) -> str:
+    """Return a Markdown table.
+
+    Args:
+        columns: The heads of the columns.
+        rows: The cells of each row, strings or numbers.
+
+    Example:
+        >>> print(format_table(["model", "MB"], [["B/16", 346]]))
+        | model | MB |
+        |---|---|
+        | B/16 | 346 |
+    """
+    lines = [f"| {' | '.join(map(str, row))} |" for row in (columns, *rows)]
+    lines.insert(1, "|" + "---|" * len(columns))
+    return "\n".join(lines)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
+from keras_vit import files
+
 gfile = tf.io.gfile
 
 
@@ -84,31 +86,27 @@ def as_path(path: str | os.PathLike) -> Path:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """Yield where to write what then takes the place of a file.
+def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yield a temporary path that replaces `path` on success.
 
-    A reader sees the old content or the new one; after an error the old one is
-    there. A bucket shows a file when all of it was sent.
+    As `keras_vit.files.atomic_write`, for a path in a bucket as well: a
+    bucket shows a file once all of it has been sent.
     """
     path = as_path(path)
-    if isinstance(path, RemotePath):
-        with tempfile.TemporaryDirectory() as folder:
-            draft = pathlib.Path(folder, path.name)
+    if not isinstance(path, RemotePath):
+        with files.atomic_write(path) as draft:
             yield draft
-            with _os_errors(path):
-                gfile.copy(str(draft), str(path), overwrite=True)
         return
-    draft = path.with_name(f".draft-{path.name}")
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        draft = pathlib.Path(folder, path.name)
         yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+        with _os_errors(path):
+            gfile.copy(str(draft), str(path), overwrite=True)
 
 
 def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; a reader sees the old content or the new one."""
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 

@@ -15,14 +15,14 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
-from keras_vit.analysis.relevance import has_logits
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.intermediates import (
-    check_model,
     grid_size_of,
     num_prefix_tokens_of,
     to_float32,
 )
+from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
 
 DRAFT = ".draft-"
@@ -107,7 +107,7 @@ class AttentionPictures(keras.callbacks.Callback):
         self._writer = None
 
     def set_model(self, model):
-        check_model(model)
+        check_vision_transformer(model)
         expected = model.input_shape[1:]
         if any(
             size not in (None, given)

@@ -1,4 +1,4 @@
-"""What a model has learned of positions and of patches: figure 7."""
+"""The learned positions and patch filters of a model: figure 7."""
 
 import math
 from typing import NamedTuple
@@ -7,27 +7,27 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
-    check_model,
     num_prefix_tokens_of,
     to_float32,
 )
+from keras_vit.models.submodels import check_vision_transformer
 
 NUM_FILTERS = 28  # In figure 7 of the paper.
 
 
 def position_similarity(model: VisionTransformer) -> np.ndarray:
-    """Return how alike the position embeddings of any two patches are.
+    """Return the similarity of the position embeddings of any two patches.
 
-    Their cosine similarity, without the class token: figure 7, centre. What
-    is learned and what is fixed is compared the same way.
+    The cosine of the two embeddings, without the class token: figure 7,
+    centre. Learned and fixed embeddings are compared in the same way.
 
     Shapes:
-        returns: (h, w, h, w), float32; [y, x] is the picture of the patch in
-            row y and column x.
+        returns: (h, w, h, w), float32; [y, x] compares the patch in row y
+            and column x with all patches.
 
     Args:
-        model: A VisionTransformer with a position embedding. One of dynamic
-            image size is asked at the size that its table is kept for.
+        model: A VisionTransformer with a position embedding. With a dynamic
+            image size, the table is taken at its stored size.
 
     Raises:
         ValueError: If the model has no position embedding.
@@ -44,7 +44,7 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.5.
     """
-    check_model(model)
+    check_vision_transformer(model)
     if model.config.position_embedding == "none":
         raise ValueError(
             "`model` must have a position embedding. "
@@ -54,7 +54,7 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
     table = model.get_layer("position_embedding").table(grid_size)
     rows = to_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
     rows = rows.astype("float64")
-    # A row of zeros is like no other.
+    # A row of zeros has the similarity 0 with all others.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / np.maximum(length, np.finfo("float32").tiny)
     similarity = np.clip(rows @ rows.T, -1, 1).astype("float32")
@@ -70,7 +70,7 @@ class PrincipalFilters(NamedTuple):
 
     Args:
         filters: The components.
-        explained_variance: How much each explains.
+        explained_variance: The share of the variance that each explains.
     """
 
     filters: np.ndarray
@@ -82,22 +82,22 @@ def embedding_filters(
 ) -> PrincipalFilters:
     """Return the principal components of the filters of the patch encoder.
 
-    Each of the D columns of the kernel is a filter, a point in the space of
-    patches; their mean is subtracted. The sign, which is free, makes the
-    largest number of a component positive.
+    Each of the D columns of the kernel is a filter; the mean of all filters
+    is subtracted. The sign of a component is arbitrary: it is chosen so that
+    the largest number is positive.
 
     Args:
-        model: Any VisionTransformer. Behind a ResNet stem the filters read its
-            channels and not those of the image.
-        num: How many components; the paper shows 28.
+        model: Any VisionTransformer. Behind a ResNet stem, the filters read
+            the channels of the stem and not those of the image.
+        num: The number of components; the paper shows 28.
 
     Raises:
-        ValueError: If there are not so many components.
+        ValueError: If there are fewer components.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, figure 7, left.
     Differs: The paper does not say whether it subtracts the mean.
     """
-    check_model(model)
+    check_vision_transformer(model)
     kernel = to_float32(model.get_layer("patch_encoder").kernel)
     shape, width = kernel.shape[:-1], kernel.shape[-1]
     samples = kernel.reshape(-1, width).T.astype("float64")  # (D, P*P*C)
@@ -119,17 +119,21 @@ def embedding_filters(
 
 
 def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
-    """Return `embedding_filters`, as many as the paper shows or there are.
+    """Return the first 28 principal filters, or all if there are fewer.
 
-    Without the mean, D filters have D - 1 directions: one more would be
-    rounding.
+    With the mean subtracted, D filters span D - 1 directions: one more
+    component would be rounding noise.
 
     Args:
-        model: Any VisionTransformer. Behind a ResNet stem, or with a single
-            filter, there is nothing to show: None.
+        model: Any VisionTransformer.
+
+    Returns:
+        See `embedding_filters`. None behind a ResNet stem, whose filters do
+        not read the image, and for a single filter.
     """
-    check_model(model)
-    if model.config.stem_stages:
+    check_vision_transformer(model)
+    # () is a stem as well: its root alone.
+    if model.config.stem_stages is not None:
         return None
     shape = model.get_layer("patch_encoder").kernel.shape
     num = min(NUM_FILTERS, shape[-1] - 1, math.prod(shape[:-1]))
@@ -137,14 +141,14 @@ def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
 
 
 def scale_filters(filters: np.ndarray) -> np.ndarray:
-    """Return filters as pictures in [0, 1], each over its whole range.
+    """Return filters as pictures: each is scaled to the range [0, 1].
 
     Shapes:
         filters: (num, P, P, C). returns: the same.
 
     Args:
-        filters: Such as those of `embedding_filters`. One that is the same
-            everywhere is grey.
+        filters: For example those of `embedding_filters`. A constant filter
+            becomes grey.
     """
     low = filters.min(axis=(1, 2, 3), keepdims=True)
     span = filters.max(axis=(1, 2, 3), keepdims=True) - low

@@ -16,16 +16,17 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.page import render_frame
-from keras_vit.analysis.relevance import attention_relevance, has_logits
+from keras_vit.analysis.relevance import attention_relevance
 from keras_vit.analysis.representations import token_norms
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.intermediates import (
-    check_model,
     grid_size_of,
     num_prefix_tokens_of,
     to_float32,
 )
+from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
 
 
@@ -158,7 +159,7 @@ def inspect_model(
         >>> inspection.maps.shape, inspection.relevances.shape
         ((3, 2, 2, 9, 9), (2, 3, 9, 9))
     """
-    check_model(model)
+    check_vision_transformer(model)
     images = np.asarray(images, "float32")
     classes = model.config.num_classes if has_logits(model) else 0
     image_names = _names(image_names, "image_names", len(images))

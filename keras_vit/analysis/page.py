@@ -20,7 +20,7 @@ from keras_vit.analysis.packing import (
     pack_rows,
 )
 from keras_vit.analysis.representations import artefact_tokens
-from keras_vit.files import written_whole
+from keras_vit.files import atomic_write
 from keras_vit.version import __version__
 
 TITLE = "Inside a Vision Transformer"
@@ -79,7 +79,7 @@ def write_page(
         OSError: If it cannot be written.
     """
     page = render_page(inspections, max_bytes=max_bytes, title=title)
-    with written_whole(path) as draft:
+    with atomic_write(path) as draft:
         draft.write_text(page, encoding="utf-8", newline="\n")
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.gradients import without_gradients
 from keras_vit.models import VisionTransformer
+from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    check_model,
     split_batches,
     to_float32,
     yield_tokens,
 )
+from keras_vit.models.submodels import check_vision_transformer
 
 # An unbiased estimate divides by n - 3.
 FEWEST_IMAGES = 4
@@ -86,8 +86,8 @@ def representation_similarity(
     Reference: Nguyen et al. 2021, arXiv:2010.15327, section 2; Raghu et al.
         2021, arXiv:2108.08810.
     """
-    check_model(model_a)
-    check_model(model_b)
+    check_vision_transformer(model_a)
+    check_vision_transformer(model_b)
     if min(len(images), batch_size) < FEWEST_IMAGES:
         raise ValueError(
             f"`images` and `batch_size` must be {FEWEST_IMAGES} or more. "
@@ -125,7 +125,7 @@ def token_norms(
         images: What it looks at.
         batch_size: Images in memory at a time.
     """
-    check_model(model)
+    check_vision_transformer(model)
     parts = []
     with without_gradients():
         for _, batch in split_batches(images, batch_size):

@@ -1,5 +1,6 @@
-"""Rematerialisation: less memory in training, for a second forward pass."""
+"""Rematerialisation: a second forward pass instead of memory."""
 
+import contextvars
 from collections.abc import Callable
 
 import keras
@@ -9,34 +10,55 @@ from keras import ops
 DRAWS_OF_A_CALL = 64
 
 
-def rematerialize(layer: keras.layers.Layer, call: Callable, x):
-    """Return `call(x)`; what it computes on the way is not kept.
+_IS_REMATERIALIZING = contextvars.ContextVar("rematerializing", default=False)
 
-    The backward pass computes it again. Keras' own RematScope fails on
+
+def is_rematerializing() -> bool:
+    """Return whether the code runs inside of `rematerialize`."""
+    return _IS_REMATERIALIZING.get()
+
+
+def rematerialize(layer: keras.layers.Layer, call: Callable, x):
+    """Return `call(x)` without keeping its intermediate tensors.
+
+    The backward pass computes them again. Keras' own RematScope fails on
     TensorFlow, and a Dropout inside `tf.recompute_grad` would drop other units
-    the second time. Here the weights are arguments of the function that is
-    computed twice, and the seeds are drawn outside of it.
+    in the second pass. Here the weights are arguments of the function that
+    runs twice, and the random seeds are drawn outside of it.
 
     Args:
-        layer: Whose weights and seeds `call` uses. It must change no other
-            state, as a BatchNormalization would.
-        call: Maps a tensor to a tensor.
-        x: Its argument.
+        layer: The layer whose weights and seeds `call` uses. It must change
+            no other state, as a BatchNormalization would.
+        call: Maps a tensor to a tensor. It may be the `call` of `layer`, if
+            that looks at `is_rematerializing`.
+        x: The argument of `call`.
     """
-    weights, seeds = [], []
+    weights, constants = [], []
     for variable in layer.variables:
-        is_seed = not variable.trainable and "int" in variable.dtype
-        (seeds if is_seed else weights).append(variable)
-    states = [(seed, ops.copy(seed.value)) for seed in seeds]
-    for seed, state in states:
-        # A seed is (key, count): each draw counts one further.
-        step = ops.convert_to_tensor([0, DRAWS_OF_A_CALL], dtype=seed.dtype)
-        seed.assign(state + step)
+        if variable.name == "seed_generator_state":
+            constants.append((variable, advance_seed(variable)))
+        elif "float" in variable.dtype:
+            weights.append(variable)
+        else:  # An int8 kernel of a quantised layer has no gradient.
+            constants.append((variable, variable.value))
 
     def pure(x, *values):
-        mapping = [*zip(weights, values), *states]
+        mapping = [*zip(weights, values), *constants]
         with keras.StatelessScope(state_mapping=mapping):
-            return call(x)
+            token = _IS_REMATERIALIZING.set(True)
+            try:
+                return call(x)
+            finally:
+                _IS_REMATERIALIZING.reset(token)
 
     values = [ops.convert_to_tensor(weight.value) for weight in weights]
     return keras.remat(pure)(x, *values)
+
+
+def advance_seed(seed):
+    """Return the state of a seed generator and move it beyond this call."""
+    state = ops.copy(seed.value)
+    # The state is (key, count), and each draw adds one to the count.
+    step = ops.convert_to_tensor([0, DRAWS_OF_A_CALL], dtype=seed.dtype)
+    seed.assign(state + step)
+    return state

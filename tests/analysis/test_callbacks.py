@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from keras_vit import VisionTransformer
 from keras_vit.analysis import (
@@ -201,7 +202,7 @@ def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
 
     def record(pixels, grids, titles, patch_size):
         drawn.append((pixels, grids, titles, patch_size))
-        return plots.Figure()
+        return Figure()
 
     monkeypatch.setattr(plots, "plot_overlays", record)
     model = make_model()
@@ -230,6 +231,10 @@ def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
         ({"channels": 4}, {"embedding/filters"}),
         (
             {"stem_stages": (1,), "patch_size": 2, "image_size": 32},
+            {"embedding/filters"},
+        ),
+        (
+            {"stem_stages": (), "patch_size": 4},
             {"embedding/filters"},
         ),
         ({"use_dynamic_image_size": True}, set()),

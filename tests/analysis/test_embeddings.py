@@ -170,8 +170,13 @@ def test_leading_filters_are_those_that_explain(
 
 @pytest.mark.parametrize(
     "choices",
-    [{"stem_stages": (1,), "patch_size": 2}, {"width": 1, "num_heads": 1}],
-    ids=["stem", "one filter"],
+    [
+        {"stem_stages": (1,), "patch_size": 2},
+        # Of R+Ti/16: the stem is its root alone.
+        {"stem_stages": (), "patch_size": 2},
+        {"width": 1, "num_heads": 1},
+    ],
+    ids=["stem", "root of a stem", "one filter"],
 )
 def test_without_filters_of_images_there_are_no_leading_ones(choices):
     assert leading_filters(model_with("learned", **choices)) is None

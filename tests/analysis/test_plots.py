@@ -5,6 +5,7 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.collections import PatchCollection, PathCollection
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
@@ -17,6 +18,7 @@ from keras_vit.analysis import (
     plots,
 )
 from keras_vit.analysis.embeddings import scale_filters
+from keras_vit.analysis.plots.style import DPI
 from tests.tiny import noise, randomize, tiny_config
 
 
@@ -256,7 +258,7 @@ def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
     plots.render(figure)  # Lays it out. The titles have room, all three lines.
     for above, axes in zip(panels[0, 2:], panels[1, 2:]):
         free = above.get_window_extent().y0 - axes.title.get_window_extent().y1
-        assert free > 0.05 * plots.DPI
+        assert free > 0.05 * DPI
     # Of one class the weights are known: that one is drawn, and has a bar.
     kernel, bias = head.get_weights()
     kernel[:, 1] = 1e-3 * np.arange(len(kernel))
@@ -317,8 +319,8 @@ def test_heads_are_blocks_from_above(query, prefix, reads_patches):
     np.testing.assert_array_equal(
         picture.images[0].get_array(), inspection.pixels[1]
     )
-    assert tick_texts(axes.yaxis) == ["0", "1", "2"]
-    assert tick_texts(axes.xaxis) == ["0", "1"]
+    assert tick_texts(axes.yaxis) == ["1", "2", "3"]
+    assert tick_texts(axes.xaxis) == ["1", "2"]
     maps = inspection.maps.astype("float32")
     for layer in range(3):
         for head in range(2):
@@ -394,7 +396,7 @@ def test_distances_are_a_dot_for_each_head():
     distances = np.random.default_rng(0).uniform(1, 9, (4, 3))
     axes = plots.plot_distances(distances, (1, 2), 8).axes[0]
     [dots] = [c for c in axes.collections if isinstance(c, PathCollection)]
-    want = [(i, value) for i, row in enumerate(distances) for value in row]
+    want = [(i, value) for i, row in enumerate(distances, 1) for value in row]
     np.testing.assert_allclose(dots.get_offsets(), want)
     side, alike, mean = (line.get_ydata() for line in axes.lines)
     # Of two patches 8 pixels apart, half of what all patches see is far.
@@ -487,6 +489,7 @@ def test_representations_are_compared_block_by_block():
     [drawn] = axes.images
     np.testing.assert_allclose(drawn.get_array(), similarity, rtol=1e-6)
     assert drawn.get_clim() == (0, 1) and drawn.origin == "lower"
+    assert drawn.get_extent() == [0.5, 5.5, 0.5, 3.5]  # Blocks from 1.
     assert axes.get_ylabel() == "block of one"
     assert axes.get_xlabel().startswith("block of a name that is")
 
@@ -497,19 +500,19 @@ def test_artefact_tokens_are_marked_where_they_are():
     norms[:, :, 0] = 99  # The class token is none.
     figure = plots.plot_token_norms(made(token_norms=norms))
     left, first, second = figure.axes
-    assert first.get_title() == "0.png\n1 of 6 behind block 2"
-    assert second.get_title() == "1.png\n0 of 6 behind block 2"
+    assert first.get_title() == "0.png\n1 of 6 behind block 3"
+    assert second.get_title() == "1.png\n0 of 6 behind block 3"
     [mark] = first.collections
     box = mark.get_paths()[0].get_extents()
     assert (box.x0, box.x1, box.y0, box.y1) == (7.5, 11.5, 3.5, 7.5)
     assert not second.collections[0].get_paths()
     [dots] = [c for c in left.collections if isinstance(c, PathCollection)]
-    np.testing.assert_array_equal(dots.get_offsets(), [(1, 50), (2, 50)])
+    np.testing.assert_array_equal(dots.get_offsets(), [(2, 50), (3, 50)])
     median, token = left.lines[:2]
     np.testing.assert_array_equal(median.get_ydata(), [10, 10, 10])
     np.testing.assert_array_equal(token.get_ydata(), [99, 99, 99])
     early = plots.plot_token_norms(made(token_norms=norms), block=0)
-    assert early.axes[1].get_title() == "0.png\n0 of 6 behind block 0"
+    assert early.axes[1].get_title() == "0.png\n0 of 6 behind block 1"
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
@@ -526,7 +529,7 @@ def test_lengths_of_tokens_are_summed_up_by_block(prefix):
     np.testing.assert_allclose(left.lines[0].get_ydata(), patches[:, 37])
     [band] = left.collections
     corners = band.get_paths()[0].vertices
-    for block, values in enumerate(patches):
+    for block, values in enumerate(patches, 1):
         found = corners[corners[:, 0] == block, 1]
         wanted = [np.quantile(values, 0.05), np.quantile(values, 0.95)]
         np.testing.assert_allclose([found.min(), found.max()], wanted)
@@ -756,7 +759,7 @@ SIMILARITIES = np.ones((2, 2, 2, 2, 2))
         ),
         (lambda: plots.plot_token_norms(made(), block=3), "from -3 to 2"),
         (
-            lambda: plots.save_figure(plots.Figure(), "picture.jpg"),
+            lambda: plots.save_figure(Figure(), "picture.jpg"),
             ".png or .svg. Received: path='picture.jpg'",
         ),
     ],

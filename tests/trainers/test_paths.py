@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
 from trainers.evaluate import evaluate
-from trainers.export_model import export_source
-from trainers.loop.checkpoints import CheckpointError, Checkpoints
+from trainers.export.exporting import export_source
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
-from trainers.paths import RemotePath, as_path, replacing, write_atomically
+from trainers.paths import RemotePath, as_path, atomic_write, write_atomically
 from trainers.runs.run import NamedModel, Run
 from trainers.train import prepare, train
 
@@ -69,7 +70,10 @@ def test_files_of_a_bucket(bucket):
 def test_a_file_that_cannot_be_made_leaves_the_old_one(bucket, tmp_path, kind):
     folder = as_path({"folder": tmp_path, "bucket": bucket}[kind])
     write_atomically(folder / "a.txt", "old")
-    with pytest.raises(OSError, match="full"), replacing(folder / "a.txt") as f:
+    with (
+        pytest.raises(OSError, match="full"),
+        atomic_write(folder / "a.txt") as f,
+    ):
         f.write_text("ne")
         raise OSError("disk full")
     assert (folder / "a.txt").read_text() == "old"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, load_checkpoint
-from keras_vit.weights.files import Checkpoint, Entry, open_checkpoint
-from keras_vit.weights.inference import find_hints, understand
-from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.hints import find_hints
+from keras_vit.weights.source import identify
 from tests.tiny import to_numpy
 from tests.weights import forms
 from tests.weights.cases import answer_of, expected_of, model_of, path_of
@@ -276,10 +277,10 @@ def test_heads_that_the_file_shows_are_not_overruled():
 def test_the_published_number_of_heads_is_suggested_and_not_assumed():
     source = sized("timm", num_heads=12, variant="B/16")
     with pytest.raises(ValueError, match="published model of this size has 12"):
-        understand(source)
+        identify(source)
     # A configuration of timm that names one of its own models is enough.
     source.config = {"architecture": "vit_base_patch16_224"}
-    assert understand(source).config.num_heads == 12
+    assert identify(source).config.num_heads == 12
 
 
 def test_rectangles_come_from_the_argument(alone):
@@ -740,7 +741,7 @@ def test_understanding_reads_no_array_and_builds_no_model(monkeypatch):
     monkeypatch.setattr(Entry, "read", refuse)
     monkeypatch.setattr(VisionTransformer, "__init__", refuse)
     with open_checkpoint(path_of("big_vision_map.npz")) as checkpoint:
-        source = understand(checkpoint)
+        source = identify(checkpoint)
     assert source.config.pooling == "map"
     sizes = [a.size for a in forms.arrays_of("big_vision_map.npz").values()]
     assert source.num_parameters == sum(sizes)

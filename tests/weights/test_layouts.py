@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, VisionTransformer
-from keras_vit.weights.layouts import (
-    FOREIGN_PARTS,
-    LAYOUTS,
-    layers_of,
-    parts_of,
-)
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.foreign_parts import FOREIGN_PARTS
+from keras_vit.weights.layer_shapes import layers_of
+from keras_vit.weights.layouts import parts_of, rename
 from keras_vit.weights.saving import WRITERS
 from tests.tiny import noise, tiny_config
 
@@ -114,11 +112,9 @@ def test_spellings_are_read_as_the_usual_names(family):
     choices = {} if family == "big_vision" else choices
     parts = parts_of(layout, tiny_config(**choices)).values()
     for name in [part.name for row in parts for part in row]:
-        for changes in layout.spellings.values():
-            new = name
-            for pattern, replacement in (*changes, *layout.aliases):
-                new = re.sub(pattern, replacement, new)
-            assert new == name
+        for spelling in layout.spellings.values():
+            spelled = rename(name, spelling.changes)
+            assert rename(spelled, layout.aliases) == name
 
 
 def test_no_name_of_ours_is_foreign():

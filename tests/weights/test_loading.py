@@ -121,6 +121,53 @@ def test_pre_logits_that_the_file_has_not_start_anew():
     assert not weights_of(model)["pre_logits/bias"].any()
 
 
+def test_fresh_weights_come_from_the_initializer_and_the_seed_of_keras():
+    """Two processes of one seed start from the same weights."""
+    model = fresh(TOKEN, representation_size=16)
+    loads = (
+        lambda: from_checkpoint(path_of(TOKEN), representation_size=16),
+        lambda: load_checkpoint(model, path_of(TOKEN)) and model,
+    )
+    for load in loads:
+        draws = []
+        for seed in (1, None, 1, 2):
+            if seed:
+                keras.utils.set_random_seed(seed)
+            draws.append(weights_of(load())["pre_logits/kernel"])
+        np.testing.assert_array_equal(draws[0], draws[2])
+        for other in (draws[1], draws[3]):
+            assert np.abs(draws[0] - other).max() > 0.1
+        # LeCun normal is cut off at two deviations, and scaled for the loss.
+        limit = 2 / np.sqrt(24) / 0.87962566
+        assert 0.8 * limit < np.abs(draws).max() <= limit
+
+
+def test_the_initializer_of_the_layer_is_asked():
+    model = fresh(TOKEN, representation_size=16)
+    model.get_layer(
+        "pre_logits"
+    ).kernel_initializer = keras.initializers.Constant(3.0)
+    load_checkpoint(model, path_of(TOKEN))
+    assert (weights_of(model)["pre_logits/kernel"] == 3).all()
+
+
+def test_lora_updates_are_gone_after_a_load():
+    """The model answers as the checkpoint, and the adapters still train."""
+    model = fresh(TOKEN)
+    dense = model.get_layer("block_00").attention.qkv
+    dense.enable_lora(2)
+    randomize(model)
+    report = load_checkpoint(model, path_of(TOKEN))
+    assert report.reset == ("block_00/attention/qkv/lora_kernel_b",)
+    assert to_numpy(dense.lora_kernel_a).any()
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(TOKEN)["x"])),
+        answer_of(TOKEN),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
 def test_a_zero_head_is_warned_of(tmp_path):
     arrays = forms.arrays_of(TOKEN)
     arrays["head/kernel"] = np.zeros((24, 21_843), "float32")
@@ -330,14 +377,16 @@ def test_what_answers_otherwise_is_warned_of(field, ours, theirs):
 def test_a_quantized_model_is_refused():
     model = fresh(TOKEN)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="quantised; load the checkpoint bef"):
+    with pytest.raises(
+        ValueError, match="load the checkpoint first and quantise then"
+    ):
         load_checkpoint(model, path_of(TOKEN))
 
 
 ERRORS = {
     "no_model": (
         lambda: load_checkpoint(keras.Sequential(), path_of(TOKEN)),
-        "`model` must be a VisionTransformer. Received: Sequential",
+        "`model` must be a keras_vit.VisionTransformer. Received: Sequential",
     ),
     "head": (
         lambda: from_checkpoint(path_of(TOKEN), head="new"),

@@ -33,7 +33,7 @@ from keras_vit.weights import (
     pretrained,
     save_checkpoint,
 )
-from keras_vit.weights.layouts import layers_of
+from keras_vit.weights.layer_shapes import layers_of
 from keras_vit.weights.pretrained import fetch, find_pretrained, locate
 from keras_vit.weights.resize import resize_positions
 from tests.tiny import noise, randomize, to_numpy

@@ -22,10 +22,11 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_vit.weights.files import open_checkpoint
-from keras_vit.weights.inference import find_hints, understand
-from keras_vit.weights.layouts import LAYOUTS, foreign_parts
-from keras_vit.weights.saving import _huggingface_jsons, _timm_jsons
+from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.families import LAYOUTS, huggingface, timm
+from keras_vit.weights.foreign_parts import foreign_parts
+from keras_vit.weights.hints import find_hints
+from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import answer_of, expected_of, path_of
@@ -105,7 +106,7 @@ def test_what_is_no_weight_is_ignored(name, more, tmp_path):
     path = tmp_path / "m.npz"
     np.savez(path, **{**arrays, **dict.fromkeys(more, np.zeros(3, "f4"))})
     with open_checkpoint(path) as checkpoint:
-        source = understand(checkpoint, num_heads=3, image_size=(32, 48))
+        source = identify(checkpoint, num_heads=3, image_size=(32, 48))
     assert set(more) <= set(source.ignored)
 
 
@@ -211,7 +212,7 @@ def test_what_a_foreign_name_tells(name):
 def test_an_unknown_family_tells_of_foreign_parts(tmp_path):
     arrays = {"reg_token": np.zeros(3, "f4"), "a": np.zeros(3, "f4")}
     np.savez(tmp_path / "m.npz", **arrays)
-    words = r"no ViT of a known family.* They tell of register tokens"
+    words = r"no ViT of a known family.* They show register tokens"
     with pytest.raises(ValueError, match=words):
         from_checkpoint(tmp_path / "m.npz")
 
@@ -322,7 +323,7 @@ def test_what_is_said_to_hugging_face():
         num_classes=0,
         gelu="tanh",
     )
-    jsons = _huggingface_jsons(config)
+    jsons = huggingface.make_jsons(config)
     assert jsons == {
         "config.json": {
             "architectures": ["ViTModel"],
@@ -358,7 +359,7 @@ def test_what_is_said_to_hugging_face():
         },
     }
     assert json.loads(json.dumps(jsons)) == jsons
-    model = _huggingface_jsons(tiny_config(num_classes=2))["config.json"]
+    model = huggingface.make_jsons(tiny_config(num_classes=2))["config.json"]
     assert model["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
     assert model["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
 
@@ -373,7 +374,7 @@ def test_what_is_said_to_timm():
         use_pooling_norm=True,
         gelu="tanh",
     )
-    jsons = _timm_jsons(config)
+    jsons = timm.make_jsons(config)
     assert jsons == {
         "config.json": {
             "architecture": "vit_base_patch16_224",
@@ -406,7 +407,7 @@ def test_what_is_said_to_timm():
             },
         }
     }
-    tokens = _timm_jsons(tiny_config(pooling="none"))["config.json"]
+    tokens = timm.make_jsons(tiny_config(pooling="none"))["config.json"]
     assert tokens["global_pool"] == tokens["model_args"]["global_pool"] == ""
 
 
@@ -415,7 +416,7 @@ def test_timm_makes_the_mlp_as_wide_as_it_was():
     for width in range(1, 400, 3):
         for mlp_dim in (width + 1, 2 * width + 3, 4 * width - 1):
             config = tiny_config(width=width, mlp_dim=mlp_dim, num_heads=1)
-            [model] = _timm_jsons(config).values()
+            [model] = timm.make_jsons(config).values()
             assert int(width * model["model_args"]["mlp_ratio"]) == mlp_dim
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
-from keras_vit.files import written_whole
-from keras_vit.weights import saving
-from keras_vit.weights.files import open_checkpoint
+from keras_vit.files import atomic_write
+from keras_vit.weights import writers
+from keras_vit.weights.containers import open_checkpoint
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import path_of
 
@@ -82,7 +82,7 @@ def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
                 raise OSError("no space left on device")
             yield name, arrays[name]()
 
-    monkeypatch.setattr(saving, "_made", break_off)
+    monkeypatch.setattr(writers, "_made", break_off)
     with pytest.raises(OSError, match="no space"):
         save_checkpoint(make(depth=1), path, layout=layout)
     assert [file.read_bytes() for file in files] == before
@@ -92,7 +92,7 @@ def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
 def test_a_new_file_can_be_read_by_others(tmp_path):
     old = os.umask(0o022)
     try:
-        with written_whole(tmp_path / "folder" / "new") as draft:
+        with atomic_write(tmp_path / "folder" / "new") as draft:
             draft.write_text("done")
     finally:
         os.umask(old)
@@ -250,7 +250,7 @@ def test_the_folder_of_timm(tmp_path):
 ERRORS = {
     "no_model": (
         lambda: save_checkpoint(keras.Sequential(), "m.npz"),
-        "`model` must be a VisionTransformer. Received: Sequential",
+        "`model` must be a keras_vit.VisionTransformer. Received: Sequential",
     ),
     "layout": (
         lambda: save_checkpoint(make(), "m.npz", layout="flax"),
@@ -289,12 +289,53 @@ def test_errors_name_the_argument(name):
     assert words in str(error.value)
 
 
+def lora_layers(model):
+    """Return every layer of a model to which Keras can add LoRA."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if hasattr(layer, "enable_lora") and layer.weights
+    ]
+
+
+@pytest.mark.parametrize("layout", ENDINGS)
+def test_lora_updates_are_merged(layout, tmp_path):
+    """In float32, in every kind of layer that Keras adds them to."""
+    stem = {"stem_stages": (1,), "patch_size": 2, "depth": 1}
+    config = tiny_config(**stem if layout in ("official", "timm") else {})
+    path = tmp_path / f"model{ENDINGS[layout]}"
+    models = []
+    for dtype in ("float32", "mixed_bfloat16"):
+        model = VisionTransformer(config, dtype=dtype)
+        layers = lora_layers(model)
+        assert len(layers) == (10 if config.stem_stages else 9)
+        for layer in layers:
+            layer.enable_lora(2, lora_alpha=3)
+        models.append(randomize(model))
+    before = [to_numpy(weight) for weight in model.weights]
+    save_checkpoint(model, path, layout=layout)
+    for old, weight in zip(before, model.weights, strict=True):
+        np.testing.assert_array_equal(old, to_numpy(weight))
+    again = from_checkpoint(path, gelu=config.gelu)
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(models[0](x)), rtol=0, atol=1e-5
+    )
+
+
 def test_a_quantized_model_is_refused(tmp_path):
     model = make()
     model.quantize("int8")
-    with pytest.raises(ValueError, match="no float weights to write"):
+    with pytest.raises(ValueError, match="is quantised to int8.*float32"):
         save_checkpoint(model, tmp_path / "model.npz")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_model_around_a_vit_is_refused_with_the_way_out(tmp_path):
+    around = keras.Sequential([make(), keras.layers.Softmax()])
+    with pytest.raises(ValueError) as error:
+        save_checkpoint(around, tmp_path / "model.npz")
+    assert "model.get_layer('vision_transformer')" in str(error.value)
 
 
 def test_a_fine_tuned_official_file_goes_back_to_flax(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainers.loop.metrics import read_metrics
-from trainers.paths import Path, replacing
+from trainers.paths import Path, atomic_write
 
 # Of a batch in a picture.
 MOST_IMAGES = 32
@@ -52,7 +52,7 @@ def plot_learning_curve(metrics_path: Path, path: Path):
         )
     if loss.lines:
         loss.legend(frameon=False)
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft)
 
 
@@ -194,7 +194,7 @@ def _draw_tiles(images, texts, colors, path):
         )
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    with replacing(path) as draft:
+    with atomic_write(path) as draft:
         figure.savefig(draft)
 
 

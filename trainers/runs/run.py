@@ -16,10 +16,10 @@ from trainers.paths import (
     Path,
     RemotePath,
     as_path,
-    replacing,
+    atomic_write,
     write_atomically,
 )
-from trainers.recipes.recipes import Recipe
+from trainers.recipes.schema import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Run:
 
     def save_model(self, model: keras.Model):
         """Write the model; a reader sees the old file or the new one."""
-        with replacing(self.model_path) as draft:
+        with atomic_write(self.model_path) as draft:
             model.save(draft)
 
     def load_model(self) -> keras.Model:

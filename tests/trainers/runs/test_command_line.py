@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from tests import commands
-from trainers.recipes.recipes import flag_fields
+from trainers.recipes.flags import flag_fields
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = ["train", "evaluate", "probe", "predict", "export_model"]
+COMMANDS = ["train", "evaluate", "probe", "predict", "inspect", "export_model"]
 
 
 @pytest.fixture
@@ -62,6 +62,12 @@ def test_help_names_the_flags(real_command, module):
         ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
         ("predict", ["--run_dir=absent"], "Name one image file"),
         ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
+        ("inspect", ["--run_dir=absent"], "model.keras"),
+        (
+            "inspect",
+            ["--run_dir=a", "--num_images=2", "b.png"],
+            "for test images",
+        ),
         ("export_model", ["--run_dir=absent"], "recipe.json"),
     ],
 )

@@ -1,0 +1,281 @@
+"""Write the pictures and the page of one model, or of two to compare."""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.analysis.callbacks import read_positions
+from keras_vit.analysis.inspection import Inspection, inspect_model
+from keras_vit.analysis.page import write_page
+from keras_vit.analysis.representations import representation_similarity
+from keras_vit.models import VisionTransformer
+
+# With fewer images, the similarity of blocks is a poor estimate.
+FEWEST_FOR_SIMILARITY = 16
+# Subfolders for the pictures of the first and of the second model.
+FOLDERS = ("", "compared/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A model to inspect and its preprocessing.
+
+    Shapes:
+        `read` returns (H, W, C), as the model reads it.
+
+    Args:
+        name: The name of the model, in titles.
+        model: The model.
+        read: Returns the image in a file, preprocessed for the model.
+        class_names: Names of the classes, or None.
+        activation: Turns the model's logits into probabilities: a key of
+            `keras_vit.analysis.inspection.ACTIVATIONS`.
+        value_range: The numbers that the model reads for black and white.
+        positions_dir: Where its training kept the position similarities, or
+            None.
+    """
+
+    name: str
+    model: VisionTransformer
+    read: Callable[[str], np.ndarray]
+    class_names: Sequence[str] | None = None
+    activation: str = "softmax"
+    value_range: tuple[float, float] = (-1.0, 1.0)
+    positions_dir: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedImages:
+    """Images as a model reads them, and their names.
+
+    Shapes:
+        pixels: (B, H, W, C).
+
+    Args:
+        pixels: The images.
+        names: One for each image.
+    """
+
+    pixels: np.ndarray
+    names: Sequence[str]
+
+
+def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
+    """Check what can be checked before a model is opened.
+
+    `out_dir` is not made: a mistake in the command leaves no empty folder.
+
+    Args:
+        paths: Image files.
+        out_dir: The folder to write to; it need not exist.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If an image file does not exist.
+        OSError: If files cannot be written to the folder.
+    """
+    from keras_vit.analysis import plots  # noqa: F401  It needs matplotlib.
+
+    for path in paths:
+        if not os.path.isfile(path):
+            raise ValueError(f"There is no image file {path!r}.")
+    place = pathlib.Path(out_dir).absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise OSError(f"--out must be a folder to write to, not {out_dir}.")
+
+
+def read_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
+    """Return the images in files as a model reads them.
+
+    Their names are those of the files, or the full paths if two files have
+    the same name.
+
+    Args:
+        subject: The model and its preprocessing.
+        paths: Image files.
+    """
+    names = [pathlib.Path(path).name for path in paths]
+    if len(set(names)) < len(names):
+        names = list(paths)
+    return NamedImages(np.stack([subject.read(path) for path in paths]), names)
+
+
+def name_apart(
+    subjects: Sequence[Subject], sources: Sequence[str]
+) -> list[Subject]:
+    """Return the subjects; if two have the same name, named by their paths.
+
+    Args:
+        subjects: The opened models.
+        sources: The path or name that each was opened from.
+    """
+    if len({subject.name for subject in subjects}) == len(subjects):
+        return list(subjects)
+    return [
+        dataclasses.replace(subject, name=source)
+        for subject, source in zip(subjects, sources)
+    ]
+
+
+def write_gallery(
+    subjects: Sequence[Subject],
+    images: Sequence[NamedImages],
+    out_dir: str | os.PathLike,
+    suffix: str = ".png",
+) -> list[pathlib.Path]:
+    """Write the pictures and the page of one model, or of two to compare.
+
+    Args:
+        subjects: One or two models.
+        images: The images for each model, with the same names.
+        out_dir: The folder to write to. The pictures of a second model go to
+            its subfolder `compared`.
+        suffix: Format of the pictures: ".png" or ".svg".
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: If a model gives numbers that are not finite.
+        OSError: If a file cannot be written.
+    """
+    out_dir = pathlib.Path(out_dir)
+    inspections = [look(*pair) for pair in zip(subjects, images)]
+    writers = {"report.html": functools.partial(write_page, inspections)}
+    for subject, inspection, folder in zip(subjects, inspections, FOLDERS):
+        pictures = pictures_of(inspection, suffix, subject.positions_dir)
+        writers |= {folder + name: write for name, write in pictures}
+    pixels = images[0].pixels
+    is_enough = len(pixels) >= FEWEST_FOR_SIMILARITY
+    # Two models are comparable only on images that both read alike.
+    if is_enough and np.array_equal(pixels, images[-1].pixels):
+        writers[f"similarity{suffix}"] = functools.partial(
+            draw_similarity, subjects[0], subjects[-1], pixels
+        )
+    bar = ProgressBar("Drawing")
+    for done, (name, write) in enumerate(writers.items(), 1):
+        write(out_dir / name)
+        bar(done, len(writers))
+    return [out_dir / name for name in writers]
+
+
+def look(subject: Subject, images: NamedImages) -> Inspection:
+    """Return everything there is to see of a model, with a progress bar.
+
+    Args:
+        subject: The model.
+        images: The images that it reads.
+    """
+    return inspect_model(
+        subject.model,
+        images.pixels,
+        model_name=subject.name,
+        image_names=images.names,
+        class_names=subject.class_names,
+        activation=subject.activation,
+        value_range=subject.value_range,
+        report=ProgressBar(f"Looking with {subject.name}"),
+    )
+
+
+def pictures_of(
+    inspection: Inspection,
+    suffix: str = ".png",
+    positions_dir: str | None = None,
+) -> Iterator[tuple[str, Callable]]:
+    """Yield the names of files, and functions that write them to a path.
+
+    What a model does not have, such as a position embedding, is left out.
+
+    Args:
+        inspection: What was seen.
+        suffix: ".png" or ".svg".
+        positions_dir: See `Subject`.
+    """
+    from keras_vit.analysis import plots
+
+    def saving(draw, *arguments):
+        return lambda path: plots.save_figure(draw(*arguments), path)
+
+    similarity, filters = inspection.similarity, inspection.filters
+    yield f"reading{suffix}", saving(plots.plot_readings, inspection)
+    for i in range(len(inspection.pixels)):
+        yield f"heads_{i + 1}{suffix}", saving(plots.plot_heads, inspection, i)
+    distances = (
+        inspection.distances,
+        inspection.grid_size,
+        inspection.patch_size,
+        inspection.num_prefix_tokens,
+    )
+    yield f"distances{suffix}", saving(plots.plot_distances, *distances)
+    yield f"norms{suffix}", saving(plots.plot_token_norms, inspection)
+    if similarity is not None:
+        draw = plots.plot_position_similarity
+        yield f"positions{suffix}", saving(draw, similarity)
+    # Filters of other channels cannot be drawn.
+    if filters is not None and inspection.config.channels in (1, 3):
+        yield f"filters{suffix}", saving(plots.plot_filters, filters)
+    if positions_dir and os.path.isdir(positions_dir):
+        yield "positions.gif", functools.partial(write_film, positions_dir)
+
+
+def write_film(positions_dir: str, path: str | os.PathLike):
+    """Write the film of how a position table was learned.
+
+    Args:
+        positions_dir: See `Subject`.
+        path: The GIF file to write.
+    """
+    from keras_vit.analysis import plots
+
+    frames, steps = read_positions(positions_dir)
+    plots.film_position_similarity(frames, steps, path)
+
+
+def draw_similarity(first: Subject, second: Subject, pixels, path):
+    """Draw how alike the blocks of two models are, see `linear_cka`.
+
+    Shapes:
+        pixels: (B, H, W, C), as both models read them.
+
+    Args:
+        first: The model on the vertical axis.
+        second: The model on the horizontal axis; may be the same.
+        pixels: The images.
+        path: The file to write.
+    """
+    from keras_vit.analysis import plots
+
+    similarity = representation_similarity(first.model, second.model, pixels)
+    names = (first.name, second.name)
+    figure = plots.plot_representation_similarity(similarity, names)
+    plots.save_figure(figure, path)
+
+
+class ProgressBar:
+    """A progress bar, called with the steps done and the number of steps.
+
+    Args:
+        title: Printed on the line above.
+    """
+
+    def __init__(self, title: str):
+        print(title)
+        self._bar = None
+
+    def __call__(self, done: int, steps: int):
+        if self._bar is None:
+            # A terminal is updated often; a log gets a line now and then.
+            interval = 0.1 if sys.stdout.isatty() else 30
+            self._bar = keras.utils.Progbar(
+                steps, interval=interval, unit_name="step"
+            )
+        self._bar.update(done)

@@ -1,0 +1,45 @@
+"""Pictures of what a model looks at and has learned. Needs matplotlib.
+
+Each function returns a new `matplotlib.figure.Figure`: no window opens and no
+global state of matplotlib changes. `save_figure` writes a figure to a file.
+Pictures count blocks, heads, rows and columns from 1; arguments and arrays
+count from 0.
+"""
+
+try:
+    import matplotlib  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
+    ) from error
+
+from keras_vit.analysis.plots.distances import plot_distances
+from keras_vit.analysis.plots.films import film_position_similarity
+from keras_vit.analysis.plots.filters import plot_filters
+from keras_vit.analysis.plots.heads import plot_heads
+from keras_vit.analysis.plots.norms import plot_token_norms
+from keras_vit.analysis.plots.overlays import plot_overlays
+from keras_vit.analysis.plots.positions import (
+    plot_position_learning,
+    plot_position_similarity,
+)
+from keras_vit.analysis.plots.readings import plot_readings
+from keras_vit.analysis.plots.representations import (
+    plot_representation_similarity,
+)
+from keras_vit.analysis.plots.writing import render, save_figure
+
+__all__ = [
+    "film_position_similarity",
+    "plot_distances",
+    "plot_filters",
+    "plot_heads",
+    "plot_overlays",
+    "plot_position_learning",
+    "plot_position_similarity",
+    "plot_readings",
+    "plot_representation_similarity",
+    "plot_token_norms",
+    "render",
+    "save_figure",
+]

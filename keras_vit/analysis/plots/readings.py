@@ -1,0 +1,135 @@
+"""What the head of the model reads: rollout and relevance over the images."""
+
+import dataclasses
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from keras_vit.analysis.inspection import Inspection
+from keras_vit.analysis.plots.colorbars import horizontal_percent_bar
+from keras_vit.analysis.plots.images import (
+    draw_image,
+    draw_overlay,
+    scale_over,
+)
+from keras_vit.analysis.plots.style import (
+    LINE,
+    add_axes,
+    new_figure,
+    panel_size,
+    set_title,
+    shorten,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A column of overlays: the rollout, or the relevance for a rank.
+
+    Shapes:
+        grids: (B, h, w).
+
+    Args:
+        titles: One for each image.
+        grids: The values.
+        norm: Their scale.
+        label: What the values are, for the colour bar.
+    """
+
+    titles: list[str]
+    grids: np.ndarray
+    norm: object
+    label: str
+
+
+def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
+    """Draw what the head reads: rollout, and relevance for the top classes.
+
+    Each image has a row. All rollouts share one scale; so do all relevances,
+    each of which is divided by its sum. A title says if no patch speaks for
+    its class; if none does for any class, relevance has no colour bar.
+
+    Args:
+        inspection: What was seen.
+        smooth: See `plot_overlays`.
+    """
+    pixels = inspection.pixels
+    relevances, silent = _read_relevances(inspection)
+    columns = _make_columns(inspection, relevances, silent)
+    across, down, pitch, margin = panel_size(pixels)
+    room = 0.1 + (3 if silent.any() else 2) * LINE
+    figure = new_figure(
+        (1 + len(columns)) * pitch + 0.2, len(pixels) * (room + down) + 0.65
+    )
+    for i in range(len(pixels)):
+        y = i * (room + down) + room
+        axes = add_axes(figure, margin, y, across, down)
+        draw_image(axes, pixels[i])
+        set_title(axes, shorten(inspection.image_names[i]))
+        drawn = []
+        for j, column in enumerate(columns, 1):
+            axes = add_axes(figure, j * pitch + margin, y, across, down)
+            grid, norm = column.grids[i], column.norm
+            drawn.append(
+                draw_overlay(
+                    axes, pixels[i], grid, norm, inspection.patch_size, smooth
+                )
+            )
+            set_title(axes, column.titles[i])
+    y += down + 0.08
+    _add_bar(figure, drawn[0], columns[0].label, (pitch, y, pitch - 0.12))
+    if relevances and not silent.all():
+        # As long as the panels that it is for.
+        place = 2 * pitch, y, len(relevances) * pitch - 0.12
+        _add_bar(figure, drawn[1], columns[1].label, place)
+    return figure
+
+
+def _read_relevances(inspection):
+    """Return the relevance for each rank, and where no patch speaks for it.
+
+    Shapes:
+        returns: a list of (B, h, w), each with the sum 1 or 0; and (B, k).
+    """
+    grids, silent = [], []
+    matrices = inspection.relevances
+    if matrices is None:
+        return grids, np.zeros((len(inspection.pixels), 0), bool)
+    # The identity is the start: a token without relevance stands for itself.
+    spoken = matrices - np.eye(matrices.shape[-1], dtype="float32")
+    for j in range(matrices.shape[1]):
+        said = inspection.read_grid(spoken[:, j]).any(axis=(1, 2))
+        grid = inspection.read_grid(matrices[:, j])
+        grid = np.where(said[:, None, None], grid, 0)
+        total = grid.sum(axis=(1, 2), keepdims=True)
+        grids.append(grid / np.where(total > 0, total, 1))
+        silent.append(~said)
+    return grids, np.stack(silent, axis=1)
+
+
+def _make_columns(inspection, relevances, silent):
+    """Return the columns: the rollout first, then the likeliest class."""
+    rollouts = inspection.read_grid(inspection.rollouts)
+    titles = ["rollout"] * len(rollouts)
+    norm = scale_over(rollouts)
+    columns = [_Column(titles, rollouts, norm, "share of attention")]
+    norm = scale_over(np.stack(relevances)) if relevances else None
+    for rank, grids in enumerate(relevances):
+        titles = [
+            _describe_class(inspection, image, rank)
+            + ("\nno patch speaks for it" if silent[image, rank] else "")
+            for image in range(len(grids))
+        ]
+        columns.append(_Column(titles, grids, norm, "share of relevance"))
+    return columns
+
+
+def _describe_class(inspection, image, rank):
+    """Return the name of the class of this rank, and its probability below."""
+    index = inspection.top_classes[image, rank]
+    share = inspection.probabilities[image, index]
+    return f"{shorten(inspection.class_name(index))}\n{share:.1%}"
+
+
+def _add_bar(figure, drawn, label, place):
+    horizontal_percent_bar(drawn, label, add_axes(figure, *place, 0.1))

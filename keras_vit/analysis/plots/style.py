@@ -1,0 +1,80 @@
+"""The look that all pictures share: sizes, colours, titles, axes."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from keras_vit.analysis.plots.fonts import families_for
+
+DPI = 120
+SMALL = 8  # Font size in points, of everything but headlines.
+LINE = 0.16  # Height of a line of a title, in inches.
+LETTER = 0.065  # Width of a letter in inches, rather too much than too little.
+MAGNITUDE, SIGNED = "viridis", "RdBu_r"  # Colour maps.
+MARK = "#ff2d95"  # A colour that is in none of the colour maps.
+
+
+def new_figure(width: float, height: float, layout: str | None = None):
+    """Return an empty figure; its size is in inches."""
+    return Figure(figsize=(width, height), dpi=DPI, layout=layout)
+
+
+def add_axes(figure: Figure, x, y, width, height) -> Axes:
+    """Add axes of a given size, in inches from the top and from the left.
+
+    For images: the layout engines of matplotlib know neither their aspect
+    ratio nor how long a title is.
+    """
+    margin = 0.06
+    full_width, full_height = figure.get_size_inches()
+    return figure.add_axes(
+        (
+            (x + margin) / full_width,
+            1 - (y + height) / full_height,
+            width / full_width,
+            height / full_height,
+        )
+    )
+
+
+def panel_size(images: np.ndarray) -> tuple[float, float, float, float]:
+    """Return the size of the panel of an image, in inches.
+
+    There is room for a title, even above a narrow image.
+
+    Returns:
+        The width and the height of the image, the distance from one panel to
+        the next, and the margin left of the image.
+    """
+    scale = 1.8 / max(images.shape[1:3])
+    down, across = (scale * size for size in images.shape[1:3])
+    pitch = max(across, 1.5) + 0.12
+    return across, down, pitch, (pitch - 0.12 - across) / 2
+
+
+def set_title(axes: Axes, text: str):
+    """Write a title above axes, in a font that has its characters."""
+    # Names come from outside: a dollar in them begins no formula.
+    title = axes.set_title(text, fontsize=SMALL, pad=3, parse_math=False)
+    title.set_fontfamily(families_for(text))
+
+
+def shorten(text: str) -> str:
+    """Return a name, cut off where it is longer than 22 characters."""
+    return text if len(text) <= 22 else f"{text[:21]}\u2026"
+
+
+def plain_axes(axes: Axes):
+    """Give the axes of a plot a faint grid and no frame."""
+    axes.grid(alpha=0.3)
+    axes.tick_params(labelsize=SMALL)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.label.set_size(SMALL + 1)
+    axes.yaxis.label.set_size(SMALL + 1)
+
+
+def block_axis(axes: Axes, blocks: np.ndarray):
+    """Make the x axis that of the blocks, numbered from 1."""
+    axes.set(xlabel="block", xlim=(blocks[0] - 0.5, blocks[-1] + 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))

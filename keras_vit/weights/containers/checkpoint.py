@@ -1,0 +1,115 @@
+"""A checkpoint: named arrays that are read one by one, and its description.
+
+Nothing is ever unpickled. Whatever is wrong with a file ends in a ValueError
+that names the file.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+FLOATS = ("f2", "f4", "f8", "bfloat16")
+
+
+class Entry(NamedTuple):
+    """One array of a file, described without reading it.
+
+    Args:
+        name: Its name in the file.
+        shape: Its shape.
+        dtype: Its type in NumPy's notation, or "bfloat16".
+        load: Reads the array, or one slice of its first axis.
+        can_slice: Whether a slice can be read without the rest.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[int | None], np.ndarray]
+    can_slice: bool = True
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the array can be a weight."""
+        return self.dtype.lstrip("<>|=") in FLOATS
+
+    def read(self, index: int | None = None) -> np.ndarray:
+        """Return the array as float32, in the byte order of this machine.
+
+        Args:
+            index: Index of the slice to read; None reads the whole array.
+        """
+        array = self.load(index)
+        with np.errstate(over="raise"):
+            return np.asarray(array, "float32")
+
+
+class Checkpoint:
+    """The arrays of a file or folder and its description of itself.
+
+    Args:
+        path: The file or folder.
+        entries: The arrays by name.
+        config: What is stored beside or inside the arrays: the parsed
+            `config.json` and the like.
+        verify: Reads the given entries through once, without keeping them,
+            and raises an error if one is damaged.
+        close: Closes the files.
+    """
+
+    def __init__(self, path, entries, config=None, verify=None, close=None):
+        self.path = str(path)
+        self.entries = entries
+        self.config = config or {}
+        self._verify = verify
+        self._close = close
+
+    def verify(self, names: Iterable[str]):
+        """Raise a ValueError unless the entries `names` can all be read."""
+        with errors_name(self.path):
+            if self._verify is not None:
+                self._verify(names)
+            for name in names:
+                if self.entries[name].dtype.endswith("f8"):
+                    # The values may be too large for float32.
+                    self.entries[name].read()
+
+    def read(self, name: str, index: int | None = None) -> np.ndarray:
+        """Return the entry `name`, or a slice of its first axis, as float32."""
+        with errors_name(self.path):
+            return self.entries[name].read(index)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._close is not None:
+            self._close()
+
+
+@contextlib.contextmanager
+def errors_name(path):
+    """Turn any error raised inside into a ValueError that names `path`."""
+    try:
+        yield
+    except Exception as error:
+        message = str(error) or type(error).__name__
+        if str(path) in message and isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{path} cannot be read: {message}") from error
+
+
+def read_through(entries: dict[str, Entry]) -> Callable:
+    """Return a `verify` that reads each entry and drops it.
+
+    Args:
+        entries: The arrays by name.
+    """
+
+    def verify(names):
+        for name in names:
+            entries[name].load(None)
+
+    return verify

@@ -1,0 +1,83 @@
+"""JSON beside and inside checkpoints: what names and shapes cannot say."""
+
+import json
+import os
+import pathlib
+
+from keras_vit.files import atomic_write
+from keras_vit.weights.containers.checkpoint import errors_name
+
+MAX_JSON = 2**24
+# Marks the description inside a file that this package wrote.
+WRITTEN_BY = "keras_vit"
+
+
+def read_json(path: str | os.PathLike) -> dict:
+    """Return the JSON object in the file `path`.
+
+    Raises:
+        ValueError: If it holds no JSON object or is larger than 16 MiB.
+    """
+    with errors_name(path):
+        if not os.path.isfile(path):
+            raise ValueError("it is not a file")
+        if os.path.getsize(path) > MAX_JSON:
+            raise ValueError(f"it holds more than {MAX_JSON:,} bytes of JSON")
+        return parse_json(pathlib.Path(path).read_bytes())
+
+
+def parse_json(data: bytes) -> dict:
+    """Return the JSON object in `data`.
+
+    Raises:
+        ValueError: If it is no JSON object, or one that gives a name twice.
+    """
+
+    def once(pairs):
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name is given twice")
+        return found
+
+    value = json.loads(data.decode("utf-8"), object_pairs_hook=once)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def write_json(path: str | os.PathLike, value: dict):
+    """Write `value` as JSON."""
+    with atomic_write(path) as draft:
+        draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def config_beside(path: pathlib.Path) -> dict:
+    """Return what a JSON file beside a weights file says, {} without one.
+
+    The file is `model.json` beside `model.npz`, or else `config.json` in the
+    folder of a `model.safetensors`, as a download from Hugging Face leaves it.
+
+    Args:
+        path: The weights file.
+    """
+    names = [path.stem + ".json"]
+    if path.name == "model.safetensors":
+        names.append("config.json")
+    for name in names:
+        if (path.parent / name).is_file():
+            return read_json(path.parent / name)
+    return {}
+
+
+def write_own_config(config: dict) -> str:
+    """Return the description that goes inside a file of ours, as JSON."""
+    return json.dumps({"written_by": WRITTEN_BY, **config})
+
+
+def read_own_config(text: bytes) -> dict:
+    """Return the description inside a file of ours, {} for other files."""
+    try:
+        config = parse_json(text)
+    except (ValueError, RecursionError):
+        return {}  # Another program's comment.
+    return config if config.pop("written_by", None) == WRITTEN_BY else {}

@@ -1,0 +1,101 @@
+"""The `.h5` container: weights or a whole model, as Keras writes them."""
+
+import json
+import math
+import mmap
+import os
+import pathlib
+from collections.abc import Iterator
+
+from keras_vit.weights.containers import limits
+from keras_vit.weights.containers.checkpoint import (
+    Checkpoint,
+    Entry,
+    read_through,
+)
+
+MAX_DEPTH = 32
+# The first key of the description of a model, in Keras 3 and in Keras 2.
+MODEL_CONFIG_KEYS = (b"module", b"class_name")
+MAX_MODEL_CONFIG = 2**21
+
+
+def open_h5(path: pathlib.Path) -> Checkpoint:
+    """Return the arrays of an `.h5` file, without reading them.
+
+    Raises:
+        ValueError: If an array is stored outside the file, or the arrays
+            unfold to more than a checkpoint can hold.
+    """
+    import h5py  # Keras needs it as well.
+
+    file = h5py.File(path, "r")
+    try:
+        entries, sizes = {}, []
+        for name, dataset in _datasets(file, h5py):
+            shape = limits.check_shape(name, dataset.shape)
+            dtype = dataset.dtype
+            entries[name] = Entry(name, shape, dtype.str, _load(dataset))
+            # A chunk is unpacked whole, however little of it is wanted.
+            count = max(math.prod(shape), math.prod(dataset.chunks or ()))
+            sizes.append(count * dtype.itemsize)
+        limits.check_budget(sizes, os.path.getsize(path))
+        config = _model_config(path) if "model_config" in file.attrs else {}
+    except BaseException:
+        file.close()
+        raise
+    return Checkpoint(path, entries, config, read_through(entries), file.close)
+
+
+def _datasets(group, h5py, prefix="", seen=None) -> Iterator[tuple]:
+    """Yield the arrays below `group`; links out of the file are refused."""
+    seen = set() if seen is None else seen
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        raise ValueError("its groups are linked in more than one place")
+    seen.add(address)
+    limits.check_count(len(seen), "arrays and groups")
+    if prefix.count("/") > MAX_DEPTH:
+        raise ValueError("its groups are nested too deep")
+    for key in group:
+        name = limits.check_name(prefix + key)
+        link = group.get(key, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            raise ValueError(f"{name} is a link to elsewhere")
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            yield from _datasets(item, h5py, name + "/", seen)
+        elif isinstance(item, h5py.Dataset):
+            if item.is_virtual or item.external:
+                raise ValueError(f"{name} is stored outside the file")
+            # Strings and the like are never weights.
+            if item.dtype.kind in "fiub" and item.shape is not None:
+                yield name, item
+
+
+def _load(dataset):
+    return lambda index=None: dataset[() if index is None else index]
+
+
+def _model_config(path) -> dict:
+    """Return the configuration of a whole Keras model saved as `.h5`.
+
+    It is an attribute of the file, but libhdf5 may never return from reading
+    an attribute of a damaged file. The text is searched for in the bytes
+    instead.
+    """
+    with (
+        open(path, "rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        starts = [data.find(b'{"%s": "' % key) for key in MODEL_CONFIG_KEYS]
+        starts = [start for start in starts if start >= 0]
+        if not starts:
+            return {}
+        start = min(starts)
+        text = data[start : start + MAX_MODEL_CONFIG].decode("utf-8", "replace")
+    try:
+        config, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return {}
+    return config

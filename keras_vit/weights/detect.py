@@ -1,0 +1,135 @@
+"""Detection: which family of LAYOUTS a checkpoint belongs to."""
+
+import re
+from typing import NamedTuple
+
+from keras_vit.weights.containers import Checkpoint
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.foreign_parts import foreign_parts
+from keras_vit.weights.layouts import Layout, rename
+
+
+class Detected(NamedTuple):
+    """A checkpoint whose family is known.
+
+    Args:
+        checkpoint: The open file.
+        family: Key of its layout in LAYOUTS.
+        spelling: Key of its spelling in the layout, "" for the usual one.
+        names: For each name as in the layout, the name in the file and, if
+            one array holds the weights of all blocks, the index in it.
+        ignored: Names in the file that are no weights of the model.
+    """
+
+    checkpoint: Checkpoint
+    family: str
+    spelling: str
+    names: dict[str, tuple[str, int | None]]
+    ignored: tuple[str, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """The row of LAYOUTS."""
+        return LAYOUTS[self.family]
+
+    def shape(self, name: str) -> tuple:
+        """Return the shape of an array, of the slice if it is one.
+
+        Args:
+            name: As in the layout.
+        """
+        stored, index = self.names[name]
+        shape = self.checkpoint.entries[stored].shape
+        return shape if index is None else shape[1:]
+
+
+def detect(checkpoint: Checkpoint) -> Detected:
+    """Return the family of a checkpoint and its names as the family has them.
+
+    Args:
+        checkpoint: An open file.
+
+    Raises:
+        ValueError: If it belongs to no family of LAYOUTS, or stores an array
+            twice.
+    """
+    family, wrapper = recognise(checkpoint)
+    layout = LAYOUTS[family]
+    inside, ignored = _unwrap(checkpoint, layout, wrapper)
+    shapes = {n: checkpoint.entries[raw].shape for n, raw in inside.items()}
+    prepared = {name: (name, None) for name in shapes}
+    if layout.prepare:
+        prepared = layout.prepare(shapes)
+    spelling = ""
+    if any(index is not None for _, index in prepared.values()):
+        rows = layout.spellings.items()
+        spelling = next(key for key, row in rows if row.stack)
+    names = {}
+    for name, (stored, index) in prepared.items():
+        raw = inside[stored]
+        new = rename(name, layout.aliases)
+        if re.match(layout.ignore, new):
+            ignored.append(raw)
+            continue
+        if new in names:
+            raise ValueError(
+                f"{new} is stored twice, as {names[new][0]} and as {raw}"
+            )
+        names[new] = (raw, index)
+        spelling = _spelling_of(layout, new, name) or spelling
+    ignored = tuple(dict.fromkeys(ignored))
+    return Detected(checkpoint, family, spelling, names, ignored)
+
+
+def recognise(checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the family of a checkpoint and the prefix of its names.
+
+    Args:
+        checkpoint: An open file.
+
+    Raises:
+        ValueError: If no family of LAYOUTS has such names.
+    """
+    for family, layout in LAYOUTS.items():
+        for wrapper in ("", *layout.wrappers):
+            names = {wrapper + name for name in layout.recognise}
+            unless = re.compile(re.escape(wrapper) + f"({layout.unless})")
+            if names & checkpoint.entries.keys() and not any(
+                map(unless.match, checkpoint.entries)
+            ):
+                return family, wrapper
+    titles = ", ".join(layout.title for layout in LAYOUTS.values())
+    shown = ", ".join(list(checkpoint.entries)[:8]) or "none at all"
+    foreign = foreign_parts(checkpoint.entries)
+    hint = f" They show {', '.join(foreign)}." if foreign else ""
+    raise ValueError(
+        f"{checkpoint.path} is no ViT of a known family ({titles}). "
+        f"The names of its arrays are {shown}.{hint}"
+    )
+
+
+def _unwrap(checkpoint, layout, wrapper):
+    """Return the names in the file by those without prefix, and the rest."""
+    inside, ignored = {}, []
+    for name in checkpoint.entries:
+        if not name.startswith(wrapper) and (
+            wrapper.endswith("/") or re.match(layout.ignore, name)
+        ):
+            # The state of a training lies beside the parameters.
+            ignored.append(name)
+            continue
+        short = name.removeprefix(wrapper)
+        if short in inside:
+            raise ValueError(f"{short} is stored twice, once behind {wrapper}")
+        inside[short] = name
+    return inside, ignored
+
+
+def _spelling_of(layout, usual, name):
+    """Return the spelling that turns `usual` into `name`, None if none does."""
+    if name == usual:
+        return None
+    for key, spelling in layout.spellings.items():
+        if rename(usual, spelling.changes) == name:
+            return key
+    return None

@@ -1,0 +1,94 @@
+"""google-research/big_vision: the form of its files since 2021."""
+
+from keras_vit.weights.families import official
+from keras_vit.weights.layouts import Layout, Spelling
+from keras_vit.weights.styles import FLAX
+from keras_vit.weights.writers import npz_writer
+
+STACK = "Transformer/encoderblock/"
+# Nearly twenty times the depth of the deepest published model.
+MAX_DEPTH = 1000
+
+
+def _prepare(shapes):
+    """Name the slices of the arrays in which a scan stacks all blocks."""
+    _refuse_lost_positions(shapes)
+    stacked = {n: s for n, s in shapes.items() if n.startswith(STACK)}
+    depths = {shape[:1] for shape in stacked.values()}
+    if len(depths) > 1 or any(not d or d[0] > MAX_DEPTH for d in depths):
+        raise ValueError(f"the arrays below {STACK} are not of one depth")
+    renamed = {name: (name, None) for name in shapes if name not in stacked}
+    for name, shape in stacked.items():
+        for index in range(shape[0]):
+            block = official.FLAX_BLOCK.format(i=index)
+            new = block + name.removeprefix(STACK)
+            if new in renamed:
+                raise ValueError(f"{new} is stored twice, once in {name}")
+            renamed[new] = (name, index)
+    return renamed
+
+
+def _refuse_lost_positions(shapes):
+    """Refuse an official file that has lost its position table.
+
+    The files of big_vision without a table, for sine-cosine positions,
+    average the patches. A class token beside names from before Linen is that
+    of the official code.
+    """
+    released = any("/MlpBlock_3/" in name for name in shapes)
+    has_table = any(name.endswith("pos_embedding") for name in shapes)
+    if released and "cls" in shapes and not has_table:
+        raise ValueError(f"it lacks {official.POSITIONS}.")
+
+
+def _refuse(config):
+    if config.stem_stages is not None:
+        return "its ViT has no ResNet stem"
+    if config.pooling == "map" and not config.use_class_token:
+        return None
+    return official.refuse(config)
+
+
+LAYOUT = Layout(
+    title="google-research/big_vision",
+    style=FLAX,
+    names={
+        **official.FLAX_NAMES,
+        **official.flax_block(attention=0, norm=1, mlp=0),
+        "position_embedding": "pos_embedding",
+        "pooling": "MAPHead_0/probe",
+        "pooling/query": "MAPHead_0/MultiHeadDotProductAttention_0/query",
+        "pooling/key_value": (
+            "MAPHead_0/MultiHeadDotProductAttention_0/key",
+            "MAPHead_0/MultiHeadDotProductAttention_0/value",
+        ),
+        "pooling/out": "MAPHead_0/MultiHeadDotProductAttention_0/out",
+        "pooling/norm": "MAPHead_0/LayerNorm_0",
+        "pooling/mlp/hidden": "MAPHead_0/MlpBlock_0/Dense_0",
+        "pooling/mlp/out": "MAPHead_0/MlpBlock_0/Dense_1",
+    },
+    recognise=(
+        "Transformer/encoder_norm/scale",
+        "Transformer/encoder_norm/bias",
+    ),
+    gelu="tanh",
+    wrappers=("opt/target/", "params/img/", "params/", "img/"),
+    aliases=(
+        *official.TO_LINEN,
+        (r"^Transformer/(posembed_input/)?pos_embedding$", "pos_embedding"),
+        (
+            r"^(probe$|MlpBlock_0/|MultiHeadDotProductAttention_0/"
+            r"|LayerNorm_0/)",
+            r"MAPHead_0/\1",
+        ),
+    ),
+    spellings={"scan": Spelling(stack=(r"encoderblock_\d+/", "encoderblock/"))},
+    prepare=_prepare,
+    ignore=rf"{official.TRAINING_STATE}|params/(txt/|t$|b$)|(txt/|t$|b$)",
+    # Older files have a row for the class token, even without one.
+    slots=((0, 1), (0, 1)),
+    may_lack_slot=True,
+    no_table="sincos_2d",
+    writers={".npz": npz_writer(prefix="params/")},
+    refuse=_refuse,
+)

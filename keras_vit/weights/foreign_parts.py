@@ -1,0 +1,39 @@
+"""FOREIGN_PARTS: names of arrays that no VisionTransformer has."""
+
+import re
+from collections.abc import Iterable
+
+
+def foreign_parts(names: Iterable[str]) -> list[str]:
+    """Return the foreign parts of a model, each with a name that shows it.
+
+    Args:
+        names: Names of arrays in a file.
+
+    Example:
+        >>> foreign_parts(["head.weight", "blocks.0.ls1.gamma"])
+        ['LayerScale (blocks.0.ls1.gamma)']
+    """
+    names = list(names)
+    return [
+        f"{what} ({found})"
+        for pattern, what in FOREIGN_PARTS
+        for found in [next((n for n in names if re.search(pattern, n)), None)]
+        if found
+    ]
+
+
+# Pattern of a name, and what it shows.
+FOREIGN_PARTS = (
+    (r"dist_token|distillation_token|head_dist", "a distillation token"),
+    (r"reg_token|register_token", "register tokens"),
+    (r"\bls[12]\b|layer_scale|lambda_?[12]|gamma_[12]", "LayerScale"),
+    (r"\b[qk]_norm\b|query_norm|key_norm", "a norm of queries and keys"),
+    (r"norm_pre\b|ln_pre\b", "a norm before the first block"),
+    (r"rel_pos|relative_position", "relative positions"),
+    (r"rope|freqs", "rotary positions"),
+    (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
+    (r"lora_", "LoRA adapters, to be merged first"),
+    (r"decoder", "a decoder of masked patches"),
+    (r"txt|text", "a text tower"),
+)

@@ -1,0 +1,147 @@
+"""Hints: what the JSON beside a checkpoint says of its model."""
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+from keras_vit.layers.mlp_block import GELUS
+from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.resnet_stem import STEM_EPSILONS
+
+# Objects and lists that are searched at most.
+MAX_VALUES = 10_000
+
+
+def find_hints(config: dict) -> dict[str, Any]:
+    """Return the fields of ViTConfig that another library's JSON states.
+
+    `image_sizes` is a list: a file may name the size of the images of the
+    model and that of the model it was fine-tuned from.
+
+    Args:
+        config: A parsed JSON object. Outer values go before inner ones.
+
+    Raises:
+        ValueError: If it names an activation or a pooling that no
+            VisionTransformer has.
+    """
+    found = {}
+    for row in _objects(config):
+        for field, (keys, read) in HINTS.items():
+            for key in (key for key in keys if key in row):
+                hint = read(row[key])
+                if hint is None:
+                    _refuse_unknown(key, row[key])
+                elif field == "image_sizes":
+                    found.setdefault(field, []).append(hint)
+                else:
+                    found.setdefault(field, hint)
+        if row.get("pool_include_prefix") is True:
+            raise ValueError(
+                "its configuration has pool_include_prefix=True; poolings "
+                "here leave the class token out"
+            )
+    return found
+
+
+def _objects(config) -> Iterator[dict]:
+    """Yield a JSON object and those in it, the outer ones first."""
+    waiting = collections.deque([config])
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            return
+        value = waiting.popleft()
+        if isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+
+
+def _refuse_unknown(key, value):
+    if key in STRICT and isinstance(value, str):
+        raise ValueError(
+            f"its configuration has {key}={value!r}, which no model here has"
+        )
+
+
+def _number(value):
+    return value if type(value) is int and 0 < value < 2**20 else None
+
+
+def _size(value):
+    """Return (height, width) of a number or a list, None for anything else."""
+    sizes = [value, value] if type(value) is int else value
+    if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3, 4):
+        return None
+    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape,
+    # behind a batch axis in Keras' own input layer.
+    sizes = list(sizes)[1 if len(sizes) == 4 else 0 :]
+    if not all(map(_number, sizes)):
+        return None
+    if len(sizes) == 3:
+        sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
+    return tuple(sizes)
+
+
+def _epsilon(value):
+    good = isinstance(value, (int, float)) and 0 < value < 1
+    return float(value) if good else None
+
+
+def _one_of(known, **others):
+    """Return a function that reads a key of a table, or another name of it."""
+    names = {**{name: name for name in known}, **others}
+    return lambda value: names.get(value) if isinstance(value, str) else None
+
+
+_read_gelu = _one_of(
+    GELUS,
+    erf="exact",
+    gelu="exact",
+    gelu_python="exact",
+    gelu_new="tanh",
+    gelu_fast="tanh",
+    gelu_tanh="tanh",
+    gelu_pytorch_tanh="tanh",
+    gelu_python_tanh="tanh",
+)
+_read_pooling = _one_of(
+    POOLINGS, tok="token", gap="avg", unpooled="none", **{"": "none"}
+)
+_read_positions = _one_of(
+    POSITION_EMBEDDINGS, learn="learned", sincos2d="sincos_2d"
+)
+
+# Keys whose unknown values stand for another model. Unknown values of other
+# keys are passed over.
+STRICT = ("hidden_act", "act_layer", "global_pool")
+# For each field of ViTConfig, its keys in the JSON of other libraries, and
+# how a value is read: None is returned for a value that cannot be one.
+HINTS = {
+    "num_heads": (("num_heads", "num_attention_heads"), _number),
+    "image_sizes": (
+        (
+            "image_size",
+            "img_size",
+            "image",
+            "image_shape",
+            "input_size",
+            "batch_shape",
+            "batch_input_shape",
+        ),
+        _size,
+    ),
+    "gelu": (("gelu", "hidden_act", "act_layer"), _read_gelu),
+    "layer_norm_epsilon": (("layer_norm_epsilon", "layer_norm_eps"), _epsilon),
+    "pooling": (
+        ("pooling", "global_pool", "pool", "classifier"),
+        _read_pooling,
+    ),
+    "position_embedding": (
+        ("position_embedding", "posemb", "pos_embed"),
+        _read_positions,
+    ),
+    "stem_epsilons": (("stem_epsilons",), _one_of(STEM_EPSILONS)),
+}

@@ -1,0 +1,76 @@
+"""LoRA: the low-rank updates that Keras' `enable_lora` adds to a weight.
+
+A layer with LoRA computes with `kernel + alpha / rank * a @ b`. An array of a
+checkpoint is that sum.
+"""
+
+import functools
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+# Names of the second factors. Without them, at zero, there is no update.
+SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
+
+
+def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
+    """Return functions that make each weight in float32, updates included.
+
+    The model is not changed.
+
+    Args:
+        model: Any model; the layers with LoRA may be of any kind.
+
+    Returns:
+        The functions by the path of the weight.
+    """
+    values = {
+        weight.path: functools.partial(to_float32, weight)
+        for weight in model.weights
+    }
+    for layer in model._flatten_layers():
+        if not getattr(layer, "lora_enabled", False):
+            continue
+        own = {weight.name: weight for weight in layer.weights}
+        for name in own.keys() & set(SECOND_FACTORS):
+            target = name.removeprefix("lora_").removesuffix("_b")
+            values[own[target].path] = functools.partial(
+                _merge,
+                own[target],
+                own[f"lora_{target}_a"],
+                own[name],
+                layer.lora_alpha / layer.lora_rank,
+            )
+    return values
+
+
+def _merge(weight, first, second, scale):
+    update = to_float32(first) @ to_float32(second)
+    return to_float32(weight) + np.float32(scale) * update
+
+
+def reset_updates(model: keras.Model) -> tuple[str, ...]:
+    """Set all updates to zero, so that layers compute with their weights.
+
+    The first factors stay as they are, so that training can go on.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        The paths of the second factors, which were set to zero.
+    """
+    factors = [w for w in model.weights if w.name in SECOND_FACTORS]
+    for factor in factors:
+        factor.assign(keras.ops.zeros_like(factor))
+    return tuple(factor.path for factor in factors)
+
+
+def to_float32(tensor) -> np.ndarray:
+    """Return a tensor as a float32 array.
+
+    Args:
+        tensor: A tensor or variable of any floating type.
+    """
+    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))

@@ -1,0 +1,271 @@
+"""Plan: all that a load will do, checked before anything is done."""
+
+import dataclasses
+from typing import NamedTuple
+
+import keras
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.tables import pick
+from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
+from keras_vit.weights.layouts import parts_of, whole_shape
+from keras_vit.weights.lora import reset_updates
+from keras_vit.weights.report import LoadReport
+from keras_vit.weights.resize import RESIZES
+from keras_vit.weights.source import POSITIONS, Source
+from keras_vit.weights.steps import Step, make_step
+
+HEADS = ("auto", "strict", "reset")
+
+
+class Choices(NamedTuple):
+    """The choices of a caller; see `from_checkpoint`."""
+
+    head: str = "auto"
+    position_resize: str = "official"
+    patch_resize: str | None = None
+
+    def check(self):
+        """Raise a ValueError for a name that is not known."""
+        pick(dict.fromkeys(HEADS), self.head, "head")
+        pick(RESIZES, self.position_resize, "position_resize")
+        if self.patch_resize is not None:
+            pick(RESIZES, self.patch_resize, "patch_resize")
+
+
+class Plan(NamedTuple):
+    """All that a load will do, checked before anything is done.
+
+    Args:
+        source: The checkpoint.
+        config: Configuration of the model.
+        steps: One for each weight that is loaded.
+        report: The report of the load, as far as it is known before.
+    """
+
+    source: Source
+    config: ViTConfig
+    steps: list[Step]
+    report: LoadReport
+
+    def carry_out(self, model: keras.Model) -> LoadReport:
+        """Load the weights into `model` and return the report.
+
+        Args:
+            model: A model of `config`.
+        """
+        notes = list(self.report.notes)
+        weights = {weight.path: weight for weight in model.weights}
+        stacks = {}
+        # Weights that share stacked arrays follow each other, so that each
+        # array is read once and few are held at a time.
+        for step in sorted(self.steps, key=lambda step: str(step.names)):
+            value = step.make(self._read(step.names, stacks))
+            weights[step.path].assign(value)
+            if step.path == "predictions/kernel" and not value.any():
+                notes.append(_describe_zero_head(self.report.path, self.config))
+            del value  # Or it would hold its stack while the next is read.
+        for path in self.report.reset:
+            weights[path].assign(draw_initial_value(model, weights[path]))
+        reset = (*self.report.reset, *reset_updates(model))
+        return dataclasses.replace(self.report, reset=reset, notes=tuple(notes))
+
+    def _read(self, names, stacks) -> list:
+        """Return the arrays of a step; `stacks` keeps those in use."""
+        for name in stacks.keys() - {ref[0] for ref in names if ref}:
+            del stacks[name]
+        checkpoint, arrays = self.source.checkpoint, []
+        for ref in names:
+            name, index = ref or (None, None)
+            if name is None:
+                arrays.append(None)
+            elif index is None or checkpoint.entries[name].can_slice:
+                arrays.append(checkpoint.read(name, index))
+            else:
+                if name not in stacks:
+                    stacks[name] = checkpoint.read(name)
+                arrays.append(stacks[name][index])
+        return arrays
+
+
+def draw_initial_value(model: keras.Model, weight):
+    """Return a new initial value for a weight of the head.
+
+    The initializer of the layer draws it, as for a new model, so that
+    `keras.utils.set_random_seed` decides it.
+
+    Args:
+        model: The model.
+        weight: Its variable; the path is that of a layer and a name.
+    """
+    layer_name, name = weight.path.split("/")
+    layer = model.get_layer(layer_name)
+    # A used initializer would draw the numbers of its first use again.
+    initializer = getattr(layer, f"{name}_initializer").clone()
+    return initializer(weight.shape, dtype=weight.dtype)
+
+
+def _describe_zero_head(path, config):
+    why = ""
+    if config.num_classes == 21_843:
+        why = (
+            " The official ImageNet-21k files of 2020 were published without "
+            "their heads (google-research/vision_transformer, issues 10, 32 "
+            "and 252)."
+        )
+    return (
+        f"The head of {path} is all zeros: every class gets the same score."
+        f"{why} Fine-tune it, or take the features without it."
+    )
+
+
+def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
+    """Return how the model of `config` is loaded from `source`.
+
+    Args:
+        source: The checkpoint.
+        config: Configuration of the model.
+        choices: The choices of the caller.
+
+    Raises:
+        ValueError: If weights do not fit; names all of them.
+    """
+    shapes = shapes_of(config)
+    taken, reset = _choose_head(source, shapes, choices.head)
+    problems, steps = [], []
+    for path, shape in shapes.items():
+        if path in reset:
+            continue
+        if path not in taken:
+            name = _describe_name(source.layout, config, path)
+            problems.append(f"{path} is missing in the file{name}")
+            continue
+        try:
+            steps.append(make_step(source, config, path, shape, *choices[1:]))
+        except ValueError as error:
+            problems.append(str(error))
+    left = [path for path in taken if path not in shapes]
+    problems += [
+        f"{source.stored(path)} has no place in the model" for path in left
+    ]
+    theirs, ours = source.config.num_heads, config.num_heads
+    if theirs != ours:
+        problems.append(f"it has {theirs} heads and the model {ours}")
+    if problems:
+        raise ValueError(
+            f"{source.checkpoint.path} does not fit the model: "
+            f"{'; '.join(problems)}.{_advise(source.config, config)}"
+        )
+    return Plan(source, config, steps, _report(source, config, steps, reset))
+
+
+def _report(source, config, steps, reset) -> LoadReport:
+    used = dict.fromkeys(
+        ref[0] for step in steps for ref in step.names if ref is not None
+    )
+    every = {raw for raw, _ in source.names.values()}
+    unused = sorted(every - set(used) - set(source.ignored))
+    ignored = [*source.ignored, *unused]
+    if source.has_class_slot and not source.config.use_class_token:
+        # What the oldest files of big_vision keep of a token they lost.
+        ignored.append(f"{source.stored(POSITIONS)}, row 0")
+    return LoadReport(
+        path=source.checkpoint.path,
+        layout=source.family,
+        used=tuple(used),
+        resized=tuple(text for step in steps for text in step.resized),
+        reset=tuple(reset),
+        ignored=tuple(ignored),
+        notes=tuple(_differences(source.config, config)),
+    )
+
+
+def _choose_head(source, shapes, head):
+    """Return the weights taken from the file and those that start anew.
+
+    The pre-logits layer and the classifier belong together: a classifier was
+    trained on the outputs of the layer before it.
+    """
+    wanted = {path: shapes[path] for path in shapes if _is_of_head(path)}
+    held = {
+        path: whole_shape(parts)
+        for path, parts in source.parts.items()
+        if _is_of_head(path)
+    }
+    body = [path for path in source.parts if path not in held]
+    if head == "strict" and held != wanted:
+        raise ValueError(
+            f"{source.checkpoint.path} does not fit the model with "
+            f"`head='strict'`: its head is {held or 'missing'}, that of the "
+            f"model is {wanted or 'missing'}."
+        )
+    if head == "reset":
+        return body, list(wanted)
+    if held == wanted:
+        return [*body, *wanted], []
+    # Another number of classes, or none: the pre-logits layer stays.
+    kept, held_before = (
+        {path: shape for path, shape in shapes.items() if "pre_logits" in path}
+        for shapes in (wanted, held)
+    )
+    kept = list(kept) if kept == held_before else []
+    return [*body, *kept], [path for path in wanted if path not in kept]
+
+
+def _is_of_head(path):
+    return path.split("/")[0] in HEAD_LAYERS
+
+
+def _describe_name(layout, config, path):
+    """Return the name of a weight in the family, in brackets, if it has one."""
+    try:
+        parts = parts_of(layout, config)[path]
+    except ValueError:
+        return ""
+    return f" ({', '.join(part.name for part in parts)})"
+
+
+def _advise(theirs, ours):
+    """Return how a model must be built to take the weights."""
+    different = [
+        f"{name}={getattr(theirs, name)!r}"
+        for name in STRUCTURE
+        if getattr(theirs, name) != getattr(ours, name)
+    ]
+    if not different:
+        return ""
+    return f" The model it holds has {', '.join(different)}."
+
+
+def _differences(theirs, ours):
+    """Yield why a model computes something else than the source."""
+    for field, effect in EFFECTS.items():
+        source, model = getattr(theirs, field), getattr(ours, field)
+        if source == model or (field == "pooling" and not ours.num_classes):
+            continue
+        yield (
+            f"The source computes with {field}={source!r}, the model with "
+            f"{field}={model!r}: {effect}. Build the model with "
+            f"`{field}={source!r}` to mend it."
+        )
+
+
+# Fields of ViTConfig that decide which weights there are.
+STRUCTURE = (
+    "width",
+    "depth",
+    "mlp_dim",
+    "num_heads",
+    "stem_stages",
+    "use_class_token",
+    "position_embedding",
+    "pooling",
+    "use_pooling_norm",
+)
+# Fields of ViTConfig with the same weights, and what they change.
+EFFECTS = {
+    "gelu": "answers differ by about 2e-4",
+    "layer_norm_epsilon": "answers differ slightly",
+    "stem_epsilons": "answers differ by about 2e-4",
+    "pooling": "the head reads something else",
+}

@@ -1,0 +1,162 @@
+"""Inference of the position embedding, and of the image size it was made for.
+
+A position table has a row for each patch, and prefix rows before them. The
+number of rows alone does not show the grid: 50 rows may be 7x7 patches and a
+class token, or 5x10 patches.
+"""
+
+import dataclasses
+import math
+import numbers
+from typing import NamedTuple
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.weights.shapes import Shapes
+
+TABLE = ("position_embedding", "embedding", "embedding")
+
+
+class Known(NamedTuple):
+    """What the caller knows of a checkpoint.
+
+    Args:
+        num_heads: Number of attention heads.
+        image_size: (height, width) of the images of the model that is wanted,
+            in pixels; the file is of this size if it can be of no other.
+        source_image_size: (height, width) of the images of the file.
+    """
+
+    num_heads: int | None = None
+    image_size: tuple[int, int] | int | None = None
+    source_image_size: tuple[int, int] | int | None = None
+
+
+class Positions(NamedTuple):
+    """The positions of a checkpoint.
+
+    Args:
+        fields: Fields of ViTConfig: `image_size`, and `position_embedding`
+            if it is computed.
+        has_class_slot: Whether the first row of the table is that of the
+            class token.
+    """
+
+    fields: dict
+    has_class_slot: bool = False
+
+
+def infer_positions(
+    shapes: Shapes, hints: dict, known: Known, config: ViTConfig
+) -> Positions:
+    """Return the position embedding of a checkpoint and its image size.
+
+    Args:
+        shapes: Shapes in the file.
+        hints: What the JSON beside the file says.
+        known: What the caller knows.
+        config: The configuration, but for the image size.
+
+    Raises:
+        ValueError: If the size is open; names the argument that settles it.
+    """
+    wanted = _pair(known.image_size)
+    source = _pair(known.source_image_size)
+    told = [source] if source else hints.get("image_sizes", [])
+    shape = shapes.in_file(*TABLE)
+    if shape is None:
+        return _without_table(shapes, hints, config, [*told, wanted])
+    if len(shape) not in (2, 3) or shape[-1] != config.width:
+        shapes.fail(
+            f"{shapes.name_of(*TABLE)} has the shape {shape}; "
+            f"(1, rows, {config.width}) was expected."
+        )
+    fit = _Fit(shapes, config, math.prod(shape[:-1]))
+    size, slot = fit.choose(told, wanted, only_told=bool(source))
+    return Positions({"image_size": size}, bool(slot))
+
+
+def _without_table(shapes, hints, config, sizes):
+    kind = hints.get("position_embedding", shapes.layout.no_table)
+    if kind not in ("sincos_2d", "none"):
+        shapes.fail(f"it lacks {shapes.name_of(*TABLE)}.")
+    if sizes[0] is None:
+        shapes.fail(
+            "it has no position table to tell the size of its images; "
+            "pass `image_size=`."
+        )
+    if kind == "sincos_2d" and config.width % 4:
+        shapes.fail(
+            "sine-cosine positions need a width that 4 divides, not "
+            f"{config.width}."
+        )
+    return Positions({"position_embedding": kind, "image_size": sizes[0]})
+
+
+class _Fit:
+    """Finds the image sizes that fit the rows of a position table."""
+
+    def __init__(self, shapes, config, rows):
+        self.shapes, self.config, self.rows = shapes, config, rows
+        with_token, without_token = shapes.layout.slots
+        self.slots = with_token if config.use_class_token else without_token
+
+    def choose(self, told, wanted, only_told):
+        """Return the image size of the table and its number of prefix rows.
+
+        A size that the caller or the JSON states goes first, then a square;
+        `wanted` is the size of the model, and is taken for that of the file
+        where nothing else fits.
+        """
+        usual = self.slots[0]
+        stated = [(size, slot) for size in told for slot in self.slots]
+        choices = [*stated, (self._square(usual), usual), (wanted, usual)]
+        if self.shapes.layout.may_lack_slot:
+            choices += [(self._square(slot), slot) for slot in self.slots[1:]]
+        if only_told:
+            choices = stated
+        fits = [choice for choice in choices if self._fits(*choice)]
+        if not fits:
+            received = told[0] if only_told else wanted
+            self.shapes.fail(
+                f"its {self.rows} positions are no square grid behind a class "
+                "token; pass `source_image_size=` (height, width) of its "
+                f"images.{f' Received: {received}' if received else ''}"
+            )
+        size, _ = fits[0]
+        if fits[0] not in stated and wanted not in (None, size):
+            self._refuse_ambiguous(size, wanted)
+        return fits[0]
+
+    def _refuse_ambiguous(self, size, wanted):
+        if any(self._fits(wanted, slot) for slot in self.slots):
+            self.shapes.fail(
+                f"its {self.rows} positions may be those of images of "
+                f"{size[0]}x{size[1]} or {wanted[0]}x{wanted[1]} pixels; "
+                "pass `source_image_size=`."
+            )
+
+    def _square(self, slot):
+        """Return the size of a square image, None if the grid is none."""
+        patches = max(self.rows - slot, 0)
+        grid = math.isqrt(patches)
+        if grid == 0 or grid * grid != patches:
+            return None
+        side = grid * self.config.patch_size * self.config.stem_stride
+        return side, side
+
+    def _fits(self, size, slot):
+        if not size:
+            return False
+        try:
+            sized = dataclasses.replace(self.config, image_size=size)
+        except ValueError:
+            return False
+        return math.prod(sized.grid_size) == self.rows - slot
+
+
+def _pair(size):
+    """Return (height, width) of an argument, None for None."""
+    if size is None:
+        return None
+    # ViTConfig says what is wrong with one that is none.
+    return (size, size) if isinstance(size, numbers.Number) else tuple(size)

@@ -1,0 +1,98 @@
+"""The shapes in a file, looked up by the layers of a VisionTransformer."""
+
+import collections
+
+import numpy as np
+
+from keras_vit.weights.detect import Detected
+from keras_vit.weights.foreign_parts import foreign_parts
+
+
+class Shapes:
+    """The shapes of the arrays of a checkpoint, by layer and weight.
+
+    A weight is given by the template of its layer, the kind of the layer and
+    the name of the weight, for instance ("encoder_norm", "norm", "gamma");
+    keyword arguments are the numbers in the template.
+
+    Args:
+        detected: The checkpoint.
+    """
+
+    def __init__(self, detected: Detected):
+        self.detected = detected
+        self.layout = detected.layout
+
+    def fail(self, message: str):
+        """Raise a ValueError that names the file.
+
+        Args:
+            message: What is wrong.
+        """
+        foreign = foreign_parts(self.detected.names)
+        if foreign:
+            message += f" It is a model with {', '.join(foreign)}."
+        raise ValueError(f"{self.detected.checkpoint.path}: {message}")
+
+    def name_of(self, template: str, kind: str, weight: str, **fields):
+        """Return the name of a weight in the family, None if it has none."""
+        name = self.layout.names.get(template)
+        if name is None:
+            return None
+        name = name if isinstance(name, str) else name[0]
+        index = fields.get("i")
+        fields["_i"] = f"_{index}" if index else ""
+        return name.format(**fields) + self.layout.style[kind][weight][0]
+
+    def has(self, *row) -> bool:
+        """Return whether the file has a weight."""
+        return self.in_file(*row) is not None
+
+    def in_file(self, *row, **fields) -> tuple | None:
+        """Return the shape of a weight as it is stored, None if missing."""
+        name = self.name_of(*row, **fields)
+        if name not in self.detected.names:
+            return None
+        return self.detected.shape(name)
+
+    def get(self, *row, rank: int, **fields) -> tuple | None:
+        """Return the shape of a weight as we keep it, None if missing.
+
+        Args:
+            *row: Template, kind and weight.
+            rank: Number of axes that the stored array must have.
+            **fields: Numbers in the template.
+        """
+        shape = self.in_file(*row, **fields)
+        if shape is None:
+            return None
+        if len(shape) != rank or 0 in shape:
+            name = self.name_of(*row, **fields)
+            self.fail(f"{name} has the shape {shape}, of another rank.")
+        _, kind, weight = row
+        array = np.broadcast_to(np.float32(0), shape)
+        return self.layout.style[kind][weight][1].to_ours(array, shape).shape
+
+    def need(self, *row, rank: int, **fields) -> tuple:
+        """Return what `get` does; fail if the weight is missing."""
+        shape = self.get(*row, rank=rank, **fields)
+        if shape is None:
+            self.fail(f"it lacks {self.name_of(*row, **fields)}.")
+        return shape
+
+    def vote(self, *witnesses) -> int | None:
+        """Return the size that most of the given arrays have, None if none.
+
+        Several arrays know each size. A damaged one is outvoted here, and
+        named when all arrays are compared with the configuration.
+
+        Args:
+            *witnesses: Template, kind, weight, rank and axis of each.
+        """
+        votes = collections.Counter()
+        for *row, rank, axis in witnesses:
+            for index in range(3 if "{i" in row[0] else 1):
+                shape = self.in_file(*row, i=index)
+                if shape is not None and len(shape) == rank and 0 not in shape:
+                    votes[self.get(*row, rank=rank, i=index)[axis]] += 1
+        return votes.most_common(1)[0][0] if votes else None

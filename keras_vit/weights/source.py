@@ -1,0 +1,191 @@
+"""Source: a checkpoint whose family, configuration and arrays are known."""
+
+import math
+import re
+from typing import NamedTuple
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.weights.containers import Checkpoint, errors_name
+from keras_vit.weights.detect import Detected, detect
+from keras_vit.weights.foreign_parts import foreign_parts
+from keras_vit.weights.hints import find_hints
+from keras_vit.weights.infer import infer
+from keras_vit.weights.layouts import Layout, Part, parts_of
+from keras_vit.weights.positions import Known
+from keras_vit.weights.shapes import Shapes
+
+POSITIONS = "position_embedding/embedding"
+
+
+class Source(NamedTuple):
+    """A complete checkpoint; none of its arrays has been read.
+
+    Args:
+        detected: The checkpoint, its family and its names.
+        config: Configuration of the model it holds.
+        parts: The arrays of each weight of that model.
+        has_class_slot: Whether the first row of its position table is that of
+            the class token.
+        ignored: Names in the file that are no weights of the model.
+        notes: What had to be assumed, and the argument that settles it.
+    """
+
+    detected: Detected
+    config: ViTConfig
+    parts: dict[str, list[Part]]
+    has_class_slot: bool
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The open file."""
+        return self.detected.checkpoint
+
+    @property
+    def family(self) -> str:
+        """The key of its layout in LAYOUTS."""
+        return self.detected.family
+
+    @property
+    def layout(self) -> Layout:
+        """The row of LAYOUTS."""
+        return self.detected.layout
+
+    @property
+    def spelling(self) -> str:
+        """Which spelling of the family it has, "" for the usual one."""
+        return self.detected.spelling
+
+    @property
+    def names(self) -> dict[str, tuple[str, int | None]]:
+        """The name in the file of each name of the layout, see `Detected`."""
+        return self.detected.names
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters of the model."""
+        return sum(
+            math.prod(part.shape)
+            for parts in self.parts.values()
+            for part in parts
+        )
+
+    def stored(self, path: str) -> str:
+        """Return the names in the file of a weight of the model.
+
+        Args:
+            path: Path of the weight.
+        """
+        names = self.names
+        found = [names[p.name][0] for p in self.parts[path] if p.name in names]
+        return ", ".join(found) or path
+
+
+def identify(
+    checkpoint: Checkpoint,
+    num_heads: int | None = None,
+    image_size: tuple | int | None = None,
+    source_image_size: tuple | int | None = None,
+) -> Source:
+    """Return which model a checkpoint holds, from its names and shapes.
+
+    Args:
+        checkpoint: An open file.
+        num_heads: Number of heads, for a file that does not show it.
+        image_size: (height, width) in pixels of the model that is wanted; the
+            file is of this size if it cannot be of another.
+        source_image_size: (height, width) of the images of the file, for one
+            that does not show it.
+
+    Raises:
+        ValueError: If it is of no known family, or anything is missing, left
+            over or of an unexpected shape; names all of it.
+    """
+    with errors_name(checkpoint.path):
+        detected = detect(checkpoint)
+        layout = detected.layout
+        hints = layout.read_hints(checkpoint.config)
+        hints |= find_hints(checkpoint.config)
+        known = Known(num_heads, image_size, source_image_size)
+        found = infer(Shapes(detected), hints, known)
+        parts = parts_of(layout, found.config)
+        unread = check_complete(detected, found.config, parts)
+    ignored = (*detected.ignored, *unread)
+    return Source(
+        detected,
+        found.config,
+        parts,
+        found.has_class_slot,
+        ignored,
+        found.notes,
+    )
+
+
+def check_complete(
+    detected: Detected, config: ViTConfig, parts: dict[str, list[Part]]
+) -> list[str]:
+    """Raise a ValueError that names all that does not fit the model.
+
+    Args:
+        detected: The checkpoint.
+        config: Configuration of the model.
+        parts: The arrays of each weight of that model.
+
+    Returns:
+        The arrays that the family's own code leaves unread.
+    """
+    expected = {part.name: part for row in parts.values() for part in row}
+    unread = re.compile(detected.layout.unread(config))
+    extra = [name for name in detected.names if name not in expected]
+    left_over = [name for name in extra if not unread.match(name)]
+    problems = {
+        "missing": _missing(detected, expected),
+        "left over": dict.fromkeys(detected.names[n][0] for n in left_over),
+        "of another shape": _misshapen(detected, config, parts),
+    }
+    lines = [f"{key}: {', '.join(v)}." for key, v in problems.items() if v]
+    if lines:
+        foreign = foreign_parts(left_over)
+        if foreign:
+            lines.append(f"It is a model with {', '.join(foreign)}.")
+        raise ValueError(
+            f"{detected.checkpoint.path} is not a complete ViT of "
+            f"{detected.layout.title}. {' '.join(lines)}"
+        )
+    return [detected.names[name][0] for name in extra if unread.match(name)]
+
+
+def _missing(detected, expected):
+    missing = [name for name in expected if name not in detected.names]
+    optional = [name for name, part in expected.items() if part.optional]
+    # A model has all of the optional biases, or none.
+    has_bias = detected.checkpoint.config.get("qkv_bias") is True
+    if has_bias or not set(optional) <= set(missing):
+        return missing
+    return [name for name in missing if name not in optional]
+
+
+def _misshapen(detected, config, parts):
+    found = []
+    for path, row in parts.items():
+        for part in row:
+            if part.name not in detected.names:
+                continue
+            raw, _ = detected.names[part.name]
+            entry = detected.checkpoint.entries[raw]
+            shape = detected.shape(part.name)
+            wanted = part.shape_in_file(config.num_heads)
+            if not entry.is_float:
+                found.append(f"{raw} of type {entry.dtype}")
+            # The rows of the table have been compared with the image size.
+            elif path != POSITIONS and not _is_same(shape, wanted):
+                found.append(f"{raw} {shape}, expected {wanted}")
+    return found
+
+
+def _is_same(shape, wanted):
+    # Flax stored the scales of group norms as (1, 1, 1, C) for a time.
+    if len(wanted) == 1 and set(shape[:-1]) == {1}:
+        shape = shape[-1:]
+    return shape == wanted

@@ -1,0 +1,100 @@
+"""Styles: how a library names and stores the weights of a kind of layer."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Form(NamedTuple):
+    """How the array of a weight is stored; views of it where possible.
+
+    Args:
+        to_file: Function of our array and the number of heads that returns
+            the array as it is stored.
+        to_ours: Function of the stored array and our shape that returns ours.
+    """
+
+    to_file: Callable[[np.ndarray, int], np.ndarray]
+    to_ours: Callable[[np.ndarray, tuple], np.ndarray]
+
+
+# For each kind of layer and each of its weights, the ending that follows the
+# name of the layer in the file, and the form.
+Style = dict[str, dict[str, tuple[str, Form]]]
+
+
+def make_style(
+    endings: tuple[str, str, str, str],
+    dense: Form,
+    conv: Form,
+    singles: dict[str, dict[str, tuple[str, Form]]],
+    heads: tuple[Form, Form, Form] | None = None,
+) -> Style:
+    """Return the style of a library.
+
+    Args:
+        endings: Endings of the names of a kernel and a bias, and of the scale
+            and the bias of a norm.
+        dense: Form of the kernel of a dense layer.
+        conv: Form of the kernel of a convolution.
+        singles: Rows of the layers with one weight: class token, position
+            table, probe.
+        heads: Forms of the kernels before and after the attention and of the
+            bias before it; None for those of any other dense layer.
+    """
+    kernel, bias, gamma, beta = endings
+    heads_in, heads_out, heads_bias = heads or (dense, dense, SAME)
+    return {
+        "dense": {"kernel": (kernel, dense), "bias": (bias, SAME)},
+        "heads_in": {"kernel": (kernel, heads_in), "bias": (bias, heads_bias)},
+        "heads_out": {"kernel": (kernel, heads_out), "bias": (bias, SAME)},
+        "conv": {"kernel": (kernel, conv), "bias": (bias, SAME)},
+        "stem": {"kernel": (kernel, conv)},
+        "norm": {"gamma": (gamma, SAME), "beta": (beta, SAME)},
+        **singles,
+    }
+
+
+def _reshaped(array, shape):
+    return array.reshape(shape)
+
+
+SAME = Form(lambda x, heads: x, _reshaped)
+TRANSPOSED = Form(lambda x, heads: x.T, lambda x, shape: x.T)
+# (rows, columns, in, out) to PyTorch's (out, in, rows, columns).
+CONV = Form(
+    lambda x, heads: x.transpose(3, 2, 0, 1),
+    lambda x, shape: x.transpose(2, 3, 1, 0),
+)
+ONE_MORE_AXIS = Form(lambda x, heads: x[None], _reshaped)
+# The heads on an axis of their own: (D, D) as (D, K, D/K), (D,) as (K, D/K),
+# and (D, D) as (K, D/K, D).
+SPLIT_LAST = Form(
+    lambda x, heads: x.reshape(*x.shape[:-1], heads, -1), _reshaped
+)
+SPLIT_FIRST = Form(lambda x, heads: x.reshape(heads, -1, x.shape[1]), _reshaped)
+HEADS_APART = (SPLIT_LAST, SPLIT_FIRST, SPLIT_LAST)
+
+_BATCHED = {
+    "token": {"token": ("", SAME)},
+    "embedding": {"embedding": ("", ONE_MORE_AXIS)},
+    "probe": {"probe": ("", ONE_MORE_AXIS)},
+}
+_VARS = {
+    "token": {"token": ("/vars/0", SAME)},
+    "embedding": {"embedding": ("/vars/0", SAME)},
+}
+_SLOTS = ("/vars/0", "/vars/1", "/vars/0", "/vars/1")
+
+FLAX = make_style(
+    ("/kernel", "/bias", "/scale", "/bias"), SAME, SAME, _BATCHED, HEADS_APART
+)
+TORCH = make_style(
+    (".weight", ".bias", ".weight", ".bias"), TRANSPOSED, CONV, _BATCHED
+)
+KERAS_2 = make_style(
+    ("/kernel", "/bias", "/gamma", "/beta"), SAME, SAME, _BATCHED
+)
+KERAS_3 = make_style(_SLOTS, SAME, SAME, _VARS)
+KERAS_3_HEADS_APART = make_style(_SLOTS, SAME, SAME, _VARS, HEADS_APART)

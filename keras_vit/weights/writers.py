@@ -1,0 +1,95 @@
+"""Writers: how arrays and a configuration become a file or a folder."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.weights.containers import (
+    write_json,
+    write_npz,
+    write_safetensors,
+)
+
+# For each name in the file, a function that makes the array: arrays are made
+# one at a time, so that memory does not hold all of them.
+Arrays = dict[str, Callable[[], np.ndarray]]
+Writer = Callable[[pathlib.Path, Arrays, ViTConfig], None]
+
+
+def npz_writer(prefix: str = "") -> Writer:
+    """Return a writer of `.npz` files.
+
+    Args:
+        prefix: Stands before every name.
+    """
+
+    def write(path, arrays, config):
+        named = ((prefix + name, array) for name, array in _made(arrays))
+        write_npz(path, named, _own_config(config))
+
+    return write
+
+
+def write_safetensors_file(path, arrays: Arrays, config: ViTConfig):
+    """Write a `.safetensors` file.
+
+    Args:
+        path: The file.
+        arrays: What makes each array, by its name.
+        config: Configuration of the model.
+    """
+    shapes = {name: make().shape for name, make in arrays.items()}
+    write_safetensors(path, _made(arrays), shapes, _own_config(config))
+
+
+def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
+    """Return a writer of folders: `model.safetensors` and JSON files.
+
+    Args:
+        make_jsons: Returns the content of each JSON file, by its name.
+    """
+
+    def write(path, arrays, config):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"`path` must be a folder. Received: {path}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # All files are complete before the first one replaces another.
+        draft = pathlib.Path(
+            tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
+        )
+        try:
+            file = draft / "model.safetensors"
+            write_safetensors_file(file, arrays, config)
+            for name, value in make_jsons(config).items():
+                write_json(draft / name, value)
+            path.mkdir(exist_ok=True)
+            for file in sorted(draft.iterdir()):
+                os.replace(file, path / file.name)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    return write
+
+
+def _made(arrays) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield names and arrays, one at a time and in the order of names."""
+    for name in sorted(arrays):
+        yield name, arrays[name]()
+
+
+def _own_config(config) -> dict:
+    """Return what names and shapes do not show of a model."""
+    return {
+        "num_heads": config.num_heads,
+        "image_size": list(config.image_size),
+        "gelu": config.gelu,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "pooling": config.pooling,
+        "position_embedding": config.position_embedding,
+        "stem_epsilons": config.stem_epsilons,
+    }

@@ -1,0 +1,183 @@
+"""python -m trainers.inspect: the model of a run, on its test images."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import VisionTransformer
+from keras_vit.analysis import gallery
+from tests.tiny import randomize, tiny_config
+from tests.weights.cases import path_of
+from trainers import inspect
+from trainers.evaluation.predictions import load_image
+from trainers.inspect import inspect_run, open_run, take_images
+from trainers.recipes.recipes import RECIPES
+from trainers.runs.run import Run
+
+NAMES = [str(digit) for digit in range(10)]
+
+
+def make_run(folder, model=None, **changes):
+    """Make the folder of a finished run on digits, without training."""
+    config = tiny_config(image_size=8, patch_size=2, channels=1, num_classes=10)
+    model = model or randomize(VisionTransformer(config), 0)
+    run = Run(folder)
+    recipe = dataclasses.replace(RECIPES["digits"], **changes)
+    run.save_recipe(recipe, NAMES)
+    run.save_model(model)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "first")
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """Return what each call of `write_gallery` is given; nothing is written."""
+    calls = []
+
+    def note(subjects, images, out_dir, suffix):
+        calls.append((subjects, images, str(out_dir), suffix))
+        return []
+
+    monkeypatch.setattr(inspect, "write_gallery", note)
+    return calls
+
+
+def test_a_run_brings_its_images_and_its_folder(run_dir, tmp_path):
+    folder = tmp_path / "run"
+    make_run(folder)
+    (folder / "positions").mkdir()
+    for step in (0, 10):
+        similarity = np.eye(16, dtype="float16").reshape(4, 4, 4, 4)
+        np.save(folder / "positions" / f"step-{step:08d}.npy", similarity)
+    paths = inspect_run(str(folder), num_images=1)
+    assert {path.name for path in paths} == {
+        "report.html",
+        *(
+            f"{name}.png"
+            for name in (
+                "reading heads_1 distances norms positions filters".split()
+            )
+        ),
+        "positions.gif",
+    }
+    assert all(path.parent == folder / "inspection" for path in paths)
+    page = (folder / "inspection/report.html").read_text(encoding="utf-8")
+    assert "test image 1: " in page
+
+
+def test_what_the_run_says_is_told(tmp_path, looks):
+    operations = "resize_small(12)|central_crop(8)|value_range(0, 1)"
+    folder = make_run(
+        tmp_path / "run",
+        loss="sigmoid",
+        augment=operations,
+        eval_preprocess=operations,
+    )
+    inspect_run(folder, suffix=".svg", out_dir=tmp_path / "out")
+    [([subject], [images], out_dir, suffix)] = looks
+    assert subject.name == "run"
+    assert list(subject.class_names) == NAMES
+    assert subject.activation == "sigmoid"
+    assert subject.value_range == (0, 1)
+    assert images.pixels.shape == (4, 8, 8, 1)
+    assert 0 <= images.pixels.min() < 0.1 < 0.9 < images.pixels.max() < 1.001
+    assert out_dir == str(tmp_path / "out") and suffix == ".svg"
+
+
+def test_test_images_are_those_of_the_data_set(run_dir, digits):
+    subject = open_run(run_dir)
+    images = take_images(digits, subject, 3, "", inspect.BadExamples())
+    for i, (image, label) in zip(range(3), digits.examples("test")):
+        want = np.asarray(image, "float32") / 127.5 - 1
+        np.testing.assert_allclose(images.pixels[i], want, atol=1e-5)
+        assert images.names[i] == f"test image {i + 1}: {NAMES[label]}"
+    images = take_images(digits, subject, 400, "", inspect.BadExamples())
+    assert len(images.pixels) == len(images.names) == 355  # All there are.
+
+
+def test_image_files_are_made_ready_as_for_the_evaluation(tmp_path, looks):
+    operations = "resize_small(12)|central_crop(8)|value_range(0, 1)"
+    folder = make_run(
+        tmp_path / "run", augment=operations, eval_preprocess=operations
+    )
+    path = str(tmp_path / "image.png")
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), "uint8")
+    Image.fromarray(pixels).save(path)
+    inspect_run(folder, [path])
+    [(_, [images], _, _)] = looks
+    np.testing.assert_array_equal(
+        images.pixels[0], load_image(path, (8, 8, 1), operations)
+    )
+    assert images.names == ["image.png"]
+
+
+def test_a_second_model_reads_the_images_of_the_first_run(
+    run_dir, tmp_path, looks
+):
+    operations = "value_range(0, 1)"
+    ranges = {"augment": operations, "eval_preprocess": operations}
+    other = make_run(tmp_path / "other" / "first", **ranges)
+    file = str(tmp_path / "model.keras")
+    Run(tmp_path / "other" / "first").load_model().save(file)
+    inspect_run(run_dir, compare=other, num_images=2)
+    inspect_run(run_dir, compare=file, num_images=2)
+    (subjects, (first, second), *_), (_, (again, plain), *_) = looks
+    assert [subject.name for subject in subjects] == [run_dir, other]
+    np.testing.assert_allclose(second.pixels, (first.pixels + 1) / 2, atol=1e-6)
+    np.testing.assert_array_equal(again.pixels, plain.pixels)
+
+
+def test_bad_test_images_are_counted(tmp_path, looks):
+    for split, label in (("train", "cat"), ("test", "cat"), ("test", "dog")):
+        folder = tmp_path / "photos" / split / label
+        folder.mkdir(parents=True)
+        for i in range(3):
+            pixels = np.full((8, 8, 3), 40 * i, "uint8")
+            Image.fromarray(pixels).save(folder / f"{i}.png")
+    (tmp_path / "photos/train/dog").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "photos/train/dog/1.png")
+    (tmp_path / "photos/test/cat/1.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
+    config = tiny_config(image_size=8, patch_size=2, num_classes=2)
+    run = Run(tmp_path / "run")
+    recipe = dataclasses.replace(
+        RECIPES["digits"], dataset=f"folder:{tmp_path / 'photos'}", augment=""
+    )
+    run.save_recipe(recipe, ["cat", "dog"])
+    run.save_model(VisionTransformer(config))
+    with pytest.raises(ValueError, match="max_bad_examples=0"):
+        inspect_run(str(run.folder), num_images=6)
+    assert not looks
+    inspect_run(str(run.folder), num_images=6, max_bad_examples=1)
+    [(_, [images], _, _)] = looks
+    assert len(images.pixels) == len(images.names) == 5
+
+
+def test_what_does_not_fit_is_said_before_anything_runs(
+    run_dir, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gallery, "look", None)
+    other = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+    )
+    no_vit = make_run(tmp_path / "no_vit", other)
+    a_file = tmp_path / "a_file"
+    a_file.write_text("")
+    checkpoint = str(path_of("official_token.npz"))
+    for arguments, words in (
+        ({"run_dir": no_vit}, "no VisionTransformer but a Sequential"),
+        ({"run_dir": str(tmp_path)}, "folder of a finished run"),
+        ({"run_dir": "gs://bucket/run"}, "--out must be given"),
+        ({"paths": ["none.png"]}, "no image file 'none.png'"),
+        ({"compare": checkpoint}, "images of 3 channels"),
+        ({"out_dir": a_file}, "a_file"),
+    ):
+        with pytest.raises((ValueError, OSError), match=words):
+            inspect_run(**{"run_dir": run_dir, **arguments})
+    assert not (tmp_path / "no_vit" / "inspection").exists()

@@ -1,0 +1,219 @@
+"""Inspect the model of a run: where it looks, and what it has learned.
+
+Example:
+    python -m trainers.inspect --run_dir=saved_models/digits
+"""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+from absl import flags
+
+from keras_vit.analysis.gallery import (
+    NamedImages,
+    Subject,
+    check_inputs,
+    name_apart,
+    read_images,
+    write_gallery,
+)
+from keras_vit.inspect import is_run
+from keras_vit.inspect import open_subject as open_file
+from keras_vit.models import VisionTransformer
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import check_model, load_image
+from trainers.paths import as_path
+from trainers.runs.command_line import start, stop_at_once, user_errors
+from trainers.runs.run import Run, open_source
+
+FLAGS = flags.FLAGS
+NUM_IMAGES = 4
+
+
+def inspect_run(
+    run_dir: str,
+    paths: Sequence[str] = (),
+    out_dir: str | None = None,
+    compare: str | None = None,
+    num_images: int = NUM_IMAGES,
+    suffix: str = ".png",
+    max_bad_examples: int = 0,
+) -> list[pathlib.Path]:
+    """Write the pictures and the page of the model of a run.
+
+    Args:
+        run_dir: The folder of the run.
+        paths: Image files. Default: the first test images of the run.
+        out_dir: The folder to write to. Default: `inspection` in `run_dir`.
+        compare: A second model: the folder of another run, or what
+            `python -m keras_vit.inspect` takes.
+        num_images: The number of test images.
+        suffix: Format of the pictures: ".png" or ".svg".
+        max_bad_examples: Unreadable test images that are left out.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: If the models, the images and the options do not fit.
+        OSError: If a file cannot be read or written.
+        ImportError: If an optional package is missing.
+    """
+    if out_dir is None and "://" in run_dir:
+        raise ValueError(
+            "--out must be given for a run that is not on this machine. "
+            f"Received: run_dir={run_dir!r}"
+        )
+    out_dir = out_dir or os.path.join(run_dir, "inspection")
+    check_inputs(paths, out_dir)
+    sources = [run_dir, compare][: 1 + bool(compare)]
+    subjects = [open_run(run_dir)]
+    if compare:
+        subjects.append((open_run if is_run(compare) else open_file)(compare))
+    subjects = name_apart(subjects, sources)
+    if paths:
+        images = [read_images(subject, paths) for subject in subjects]
+    else:
+        _, dataset = open_source(run_dir=run_dir, eval_split=None)
+        images = [
+            take_images(
+                dataset,
+                subject,
+                num_images,
+                Run(as_path(source)).preprocess if is_run(source) else "",
+                BadExamples(max_bad_examples),
+            )
+            for subject, source in zip(subjects, sources)
+        ]
+    return write_gallery(subjects, images, out_dir, suffix)
+
+
+def open_run(run_dir: str) -> Subject:
+    """Open the model of a run; images are preprocessed as in its evaluation.
+
+    Args:
+        run_dir: The folder of the run.
+
+    Raises:
+        ValueError: If it holds no VisionTransformer.
+    """
+    run = Run(as_path(run_dir))
+    model = run.load_model()
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"{run_dir} holds no VisionTransformer but a "
+            f"{type(model).__name__}."
+        )
+    shape, preprocess = model.input_shape[1:], run.preprocess
+    return Subject(
+        pathlib.Path(run_dir).absolute().name,
+        model,
+        lambda path: load_image(path, shape, preprocess),
+        run.load_class_names(),
+        run.activation,
+        run.load_recipe().value_range,
+        str(run.positions_path),
+    )
+
+
+def take_images(
+    dataset: ImageDataset,
+    subject: Subject,
+    count: int,
+    preprocess: str,
+    bad_examples: BadExamples,
+) -> NamedImages:
+    """Return the first test images as a model reads them.
+
+    Args:
+        dataset: Its eval split is read.
+        subject: The model; it need not be that of the run.
+        count: How many images.
+        preprocess: See `trainers.data.batches.eval_batches`.
+        bad_examples: Notes the images that cannot be read.
+
+    Raises:
+        ValueError: If the model does not read such images.
+    """
+    check_model(subject.model, dataset)
+    batches = eval_batches(
+        dataset,
+        image_size=subject.model.input_shape[1:3],
+        batch_size=count,
+        preprocess=preprocess,
+        bad_examples=bad_examples,
+    )
+    with bad_examples.named_errors():
+        images, labels, weights = next(iter(batches))
+    # The last batch is filled up with images of weight 0.
+    real = np.flatnonzero(weights.numpy() > 0)
+    if not real.size:
+        raise ValueError(
+            f"None of the first {count} test images of {dataset.name!r} can be "
+            "read."
+        )
+    classes = np.argmax(labels.numpy(), axis=-1)
+    names = [
+        f"test image {i + 1}: {dataset.class_names[classes[i]]}" for i in real
+    ]
+    return NamedImages(images.numpy()[real], names)
+
+
+def main(arguments):
+    """Run the command."""
+    with stop_at_once("Stopped."), user_errors(ImportError):
+        paths = arguments[1:]
+        if FLAGS.num_images is not None and paths:
+            raise ValueError(
+                "--num_images is for test images; image files were named."
+            )
+        for path in inspect_run(
+            FLAGS.run_dir,
+            paths,
+            FLAGS.out,
+            FLAGS.compare,
+            FLAGS.num_images or NUM_IMAGES,
+            f".{FLAGS.format}",
+            FLAGS.max_bad_examples,
+        ):
+            print(path)
+
+
+def define_flags():
+    """Define the flags of this command."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string(
+        "out",
+        None,
+        "Folder to write to. Default: `inspection` in the folder of the run.",
+    )
+    flags.DEFINE_string(
+        "compare",
+        None,
+        "A second model, shown beside the first: the folder of a run, a .keras "
+        "file, a checkpoint or the name of a published model.",
+    )
+    flags.DEFINE_integer(
+        "num_images",
+        None,
+        f"How many test images to inspect. Default: {NUM_IMAGES}.",
+        lower_bound=1,
+    )
+    flags.DEFINE_enum(
+        "format", "png", ["png", "svg"], "Format of the pictures."
+    )
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Unreadable test images that are left out before it stops.",
+        lower_bound=0,
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    start(main)
