@@ -446,6 +446,19 @@ def test_files_and_tables_to_touch_exist():
             ), row
 
 
+def test_ranks_in_contributing_are_those_of_the_architecture():
+    from tests.test_architecture import RANKS
+
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.M))
+    shown = {
+        name: int(rank)
+        for rank, names in rows.items()
+        for name in re.findall(r"`([\w.]+)`", names)
+    }
+    assert shown == RANKS
+
+
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_files_that_a_page_names_exist(page):
     """Paths in backticks, but for what a run or a build makes."""
