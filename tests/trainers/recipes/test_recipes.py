@@ -12,21 +12,23 @@ from absl import flags
 
 import keras_vit
 from keras_vit import VARIANTS
-from keras_vit.models.variants import Variant
 from keras_vit.weights import PRETRAINED
 from tests.trainers.mocked import write_metadata
 from trainers.augment.operations import parse_augmentation
-from trainers.models.baselines import BASELINES, build_baseline
+from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.recipes import (
-    RECIPES,
-    Recipe,
-    define_flags,
-    describe_recipes,
-    flag_fields,
-    recipe_from_flags,
+from trainers.recipes.documentation import (
+    describe_settings,
+    describe_sources,
     update_page,
 )
+from trainers.recipes.flags import (
+    define_flags,
+    flag_fields,
+    recipe_from_flags,
+)
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import BASELINES, Recipe
 from trainers.runs.run import Run
 from trainers.train import Job, prepare, train
 
@@ -384,18 +386,21 @@ def test_images_come_out_at_the_size_of_the_recipe(name):
 
 
 def test_the_page_shows_the_recipes():
-    assert describe_recipes() in PAGE.read_text(), "run the command of the page"
-    rows = re.findall(r"^\| `(\w+)` \|", describe_recipes(), re.M)
-    assert rows == list(RECIPES)
+    for table in (describe_settings(), describe_sources()):
+        assert table in PAGE.read_text(), "run the command of the page"
+        rows = re.findall(r"^\| `(\w+)` \|", table, re.M)
+        assert rows == list(RECIPES)
 
 
-def test_the_command_of_the_page_writes_its_table(tmp_path, monkeypatch):
+def test_the_command_of_the_page_writes_its_tables(tmp_path, monkeypatch):
     page = tmp_path / "docs/recipes.md"
     page.parent.mkdir()
-    page.write_text(PAGE.read_text().replace("| 4096 |", "| 8 |"))
-    assert describe_recipes() not in page.read_text()
+    text = PAGE.read_text().replace("| 4096 |", "| 8 |")
+    page.write_text(text.replace("Not run here.", ""))
+    for table in (describe_settings(), describe_sources()):
+        assert table not in page.read_text()
     monkeypatch.chdir(tmp_path)
-    [code] = re.findall(r'-m?c? "(.*update_page.*)"$', PAGE.read_text(), re.M)
+    [code] = re.findall(r'-c "([^"]*update_page[^"]*)"', PAGE.read_text())
     exec(code, {})
     assert page.read_text() == PAGE.read_text()
 
@@ -517,9 +522,9 @@ def take_step(made_up, tmp_path, monkeypatch):
     # Of the same images and as long as the step itself; test_reports.py.
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
     for name in BASELINES:
-        monkeypatch.setitem(BASELINES, name, small_network)
-    for name, (config, count) in VARIANTS.items():
-        row = Variant(shrink_model(config), count)
+        monkeypatch.setattr(keras.applications, name, small_network)
+    for name, row in VARIANTS.items():
+        row = row._replace(config=shrink_model(row.config))
         monkeypatch.setitem(VARIANTS, name, row)
 
     def take(recipe, run_dir):
