@@ -18,7 +18,7 @@ import trainers.train
 from keras_vit.analysis import position_similarity
 from keras_vit.analysis.callbacks import read_positions
 from tests import commands
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import BadExampleError
 from trainers.evaluate import evaluate
 from trainers.loop.errors import NonFiniteLossError
 from trainers.models.factory import build_model, load_initial_model
