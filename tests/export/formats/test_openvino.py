@@ -99,7 +99,7 @@ def test_full_disk_leaves_nothing_behind(model, images, tmp_path, monkeypatch):
     monkeypatch.setattr(openvino, "save_model", fail)
     for free, error in ((1000, OSError), (2**40, RuntimeError)):
         usage = type("Usage", (), {"free": free})
-        monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+        monkeypatch.setattr("shutil.disk_usage", lambda _, it=usage: it)
         with pytest.raises(error, match="No space left|iostream"):
             export_openvino(model, tmp_path / "model.xml", images)
         assert not list(tmp_path.iterdir())
