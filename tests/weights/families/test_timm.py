@@ -11,12 +11,19 @@ from keras_vit import (
     VisionTransformer,
     from_checkpoint,
     load_checkpoint,
+    save_checkpoint,
 )
 from keras_vit.weights.families import timm
 from keras_vit.weights.source import identify
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
-from tests.weights.cases import TIMM, assert_answers, checkpoint_of, stored_in
+from tests.weights.cases import (
+    TIMM,
+    assert_answers,
+    checkpoint_of,
+    make,
+    stored_in,
+)
 
 
 def test_timm_names_in_an_npz(tmp_path):
@@ -206,8 +213,12 @@ def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(timm.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
-    np.savez(tmp_path / "m.npz", **stored_in("timm_rect.safetensors"))
-    options = {"num_heads": 3, "image_size": (24, 40)}
+    model = make(use_class_token=False, pooling="avg", gelu="exact")
+    save_checkpoint(model, tmp_path / "own.npz", layout="timm")
+    assert from_checkpoint(tmp_path / "own.npz").config.gelu == "exact"
+    with np.load(tmp_path / "own.npz") as arrays:
+        np.savez(tmp_path / "m.npz", **arrays)
+    options = {"num_heads": 3}
     with pytest.warns(UserWarning, match="Pass `gelu='tanh'` to confirm"):
         model = from_checkpoint(tmp_path / "m.npz", **options)
     assert model.config.gelu == "tanh"
