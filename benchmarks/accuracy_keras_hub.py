@@ -1,14 +1,13 @@
 """Train beside keras-hub's ViT: python -m benchmarks.accuracy_keras_hub.
 
-Recipe `digits`. Ours goes through the trainer; keras-hub's, of the same sizes,
-through `compile` and `fit`, on the same batches, by the same rule. A third
-model, if asked for, is ours with the weights that keras-hub's starts from, and
-its GELU: what is left between these two is the trainer.
+Recipe `digits`. Our model is trained by the trainer; keras-hub's, of the same
+sizes, by `compile` and `fit`, on the same batches and by the same rule. An
+optional third one is ours, started from keras-hub's weights and with its GELU:
+any difference from keras-hub's is then the trainer's.
 """
 
 import argparse
 import contextlib
-import csv
 import dataclasses
 import io
 import pathlib
@@ -20,11 +19,14 @@ import time
 import keras
 import numpy as np
 
+from benchmarks.harness import make_parser, write_csv
 from keras_vit.models import VARIANTS
+from keras_vit.tables import format_table
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
 
@@ -62,7 +64,6 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parse(arguments)
     dataset = open_dataset(RECIPES["digits"].dataset)
-    options.csv.parent.mkdir(parents=True, exist_ok=True)
     results = []
     for package in options.packages:
         for seed in range(options.seeds):
@@ -75,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             results.append(measure(package, recipe, dataset))
             # After each, so that an interrupted run leaves what it has.
-            write_results(options.csv, results)
+            write_csv(options.csv, csv_rows(results))
             print(results[-1], flush=True)
     print(describe(results))
     if not options.require:
@@ -86,10 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
     add("--seeds", type=int, default=5, help="number of them, from 0")
     add(
@@ -129,15 +127,8 @@ def measure(package: str, recipe: Recipe, dataset: ImageDataset) -> Result:
     model, updates = PACKAGES[package](recipe, dataset)
     seconds = time.perf_counter() - start
     accuracy, loss = judge(model, recipe, dataset)
-    return Result(
-        package,
-        recipe.seed,
-        accuracy,
-        loss,
-        model.count_params(),
-        updates,
-        seconds,
-    )
+    size = model.count_params()
+    return Result(package, recipe.seed, accuracy, loss, size, updates, seconds)
 
 
 def train_ours(
@@ -161,21 +152,7 @@ def train_keras_hub(
     steps_per_epoch = round(num_train / recipe.batch_size)
     keras.utils.set_random_seed(recipe.seed)
     model = build_keras_hub(recipe, dataset)
-    optimizer = keras.optimizers.AdamW(
-        WarmupSchedule(
-            recipe.learning_rate,
-            steps_per_epoch * recipe.epochs,
-            recipe.warmup_steps,
-            recipe.schedule,
-        ),
-        weight_decay=recipe.weight_decay,
-        epsilon=1e-8,
-        global_clipnorm=recipe.clip_norm,
-    )
-    # Kernels alone decay, as in ours.
-    optimizer.exclude_from_weight_decay(
-        var_list=[v for v in model.trainable_variables if v.name != "kernel"]
-    )
+    optimizer = make_adamw(recipe, model, steps_per_epoch * recipe.epochs)
     model.compile(
         optimizer,
         keras.losses.CategoricalCrossentropy(
@@ -198,6 +175,28 @@ def train_keras_hub(
         verbose=0,
     )
     return model, int(optimizer.iterations)
+
+
+def make_adamw(
+    recipe: Recipe, model: keras.Model, total_steps: int
+) -> keras.optimizers.Optimizer:
+    """Return Keras' AdamW by the rule of `recipe`."""
+    optimizer = keras.optimizers.AdamW(
+        WarmupSchedule(
+            recipe.learning_rate,
+            total_steps,
+            recipe.warmup_steps,
+            recipe.schedule,
+        ),
+        weight_decay=recipe.weight_decay,
+        epsilon=1e-8,
+        global_clipnorm=recipe.clip_norm,
+    )
+    # Kernels alone decay, as in ours.
+    optimizer.exclude_from_weight_decay(
+        var_list=[v for v in model.trainable_variables if v.name != "kernel"]
+    )
+    return optimizer
 
 
 def train_ours_from_keras_hub(
@@ -262,34 +261,34 @@ def mean_accuracy(results: list[Result], package: str) -> float:
 def describe(results: list[Result]) -> str:
     """Return a Markdown table, a row for each seed and one of the means."""
     packages = list(dict.fromkeys(result.package for result in results))
-    lines = ["| seed " + "".join(f"| {p} | loss " for p in packages) + "|"]
-    lines.append("|---" * (1 + 2 * len(packages)) + "|")
-    for seed in sorted({result.seed for result in results}):
-        chosen = [result for result in results if result.seed == seed]
-        lines.append(_row(str(seed), chosen, packages))
-    return "\n".join([*lines, _row("mean", results, packages)])
+    rows = {
+        seed: [result for result in results if result.seed == seed]
+        for seed in sorted({result.seed for result in results})
+    }
+    table = []
+    for name, chosen in {**rows, "mean": results}.items():
+        table.append([name])
+        for package in packages:
+            loss = [r.loss for r in chosen if r.package == package]
+            table[-1] += [
+                f"{100 * mean_accuracy(chosen, package):.2f} %",
+                f"{statistics.mean(loss):.4f}",
+            ]
+    columns = [column for package in packages for column in (package, "loss")]
+    return format_table(["seed", *columns], table)
 
 
-def _row(name, results, packages):
-    cells = [name]
-    for package in packages:
-        loss = [r.loss for r in results if r.package == package]
-        accuracy = 100 * mean_accuracy(results, package)
-        cells += [f"{accuracy:.2f} %", f"{statistics.mean(loss):.4f}"]
-    return f"| {' | '.join(cells)} |"
-
-
-def write_results(path: pathlib.Path, results: list[Result]):
-    """Write one row a training run."""
-    names = [field.name for field in dataclasses.fields(Result)]
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        for result in results:
-            row = dataclasses.asdict(result)
-            for name, digits in (("accuracy", 6), ("loss", 6), ("seconds", 1)):
-                row[name] = f"{row[name]:.{digits}f}"
-            writer.writerow(row)
+def csv_rows(results: list[Result]) -> list[dict]:
+    """Return one row a training run."""
+    return [
+        {
+            **dataclasses.asdict(result),
+            "accuracy": f"{result.accuracy:.6f}",
+            "loss": f"{result.loss:.6f}",
+            "seconds": f"{result.seconds:.1f}",
+        }
+        for result in results
+    ]
 
 
 PACKAGES = {

@@ -18,6 +18,9 @@ import tempfile
 import threading
 import time
 
+from benchmarks.harness import make_parser
+from keras_vit.tables import format_table
+
 # A model is read into what is there, or built and read.
 MEMORY_CASES = ("load_checkpoint", "from_checkpoint")
 MAX_TIME, MAX_MEMORY = 2.0, 1.5
@@ -139,7 +142,7 @@ def measure_memory(case: str, path: pathlib.Path) -> float:
 
 def main() -> int:
     """Print the table; with `--require`, fail beyond the limits."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--variant", default="B/16", choices=["S/16", "B/16"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -154,35 +157,33 @@ def main() -> int:
         case, path = options.memory_of
         print(measure_memory(case, pathlib.Path(path)))
         return 0
-    worst_time = worst_memory = 0.0
-    print("| file | read | plain | read / plain | peak memory / weights |")
-    print("|---|---|---|---|---|")
+    rows, times, memories = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         files = make_files(pathlib.Path(folder), options.variant)
         for name, path in files.items():
             ours, plain = measure_time(path, options.rounds)
-            memory = {
-                case: float(
-                    subprocess.run(
-                        [sys.executable, "-m", "benchmarks.checkpoints"]
-                        + ["--memory_of", case, str(path)],
-                        capture_output=True,
-                        text=True,
-                        check=True,
-                    ).stdout.split()[-1]
-                )
-                for case in MEMORY_CASES
-            }
+            memory = {c: measure_memory_apart(c, path) for c in MEMORY_CASES}
+            times.append(ours / plain)
+            memories += memory.values()
+            cells = [f"{ours:.2f} s", f"{plain:.2f} s", f"{times[-1]:.2f}"]
             shown = ", ".join(f"{k} {v:.2f}" for k, v in memory.items())
-            print(
-                f"| {name} | {ours:.2f} s | {plain:.2f} s | "
-                f"{ours / plain:.2f} | {shown} |",
-                flush=True,
-            )
-            worst_time = max(worst_time, ours / plain)
-            worst_memory = max(worst_memory, *memory.values())
-    beyond = worst_time > MAX_TIME or worst_memory > MAX_MEMORY
+            rows.append([name, *cells, shown])
+    columns = ("file", "read", "plain", "read / plain", "peak memory / weights")
+    print(format_table(columns, rows))
+    beyond = max(times) > MAX_TIME or max(memories) > MAX_MEMORY
     return int(options.require and beyond)
+
+
+def measure_memory_apart(case: str, path: pathlib.Path) -> float:
+    """Return `measure_memory` of a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-m", "benchmarks.checkpoints"]
+        + ["--memory_of", case, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(result.stdout.split()[-1])
 
 
 if __name__ == "__main__":

@@ -9,20 +9,35 @@ import pathlib
 import sys
 from collections.abc import Iterable
 
-from benchmarks import report
+from benchmarks import compare_report as report
 from benchmarks.flops import MATRIX_SHAPE, step_flops
+from benchmarks.harness import (
+    OURS,
+    add_speed_options,
+    check_speed_options,
+    describe_machine,
+    make_parser,
+    split_names,
+    write_csv,
+)
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
-from keras_vit.layers.mlp import GELUS
-from keras_vit.tables import pick
+from keras_vit.layers.mlp_block import GELUS
 
 RIVALS = ("keras-hub", "timm")
 # Whose worker measures the matrix product of which library, and how often in
 # a round.
-LIBRARIES = {report.OURS: "tensorflow", "timm": "torch"}
+LIBRARIES = {OURS: "tensorflow", "timm": "torch"}
 PRODUCTS = 3
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
+# What the options may name.
+NAMES = {
+    "precisions": PRECISIONS,
+    "tasks": TASKS,
+    "against": RIVALS,
+    "gelu": GELUS,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parse(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    packages = [report.OURS, *rivals(options)]
+    packages = [OURS, *rivals(options)]
     versions = {"keras_vit": __version__}
     results = []
     for case in cases(options):
@@ -58,22 +73,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--models", type=names, default="S/16,B/16", help="keys of VARIANTS")
+    add_speed_options(add, models="S/16,B/16")
     add(
         "--precisions",
-        type=names,
+        type=split_names,
         default="float32,bfloat16",
         help="of float32, bfloat16 (training: mixed_bfloat16), mixed_bfloat16",
     )
-    add("--tasks", type=names, default="forward,train", help="forward, train")
+    add(
+        "--tasks",
+        type=split_names,
+        default="forward,train",
+        help="forward, train",
+    )
     add(
         "--against",
-        type=names,
+        type=split_names,
         default="keras-hub,timm",
         help="packages to compare with; empty to measure ours alone",
     )
@@ -82,53 +99,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--train_batch_size", type=int, default=16, help="of a training step")
     add("--repeats", type=int, default=10, help="rounds that count")
     add("--threads", type=int, default=os.cpu_count(), help="of each package")
-    add(
-        "--gelu", default="tanh", help="tanh or exact, of ours; theirs is exact"
-    )
     add("--xla", action="store_true", help="compile the Keras models by XLA")
-    add("--torch_python", help="interpreter with torch and timm")
     add(
         "--out",
         type=pathlib.Path,
         default="build/benchmark",
         help="folder to fill",
     )
-    add(
-        "--require_not_slower",
-        action="store_true",
-        help="exit with 1 if ours is slower than keras-hub in any row",
-    )
-    add("--tolerance", type=float, default=0.0, help="of that requirement")
     options = parser.parse_args(arguments)
-    check(parser, options)
-    return options
-
-
-def names(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
-    """End the program if the options do not fit each other."""
-    for values, known, option in (
-        (options.models, VARIANTS, "models"),
-        (options.precisions, PRECISIONS, "precisions"),
-        (options.tasks, TASKS, "tasks"),
-        (options.against, RIVALS, "against"),
-        ([options.gelu], GELUS, "gelu"),
-    ):
-        try:
-            for value in values:
-                pick(dict.fromkeys(known), value, f"--{option}")
-        except ValueError as error:
-            parser.error(str(error))
-    for model in options.models:
-        config = VARIANTS[model].config
-        if config.stem_stages is not None or config.pooling != "token":
-            parser.error(f"--models: not a ViT that all packages have: {model}")
+    check_speed_options(parser, options, NAMES)
     if options.require_not_slower and "keras-hub" not in options.against:
         parser.error("--require_not_slower needs --against keras-hub")
+    return options
 
 
 def rivals(options: argparse.Namespace) -> list[str]:
@@ -155,15 +137,10 @@ def cases(options: argparse.Namespace) -> list[dict]:
         for model in options.models
         for task in options.tasks
         for precision in dict.fromkeys(
-            training_precision(precision) if task == "train" else precision
-            for precision in options.precisions
+            "mixed_bfloat16" if (task, p) == ("train", "bfloat16") else p
+            for p in options.precisions
         )
     ]
-
-
-def training_precision(precision: str) -> str:
-    """Return the precision to train in where `precision` is asked for."""
-    return "mixed_bfloat16" if precision == "bfloat16" else precision
 
 
 def measure_case(
@@ -196,10 +173,9 @@ def measure_case(
     with contextlib.ExitStack() as stack:
         workers = {}
         for package in packages:
-            workers[package] = stack.enter_context(
-                start(package, request, options)
-            )
-            versions.update(workers[package].versions)
+            worker = start(package, request, options)
+            workers[package] = stack.enter_context(worker)
+            versions.update(worker.versions)
         seconds, product_seconds = measure(workers, options.repeats)
     return report.Result(
         **case,
@@ -258,7 +234,7 @@ def write(
 ) -> str:
     """Write results.csv and results.md and return the latter."""
     description = [
-        *report.describe_machine(options.threads, versions),
+        *describe_machine(versions, options.threads),
         f"Run: {datetime.date.today()}, {options.repeats} rounds, images of "
         f"{options.image_size}x{options.image_size}, GELU of ours: "
         f"{options.gelu}, XLA: {options.xla}",
@@ -266,8 +242,8 @@ def write(
     if "timm" in options.against and not options.torch_python:
         description.append("timm was left out: no --torch_python was given")
     columns = list(libraries(packages).values())
-    page = report.markdown(results, packages, columns, description)
-    report.write_csv(options.out / "results.csv", results)
+    page = report.format_page(results, packages, columns, description)
+    write_csv(options.out / "results.csv", report.csv_rows(results))
     (options.out / "results.md").write_text(page, encoding="utf-8")
     return page
 

@@ -1,11 +1,10 @@
-"""The time of the processor that an image of a folder takes, and of what.
+"""Measure what the input of a folder costs: python -m benchmarks.input.
 
 Beside the trainer's pipeline stands a bare one of tf.data: read, decode, crop,
 mirror, scale. What is compared is the ratio of two pipelines that take turns in
 one process: the load of the machine is that of both.
 """
 
-import argparse
 import pathlib
 import tempfile
 import time
@@ -13,7 +12,8 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from trainers.augment.operations import parse_augmentation
+from benchmarks.harness import make_parser
+from trainers.augment.augmentation import parse_augmentation
 from trainers.data.batches import train_batches
 from trainers.data.datasets import open_dataset
 
@@ -39,7 +39,7 @@ def write_photos(path: pathlib.Path, count: int = 256):
 def bare_batches(dataset):
     """Return the batches of a pipeline that trusts its files."""
     operations = parse_augmentation(AUGMENT, SIZE)
-    paths, labels = zip(*dataset.source.files["train"])
+    paths, labels = zip(*dataset.reader.files["train"])
 
     def prepare(index, example):
         path, label = example
@@ -84,7 +84,7 @@ def measure(iterators: dict, rounds: int, batches: int = 12) -> dict:
 
 def main():
     """Print a row for each pipeline."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as path:

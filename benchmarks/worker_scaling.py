@@ -12,44 +12,67 @@ def main(task: dict):
     """Measure all cases in turns; the first process prints the seconds.
 
     Args:
-        task: What `benchmarks.scaling.measure` gives.
+        task: What `benchmarks.scaling.run_workers` gives.
     """
     # Before TensorFlow is imported, which counts the cores it may use.
     os.sched_setaffinity(0, {task["core"]})
-    import keras
     import tensorflow as tf
-
-    from keras_vit import VARIANTS, VisionTransformer
-    from trainers.distribute.strategies import (
-        Place,
-        make_strategy,
-        wait_for_all,
-    )
-    from trainers.loop.loop import Loop
-    from trainers.optim.losses import softmax
-    from trainers.optim.optimizers import make_optimizer
-
-    class Clock(keras.callbacks.Callback):
-        """Notes the seconds of each call but the first, which may trace."""
-
-        def on_train_begin(self, logs=None):
-            self.ends = []
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.ends.append(time.perf_counter())
-
-        @property
-        def seconds(self):
-            return [b - a for a, b in zip(self.ends, self.ends[1:])]
 
     # With one thread for everything the signs of life of the other process
     # are not read while a step is computed, and it counts as lost.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(4)
+    from trainers.distribute.cluster import WorkerConfig
+    from trainers.distribute.strategies import make_strategy
+    from trainers.distribute.workers import wait_for_all
+
     together = make_strategy(
-        "multi_worker", Place(task["workers"], task["index"])
+        "multi_worker", WorkerConfig(task["workers"], task["index"])
     )
-    alone = make_strategy("one_device")
+    cases, weights = make_cases(task, together)
+    seconds = {case: [] for case in ("one", "weak", "strong", "all-reduce")}
+    for index in range(task["rounds"] + 1):
+        for case, values in seconds.items():
+            wait_for_all(together)
+            # Without the case the other process is alone; this one waits.
+            new = cases[case]() if case in cases else []
+            if index:  # The first round traces.
+                values.extend(new)
+    wait_for_all(together)
+    if task["index"] == 0:
+        size = 4 * sum(math.prod(weight.shape) for weight in weights)
+        print(json.dumps({"seconds": seconds, "bytes": size}), flush=True)
+
+
+def make_cases(task, together) -> tuple[dict, list]:
+    """Return what runs each case of this process, and the weights summed."""
+    from trainers.distribute.strategies import make_strategy
+
+    loops = {
+        "weak": make_loop(task, together),
+        "strong": make_loop(task, together),
+    }
+    sizes = {"weak": 2 * task["batch_size"], "strong": task["batch_size"]}
+    if task["index"] == 0:
+        loops["one"] = make_loop(task, make_strategy("one_device"))
+        sizes["one"] = task["batch_size"]
+    cases = {
+        case: make_training(task, loop, sizes[case])
+        for case, loop in loops.items()
+    }
+    weights = loops["weak"].model.trainable_variables
+    cases["all-reduce"] = make_reduction(task, together, weights)
+    return cases, weights
+
+
+def make_loop(task, strategy):
+    """Return a training loop of the model of the task."""
+    import keras
+
+    from keras_vit import VARIANTS, VisionTransformer
+    from trainers.loop.loop import Loop
+    from trainers.optim.losses import softmax
+    from trainers.optim.optimizers import make_optimizer
 
     config = VARIANTS[task["model"]].config
     config = dataclasses.replace(
@@ -57,48 +80,54 @@ def main(task: dict):
         image_size=task["image_size"],
         depth=task["depth"] or config.depth,
     )
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = VisionTransformer(config)
+        optimizer = make_optimizer(
+            "adamw", model.trainable_variables, learning_rate=1e-4
+        )
+    return Loop(model, optimizer, softmax, strategy, clip_norm=1.0)
 
-    def make_loop(strategy):
-        keras.utils.set_random_seed(0)
-        with strategy.scope():
-            model = VisionTransformer(config)
-            optimizer = make_optimizer(
-                "adamw", model.trainable_variables, learning_rate=1e-4
-            )
-        return Loop(model, optimizer, softmax, strategy, clip_norm=1.0)
 
-    def batches(size):
-        def read(context):
-            size_here = size // context.num_replicas_in_sync
-            shape = (size_here, task["image_size"], task["image_size"], 3)
-            images = tf.random.stateless_uniform(shape, (0, 0), -1, 1)
-            labels = tf.one_hot(tf.range(size_here), 1000)
-            batch = (images, labels, tf.ones(size_here))
-            return tf.data.Dataset.from_tensors(batch).repeat()
+def make_training(task, loop, size: int):
+    """Return a function that trains and returns the seconds of its steps."""
+    import keras
+    import tensorflow as tf
 
-        return read
+    def batches(context):
+        size_here = size // context.num_replicas_in_sync
+        shape = (size_here, task["image_size"], task["image_size"], 3)
+        images = tf.random.stateless_uniform(shape, (0, 0), -1, 1)
+        labels = tf.one_hot(tf.range(size_here), 1000)
+        batch = (images, labels, tf.ones(size_here))
+        return tf.data.Dataset.from_tensors(batch).repeat()
 
-    clock = Clock()
+    ends = []
+    clock = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: ends.clear(),
+        on_train_batch_end=lambda batch, logs: ends.append(time.perf_counter()),
+    )
 
-    def run(loop, size):
+    def train():
         end = loop.step + task["steps"] + 1
         loop.train(
-            batches(size),
-            batches(size),
+            batches,
+            batches,
             total_steps=end,
             steps_per_epoch=end,
             eval_steps=1,
             steps_per_loop=1,
             callbacks=[clock],
         )
-        return clock.seconds
+        # The first step may trace; it ends where the second begins.
+        return [b - a for a, b in zip(ends, ends[1:])]
 
-    loops = {"weak": make_loop(together), "strong": make_loop(together)}
-    sizes = {"weak": 2 * task["batch_size"], "strong": task["batch_size"]}
-    if task["index"] == 0:
-        loops["one"] = make_loop(alone)
-        sizes["one"] = task["batch_size"]
-    weights = loops["weak"].model.trainable_variables
+    return train
+
+
+def make_reduction(task, strategy, weights):
+    """Return a function that sums the weights, and returns the seconds."""
+    import tensorflow as tf
 
     @tf.function
     def reduce():
@@ -109,9 +138,9 @@ def main(task: dict):
             # All are needed, and cost nothing.
             return tf.add_n([tf.reshape(value, (-1,))[0] for value in values])
 
-        return together.run(on_replica)
+        return strategy.run(on_replica)
 
-    def run_reduce():
+    def run():
         seconds = []
         for _ in range(task["steps"] + 1):
             start = time.perf_counter()
@@ -119,22 +148,7 @@ def main(task: dict):
             seconds.append(time.perf_counter() - start)
         return seconds[1:]
 
-    seconds = {"one": [], "weak": [], "strong": [], "all-reduce": []}
-    for index in range(task["rounds"] + 1):
-        for case, values in seconds.items():
-            wait_for_all(together)
-            if case == "all-reduce":
-                new = run_reduce()
-            elif case in loops:
-                new = run(loops[case], sizes[case])
-            else:
-                continue  # The other process is alone; this one waits.
-            if index:  # The first round traces.
-                values.extend(new)
-    wait_for_all(together)
-    if task["index"] == 0:
-        size = 4 * sum(math.prod(weight.shape) for weight in weights)
-        print(json.dumps({"seconds": seconds, "bytes": size}), flush=True)
+    return run
 
 
 if __name__ == "__main__":

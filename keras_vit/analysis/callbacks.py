@@ -15,8 +15,8 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
-from keras_vit.analysis.relevance import has_logits
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.intermediates import (
     grid_size_of,
     num_prefix_tokens_of,

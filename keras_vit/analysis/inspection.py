@@ -16,10 +16,11 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.page import render_frame
-from keras_vit.analysis.relevance import attention_relevance, has_logits
+from keras_vit.analysis.relevance import attention_relevance
 from keras_vit.analysis.representations import token_norms
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.intermediates import (
     grid_size_of,
     num_prefix_tokens_of,

@@ -1,9 +1,9 @@
 """The layers a Vision Transformer is made of."""
 
-from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp import GELUS, MlpBlock
+from keras_vit.layers.mlp_block import GELUS, MlpBlock
+from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import (
     POOLINGS,

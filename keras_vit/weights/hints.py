@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
 from keras_vit.layers.resnet_stem import STEM_EPSILONS

@@ -1,9 +1,10 @@
-import csv
 import pathlib
+import sys
 
 import pytest
 
-from benchmarks import compare, report, serve
+from benchmarks import compare, harness, serve
+from benchmarks import compare_report as report
 from benchmarks.flops import (
     MATRIX_SHAPE,
     forward_flops,
@@ -62,9 +63,9 @@ def test_a_training_step_is_three_forward_passes():
 
 
 def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians():
-    assert report.median_ratio([3.0, 1.0, 8.0], [1.0, 2.0, 4.0]) == 2.0
+    assert harness.median_ratio([3.0, 1.0, 8.0], [1.0, 2.0, 4.0]) == 2.0
     with pytest.raises(ValueError):
-        report.median_ratio([1.0, 2.0], [1.0])
+        harness.median_ratio([1.0, 2.0], [1.0])
 
 
 def test_slower_rows_are_those_below_the_tolerance():
@@ -79,9 +80,11 @@ def test_slower_rows_are_those_below_the_tolerance():
 
 
 def test_csv_has_a_row_for_every_package(tmp_path):
-    report.write_csv(tmp_path / "results.csv", [RESULT])
-    ours, theirs = read_csv(tmp_path)
-    assert tuple(ours) == report.CSV_COLUMNS
+    harness.write_csv(tmp_path / "results.csv", report.csv_rows([RESULT]))
+    ours, theirs = harness.read_csv(tmp_path / "results.csv")
+    columns = "model task precision batch_size package rounds seconds"
+    columns += " images_per_second ratio matrix_gflops floor_seconds"
+    assert list(ours) == columns.split()
     assert (ours["package"], theirs["package"]) == ("ours", "keras-hub")
     assert (ours["ratio"], ours["images_per_second"]) == ("1.0000", "4")
     assert (ours["rounds"], ours["floor_seconds"]) == ("3", "0.5")
@@ -94,7 +97,7 @@ def test_the_floor_is_that_of_the_faster_library():
 
 
 def test_markdown_has_description_rates_and_results():
-    page = report.markdown(
+    page = report.format_page(
         [RESULT], ["ours", "keras-hub"], ["torch"], ["a machine"]
     )
     assert "- a machine\n" in page
@@ -103,7 +106,7 @@ def test_markdown_has_description_rates_and_results():
 
 
 def test_the_machine_is_described_without_its_name_or_paths():
-    lines = report.describe_machine(2, {"keras": "3.15.1"})
+    lines = harness.describe_machine({"keras": "3.15.1"}, 2)
     assert "keras 3.15.1" in lines[-1]
     assert "2 threads" in lines[0]
     assert not any(str(pathlib.Path.home()) in line for line in lines)
@@ -140,7 +143,7 @@ def test_options_that_do_not_fit_end_the_program(arguments, capsys):
 
 def test_timm_is_left_out_without_an_interpreter():
     assert compare.rivals(compare.parse([])) == ["keras-hub"]
-    options = compare.parse(["--torch_python", "python"])
+    options = compare.parse(["--torch_python", sys.executable])
     assert compare.rivals(options) == ["keras-hub", "timm"]
 
 
@@ -162,15 +165,10 @@ def test_the_command_writes_both_tables(tmp_path):
         ]
     )
     assert code == 0
-    (row,) = read_csv(tmp_path)
+    (row,) = harness.read_csv(tmp_path / "results.csv")
     assert (row["model"], row["package"]) == ("Ti/16", "ours")
     assert float(row["seconds"]) > 0
     assert "| Ti/16 | forward |" in (tmp_path / "results.md").read_text()
-
-
-def read_csv(folder):
-    with (folder / "results.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 class FakeWorker:

@@ -2,8 +2,9 @@ import dataclasses
 
 import pytest
 
-from benchmarks import transfer
-from benchmarks.transfer import Curve
+from benchmarks import transfer, transfer_report
+from benchmarks.harness import write_csv
+from benchmarks.transfer_report import Curve
 from trainers.recipes.recipes import RECIPES
 
 
@@ -45,8 +46,8 @@ def test_the_rate_with_the_best_mean_is_chosen_of_each_arm_by_itself():
         *curves("choice", "transfer", [0.9, 0.9], rate=0.03),
         *curves("report", "scratch", [1.0, 1.0], rate=0.003),
     ]
-    assert transfer.choose_rate(some, "scratch") == 0.01
-    assert transfer.choose_rate(some, "transfer") == 0.03
+    assert transfer_report.choose_rate(some, "scratch") == 0.01
+    assert transfer_report.choose_rate(some, "transfer") == 0.03
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_transfer_wins_in_the_mean_and_with_four_of_five_seeds(
 ):
     scratch = curves("report", "scratch", [0.5] * 5)
     some = [*curves("report", "transfer", accuracies), *reversed(scratch)]
-    assert transfer.transfer_wins(some) is wins
+    assert transfer_report.transfer_wins(some) is wins
 
 
 def test_tables_and_picture_come_of_the_csv_file_alone(tmp_path, capsys):
@@ -75,8 +76,8 @@ def test_tables_and_picture_come_of_the_csv_file_alone(tmp_path, capsys):
         *curves("report", "scratch", [0.25, 0.5], rate=0.003),
     ]
     path, picture = tmp_path / "transfer.csv", tmp_path / "transfer.png"
-    transfer.write_curves(path, some)
-    assert transfer.read_curves(path) == some
+    write_csv(path, transfer_report.csv_rows(some))
+    assert transfer_report.read_curves(path) == some
     arguments = ["--redraw", "--require", f"--csv={path}"]
     assert transfer.main([*arguments, f"--picture={picture}"]) == 0
     assert picture.read_bytes()[1:4] == b"PNG"
@@ -109,5 +110,5 @@ def test_reported_seeds_are_not_those_of_the_choice(monkeypatch, tmp_path):
     assert len(seeds["choice"]) > 1
     assert not seeds["choice"] & seeds["report"]
     for arm, rate in best.items():
-        curves = transfer.reported(some, arm).values()
+        curves = transfer_report.reported(some, arm).values()
         assert [c.learning_rate for c in curves] == [rate] * 5

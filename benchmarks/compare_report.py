@@ -1,0 +1,154 @@
+"""Results of benchmarks.compare, and the tables made of them."""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable
+
+from benchmarks.flops import MATRIX_SHAPE, matrix_flops
+from benchmarks.harness import OURS, median_ratio
+from keras_vit.tables import format_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What one case took, for every package that was measured.
+
+    Args:
+        model: Such as "B/16".
+        task: "forward" or "train".
+        precision: "float32", "bfloat16" or "mixed_bfloat16".
+        batch_size: Images of a step.
+        flops: Of the matrix products of a step.
+        seconds: Of each round, by package. Round i of all packages was run
+            one after the other.
+        product_seconds: Of a product of matrices of MATRIX_SHAPE, by library.
+            Measured in the same rounds.
+    """
+
+    model: str
+    task: str
+    precision: str
+    batch_size: int
+    flops: int
+    seconds: dict[str, list[float]]
+    product_seconds: dict[str, list[float]]
+
+    def median(self, package: str) -> float:
+        """Return the median seconds of a step."""
+        return statistics.median(self.seconds[package])
+
+    def images_per_second(self, package: str) -> float:
+        """Return the images of a step over its median seconds."""
+        return self.batch_size / self.median(package)
+
+    def ratio(self, package: str) -> float:
+        """Return how many times as long as ours `package` takes."""
+        return median_ratio(self.seconds[package], self.seconds[OURS])
+
+    def matrix_rate(self, library: str) -> float:
+        """Return the FLOP/s of the product of matrices in `library`."""
+        seconds = statistics.median(self.product_seconds[library])
+        return matrix_flops(*MATRIX_SHAPE) / seconds
+
+    @property
+    def best_matrix_rate(self) -> float:
+        """FLOP/s of the product in the library that is faster at it."""
+        return max(map(self.matrix_rate, self.product_seconds))
+
+    @property
+    def floor_seconds(self) -> float:
+        """What the products of a step would take at that rate."""
+        return self.flops / self.best_matrix_rate
+
+
+def slower_rows(
+    results: Iterable[Result], package: str, tolerance: float
+) -> list[Result]:
+    """Return the results in which ours takes longer than `package`.
+
+    Args:
+        results: Those without `package` are passed over.
+        package: The one to compare with.
+        tolerance: How far below 1 the ratio may be.
+    """
+    return [
+        result
+        for result in results
+        if package in result.seconds and result.ratio(package) < 1 - tolerance
+    ]
+
+
+def csv_rows(results: Iterable[Result]) -> list[dict]:
+    """Return one row for every result and package."""
+    return [
+        {
+            "model": result.model,
+            "task": result.task,
+            "precision": result.precision,
+            "batch_size": result.batch_size,
+            "package": package,
+            "rounds": len(seconds),
+            "seconds": f"{result.median(package):.6g}",
+            "images_per_second": f"{result.images_per_second(package):.6g}",
+            "ratio": f"{result.ratio(package):.4f}",
+            "matrix_gflops": f"{result.best_matrix_rate / 1e9:.6g}",
+            "floor_seconds": f"{result.floor_seconds:.6g}",
+        }
+        for result in results
+        for package, seconds in result.seconds.items()
+    ]
+
+
+def format_page(
+    results: list[Result],
+    packages: list[str],
+    libraries: list[str],
+    description: list[str],
+) -> str:
+    """Return the Markdown page of the results.
+
+    Args:
+        results: Rows of the table.
+        packages: Columns of the table; the first is ours.
+        libraries: Those whose product of matrices was measured.
+        description: Lines on the machine and the run.
+    """
+    columns = ["model", "task", "precision", "batch"]
+    columns += [f"{package} img/s" for package in packages]
+    columns += [f"{package} / ours" for package in packages[1:]]
+    columns += [f"{library} GFLOP/s" for library in libraries]
+    columns += ["floor img/s", "ours / floor"]
+    rows = [_cells(result, packages, libraries) for result in results]
+    return "\n".join(
+        [
+            "# Speed",
+            "",
+            *(f"- {line}" for line in description),
+            "",
+            "Images per second of the median step. `x / ours` is the median",
+            "over the rounds of the time of x over ours: above 1, ours is",
+            "faster. GFLOP/s are those of one matrix product of the MLP of",
+            "B/16, measured in the same rounds. The floor is what the products",
+            "of the model alone would reach at the faster of these rates;",
+            "`ours / floor` is the share of it that ours reaches.",
+            "",
+            format_table(columns, rows),
+            "",
+        ]
+    )
+
+
+def _cells(result, packages, libraries):
+    floor = result.batch_size / result.floor_seconds
+    share = result.images_per_second(OURS) / floor
+    return [
+        result.model,
+        result.task,
+        result.precision,
+        result.batch_size,
+        *(f"{result.images_per_second(p):.2f}" for p in packages),
+        *(f"{result.ratio(p):.2f}" for p in packages[1:]),
+        *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
+        f"{floor:.2f}",
+        f"{share:.0%}",
+    ]
