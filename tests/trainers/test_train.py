@@ -15,8 +15,7 @@ import trainers.evaluate
 import trainers.runs.job
 import trainers.runs.preparation
 import trainers.train
-from keras_vit.analysis import position_similarity
-from keras_vit.analysis.callbacks import read_positions
+from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
 from trainers.data.bad_examples import BadExampleError
 from trainers.evaluate import evaluate
