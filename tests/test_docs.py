@@ -386,7 +386,7 @@ def test_table_of_variants_is_the_code():
     rows = table_after(MODELS, "Variants")
     assert [row[0].strip("`") for row in rows] == list(BUILDERS)
     for builder, variant, *sizes in rows:
-        config, count = VARIANTS[variant]
+        config, count, _ = VARIANTS[variant]
         numbers = (config.width, config.depth, config.mlp_dim, config.num_heads)
         assert [int(s.replace(",", "")) for s in sizes] == [*numbers, count]
         first = BUILDERS[builder.strip("`")].__doc__.splitlines()[0]

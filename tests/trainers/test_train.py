@@ -15,10 +15,9 @@ import trainers.evaluate
 import trainers.runs.job
 import trainers.runs.preparation
 import trainers.train
-from keras_vit.analysis import position_similarity
-from keras_vit.analysis.callbacks import read_positions
+from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import BadExampleError
 from trainers.evaluate import evaluate
 from trainers.loop.errors import NonFiniteLossError
 from trainers.models.factory import build_model, load_initial_model

@@ -15,8 +15,10 @@ from keras_vit.export import (
 from keras_vit.export.bundle import check_formats
 from keras_vit.export.publishing import check_destination
 from keras_vit.image_decoding import decode_photo, turn_upright
-from trainers.data.batches import BadExamples, eval_batches, make_prepare_one
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import check_model
 from trainers.paths import Path, RemotePath
 from trainers.runs.run import NamedModel, Run

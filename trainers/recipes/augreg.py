@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.augment.operations import describe_augreg
+from trainers.augment.augreg import describe_augreg
 from trainers.recipes.schema import Recipe
 from trainers.recipes.vit import FINE_TUNING
 

@@ -4,8 +4,8 @@ import dataclasses
 
 from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.models import VARIANTS
-from trainers.augment.operations import parse_augmentation
-from trainers.data.datasets import FOLDER_PREFIX, TFRECORD_PREFIX
+from trainers.augment.augmentation import parse_augmentation
+from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import DTYPES, OPTIMIZERS
@@ -41,8 +41,7 @@ class Recipe:
     # Data.
     dataset: str = option(
         "digits",
-        "Data set: digits, any name of tensorflow-datasets, "
-        f"{FOLDER_PREFIX}PATH or {TFRECORD_PREFIX}PATH.",
+        f"Data set: digits, any name of tensorflow-datasets, {PATH_NAMES}.",
     )
     data_dir: str | None = option(
         None,

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import DataError
 from trainers.distribute.rendezvous import WorkerLostError
 from trainers.loop.errors import (
     CheckpointError,
@@ -131,7 +131,7 @@ def report(error: Exception) -> int:
 EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
-    BadExampleError: 1,
+    DataError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from keras_vit.analysis.callbacks import AttentionPictures
-from trainers.data.batches import BadExamples, eval_batches, train_batches
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
 from trainers.distribute.workers import is_chief, num_processors
 from trainers.loop.flops import (

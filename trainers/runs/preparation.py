@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.models import VisionTransformer
-from trainers.data.batches import BadExamples
+from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.distribute.cluster import ALONE, WorkerConfig
 from trainers.distribute.rendezvous import wait_for_service

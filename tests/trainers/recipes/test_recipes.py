@@ -12,10 +12,9 @@ from absl import flags
 
 import keras_vit
 from keras_vit import VARIANTS
-from keras_vit.models.variants import Variant
 from keras_vit.weights import PRETRAINED
 from tests.trainers.mocked import write_metadata
-from trainers.augment.operations import parse_augmentation
+from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.documentation import describe_recipes, update_page
@@ -517,8 +516,8 @@ def take_step(made_up, tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
     for name in BASELINES:
         monkeypatch.setattr(keras.applications, name, small_network)
-    for name, (config, count) in VARIANTS.items():
-        row = Variant(shrink_model(config), count)
+    for name, row in VARIANTS.items():
+        row = row._replace(config=shrink_model(row.config))
         monkeypatch.setitem(VARIANTS, name, row)
 
     def take(recipe, run_dir):
