@@ -520,7 +520,7 @@ def test_another_stem_is_noted(tmp_path):
     path = tmp_path / "m.safetensors"
     save_checkpoint(model, path, layout="timm")
     other = make(stem_stages=(), patch_size=4, gelu=model.config.gelu)
-    with pytest.warns(UserWarning, match="`stem_epsilons='timm'` to mend"):
+    with pytest.warns(UserWarning, match="`stem_epsilons='timm'` to match"):
         report = load_checkpoint(other, path)
     assert len(report.notes) == 1
 
