@@ -1,4 +1,4 @@
-"""The layers a Vision Transformer is made of."""
+"""The layers of a Vision Transformer."""
 
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.layer_norm import LayerNorm
@@ -18,9 +18,10 @@ from keras_vit.layers.position_embedding import (
     LearnedPositionEmbedding2D,
     SinCosPositionEmbedding,
     SinCosPositionEmbedding2D,
-    resize_position_grid,
 )
-from keras_vit.layers.resnet_stem import STEM_EPSILONS, ResNetStem
+from keras_vit.layers.position_grid import resize_position_grid
+from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.transformer_block import TransformerBlock
 

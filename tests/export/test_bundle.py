@@ -432,3 +432,38 @@ def test_progress_is_said_on_the_standard_error(
     export_model(model, tmp_path, images, ["saved_model"], threads=())
     output, errors = capsys.readouterr()
     assert "Writing saved_model" in errors and not output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(
+            None, None, "variables.data; No space left on device"
+        ),
+        OSError(28, "No space left on device"),
+        RuntimeError("write failed: no space left on device"),
+    ],
+    ids=["tensorflow", "python", "another"],
+)
+def test_a_full_disk_is_said_plainly(
+    model, images, tmp_path, monkeypatch, error
+):
+    def write(request, folder):
+        folder.mkdir()
+        (folder / "half").write_text("written")
+        raise error
+
+    row = FORMATS["saved_model"]._replace(write=write)
+    monkeypatch.setitem(FORMATS, "saved_model", row)
+    with pytest.raises(OSError, match="^The disk is full, so nothing was writ"):
+        export_model(model, tmp_path / "new", images, **QUIET)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_backend_is_named_before_any_package(
+    model, images, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ValueError, match="TensorFlow backend.*BACKEND=jax$"):
+        export_model(model, tmp_path / "new", images, ["onnx"], **QUIET)

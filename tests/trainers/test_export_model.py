@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -321,3 +322,59 @@ def test_a_mistake_ends_in_a_line(run, command, tmp_path, flags, message):
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert not (run.folder / "export").exists()
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_bad_image(tmp_path_factory):
+    """Return PATH of train and test folders, with a cut JPEG in each."""
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(3):
+                pixels = random.integers(0, 255, (8, 8, 3), "uint8")
+                content = tf.io.encode_jpeg(pixels).numpy()
+                path = folder / split / name / f"{index}.jpg"
+                is_bad = (name, index) == ("dog", 1)
+                path.write_bytes(content[:60] if is_bad else content)
+    return folder
+
+
+def test_unreadable_images_are_left_out_or_named(
+    run, folder_with_a_bad_image, monkeypatch, tmp_path
+):
+    seen = []
+    monkeypatch.setattr(
+        "trainers.export.exporting.export_model",
+        lambda model, folder, images, *args, calibration_images, **choices: (
+            seen.append((len(images), len(calibration_images)))
+        ),
+    )
+    pixels = keras.Input((8, 8, 3))
+    average = keras.layers.GlobalAveragePooling2D()(pixels)
+    model = keras.Model(pixels, keras.layers.Dense(2)(average))
+    monkeypatch.setattr(type(run), "load_model", lambda self: model)
+    photos = open_dataset(f"folder:{folder_with_a_bad_image}")
+    choices = {"calibration_split": "train", **QUIET}
+    with pytest.raises(ValueError, match="dog/1.jpg` is not a readable image"):
+        export_source(run, photos, tmp_path, **choices)
+    # One in each of the two splits.
+    with pytest.raises(ValueError, match="train/dog/1.jpg.*=1$"):
+        export_source(run, photos, tmp_path, max_bad_examples=1, **choices)
+    export_source(run, photos, tmp_path, max_bad_examples=2, **choices)
+    assert seen == [(5, 5)]
+
+
+@pytest.mark.parametrize(
+    "folder, example",
+    [("my run", "my_run"), ("Äpfel", "Apfel"), ("数字", "my_model")],
+)
+def test_a_folder_whose_name_is_not_allowed(
+    run, dataset, tmp_path, folder, example
+):
+    run = dataclasses.replace(run, folder=tmp_path / folder)
+    with pytest.raises(
+        ValueError, match=f"--name={example}. Received.*{folder}"
+    ):
+        export_source(run, dataset, tmp_path / "new", **QUIET)

@@ -1,6 +1,8 @@
 """Export as an OpenVINO model, for Intel processors."""
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 
@@ -111,7 +113,15 @@ def to_openvino(model: keras.Model, path: str, output: str | None = None):
         write_default_endpoint(model, folder, batch_size=None, output=output)
         # Like `openvino.convert_model`, but without its telemetry.
         graph = openvino.Core().read_model(folder)
-        openvino.save_model(graph, path, compress_to_fp16=False)
+        try:
+            openvino.save_model(graph, path, compress_to_fp16=False)
+        except RuntimeError as error:
+            # OpenVINO does not give the reason.
+            free = shutil.disk_usage(os.path.dirname(path)).free
+            if free < 4 * model.count_params():
+                reason = os.strerror(errno.ENOSPC)
+                raise OSError(errno.ENOSPC, reason, path) from error
+            raise
 
 
 def run_openvino(path: str, images: np.ndarray) -> np.ndarray:

@@ -88,3 +88,18 @@ def test_wrong_arguments_are_named(model, images, tmp_path, monkeypatch):
     with pytest.raises(ImportError, match="pip install openvino$"):
         export_openvino(model, tmp_path / "model.xml", images)
     assert not list(tmp_path.iterdir())
+
+
+def test_full_disk_leaves_nothing_behind(model, images, tmp_path, monkeypatch):
+    """OpenVINO itself says "iostream error" then."""
+
+    def fail(*args, **options):
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr(openvino, "save_model", fail)
+    for free, error in ((1000, OSError), (2**40, RuntimeError)):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr("shutil.disk_usage", lambda _, it=usage: it)
+        with pytest.raises(error, match="No space left|iostream"):
+            export_openvino(model, tmp_path / "model.xml", images)
+        assert not list(tmp_path.iterdir())
