@@ -22,6 +22,8 @@ ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
 
 .PHONY: demo test test-torch docs constraints clean
 
+# Its data set is prepared inside this folder, not in the home of the user.
+demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)

@@ -19,11 +19,12 @@ TRAIN = [
     "tensorboard>=2.20",
     "tensorflow>=2.20",
     "tensorflow-datasets>=4.9.9",
+    "tensorflow-serving-api>=2.20",  # Messages of the files for TF Serving.
 ]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
-SERVING = ["requests>=2.31", "tensorflow-serving-api>=2.20"]
+SERVING = ["tensorflow-serving-api>=2.20", "urllib3>=2.1"]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
@@ -68,7 +69,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
-    package_data={"keras_vit": ["data/*"]},
+    package_data={"keras_vit": ["data/*", "data/report/*"]},
     install_requires=[
         "absl-py>=2",
         "keras>=3.13",

@@ -25,7 +25,8 @@ from keras_vit.tables import format_table
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
 

@@ -22,7 +22,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 
 RIVALS = ("keras-hub", "timm")
 # Whose worker measures the matrix product of which library, and how often in
@@ -31,6 +31,13 @@ LIBRARIES = {OURS: "tensorflow", "timm": "torch"}
 PRODUCTS = 3
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
+# What the options may name.
+NAMES = {
+    "precisions": PRECISIONS,
+    "tasks": TASKS,
+    "against": RIVALS,
+    "gelu": GELUS,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,16 +107,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="folder to fill",
     )
     options = parser.parse_args(arguments)
-    check_speed_options(
-        parser,
-        options,
-        {
-            "precisions": PRECISIONS,
-            "tasks": TASKS,
-            "against": RIVALS,
-            "gelu": GELUS,
-        },
-    )
+    check_speed_options(parser, options, NAMES)
     if options.require_not_slower and "keras-hub" not in options.against:
         parser.error("--require_not_slower needs --against keras-hub")
     return options

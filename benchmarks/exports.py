@@ -33,7 +33,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, __version__
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,6 +99,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="file to write",
     )
     options = parser.parse_args(arguments)
+    check(parser, options)
+    return options
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
+    """End the program if the options do not fit; leave out what cannot run."""
     check_speed_options(
         parser, options, {"contenders": CONTENDERS, "gelu": GELUS}
     )
@@ -112,7 +118,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             for name in options.contenders
             if CONTENDERS[name].package != "timm"
         ]
-    return options
 
 
 def write_files(

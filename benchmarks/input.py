@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.harness import make_parser
-from trainers.augment.operations import parse_augmentation
+from trainers.augment.augmentation import parse_augmentation
 from trainers.data.batches import train_batches
 from trainers.data.datasets import open_dataset
 
@@ -39,7 +39,7 @@ def write_photos(path: pathlib.Path, count: int = 256):
 def bare_batches(dataset):
     """Return the batches of a pipeline that trusts its files."""
     operations = parse_augmentation(AUGMENT, SIZE)
-    paths, labels = zip(*dataset.source.files["train"])
+    paths, labels = zip(*dataset.reader.files["train"])
 
     def prepare(index, example):
         path, label = example

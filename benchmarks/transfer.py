@@ -36,7 +36,8 @@ from benchmarks.transfer_report import (
     transfer_wins,
 )
 from trainers.loop.metrics import read_metrics
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
 RATES = (3e-3, 1e-2, 3e-2)

@@ -73,7 +73,7 @@ def write_ours(case: dict):
 
     from benchmarks.worker_keras import our_model
     from keras_vit import export
-    from keras_vit.export.latency import make_images
+    from keras_vit.export.predicting import make_noise
 
     keras.utils.set_random_seed(0)
     model = our_model(case, {})
@@ -81,7 +81,7 @@ def write_ours(case: dict):
     # The head is new, zeros: every graph would agree with every other.
     kernel = model.layers[-1].kernel
     kernel.assign(keras.random.normal(kernel.shape, stddev=0.02))
-    images = make_images((2, *model.input_shape[1:]), "float32")
+    images = make_noise((2, *model.input_shape[1:]), "float32")
     exporters = {
         "": export.export_saved_model,
         ".onnx": export.export_onnx,
@@ -92,12 +92,12 @@ def write_ours(case: dict):
         if path.suffix == ".keras":
             model.save(path)
         elif path.suffix == ".tflite":
-            variant, batch_size = split_name(path)
+            quantization, batch_size = split_name(path)
             export.export_tflite(
                 model,
                 path,
                 images,
-                variant,
+                quantization,
                 batch_size=batch_size,
                 # On noise, so the classes of two images say nothing.
                 tolerance=export.Tolerance(cosine=0.999),
@@ -160,28 +160,26 @@ def start_keras(case: dict) -> Callable:
     """Return what answers a batch by our model in Keras."""
     import keras
 
-    from keras_vit.export.latency import make_images, set_threads
+    from keras_vit.export.latency_process import set_threads
+    from keras_vit.export.predicting import make_noise
 
     set_threads(case["threads"])
     model = keras.saving.load_model(case["path"], compile=False)
     return functools.partial(
-        model.predict_on_batch, make_images(case["shape"], "float32")
+        model.predict_on_batch, make_noise(case["shape"], "float32")
     )
 
 
 def start_export(case: dict) -> Callable:
     """Return what answers a batch by an exported file, without Keras."""
-    from keras_vit.export import latency
+    from keras_vit.export.formats import find_format
+    from keras_vit.export.latency_process import set_threads
 
-    start = {
-        "tensorflow": latency.start_saved_model,
-        "litert": latency.start_tflite,
-        "onnxruntime": latency.start_onnx,
-        "openvino": latency.start_openvino,
-    }[case["action"]]
     if case["action"] == "tensorflow":
-        latency.set_threads(case["threads"])
-    return start(case["path"], tuple(case["shape"]), case["threads"])
+        set_threads(case["threads"])
+    return find_format(case["path"]).start(
+        case["path"], tuple(case["shape"]), case["threads"]
+    )
 
 
 class Action(NamedTuple):

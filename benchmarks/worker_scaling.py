@@ -22,21 +22,23 @@ def main(task: dict):
     # are not read while a step is computed, and it counts as lost.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(4)
-    from trainers.distribute import strategies
+    from trainers.distribute.cluster import WorkerConfig
+    from trainers.distribute.strategies import make_strategy
+    from trainers.distribute.workers import wait_for_all
 
-    together = strategies.make_strategy(
-        "multi_worker", strategies.Place(task["workers"], task["index"])
+    together = make_strategy(
+        "multi_worker", WorkerConfig(task["workers"], task["index"])
     )
     cases, weights = make_cases(task, together)
     seconds = {case: [] for case in ("one", "weak", "strong", "all-reduce")}
     for index in range(task["rounds"] + 1):
         for case, values in seconds.items():
-            strategies.wait_for_all(together)
+            wait_for_all(together)
             # Without the case the other process is alone; this one waits.
             new = cases[case]() if case in cases else []
             if index:  # The first round traces.
                 values.extend(new)
-    strategies.wait_for_all(together)
+    wait_for_all(together)
     if task["index"] == 0:
         size = 4 * sum(math.prod(weight.shape) for weight in weights)
         print(json.dumps({"seconds": seconds, "bytes": size}), flush=True)

@@ -1,5 +1,8 @@
 """What users of keras.applications expect of a builder."""
 
+import inspect
+import pickle
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import keras_vit
 from keras_vit import VARIANTS, VisionTransformer, ViT_B16
 from keras_vit.applications import BUILDERS
+from keras_vit.weights.builder_weights import load_own_weights
 from tests.tiny import noise, randomize, to_numpy
 
 SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
@@ -34,11 +38,17 @@ def shape(name, channels=3):
     return (side(name), side(name), channels)
 
 
-def test_every_builder_is_a_public_function_of_the_package():
-    for name, build in BUILDERS.items():
-        assert getattr(keras_vit, name) is build
-        assert build.__name__ == name
-        assert name in keras_vit.__all__
+@each_builder
+def test_a_builder_is_a_public_function_of_the_package(name):
+    """As if it were written out: for help, completion and pickles."""
+    build = BUILDERS[name]
+    assert getattr(keras_vit, name) is build
+    assert name in keras_vit.__all__ and name in dir(keras_vit)
+    assert build.__name__ == build.__qualname__ == name
+    assert pickle.loads(pickle.dumps(build)) is build
+    parameters = inspect.signature(build).parameters
+    assert list(parameters)[:3] == ["include_top", "weights", "input_tensor"]
+    assert parameters["name"].default == name.lower()
 
 
 def test_the_official_variants_have_a_builder():
@@ -270,7 +280,7 @@ def test_bad_weights_leave_the_model_as_it_was(tmp_path):
     model = randomize(build(classes=6))
     before = model.get_weights()
     with pytest.raises(ValueError, match="predictions/kernel has the shape"):
-        keras_vit.applications.load_own_weights(model, str(path))
+        load_own_weights(model, str(path))
     for old, new in zip(before, model.get_weights()):
         np.testing.assert_array_equal(old, new)
 
@@ -288,7 +298,7 @@ ERRORS = {
     ),
     "weights_ending": (
         {"weights": __file__},
-        f"{__file__} cannot be read: a checkpoint ends in .npz",
+        f"{__file__} cannot be read: the name of a checkpoint ends in .npz",
     ),
     "input_shape_part_of_a_patch": (
         {"input_shape": (123, 123, 3)},

@@ -36,13 +36,14 @@ RANKS = {
     "trainers.distribute": 3,
     "trainers.augment": 4,
     "trainers.optim": 4,
-    "trainers.models": 5,
     "trainers.data": 5,
     "trainers.loop": 5,
     "trainers.recipes": 6,
-    "trainers.runs": 7,
-    "trainers.evaluation": 8,
-    "trainers": 9,  # The commands.
+    "trainers.models": 7,
+    "trainers.runs": 8,
+    "trainers.evaluation": 9,
+    "trainers.export": 10,
+    "trainers": 11,  # The commands.
 }
 # What trains any model uses three files of keras_vit alone: how to look up a
 # name, to write a file and to decode an image.
@@ -51,7 +52,6 @@ KNOW_NO_VIT = (
     "trainers.distribute",
     "trainers.augment",
     "trainers.optim",
-    "trainers.models",
     "trainers.data",
     "trainers.loop",
 )
@@ -76,7 +76,7 @@ EXTRA_PACKAGES = {
         "tensorflow",
         "tensorflow_serving",
     },
-    "keras_vit.serving.rest": {"requests"},
+    "keras_vit.serving.rest": {"urllib3"},
 }
 
 

@@ -386,7 +386,7 @@ def test_table_of_variants_is_the_code():
     rows = table_after(MODELS, "Variants")
     assert [row[0].strip("`") for row in rows] == list(BUILDERS)
     for builder, variant, *sizes in rows:
-        config, count = VARIANTS[variant]
+        config, count, _ = VARIANTS[variant]
         numbers = (config.width, config.depth, config.mlp_dim, config.num_heads)
         assert [int(s.replace(",", "")) for s in sizes] == [*numbers, count]
         first = BUILDERS[builder.strip("`")].__doc__.splitlines()[0]
@@ -491,7 +491,7 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
-    from trainers.recipes.recipes import Recipe
+    from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
     known = set(vars(Recipe())) | {"help", "helpfull", "recipe"}
@@ -522,7 +522,7 @@ def test_flags_that_the_pages_name_exist():
 def test_recipe_flags_of_a_page_are_accepted_with_their_values():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.recipes.recipes import Recipe
+    from trainers.recipes.schema import Recipe
 
     text = "\n".join(page.read_text() for page in PAGES)
     values = re.findall(r'`--(augment|strategy)="?([^"`]+)"?`', text)

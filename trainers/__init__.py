@@ -1,7 +1,6 @@
 """Training, evaluating, predicting and exporting from the command line."""
 
-import os
+import sys
 
-# TensorFlow reads this when it is imported: its start-up log is noise to
-# somebody who waits for a progress bar. Set the variable to see it.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+if sys.argv[:1] == ["-m"]:  # As long as Python looks for a command of ours.
+    import keras_vit  # noqa: F401  Its start-up quiets TensorFlow.

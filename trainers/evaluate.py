@@ -9,8 +9,8 @@ import keras
 import numpy as np
 from absl import flags
 
-from trainers.augment.operations import parse_augmentation
-from trainers.data.batches import BadExamples
+from trainers.augment.augmentation import parse_augmentation
+from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
@@ -72,22 +72,21 @@ def evaluate(
     ).value_range
     tally, pictures = Tally(names, source.activation), []
     bad_examples = BadExamples(max_bad_examples)
-    with bad_examples.named_errors():
-        for images, logits, labels in predict_dataset(
-            model,
-            dataset,
-            batch_size=batch_size,
-            preprocess=preprocess,
-            bad_examples=bad_examples,
-        ):
-            truths = labels > 0
-            hits = tally.add(logits, truths)
-            # Of several right classes the one that the model is nearest to.
-            nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
-            pictures += zip(images, logits, nearest, hits)
-            # Mistakes first; not all images of a large split fit into memory.
-            pictures.sort(key=lambda row: row[-1])
-            del pictures[NUM_PICTURES:]
+    for images, logits, labels in predict_dataset(
+        model,
+        dataset,
+        batch_size=batch_size,
+        preprocess=preprocess,
+        bad_examples=bad_examples,
+    ):
+        truths = labels > 0
+        hits = tally.add(logits, truths)
+        # Of several right classes the one that the model is nearest to.
+        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+        pictures += zip(images, logits, nearest, hits)
+        # Mistakes first; not all images of a large split fit into memory.
+        pictures.sort(key=lambda row: row[-1])
+        del pictures[NUM_PICTURES:]
     found = tally.report()
     num_images = dataset.num_examples(dataset.eval_split)
     report = {

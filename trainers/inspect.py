@@ -22,7 +22,8 @@ from keras_vit.analysis.gallery import (
 from keras_vit.inspect import is_run
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
-from trainers.data.batches import BadExamples, eval_batches
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import check_model, load_image
 from trainers.paths import as_path

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 from absl import flags
 
-from keras_vit.models import VisionTransformer
+from keras_vit.models.features import without_head
 from keras_vit.tables import pick
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import predict_dataset
@@ -101,32 +101,6 @@ def summarize(accuracies: list[float]) -> dict:
         "deviation": float(np.std(accuracies, ddof=1)) if many else None,
         "accuracies": accuracies,
     }
-
-
-def without_head(model: keras.Model) -> keras.Model:
-    """Return the model up to what goes into its last layer, the classifier.
-
-    A VisionTransformer without a classifier stays as it is; with one, what is
-    left ends in `pre_logits` if it has that layer. Layers are shared.
-
-    Args:
-        model: Functional or sequential.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if isinstance(model, VisionTransformer) and not model.config.num_classes:
-        return model
-    *body, head = model.layers
-    if isinstance(model, keras.Sequential):
-        return keras.Sequential([keras.Input(model.input_shape[1:]), *body])
-    try:
-        return keras.Model(model.input, head.input)
-    except (AttributeError, ValueError):
-        raise ValueError(
-            "`model` must be a VisionTransformer or another functional or "
-            f"sequential model. Received: {type(model).__name__}"
-        ) from None
 
 
 def extract(

@@ -8,6 +8,7 @@ from matplotlib.patheffects import withStroke
 
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
 from keras_vit.layers.attention import attend
+from keras_vit.models.intermediates import attend_with_scores
 
 WORDS = "the cat sat down because it was tired".split()
 # What a word asks for and what it offers: animal, deed, state. By hand.
@@ -152,7 +153,7 @@ def draw_channels():
     attention = MultiHeadSelfAttention(num_heads=1)
     attention.build((None, 16, 32))
     attention.qkv.kernel.assign(random.normal(size=(32, 96)) / 4)
-    _, scores = attention(encoder(image[None]), return_attention_scores=True)
+    _, scores = attend_with_scores(attention, encoder(image[None]))
     picture = right.imshow(ops.convert_to_numpy(scores)[0, 0], cmap="Blues")
     right.set_title("self-attention: (B, K, T, T)")
     right.set(xlabel="token that is asked", ylabel="token that asks")

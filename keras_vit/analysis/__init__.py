@@ -5,7 +5,7 @@ from keras_vit.analysis.attention import (
     attention_maps,
     mean_attention_distance,
 )
-from keras_vit.analysis.callbacks import AttentionPictures, read_positions
+from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
     embedding_filters,
@@ -18,6 +18,7 @@ from keras_vit.analysis.inspection import (
     to_pixels,
 )
 from keras_vit.analysis.page import render_page, write_page
+from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.relevance import (
     accumulate_relevance,
     attention_relevance,

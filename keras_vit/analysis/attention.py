@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.analysis.gradients import without_gradients
 from keras_vit.models import VisionTransformer
+from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,

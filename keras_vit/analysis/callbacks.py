@@ -1,9 +1,7 @@
-"""A Keras callback: what a model looks at, while it is trained."""
+"""A Keras callback that draws what a model looks at while it is trained."""
 
 import contextlib
-import io
 import os
-import re
 from collections.abc import Callable, Sequence
 
 import keras
@@ -15,8 +13,13 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
-from keras_vit.analysis.relevance import has_logits
+from keras_vit.analysis.position_history import (
+    drop_positions_after,
+    import_tensorflow,
+    write_position,
+)
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.intermediates import (
     grid_size_of,
     num_prefix_tokens_of,
@@ -25,39 +28,38 @@ from keras_vit.models.intermediates import (
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
 
-DRAFT = ".draft-"
-
 
 class AttentionPictures(keras.callbacks.Callback):
     """Log attention and positions to TensorBoard while a model is trained.
 
-    Pictures of where the answers for some images come from, of how far the
-    heads look, of the positions and of the filters, before the first update
-    and after epochs. The similarity of positions is kept as arrays besides:
-    `read_positions` reads them, `plots.film_position_similarity` makes a film
-    of them. What a model does not have is left out.
+    It draws the rollout over some images, how far the heads look, the
+    similarity of positions and the filters: before the first update and after
+    epochs. What a model does not have is left out. The similarities are kept
+    as arrays as well: `read_positions` reads them, and
+    `plots.film_position_similarity` makes a film of them.
 
-    The training goes on as without it, to the bit. Needs TensorFlow and
-    matplotlib. Must come behind a callback that restores the model, such as
-    BackupAndRestore: what is there of later updates is dropped then.
+    The training is the same as without it, to the bit. Needs TensorFlow and
+    matplotlib. Must come after a callback that restores the model, such as
+    BackupAndRestore: pictures of updates that will be repeated are dropped.
 
     Shapes:
         images: (B, H, W, C), as the model reads them; a few.
 
     Args:
-        images: What the model looks at.
-        log_dir: The folder of TensorBoard, also gs://...; the pictures are in
-            `attention` in it.
+        images: The images that the model looks at.
+        log_dir: The folder of TensorBoard, local or gs://...; the pictures
+            go to its subfolder `attention`.
         positions_dir: Where the positions are kept. Default: `positions` in
             `log_dir`.
         every_epochs: Epochs between two drawings.
         class_names: Names of the classes.
-        activation: What makes probabilities of logits: a key of ACTIVATIONS.
+        activation: Turns logits into probabilities: a key of ACTIVATIONS.
         value_range: The numbers that are black and white in `images`.
-        averages: Returns values to look at in place of the trainable weights,
+        averages: Returns values to take in place of the trainable weights,
             such as their moving averages; or None for the weights.
-        first_step: Updates made before. Default: what the optimizer counted.
-        is_writer: Whether this process draws. One of several does.
+        first_step: The number of updates before this training. Default: the
+            iterations of the optimizer.
+        is_writer: Whether this process draws; of several processes, one does.
 
     Raises:
         ValueError: If an argument is out of its range or, when the training
@@ -123,19 +125,19 @@ class AttentionPictures(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         if not self.is_writer:
             return
-        tf = _import_tensorflow()
-        # Here, so that what is missing is said before the first epoch.
+        tf = import_tensorflow()
+        # Here, so that a missing package is named before the first epoch.
         from keras_vit.analysis import plots
 
         self._plots, self._tf = plots, tf
-        # Not where another writer is: TensorBoard follows one file a folder.
+        # A folder of its own: TensorBoard follows one file a folder.
         self._writer = tf.summary.create_file_writer(
             os.path.join(self.log_dir, "attention")
         )
         step = self.first_step
         if step is None:
             step = self._step({"step": 0})
-        _drop_positions(self.positions_dir, step)
+        drop_positions_after(self.positions_dir, step)
         if step == 0:
             self._draw(step)
 
@@ -150,7 +152,7 @@ class AttentionPictures(keras.callbacks.Callback):
 
     def _step(self, logs):
         optimizer = self.model.optimizer
-        # Another loop than that of Keras counts by itself.
+        # A loop other than that of Keras counts the updates itself.
         return int(logs["step"] if optimizer is None else optimizer.iterations)
 
     def _draw(self, step):
@@ -185,7 +187,7 @@ class AttentionPictures(keras.callbacks.Callback):
         )
         if config.position_embedding != "none":
             similarity = position_similarity(model)
-            _write_position(self.positions_dir, step, similarity)
+            write_position(self.positions_dir, step, similarity)
             yield (
                 "positions/similarity",
                 plots.plot_position_similarity(similarity),
@@ -212,78 +214,7 @@ class AttentionPictures(keras.callbacks.Callback):
         values = self.averages()
         if values is None:
             return contextlib.nullcontext()
-        # The variables stay as they are, on all devices.
+        # This does not touch the variables, on any device.
         return keras.StatelessScope(
             state_mapping=zip(self.model.trainable_variables, values)
         )
-
-
-def read_positions(
-    folder: str | os.PathLike,
-) -> tuple[np.ndarray, list[int]]:
-    """Return what `AttentionPictures` has kept of the positions.
-
-    Shapes:
-        returns: (frames, h, w, h, w), float32; and the steps, rising.
-
-    Args:
-        folder: Its `positions_dir`.
-
-    Raises:
-        ValueError: If nothing is there.
-    """
-    folder = os.fspath(folder)
-    gfile = _import_tensorflow().io.gfile
-    steps = _position_steps(folder)
-    if not steps:
-        raise ValueError(
-            "`folder` must be the `positions_dir` of a training. "
-            f"Received: folder={folder!r}"
-        )
-    frames = []
-    for step in steps:
-        with gfile.GFile(_position_path(folder, step), "rb") as file:
-            frames.append(np.load(io.BytesIO(file.read())))
-    return np.stack(frames).astype("float32"), steps
-
-
-def _write_position(folder, step, similarity):
-    """Keep the similarity after `step` updates; a reader sees all of it."""
-    gfile = _import_tensorflow().io.gfile
-    gfile.makedirs(folder)
-    content = io.BytesIO()
-    np.save(content, similarity.astype("float16"))
-    path = _position_path(folder, step)
-    draft = os.path.join(folder, DRAFT + os.path.basename(path))
-    with gfile.GFile(draft, "wb") as file:
-        file.write(content.getvalue())
-    gfile.rename(draft, path, overwrite=True)
-
-
-def _drop_positions(folder, last):
-    """Remove what is later than `last`, of a training that was stopped."""
-    gfile = _import_tensorflow().io.gfile
-    for step in _position_steps(folder):
-        if step > last:
-            gfile.remove(_position_path(folder, step))
-
-
-def _position_steps(folder):
-    gfile = _import_tensorflow().io.gfile
-    names = gfile.listdir(folder) if gfile.isdir(folder) else []
-    found = [re.fullmatch(r"step-(\d+)\.npy", name) for name in names]
-    return sorted(int(match[1]) for match in found if match)
-
-
-def _position_path(folder, step):
-    return os.path.join(folder, f"step-{step:08d}.npy")
-
-
-def _import_tensorflow():
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise ImportError(
-            "Pictures for TensorBoard need TensorFlow: pip install tensorflow"
-        ) from error
-    return tf

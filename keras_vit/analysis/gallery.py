@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_vit.analysis.callbacks import read_positions
 from keras_vit.analysis.inspection import Inspection, inspect_model
 from keras_vit.analysis.page import write_page
+from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.representations import representation_similarity
 from keras_vit.models import VisionTransformer
 

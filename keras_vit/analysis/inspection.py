@@ -1,29 +1,31 @@
-"""All there is to see of a model and some images, in one object."""
+"""Everything there is to see of a model and some images, in one object."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import keras
 import numpy as np
+from keras import ops
 
-from keras_vit.analysis.attention import (
-    attention_maps,
-    mean_attention_distance,
-)
+from keras_vit.analysis.attention import mean_attention_distance
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
     leading_filters,
     position_similarity,
 )
 from keras_vit.analysis.page import render_frame
-from keras_vit.analysis.relevance import attention_relevance, has_logits
-from keras_vit.analysis.representations import token_norms
+from keras_vit.analysis.relevance import attention_relevance
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.models.attention_gradients import has_logits
+from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    get_block,
     grid_size_of,
+    layers_after_blocks,
     num_prefix_tokens_of,
+    run_with_scores,
     to_float32,
+    tokens_before_blocks,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
@@ -45,25 +47,26 @@ class Inspection:
         relevances: (B, k, T, T), float32, for each of `top_classes`.
 
     Args:
-        model_name: What the model is called.
-        config: What it is made of.
-        image_names: What the images are called.
+        model_name: The name of the model.
+        config: Its configuration.
+        image_names: The names of the images.
         pixels: The images as the model read them.
         grid_size: (h, w), rows and columns of the grid of patches.
         num_prefix_tokens: Tokens before the patches: 1 with a class token.
-        reads_patches: Whether the head pools the patches in place of reading
+        reads_patches: Whether the head pools the patches, and does not read
             the class token.
         maps: Attention probabilities, see `attention_maps`.
         rollouts: See `attention_rollout`.
-        token_norms: See the function of this name.
+        token_norms: Lengths of the tokens after each block, see the function
+            of this name.
         distances: See `attention_distances`.
         similarity: See `position_similarity`; None without a position
             embedding.
         filters: See `embedding_filters`; None behind a ResNet stem.
         class_names: Names of the classes, or None.
         probabilities: Of the classes; None for a model without a head.
-        top_classes: The likeliest ones, or None.
-        relevances: See `attention_relevance`, or None.
+        top_classes: The likeliest classes, or None.
+        relevances: See `attention_relevance`; or None.
     """
 
     model_name: str
@@ -123,25 +126,25 @@ def inspect_model(
     value_range: tuple[float, float] = (-1.0, 1.0),
     report: Callable[[int, int], None] | None = None,
 ) -> Inspection:
-    """Look at a model and at what it sees in some images.
+    """Look at a model, and at what it sees in some images.
 
-    Image by image, so that what is needed on the way is little. What stays
-    are the maps, 11 MB for an image and a ViT-B/16 at 224 pixels.
+    Images are processed one by one, so that memory is needed for little more
+    than the attention maps: 11 MB for an image and a ViT-B/16 at 224 pixels.
 
     Shapes:
         images: (B, H, W, C), as `model` reads them.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
-        model_name: What the model is called.
-        image_names: What the images are called. Default: their numbers.
+        images: The images to look at.
+        model_name: The name of the model, in titles.
+        image_names: Names of the images. Default: their numbers, from 1.
         class_names: Names of the classes.
-        activation: What makes probabilities of logits: a key of ACTIVATIONS.
-        num_classes: Relevance is computed for so many of the likeliest
-            classes of an image.
-        value_range: What the model reads for black and for white.
-        report: Called as report(steps done, steps in all).
+        activation: Turns logits into probabilities: a key of ACTIVATIONS.
+        num_classes: The number of likeliest classes of an image that
+            relevance is computed for.
+        value_range: The numbers that the model reads for black and white.
+        report: Called as report(steps done, number of steps).
 
     Raises:
         ValueError: If the model is no VisionTransformer or does not give
@@ -165,85 +168,138 @@ def inspect_model(
     if image_names is None:
         image_names = tuple(f"image {i + 1}" for i in range(len(images)))
     class_names = _names(class_names, "class_names", classes)
-    activate = pick(ACTIVATIONS, activation, "activation")
+    activate = _find_activation(model, activation)
     top = min(num_classes, classes)
-    steps, done = len(images) * (1 + top), 0
-
-    def count_step():
-        nonlocal done
-        done += 1
-        if report:
-            report(done, steps)
-
-    config = model.config
-    grid_size = tuple(int(n) for n in grid_size_of(model, images))
-    patch_size = config.patch_size * config.stem_stride
-    maps, distances = [], []
-    probabilities, top_classes, relevances = [], [], []
-    for i in range(len(images)):
-        image = images[i : i + 1]
-        scores = attention_maps(model, image)
-        distances.append(mean_attention_distance(scores, grid_size, patch_size))
-        maps.append(scores.astype("float16"))
-        if classes:
-            answer = to_float32(model(image, training=False))
-            if config.classifier_activation is None:
-                answer = to_float32(activate(answer))
-            probabilities.append(answer[0])
-            # The negative sorts equal ones by their number.
-            top_classes.append(np.argsort(-answer[0], kind="stable")[:top])
-        count_step()
-        of_classes = []
-        for j in range(top):
-            chosen = top_classes[-1][j : j + 1]
-            of_classes.append(attention_relevance(model, image, chosen)[0])
-            count_step()
-        relevances.append(of_classes)
-    maps = np.concatenate(maps, axis=1)
+    counter = _StepCounter(len(images) * (1 + top), report)
+    views = [
+        _look_at(model, images[i : i + 1], activate, top, counter)
+        for i in range(len(images))
+    ]
+    maps = np.stack([view.maps for view in views], axis=1)
     if not np.isfinite(maps).all():
         raise ValueError(
             "`model` must give finite attention. Received: NaN or infinity "
             f"from {model_name!r}"
         )
+    prefix = num_prefix_tokens_of(model)
+    has_positions = model.config.position_embedding != "none"
     return Inspection(
         model_name=model_name,
-        config=config,
+        config=model.config,
         image_names=image_names,
         pixels=to_pixels(images, value_range),
-        grid_size=grid_size,
-        num_prefix_tokens=num_prefix_tokens_of(model),
+        grid_size=_grid_size(model, images),
+        num_prefix_tokens=prefix,
         reads_patches=pools_patches(model),
         maps=maps,
-        rollouts=to_float32(
-            roll_out(maps, num_prefix_tokens=num_prefix_tokens_of(model))
-        ),
-        token_norms=token_norms(model, images, batch_size=1),
-        distances=np.mean(distances, axis=0),
-        similarity=(
-            None
-            if config.position_embedding == "none"
-            else position_similarity(model)
-        ),
+        rollouts=to_float32(roll_out(maps, num_prefix_tokens=prefix)),
+        token_norms=np.stack([view.norms for view in views], axis=1),
+        distances=np.mean([view.distances for view in views], axis=0),
+        similarity=position_similarity(model) if has_positions else None,
         filters=leading_filters(model),
         class_names=class_names,
-        probabilities=np.stack(probabilities) if classes else None,
-        top_classes=np.stack(top_classes) if classes else None,
-        relevances=np.asarray(relevances, "float32") if top else None,
+        probabilities=_stack(views, "probabilities"),
+        top_classes=_stack(views, "top_classes"),
+        relevances=_stack(views, "relevances") if top else None,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """What a model sees in one image: the fields of `Inspection`, without B."""
+
+    maps: np.ndarray
+    norms: np.ndarray
+    distances: np.ndarray
+    probabilities: np.ndarray | None = None
+    top_classes: np.ndarray | None = None
+    relevances: np.ndarray | None = None
+
+
+class _StepCounter:
+    """Reports the steps done and the number of steps."""
+
+    def __init__(self, steps, report):
+        self._done, self._steps, self._report = 0, steps, report
+
+    def count(self):
+        self._done += 1
+        if self._report:
+            self._report(self._done, self._steps)
+
+
+def _look_at(model, image, activate, top, counter):
+    """Return what a model sees in one image (1, H, W, C)."""
+    maps, norms, output = _run(model, image)
+    config = model.config
+    distances = mean_attention_distance(
+        maps, _grid_size(model, image), config.patch_size * config.stem_stride
+    )
+    maps = maps[:, 0].astype("float16")
+    counter.count()
+    if not has_logits(model):
+        return _View(maps, norms, distances)
+    probabilities = to_float32(activate(output))[0]
+    # Negative, so that equal ones are sorted by their index.
+    top_classes = np.argsort(-probabilities, kind="stable")[:top]
+    relevances = []
+    for index in top_classes:
+        relevances.append(attention_relevance(model, image, index)[0])
+        counter.count()
+    relevances = np.asarray(relevances, "float32")
+    return _View(maps, norms, distances, probabilities, top_classes, relevances)
+
+
+def _run(model, image):
+    """Run a model once, block by block.
+
+    Shapes:
+        image: (1, H, W, C).
+        returns: attention (layers, 1, K, T, T), lengths of the tokens
+            (layers, T), and the output of the model.
+    """
+    maps, norms = [], []
+    with without_gradients():
+        x = tokens_before_blocks(model, image)
+        for index in range(model.config.depth):
+            x, scores = run_with_scores(get_block(model, index), x)
+            maps.append(to_float32(scores))
+            lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
+            norms.append(to_float32(lengths))
+        for layer in layers_after_blocks(model):
+            x = layer(x)
+    return np.stack(maps), np.stack(norms), x
+
+
+def _find_activation(model, activation):
+    """Return the function that makes probabilities of a model's output."""
+    activate = pick(ACTIVATIONS, activation, "activation")
+    if model.config.classifier_activation is None:
+        return activate
+    return lambda output: output  # The model has done it.
+
+
+def _grid_size(model, images):
+    return tuple(int(n) for n in grid_size_of(model, images))
+
+
+def _stack(views, name):
+    parts = [getattr(view, name) for view in views]
+    return None if parts[0] is None else np.stack(parts)
 
 
 def to_pixels(
     images, value_range: tuple[float, float] = (-1.0, 1.0)
 ) -> np.ndarray:
-    """Return images as pixels from 0 to 255, grey or of three colours.
+    """Return images as pixels from 0 to 255, grey or in colours.
 
     Shapes:
         images: (B, H, W, C). returns: (B, H, W, 1 or 3), uint8.
 
     Args:
-        images: What a model reads. Of channels that are no colours the mean
-            is shown.
-        value_range: What it reads for black and for white.
+        images: What a model reads. The mean is shown of channels that are
+            not colours.
+        value_range: The numbers that the model reads for black and white.
 
     Example:
         >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
@@ -266,8 +322,8 @@ def _names(names, argument, count):
     return tuple(str(name) for name in names)
 
 
-# What makes probabilities of logits.
+# Turn logits into probabilities.
 ACTIVATIONS = {
-    "softmax": keras.ops.softmax,
-    "sigmoid": keras.ops.sigmoid,
+    "softmax": ops.softmax,
+    "sigmoid": ops.sigmoid,
 }

@@ -1,22 +1,22 @@
-"""Numbers in few bytes: what a page carries of attention and of images."""
+"""Numbers and images in few bytes, for a page."""
 
-import struct
+import io
 import zlib
 
 import numpy as np
 
 
 def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
-    """Pack what tokens give to tokens; `unpack_rows` undoes it.
+    """Pack rows of attention; `unpack_rows` undoes it.
 
-    A number p in a row whose largest is s is stored as the whole number
+    A number p in a row with the largest number s is stored as the integer
     nearest to levels * sqrt(p / s): the root spends the levels on small
-    numbers, of which attention has many. What comes back is off by at most
-    s / levels: half a level on either side of sqrt(p / s), squared.
+    numbers, which are frequent in attention. An unpacked number is off by at
+    most s / levels: half a level on either side of sqrt(p / s), squared.
 
-    What a token gives to itself or to the class token can be many times all
-    the rest, and would leave no levels to it: these are stored as they are,
-    and do not count for s.
+    The attention of a token to itself and to the class token can be many
+    times all other attention. It is stored exactly and does not count for s;
+    otherwise few levels would be left for the rest.
 
     Shapes:
         rows: (M, Q, T), not negative. Where Q is T, row q is that of token q.
@@ -49,8 +49,8 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
         np.rint(levels * roots).astype("u1"),
     )
     data = b"".join(part.tobytes() for part in parts)
-    # Rows that are alike are found by a search; in noise it finds what only
-    # seems to be, and does worse than none.
+    # The default strategy finds rows that repeat; on noise, run lengths alone
+    # are shorter.
     return min(
         (_deflate(data, zlib.Z_DEFAULT_STRATEGY), _deflate(data, zlib.Z_RLE)),
         key=len,
@@ -68,8 +68,8 @@ def unpack_rows(
     Args:
         data: What `pack_rows` returned.
         shape: (M, Q, T).
-        num_prefix_tokens: As they were packed.
-        levels: As they were packed.
+        num_prefix_tokens: As given to `pack_rows`.
+        levels: As given to `pack_rows`.
     """
     m, q, t = shape
     data = zlib.decompress(data)
@@ -98,37 +98,20 @@ def pack_floats(numbers: np.ndarray) -> bytes:
 
 
 def encode_png(pixels: np.ndarray) -> bytes:
-    """Return an image as a PNG file.
+    """Return an image as a PNG file. Needs Pillow.
 
     Shapes:
         pixels: (H, W, 1 or 3), uint8.
-
-    Reference: W3C, Portable Network Graphics (third edition), 2025.
     """
-    height, width, channels = pixels.shape
-    # Filter 2: each line less the one above, modulo 256.
-    differences = np.diff(pixels, axis=0, prepend=np.uint8(0))
-    lines = np.insert(differences.reshape(height, -1), 0, 2, axis=1)
-    colour_type = {1: 0, 3: 2}[channels]
-    header = struct.pack(">IIBBBBB", width, height, 8, colour_type, 0, 0, 0)
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            _png_chunk(b"IHDR", header),
-            _png_chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)),
-            _png_chunk(b"IEND", b""),
-        ]
-    )
-
-
-def _png_chunk(kind, content):
-    checksum = zlib.crc32(kind + content)
-    return (
-        struct.pack(">I", len(content))
-        + kind
-        + content
-        + struct.pack(">I", checksum)
-    )
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("A page needs Pillow: pip install Pillow") from error
+    # Pillow knows grey images without the axis of channels.
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def _deflate(data, strategy):
@@ -137,7 +120,7 @@ def _deflate(data, strategy):
 
 
 def _diagonal(rows):
-    """Return what tokens give to themselves, (M, T), or (M, 0) without them."""
+    """Return the attention of tokens to themselves: (M, T), or (M, 0)."""
     if rows.shape[1] != rows.shape[2]:
         return rows[:, :0, 0]
     return np.diagonal(rows, axis1=1, axis2=2)

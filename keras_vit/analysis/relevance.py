@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.gradients import differentiate, without_gradients
 from keras_vit.models import VisionTransformer
-from keras_vit.models.intermediates import (
-    get_block,
-    layers_after_blocks,
-    split_batches,
-    to_float32,
-    tokens_before_blocks,
+from keras_vit.models.attention_gradients import (
+    check_has_logits,
+    score_gradients,
 )
-from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.gradients import without_gradients
+from keras_vit.models.intermediates import split_batches, to_float32
 
 
 def attention_relevance(
@@ -71,42 +67,6 @@ def attention_relevance(
     return np.concatenate(relevance)
 
 
-def score_gradients(model: VisionTransformer, images, classes) -> tuple:
-    """Return (attention probabilities, gradients of the logit by them).
-
-    Both a list with one tensor (B, K, T, T) for each block. A zero is added
-    to the probabilities of each block, and the gradient taken by the zeros.
-
-    Shapes:
-        images: (B, H, W, C).
-        classes: (B,), integers, or None for the most probable ones.
-    """
-    tokens = tokens_before_blocks(model, images)
-    blocks = [get_block(model, i) for i in range(model.config.depth)]
-    batch, length, _ = ops.shape(tokens)
-    shape = (batch, model.config.num_heads, length, length)
-    shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
-
-    def sum_of_logits(shifts):
-        # A sum: each image's logit depends on the image's own attention only.
-        x, all_scores = tokens, []
-        for block, shift in zip(blocks, shifts):
-            x, scores = block(
-                x,
-                training=False,
-                return_attention_scores=True,
-                scores_shift=shift,
-            )
-            all_scores.append(scores)
-        logits = read_logits(model, x)
-        chosen = ops.argmax(logits, axis=-1) if classes is None else classes
-        mask = ops.one_hot(chosen, logits.shape[-1], dtype=logits.dtype)
-        return ops.sum(logits * mask), all_scores
-
-    gradients, scores = differentiate(sum_of_logits, shifts)
-    return scores, gradients
-
-
 def accumulate_relevance(scores: Iterable, gradients: Iterable):
     """Combine attention and its gradients over all blocks.
 
@@ -135,42 +95,6 @@ def accumulate_relevance(scores: Iterable, gradients: Iterable):
             relevance = ops.broadcast_to(identity, step.shape)
         relevance = relevance + ops.matmul(step, relevance)
     return relevance
-
-
-def read_logits(model: VisionTransformer, tokens):
-    """Return the logits (B, C) for the tokens that leave the last block."""
-    *before, head = layers_after_blocks(model)
-    x = tokens
-    for layer in before:
-        x = layer(x)
-    if head.activation is keras.activations.linear:
-        return head(x)
-    return ops.add(ops.matmul(ops.cast(x, "float32"), head.kernel), head.bias)
-
-
-def has_logits(model: VisionTransformer) -> bool:
-    """Return whether `model` has a head with an answer for an image."""
-    config = model.config
-    return bool(config.num_classes) and config.pooling != "none"
-
-
-def check_has_logits(model: VisionTransformer):
-    """Raise a ValueError unless `model` answers with logits for an image."""
-    check_vision_transformer(model)
-    config = model.config
-    if not has_logits(model):
-        raise ValueError(
-            "`model` must have a head and a pooling. Received: "
-            f"num_classes={config.num_classes}, pooling={config.pooling!r}"
-        )
-    head = model.get_layer("predictions")
-    linear = head.activation is keras.activations.linear
-    if head.quantization_mode is not None and not linear:
-        raise ValueError(
-            "The logits of a quantised head with an activation cannot be "
-            "read; use `with_classifier_activation(None)` before quantising. "
-            f"Received: quantization_mode={head.quantization_mode!r}"
-        )
 
 
 def _classes_of(classes, model, batch):

@@ -3,8 +3,8 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.gradients import without_gradients
 from keras_vit.models import VisionTransformer
+from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     split_batches,
     to_float32,

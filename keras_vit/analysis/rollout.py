@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.gradients import without_gradients
 from keras_vit.models import VisionTransformer
+from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,

@@ -1,27 +1,33 @@
-"""Export of a trained model, checked against the model it came from."""
+"""Export a trained model, checked against the model it came from."""
 
 from keras_vit.export.agreement import (
     Agreement,
     DisagreementError,
     Tolerance,
 )
-from keras_vit.export.bundle import FORMATS, export_model
+from keras_vit.export.bundle import export_model
+from keras_vit.export.contract import ExportOptions, Format
+from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats.onnx import export_onnx
+from keras_vit.export.formats.openvino import export_openvino
+from keras_vit.export.formats.saved_model import export_saved_model
+from keras_vit.export.formats.tflite import export_tflite
 from keras_vit.export.forward import OUTPUTS
 from keras_vit.export.latency import Latency, measure_latency
-from keras_vit.export.onnx import export_onnx
-from keras_vit.export.openvino import export_openvino
+from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.report import ExportReport
-from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.signatures import ACTIVATIONS, Serving
-from keras_vit.export.tflite import export_tflite
+from keras_vit.export.serving_options import CLASSIFIER_ACTIVATIONS, Serving
 
 __all__ = [
-    "ACTIVATIONS",
+    "CLASSIFIER_ACTIVATIONS",
     "FORMATS",
     "OUTPUTS",
+    "QUANTIZATIONS",
     "Agreement",
     "DisagreementError",
+    "ExportOptions",
     "ExportReport",
+    "Format",
     "Latency",
     "Serving",
     "Tolerance",

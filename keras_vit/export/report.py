@@ -1,4 +1,4 @@
-"""What was found out about an export, to be read and to be kept."""
+"""The report on an export: a table to read, JSON to keep."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import pathlib
 
 from keras_vit.export.agreement import Agreement
 from keras_vit.export.latency import Latency
+from keras_vit.tables import format_table
 from keras_vit.version import __version__
 
 
@@ -15,11 +16,11 @@ class ExportReport:
     """What an export has written, and how it compares with the model.
 
     Args:
-        name: What servers call the model.
+        name: The name of the model on servers.
         version: A number from 1.
-        parameters: Of the model.
+        parameters: The number of parameters of the model.
         agreements: One for each file or folder.
-        latencies: How fast they are; empty if that was not measured.
+        latencies: The measured latencies; empty if they were not measured.
     """
 
     name: str
@@ -30,71 +31,64 @@ class ExportReport:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is outside the tolerance, of all."""
+        """What exceeds the tolerance, in all files."""
         return tuple(
             f"{a.kind}: {fault}" for a in self.agreements for fault in a.faults
         )
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is worth knowing, of all."""
+        """What the user should know, of all files."""
         return tuple(
             f"{a.kind}: {text}" for a in self.agreements for text in a.warnings
         )
 
     def __str__(self):
         """Return the report as Markdown."""
-        columns = [
-            "format",
-            "MiB",
-            "largest difference",
-            "cosine",
-            "same class",
-            "verdict",
-        ]
-        threads = sorted({latency.threads for latency in self.latencies})
-        columns[5:5] = [f"time, {_count(n, 'thread')}" for n in threads]
-        times = {
-            (latency.name, latency.threads): latency
-            for latency in self.latencies
-        }
-        rows = [
-            [
-                a.kind,
-                f"{a.num_bytes / 2**20:.2f}",
-                f"{a.max_difference:.1e}",
-                f"{a.cosine:.6f}",
-                f"{a.top1_agreement:.2%}",
-                *(_show_time(times.get((a.kind, n))) for n in threads),
-                _judge(a),
-            ]
-            for a in self.agreements
-        ]
-        lines = [
+        paragraphs = [
             f"{self.name}, version {self.version}: {self.parameters:,} "
             "parameters, compared with the Keras model on "
             f"{_count(self.agreements[0].num_images, 'image')}.",
-            "",
-            _line(columns),
-            _line(["---"] * len(columns)),
-            *map(_line, rows),
+            self._table(),
         ]
-        if threads:
-            lines += [
-                "",
-                f"Times are for {_count(self.latencies[0].batch_size, 'image')}"
-                ", in parts of what Keras' `predict_on_batch` takes with as "
-                "many threads.",
-            ]
+        if self.latencies:
+            batch_size = self.latencies[0].batch_size
+            paragraphs.append(
+                f"Latency of {_count(batch_size, 'image')}, relative to Keras' "
+                "`predict_on_batch` with as many threads."
+            )
         notes = [*self.faults, *self.warnings]
-        notes += {
-            f"time of {latency.name}: {latency.reason}": None
+        notes += dict.fromkeys(
+            f"latency of {latency.name}: {latency.reason}"
             for latency in self.latencies
             if latency.reason
-        }
+        )
         if notes:
-            lines += ["", *(f"- {note}" for note in notes)]
-        return "\n".join(lines)
+            paragraphs.append("\n".join(f"- {note}" for note in notes))
+        return "\n\n".join(paragraphs)
+
+    def _table(self):
+        """Return a row for each file, with a latency for each thread count."""
+        threads = sorted({latency.threads for latency in self.latencies})
+        latencies = {(x.name, x.threads): x for x in self.latencies}
+        columns = {
+            "format": lambda a: a.kind,
+            "MiB": lambda a: f"{a.num_bytes / 2**20:.2f}",
+            "largest difference": lambda a: f"{a.max_difference:.1e}",
+            "cosine": lambda a: f"{a.cosine:.6f}",
+            "same class": lambda a: f"{a.top1_agreement:.2%}",
+            **{
+                f"latency, {_count(number, 'thread')}": (
+                    lambda a, number=number: _show(
+                        latencies.get((a.kind, number))
+                    )
+                )
+                for number in threads
+            },
+            "verdict": _judge,
+        }
+        rows = [[show(a) for show in columns.values()] for a in self.agreements]
+        return format_table(columns, rows)
 
     def write(self, folder: pathlib.Path):
         """Write `report.json` and `report.md` into a new folder."""
@@ -113,10 +107,6 @@ class ExportReport:
         (folder / "report.md").write_text(f"{self}\n", encoding="utf-8")
 
 
-def _line(cells):
-    return f"| {' | '.join(cells)} |"
-
-
 def _judge(agreement):
     if not math.isfinite(agreement.max_difference):
         return "not finite"
@@ -129,7 +119,7 @@ def _count(number, noun):
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _show_time(latency):
+def _show(latency):
     if latency is None or latency.ratio is None:
         return "-"
     return f"{latency.ratio:.2f} ({latency.milliseconds:.1f} ms)"

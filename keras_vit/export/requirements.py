@@ -1,35 +1,31 @@
-"""What an export needs: a model that fits, a free path, a library."""
+"""Check what an export requires: TensorFlow, a model, packages, a new path."""
 
 import importlib
 import os
+from collections.abc import Iterable
 
 import keras
 import numpy as np
 
 from keras_vit.export.forward import is_graph
-from keras_vit.layers.dtypes import is_quantized
 
 
 def check_exportable(model: keras.Model, images: np.ndarray):
     """Raise a ValueError unless `model` can be exported and compared.
 
     Args:
-        model: What is to be exported.
-        images: What the answers are compared on.
+        model: The model to export.
+        images: The images to compare outputs on.
     """
+    check_backend()
     if not len(images):
         raise ValueError(
-            "`images` must hold an image or more to compare the answers on. "
+            "`images` must hold at least one image to compare outputs on. "
             "Received: none"
-        )
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "Exporting needs the TensorFlow backend of Keras. Received: "
-            f"KERAS_BACKEND={keras.backend.backend()!r}"
         )
     if not is_graph(model):
         raise ValueError(
-            "`model` must be functional or sequential, of one input and one "
+            "`model` must be functional or sequential, with one input and one "
             f"output. Received: {type(model).__name__} {model.name!r}"
         )
     if None in model.input_shape[1:]:
@@ -40,12 +36,22 @@ def check_exportable(model: keras.Model, images: np.ndarray):
         )
 
 
+def check_backend():
+    """Raise a ValueError unless Keras runs on TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "Exporting needs the TensorFlow backend of Keras: set the "
+            "environment variable KERAS_BACKEND=tensorflow before importing "
+            f"keras. Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+
+
 def check_path(path: str, suffix: str = ""):
-    """Raise a ValueError unless a file or folder can be written there.
+    """Raise a ValueError unless a new file or folder can be written there.
 
     Args:
         path: Must not exist.
-        suffix: What it must end in.
+        suffix: The required ending.
     """
     if os.path.exists(path):
         raise ValueError(
@@ -58,50 +64,29 @@ def check_path(path: str, suffix: str = ""):
         )
 
 
-def check_extra(extra: str):
-    """Raise a ModuleNotFoundError unless an extra is installed.
+def check_packages(modules: Iterable[str]):
+    """Raise a ModuleNotFoundError unless all modules can be imported.
 
     Args:
-        extra: A key of EXTRAS.
+        modules: Import names. Where the name on PyPI differs, it is in
+            PYPI_NAMES.
     """
-    for name in EXTRAS[extra]:
+    missing, cause = [], None
+    for module in modules:
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
         except ImportError as error:
-            raise ModuleNotFoundError(
-                f"This export needs {name}: pip install 'keras-vit[{extra}]'"
-            ) from error
+            missing.append(PYPI_NAMES.get(module, module))
+            cause = cause or error
+    if missing:
+        raise ModuleNotFoundError(
+            f"This export needs {', '.join(missing)}: "
+            f"pip install {' '.join(missing)}"
+        ) from cause
 
 
-def in_float32(model: keras.Model) -> keras.Model:
-    """Return `model` computing in float32, with equal weights.
-
-    Raises:
-        ValueError: If it is quantised, or computes in another type and is no
-            VisionTransformer.
-    """
-    if is_quantized(model):
-        raise ValueError(
-            "A model quantised by Keras cannot be converted; export the model "
-            f"it was quantised from. Received: model={model.name!r}"
-        )
-    if all(
-        layer.compute_dtype == "float32" for layer in model._flatten_layers()
-    ):
-        return model
-    if not hasattr(model, "with_dtype"):
-        raise ValueError(
-            "`model` must compute in float32 or be a VisionTransformer, which "
-            f"is converted to it. Received: {type(model).__name__} "
-            f"{model.name!r}"
-        )
-    return model.with_dtype("float32")
-
-
-# The modules of the extras of this package that exports need.
-EXTRAS = {
-    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
-    "openvino": ("openvino",),
-    "quantizer": ("ai_edge_quantizer",),
-    "train": ("ai_edge_litert",),
+PYPI_NAMES = {
+    "ai_edge_litert": "ai-edge-litert",
+    "ai_edge_quantizer": "ai-edge-quantizer",
+    "tensorflow_serving": "tensorflow-serving-api",
 }

@@ -1,9 +1,9 @@
 """The layers a Vision Transformer is made of."""
 
-from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp import GELUS, MlpBlock
+from keras_vit.layers.mlp_block import GELUS, MlpBlock
+from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import (
     POOLINGS,
@@ -18,9 +18,10 @@ from keras_vit.layers.position_embedding import (
     LearnedPositionEmbedding2D,
     SinCosPositionEmbedding,
     SinCosPositionEmbedding2D,
-    resize_position_grid,
 )
-from keras_vit.layers.resnet_stem import STEM_EPSILONS, ResNetStem
+from keras_vit.layers.position_grid import resize_position_grid
+from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.transformer_block import TransformerBlock
 

@@ -1,128 +1,9 @@
-"""MultiHeadSelfAttention, and the attention function it shares."""
+"""Scaled dot-product attention in several heads, without weights."""
 
 import math
 
 import keras
 from keras import ops
-
-from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
-    """Let every token attend to every token, in several heads.
-
-    Queries, keys and values come from one matrix product. The softmax is
-    computed in float32 whatever the compute type.
-
-    Shapes:
-        tokens: (B, T, D).
-        mask: (B, T) or (B, T, T), True where a key may be attended to.
-        scores_shift: (B, K, T, T), added to the probabilities before they
-            weigh the values, to differentiate by them; or None.
-        num_queries: S, the first tokens, if only they are to be answered
-            for; in what is returned it takes the place of the first T.
-        returns: (B, T, D); with `return_attention_scores` also the
-            probabilities (B, K, T, T) before the shift, whose last axis sums
-            to one.
-
-    Args:
-        num_heads: Number K of heads. Must divide D.
-        dropout_rate: Dropout of the attention probabilities.
-
-    Raises:
-        ValueError: If the heads do not divide the width.
-
-    Example:
-        >>> layer = MultiHeadSelfAttention(num_heads=3)
-        >>> _, scores = layer(np.ones((2, 5, 24)), return_attention_scores=True)
-        >>> tuple(scores.shape)
-        (2, 3, 5, 5)
-
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix A.
-    """
-
-    def __init__(self, num_heads: int, dropout_rate: float = 0.0, **kwargs):
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.supports_masking = True
-        self.dropout = keras.layers.Dropout(
-            dropout_rate, dtype=self.dtype_policy, name="dropout"
-        )
-
-    def build(self, input_shape):
-        width = input_shape[-1]
-        check_heads_divide(width, self.num_heads)
-        self.qkv = projection(width, 3, "qkv", sublayer_policy(self, "qkv"))
-        self.out = projection(width, 1, "out", sublayer_policy(self, "out"))
-        self.qkv.build((None, width))
-        self.out.build((None, width))
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
-
-    def call(
-        self,
-        tokens,
-        mask=None,
-        training=None,
-        return_attention_scores: bool = False,
-        scores_shift=None,
-        num_queries: int | None = None,
-    ):
-        def weights(scores):
-            scores = self.dropout(scores, training=training)
-            return scores if scores_shift is None else scores + scores_shift
-
-        length, width = ops.shape(tokens)[1:]
-        qkv = self.qkv(ops.reshape(tokens, (-1, width)))  # (B*T, 3D)
-        qkv = ops.reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
-        query, key, value = ops.split(qkv, 3, axis=-1)
-        if num_queries is not None:
-            query, length = query[:, :num_queries], num_queries
-            mask = first_queries(mask, num_queries)
-        x, scores = attend(
-            query,
-            key,
-            value,
-            num_heads=self.num_heads,
-            mask=mask,
-            dropout=weights,
-        )
-        x = self.out(ops.reshape(x, (-1, width)))  # (B*S, D)
-        x = ops.reshape(x, (-1, length, width))  # (B, S, D)
-        return (x, scores) if return_attention_scores else x
-
-    def compute_output_shape(self, input_shape):
-        return tuple(input_shape)
-
-    def compute_output_spec(
-        self,
-        tokens,
-        mask=None,
-        training=None,
-        return_attention_scores=False,
-        scores_shift=None,
-        num_queries=None,
-    ):
-        batch, length, width = tokens.shape
-        queries = num_queries or length
-        x = keras.KerasTensor((batch, queries, width), self.compute_dtype)
-        scores = keras.KerasTensor(
-            (batch, self.num_heads, queries, length), self.compute_dtype
-        )
-        return (x, scores) if return_attention_scores else x
-
-    def compute_mask(self, tokens, mask=None):
-        return mask if mask is not None and len(mask.shape) == 2 else None
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "dtype": nested_dtype_policy(self),
-        }
 
 
 def attend(query, key, value, *, num_heads, mask=None, dropout=None):
@@ -163,17 +44,6 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
     x = ops.matmul(weights, value)  # (B, K, S, D/K)
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, S, K, D/K)
     return ops.reshape(x, (-1, ops.shape(x)[1], width)), scores
-
-
-def first_queries(mask, num_queries: int):
-    """Return the part of a mask that is for the first queries.
-
-    Shapes:
-        mask: (B, T), (B, S, T) or None. returns: the same, S being
-            `num_queries`.
-    """
-    is_of_each = mask is not None and len(mask.shape) == 3
-    return mask[:, :num_queries] if is_of_each else mask
 
 
 def projection(width: int, count: int, name: str, dtype):

@@ -10,7 +10,7 @@ from keras_vit.layers.attention import (
 )
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.tables import pick
 
 

@@ -12,6 +12,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.position_grid import (
+    is_same_size,
+    resize_position_grid,
+)
 from keras_vit.tables import pick
 
 
@@ -138,7 +142,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         )
 
     def _resized(self, embedding, old_size, new_size):
-        if _same_size(new_size, old_size):
+        if is_same_size(new_size, old_size):
             return embedding
         prefix = embedding[: self.num_prefix_tokens]
         grid = embedding[self.num_prefix_tokens :]
@@ -237,49 +241,6 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
             )
         ]
         return self.flat_with_prefix(ops.concatenate(parts, axis=-1))
-
-
-def _same_size(one, other):
-    # In a graph of an open image size the numbers are symbolic tensors.
-    return all(isinstance(size, int) for size in one) and one == other
-
-
-def resize_position_grid(table, sizes: tuple):
-    """Resize the leading axes of a table of positions.
-
-    Bilinear with the corners aligned: row i of n' rows reads the old table at
-    i (n - 1) / (n' - 1). The official code says scipy.ndimage.zoom(order=1),
-    which is the same, except that scipy writes zeros into the last row and
-    column for some sizes. An equal size gives the same numbers.
-
-    Shapes:
-        table: (n_1, ..., n_k, ...). returns: (*sizes, ...).
-
-    Args:
-        table: An array or tensor of floats.
-        sizes: The new n_1 ... n_k, integers or scalar integer tensors.
-    """
-    for axis, size in enumerate(sizes):
-        table = _resize_axis(table, size, axis)
-    return table
-
-
-def _resize_axis(table, size, axis):
-    last = table.shape[axis] - 1
-    if isinstance(size, int) and size == last + 1:
-        return table
-    # Multiplied before it is divided, so that whole positions stay whole.
-    source = ops.arange(size, dtype="float32") * float(last)
-    source = source / ops.cast(ops.maximum(size - 1, 1), "float32")
-    low = ops.floor(source)
-    weight = ops.cast(source - low, table.dtype)
-    weight = ops.reshape(weight, (-1,) + (1,) * (len(table.shape) - axis - 1))
-    low = ops.minimum(ops.cast(low, "int32"), last)
-    high = ops.minimum(low + 1, last)
-    return (
-        ops.take(table, low, axis=axis) * (1 - weight)
-        + ops.take(table, high, axis=axis) * weight
-    )
 
 
 def check_width_divisible(width: int, divisor: int):

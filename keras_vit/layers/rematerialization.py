@@ -1,5 +1,6 @@
 """Rematerialisation: a second forward pass instead of memory."""
 
+import contextvars
 from collections.abc import Callable
 
 import keras
@@ -7,6 +8,14 @@ from keras import ops
 
 # More than any one layer draws in a call, so that no two calls share a draw.
 DRAWS_OF_A_CALL = 64
+
+
+_IS_REMATERIALIZING = contextvars.ContextVar("rematerializing", default=False)
+
+
+def is_rematerializing() -> bool:
+    """Return whether the code runs inside of `rematerialize`."""
+    return _IS_REMATERIALIZING.get()
 
 
 def rematerialize(layer: keras.layers.Layer, call: Callable, x):
@@ -20,7 +29,8 @@ def rematerialize(layer: keras.layers.Layer, call: Callable, x):
     Args:
         layer: The layer whose weights and seeds `call` uses. It must change
             no other state, as a BatchNormalization would.
-        call: Maps a tensor to a tensor.
+        call: Maps a tensor to a tensor. It may be the `call` of `layer`, if
+            that looks at `is_rematerializing`.
         x: The argument of `call`.
     """
     weights, constants = [], []
@@ -35,7 +45,11 @@ def rematerialize(layer: keras.layers.Layer, call: Callable, x):
     def pure(x, *values):
         mapping = [*zip(weights, values), *constants]
         with keras.StatelessScope(state_mapping=mapping):
-            return call(x)
+            token = _IS_REMATERIALIZING.set(True)
+            try:
+                return call(x)
+            finally:
+                _IS_REMATERIALIZING.reset(token)
 
     values = [ops.convert_to_tensor(weight.value) for weight in weights]
     return keras.remat(pure)(x, *values)

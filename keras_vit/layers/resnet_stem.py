@@ -1,37 +1,15 @@
 """ResNetStem: the convolutions before the Transformer of a hybrid."""
 
-from typing import NamedTuple
-
 import keras
 from keras import ops
 
+from keras_vit.layers.bottleneck_unit import BottleneckUnit
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.image_shape import ensure_image_shape
-from keras_vit.tables import pick
+from keras_vit.layers.standardized_conv2d import StandardizedConv2D
+from keras_vit.layers.stem_epsilons import group_norm
 
 ROOT_WIDTH = 64
-GROUPS = 32
-
-
-class Epsilons(NamedTuple):
-    """What a stem adds where it divides.
-
-    Args:
-        norm: To the variance in a group normalisation.
-        variance: To the variance of a kernel.
-        deviation: To the deviation of a kernel.
-    """
-
-    norm: float
-    variance: float
-    deviation: float
-
-
-# With kernels of deviation 0.1 the two give logits that differ by about 2e-4.
-STEM_EPSILONS = {
-    "official": Epsilons(norm=1e-6, variance=0.0, deviation=1e-5),
-    "timm": Epsilons(norm=1e-5, variance=1e-8, deviation=0.0),
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -127,153 +105,3 @@ class ResNetStem(keras.layers.Layer):
             "epsilons": self.epsilons,
             "dtype": nested_dtype_policy(self),
         }
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class BottleneckUnit(keras.layers.Layer):
-    """Add 1x1, 3x3 and 1x1 convolutions to their input; activate after.
-
-    The shortcut is projected where the shape changes. The scale of the last
-    normalisation starts at zero, so that a new unit passes its input on.
-
-    Shapes:
-        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
-
-    Args:
-        features: Channels of the inner convolutions.
-        stride: Of the 3x3 convolution and the projected shortcut.
-        epsilons: A key of STEM_EPSILONS.
-
-    Reference: He et al. 2016, arXiv:1512.03385, figure 5.
-    """
-
-    def __init__(
-        self,
-        features: int,
-        stride: int = 1,
-        epsilons: str = "official",
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.features = features
-        self.stride = stride
-        self.epsilons = epsilons
-        self.convs = [
-            self._conv("conv1", features, 1),
-            self._conv("conv2", features, 3, strides=stride),
-            self._conv("conv3", 4 * features, 1),
-        ]
-        self.norms = [
-            self._norm("norm1"),
-            self._norm("norm2"),
-            self._norm("norm3", gamma_initializer="zeros"),
-        ]
-        self.shortcut_conv = None
-        self.shortcut_norm = None
-
-    def build(self, input_shape):
-        if input_shape[-1] != 4 * self.features or self.stride != 1:
-            self.shortcut_conv = self._conv(
-                "shortcut_conv", 4 * self.features, 1, strides=self.stride
-            )
-            self.shortcut_norm = self._norm("shortcut_norm")
-            self.shortcut_conv.build(input_shape)
-            self.shortcut_norm.build(self.compute_output_shape(input_shape))
-        shape = input_shape
-        for conv, norm in zip(self.convs, self.norms):
-            conv.build(shape)
-            shape = conv.compute_output_shape(shape)
-            norm.build(shape)
-        self.built = True
-
-    def call(self, x):
-        shortcut = x
-        if self.shortcut_conv is not None:
-            shortcut = self.shortcut_norm(self.shortcut_conv(x))
-        for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
-            x = ops.relu(norm(conv(x)))
-        x = self.norms[-1](self.convs[-1](x))
-        return ops.relu(x + shortcut)
-
-    def compute_output_shape(self, input_shape):
-        for conv in self.convs:
-            input_shape = conv.compute_output_shape(input_shape)
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "features": self.features,
-            "stride": self.stride,
-            "epsilons": self.epsilons,
-            "dtype": nested_dtype_policy(self),
-        }
-
-    def _conv(self, name, filters, kernel_size, strides=1):
-        return StandardizedConv2D(
-            filters,
-            kernel_size,
-            strides=strides,
-            epsilons=self.epsilons,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _norm(self, name, **kwargs):
-        return group_norm(name, self.epsilons, self.dtype_policy, **kwargs)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class StandardizedConv2D(keras.layers.Conv2D):
-    """A convolution whose kernel has mean 0 and deviation 1 per output.
-
-    The kernel is stored as trained and standardised in each call: minus its
-    mean, divided by its deviation + 1e-5. No bias, SAME padding.
-
-    Args:
-        filters: Number of outputs.
-        kernel_size: Side of the kernel.
-        strides: Of the convolution.
-        epsilons: A key of STEM_EPSILONS.
-
-    Reference: Qiao et al. 2019, arXiv:1903.10520; the epsilon is added to the
-        deviation, as in the official code.
-    """
-
-    def __init__(
-        self, filters, kernel_size, strides=1, epsilons="official", **kwargs
-    ):
-        fixed = {
-            "padding": "same",
-            "use_bias": False,
-            "kernel_initializer": "lecun_normal",
-            "data_format": "channels_last",
-        }
-        super().__init__(
-            filters, kernel_size, strides=strides, **{**kwargs, **fixed}
-        )
-        self.epsilons = epsilons
-        self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
-
-    def convolution_op(self, inputs, kernel):
-        weights = ops.cast(kernel, "float32")
-        mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
-        weights = weights - mean
-        variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
-        deviation = ops.sqrt(variance + self._epsilons.variance)
-        weights = weights / (deviation + self._epsilons.deviation)
-        return super().convolution_op(inputs, ops.cast(weights, kernel.dtype))
-
-    def get_config(self):
-        return {**super().get_config(), "epsilons": self.epsilons}
-
-
-def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
-    """Return a group normalisation of the stem, of 32 groups."""
-    return keras.layers.GroupNormalization(
-        groups=GROUPS,
-        epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
-        gamma_initializer=gamma_initializer,
-        dtype=dtype,
-        name=name,
-    )

@@ -1,12 +1,17 @@
 """TransformerBlock: the pre-norm encoder block."""
 
+import functools
+
 import keras
 
-from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.rematerialization import rematerialize
+from keras_vit.layers.mlp_block import MlpBlock
+from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
+from keras_vit.layers.rematerialization import (
+    is_rematerializing,
+    rematerialize,
+)
 from keras_vit.layers.stochastic_depth import StochasticDepth
 
 
@@ -19,12 +24,7 @@ class TransformerBlock(keras.layers.Layer):
     Shapes:
         tokens: (B, T, D).
         mask: (B, T) or (B, T, T), True where a key may be attended to.
-        scores_shift: (B, K, T, T), added to the probabilities before they
-            weigh the values, see `MultiHeadSelfAttention`; or None.
-        num_queries: S, the first tokens, if only they are to be answered
-            for; in what is returned it takes the place of the first T.
-        returns: (B, T, D); with `return_attention_scores` also the
-            probabilities (B, K, T, T).
+        returns: (B, T, D).
 
     Args:
         num_heads: Number K of attention heads. Must divide D.
@@ -99,74 +99,20 @@ class TransformerBlock(keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: input_shape[-1]})
         self.built = True
 
-    def call(
-        self,
-        tokens,
-        mask=None,
-        training=None,
-        return_attention_scores: bool = False,
-        scores_shift=None,
-        num_queries: int | None = None,
-    ):
-        options = {
-            "return_attention_scores": return_attention_scores,
-            "scores_shift": scores_shift,
-            "num_queries": num_queries,
-        }
-        is_plain = not return_attention_scores and all(
-            option is None for option in (scores_shift, num_queries)
-        )
-        if not (self.use_remat and training and is_plain):
-            return self._call(tokens, mask, training, **options)
-        return rematerialize(
-            self, lambda x: self._call(x, mask, training=True), tokens
-        )
-
-    def _call(
-        self,
-        tokens,
-        mask=None,
-        training=None,
-        return_attention_scores=False,
-        scores_shift=None,
-        num_queries=None,
-    ):
+    def call(self, tokens, mask=None, training=None):
+        if self.use_remat and training and not is_rematerializing():
+            call = functools.partial(self.call, mask=mask, training=True)
+            return rematerialize(self, call, tokens)
         attended = self.attention(
-            self.attention_norm(tokens),
-            mask=mask,
-            training=training,
-            return_attention_scores=return_attention_scores,
-            scores_shift=scores_shift,
-            num_queries=num_queries,
+            self.attention_norm(tokens), mask=mask, training=training
         )
-        attended, scores = (
-            attended if return_attention_scores else (attended, None)
-        )
-        if num_queries is not None:
-            tokens = tokens[:, :num_queries]
         attended = self.dropout(attended, training=training)
         tokens = tokens + self.stochastic_depth(attended, training=training)
         mixed = self.mlp(self.mlp_norm(tokens), training=training)
-        tokens = tokens + self.stochastic_depth(mixed, training=training)
-        return (tokens, scores) if return_attention_scores else tokens
+        return tokens + self.stochastic_depth(mixed, training=training)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
-
-    def compute_output_spec(
-        self,
-        tokens,
-        mask=None,
-        training=None,
-        return_attention_scores=False,
-        scores_shift=None,
-        num_queries=None,
-    ):
-        return self.attention.compute_output_spec(
-            tokens,
-            return_attention_scores=return_attention_scores,
-            num_queries=num_queries,
-        )
 
     def compute_mask(self, tokens, mask=None):
         return self.attention.compute_mask(tokens, mask)

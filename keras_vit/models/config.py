@@ -4,10 +4,10 @@ import dataclasses
 import math
 import numbers
 
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
-from keras_vit.layers.resnet_stem import STEM_EPSILONS
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.tables import pick
 
 

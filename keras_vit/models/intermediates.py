@@ -1,13 +1,110 @@
-"""The blocks of a Vision Transformer, run one by one."""
+"""Intermediate results of a VisionTransformer: tokens and attention.
+
+Everything is computed for inference, from the layers that a block is made of:
+without dropout, without stochastic depth, and without changing the model.
+"""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
+from keras import ops
 
+from keras_vit.layers.attention import attend
+from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
+from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
+
+
+def attend_with_scores(
+    attention: MultiHeadSelfAttention,
+    tokens,
+    mask=None,
+    change_scores: Callable | None = None,
+) -> tuple:
+    """Return the output of an attention layer and its probabilities.
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T) or (B, T, T), True where a key may be attended to.
+        returns: (B, T, D), and the attention probabilities (B, K, T, T),
+            whose last axis sums to one.
+
+    Args:
+        attention: A built layer.
+        tokens: The input of the layer.
+        mask: See above; None attends to all keys.
+        change_scores: Applied to the probabilities before they weigh the
+            values. The probabilities returned are those before it.
+
+    Example:
+        >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
+        >>> layer.build((None, 5, 24))
+        >>> _, scores = models.intermediates.attend_with_scores(
+        ...     layer, np.ones((2, 5, 24), "float32")
+        ... )
+        >>> tuple(scores.shape)
+        (2, 3, 5, 5)
+    """
+    tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
+    x, scores = attend(
+        *attention.compute_qkv(tokens),
+        num_heads=attention.num_heads,
+        mask=mask,
+        dropout=change_scores,
+    )
+    return attention.project_out(x), scores
+
+
+def run_with_scores(
+    block: TransformerBlock, tokens, change_scores: Callable | None = None
+) -> tuple:
+    """Return the output of a block and its attention probabilities.
+
+    Shapes:
+        tokens: (B, T, D). returns: (B, T, D) and (B, K, T, T).
+
+    Args:
+        block: A built block.
+        tokens: The input of the block.
+        change_scores: See `attend_with_scores`.
+    """
+    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    attended, scores = attend_with_scores(
+        block.attention,
+        block.attention_norm(tokens),
+        change_scores=change_scores,
+    )
+    return add_mlp(block, tokens + attended), scores
+
+
+def run_for_class_token(block: TransformerBlock, tokens):
+    """Return the first output token of a block, without computing the others.
+
+    Its query attends to the keys and values of all tokens.
+
+    Shapes:
+        tokens: (B, T, D). returns: (B, 1, D).
+    """
+    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    query, key, value = block.attention.compute_qkv(
+        block.attention_norm(tokens)
+    )
+    x, _ = attend(
+        query[:, :1], key, value, num_heads=block.attention.num_heads
+    )  # (B, 1, D)
+    return add_mlp(block, tokens[:, :1] + block.attention.project_out(x))
+
+
+def add_mlp(block: TransformerBlock, tokens):
+    """Return the output of a block for tokens that its attention was added to.
+
+    Shapes:
+        tokens: (B, S, D). returns: the same.
+    """
+    return tokens + block.mlp(block.mlp_norm(tokens), training=False)
 
 
 def attention_scores(
@@ -16,22 +113,23 @@ def attention_scores(
     """Return the attention probabilities of blocks, as tensors.
 
     Works on arrays, on tensors and inside a traced function, such as the
-    signature of a SavedModel. The layers are those of `model`, called anew;
-    blocks behind the last one asked for are not run.
+    signature of a SavedModel. Blocks after the last one in `layers` do not
+    run.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them; B may be unknown.
+        images: (B, H, W, C), preprocessed for `model`; B may be unknown.
         returns: a tensor (B, K, T, T) for each of `layers`, in the compute
             type of the model. The last axis sums to one.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
-        layers: Indices of blocks; negative ones count from the last. None for
-            all.
+        images: The images to compute attention for.
+        layers: Indices of blocks; negative indices count from the end. None
+            for all blocks.
 
     Raises:
-        ValueError: If `model` is no VisionTransformer or has no such block.
+        ValueError: If `model` is not a VisionTransformer or does not have
+            these blocks.
     """
     indices = block_indices(model, layers)
     scores = dict(yield_scores(model, images, indices))
@@ -51,25 +149,19 @@ def yield_scores(
     for index in range(last):
         block = get_block(model, index)
         if index in indices:
-            tokens, scores = block(
-                tokens, training=False, return_attention_scores=True
-            )
+            tokens, scores = run_with_scores(block, tokens)
             yield index, scores
             del scores
         else:
             tokens = block(tokens, training=False)
-    # Of the last one the MLP need not run.
+    # The MLP of the last block need not run.
     block = get_block(model, last)
-    _, scores = block.attention(
-        block.attention_norm(tokens),
-        training=False,
-        return_attention_scores=True,
-    )
-    yield last, scores
+    normed = block.attention_norm(tokens)
+    yield last, attend_with_scores(block.attention, normed)[1]
 
 
 def yield_tokens(model: VisionTransformer, images) -> Iterator:
-    """Yield the tokens (B, T, D) after each block.
+    """Yield the tokens after each block.
 
     Shapes:
         images: (B, H, W, C). yields: (B, T, D).
@@ -83,8 +175,8 @@ def yield_tokens(model: VisionTransformer, images) -> Iterator:
 def tokens_before_blocks(model: VisionTransformer, images):
     """Return the tokens (B, T, D) that enter the first block."""
     check_vision_transformer(model)
-    # A model of the same layers up to there. It calls none of them, so that
-    # `model` remembers nothing of it.
+    # This model shares the layers and calls none of them, so `model` keeps no
+    # record of it.
     start = keras.Model(
         model.input, get_block(model, 0).input, name="before_blocks"
     )
@@ -92,7 +184,7 @@ def tokens_before_blocks(model: VisionTransformer, images):
 
 
 def layers_after_blocks(model: VisionTransformer) -> list:
-    """Return the layers behind the last block, each of which reads the last."""
+    """Return the layers after the last block; each reads the one before."""
     last = get_block(model, model.config.depth - 1)
     return model.layers[model.layers.index(last) + 1 :]
 
@@ -105,7 +197,11 @@ def get_block(model: VisionTransformer, index: int):
 def block_indices(
     model: VisionTransformer, layers: Sequence[int] | None
 ) -> list[int]:
-    """Return `layers` as indices from 0 on; None stands for all blocks."""
+    """Return `layers` as indices from 0 on; None stands for all blocks.
+
+    Raises:
+        ValueError: If `layers` is no list of indices of blocks.
+    """
     check_vision_transformer(model)
     depth = model.config.depth
     if layers is None:
@@ -117,29 +213,29 @@ def block_indices(
     if not indices or not all(-depth <= i < depth for i in indices):
         raise ValueError(
             f"`layers` must be a list of indices from {-depth} to "
-            f"{depth - 1}, for the model has {depth} blocks, or None for all "
-            f"of them. Received: layers={layers!r}"
+            f"{depth - 1}, since the model has {depth} blocks, or None for "
+            f"all of them. Received: layers={layers!r}"
         )
     return [index % depth for index in indices]
 
 
 def grid_size_of(model: VisionTransformer, images) -> tuple:
-    """Return (h, w), the grid of the patches that `model` cuts `images` into.
+    """Return (h, w), the grid of patches that `model` cuts `images` into.
 
     Shapes:
         images: (B, H, W, C).
 
     Args:
         model: Any VisionTransformer.
-        images: An array or tensor. Only a model of dynamic image size asks
-            for its size, which may be unknown while a function is traced.
+        images: An array or tensor. Its size is read only if `model` accepts
+            any image size; it may be unknown while a function is traced.
     """
     check_vision_transformer(model)
     config = model.config
     if not config.use_dynamic_image_size:
         return config.grid_size
     # SAME padding of a stem rounds up.
-    cells = [-(-n // config.stem_stride) for n in keras.ops.shape(images)[1:3]]
+    cells = [-(-n // config.stem_stride) for n in ops.shape(images)[1:3]]
     return tuple(size // config.patch_size for size in cells)
 
 
@@ -171,4 +267,4 @@ def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
 
 def to_float32(x) -> np.ndarray:
     """Return a tensor of any floating type as a float32 array."""
-    return keras.ops.convert_to_numpy(keras.ops.cast(x, "float32"))
+    return ops.convert_to_numpy(ops.cast(x, "float32"))

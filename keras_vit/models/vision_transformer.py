@@ -5,22 +5,19 @@ import dataclasses
 import keras
 
 from keras_vit.layers.class_token import ClassToken
-from keras_vit.layers.dtypes import (
-    float32_unless_quantized,
-    is_quantized,
-    nested_dtype_policy,
-    policy_at,
-)
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.pooling import make_pooling
-from keras_vit.layers.position_embedding import (
-    PositionEmbedding,
-    make_position_embedding,
-)
-from keras_vit.layers.resnet_stem import ResNetStem
-from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.parts import (
+    add_positions,
+    head,
+    layer_norm,
+    pool,
+    pre_logits,
+    stem,
+    transformer_block,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -37,9 +34,9 @@ class VisionTransformer(keras.Model):
             (B, T, ...).
 
     Args:
-        config: What the model is made of.
-        dtype: Type policy of the layers, None for Keras' global one. The head
-            answers in float32 under mixed precision.
+        config: The configuration of the model.
+        dtype: Type policy of the layers; None for Keras' global one. The head
+            returns float32 under mixed precision.
         name: Name of the model.
         trainable: Whether the weights are trained.
 
@@ -78,14 +75,14 @@ class VisionTransformer(keras.Model):
     def with_image_size(self, image_size: tuple[int, int] | int):
         """Return this model for images of another size.
 
-        The weights are copied; the position table is resized by the official
-        rule, see `keras_vit.layers.resize_position_grid`.
+        The weights are copied; the position table is resized by the rule of
+        the official code, see `keras_vit.layers.resize_position_grid`.
 
         Args:
             image_size: (height, width) in pixels; one number means a square.
 
         Returns:
-            A new VisionTransformer. This one stays as it is.
+            A new VisionTransformer. This one does not change.
 
         Raises:
             ValueError: If the image is not a whole number of patches.
@@ -97,14 +94,14 @@ class VisionTransformer(keras.Model):
     def with_num_classes(self, num_classes: int):
         """Return this model with a new head for `num_classes` classes.
 
-        Everything below the head is copied; the head starts at zero and is
-        trained even if all the rest is frozen.
+        Everything before the head is copied; the head starts at zero and is
+        trained even if all other layers are frozen.
 
         Args:
             num_classes: Outputs of the new head; 0 for none.
 
         Returns:
-            A new VisionTransformer. This one stays as it is.
+            A new VisionTransformer. This one does not change.
         """
         model = self._rebuilt(["predictions"], num_classes=num_classes)
         if num_classes:
@@ -113,13 +110,13 @@ class VisionTransformer(keras.Model):
         return model
 
     def with_classifier_activation(self, classifier_activation: str | None):
-        """Return this model with another activation behind the same head.
+        """Return this model with another activation after the same head.
 
         Args:
             classifier_activation: Such as "softmax"; None for logits.
 
         Returns:
-            A new VisionTransformer. This one stays as it is.
+            A new VisionTransformer. This one does not change.
         """
         return self._rebuilt(classifier_activation=classifier_activation)
 
@@ -127,22 +124,22 @@ class VisionTransformer(keras.Model):
         """Return this model with or without rematerialised blocks.
 
         Args:
-            use_remat: Whether training keeps only what enters each block and
+            use_remat: Whether training keeps only the input of each block and
                 computes the rest again in the backward pass.
 
         Returns:
-            A new VisionTransformer. This one stays as it is.
+            A new VisionTransformer. This one does not change.
         """
         return self._rebuilt(use_remat=use_remat)
 
     def with_dtype(self, dtype):
-        """Return this model computing in another type, with equal weights.
+        """Return this model with another compute type and the same weights.
 
         Args:
             dtype: Type policy of the layers, such as "float32".
 
         Returns:
-            A new VisionTransformer. This one stays as it is.
+            A new VisionTransformer. This one does not change.
 
         Raises:
             ValueError: If this model is quantised.
@@ -201,24 +198,19 @@ class VisionTransformer(keras.Model):
 
 
 def connect(config: ViTConfig, images, dtype=None):
-    """Return the output of the model of `config` on `images`.
-
-    The layers are new; each is named.
+    """Return the output of a new model of `config` for `images`.
 
     Shapes:
         images: a symbolic tensor (B, H, W, C).
 
     Args:
-        config: What the model is made of.
-        images: What the first layer reads.
+        config: The configuration of the model.
+        images: The input of the first layer.
         dtype: Type policy of the layers.
     """
     features = images
     if config.stem_stages is not None:
-        stem = ResNetStem(
-            config.stem_stages, config.stem_epsilons, dtype=dtype, name="stem"
-        )
-        features = stem(images)  # (B, H', W', C')
+        features = stem(config, dtype)(images)  # (B, H', W', C')
     x = PatchEncoder(
         config.patch_size, config.width, dtype=dtype, name="patch_encoder"
     )(features)  # (B, N, D)
@@ -231,71 +223,11 @@ def connect(config: ViTConfig, images, dtype=None):
         )(x)
     for index in range(config.depth):
         x = transformer_block(config, index, dtype)(x)
-    epsilon = config.layer_norm_epsilon
     if not config.use_pooling_norm:
-        x = LayerNorm(epsilon, dtype=dtype, name="encoder_norm")(x)
-    pooling = make_pooling(
-        config.pooling,
-        dataclasses.asdict(config)
-        | {"num_prefix_tokens": int(config.use_class_token)},
-        dtype=dtype,
-        name="pooling",
-    )
-    x = pooling(x) if pooling else x  # (B, D)
+        x = layer_norm(config, "encoder_norm", dtype)(x)
+    x = pool(config, x, dtype)  # (B, D)
     if config.use_pooling_norm:
-        x = LayerNorm(epsilon, dtype=dtype, name="pooling_norm")(x)
+        x = layer_norm(config, "pooling_norm", dtype)(x)
     if config.representation_size:
-        x = keras.layers.Dense(
-            config.representation_size,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            dtype=policy_at(dtype, "pre_logits"),
-            name="pre_logits",
-        )(x)  # (B, R)
+        x = pre_logits(config, dtype)(x)  # (B, R)
     return head(config, dtype)(x) if config.num_classes else x
-
-
-def add_positions(config, tokens, features, dtype):
-    """Return `tokens` with the position embedding of `config` added."""
-    layer = make_position_embedding(
-        config.position_embedding,
-        grid_size=config.grid_size,
-        num_prefix_tokens=int(config.use_class_token),
-        patch_size=config.patch_size,
-        dtype=dtype,
-        name="position_embedding",
-    )
-    if layer is None:
-        return tokens
-    if config.use_dynamic_image_size:
-        return layer(tokens, features)
-    return layer(tokens)
-
-
-def transformer_block(config, index, dtype):
-    """Return block number `index`; later ones are dropped more often."""
-    depth_rate = config.stochastic_depth_rate * index
-    return TransformerBlock(
-        config.num_heads,
-        config.mlp_dim,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
-        stochastic_depth_rate=depth_rate / max(config.depth - 1, 1),
-        gelu=config.gelu,
-        layer_norm_epsilon=config.layer_norm_epsilon,
-        use_remat=config.use_remat,
-        dtype=dtype,
-        name=f"block_{index:02d}",
-    )
-
-
-def head(config, dtype):
-    """Return the classifier; its kernel starts at zero, as the official."""
-    return keras.layers.Dense(
-        config.num_classes,
-        activation=config.classifier_activation,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias),
-        dtype=float32_unless_quantized(dtype, "predictions"),
-        name="predictions",
-    )

@@ -1,4 +1,7 @@
-"""A client of TF Serving, over REST or gRPC. Needs the extra `serving`."""
+"""A client of TF Serving over REST or gRPC, and the files that it reads.
+
+REST needs the package urllib3, gRPC the package tensorflow-serving-api.
+"""
 
 from keras_vit.serving.client import Client, connect
 from keras_vit.serving.errors import ServingError, UnavailableError

@@ -1,13 +1,13 @@
-"""What goes wrong between a client and a server."""
+"""The errors of the client."""
 
 
 class ServingError(RuntimeError):
-    """A server refused a request, or what it answered makes no sense.
+    """A server refused a request, or sent a response that makes no sense.
 
     Args:
-        message: What happened, with the words of the server.
-        code: Why it was refused, by gRPC's names, over REST too, such as
-            "INVALID_ARGUMENT"; empty if there is an answer.
+        message: What happened, with the message of the server.
+        code: The status by gRPC's name, over REST as well, such as
+            "INVALID_ARGUMENT"; empty if the request succeeded.
     """
 
     def __init__(self, message: str, code: str = ""):
@@ -16,7 +16,7 @@ class ServingError(RuntimeError):
 
 
 class UnavailableError(ServingError):
-    """A server cannot be reached, or does not answer for now.
+    """A server cannot be reached, or is busy.
 
-    The same request may be answered later.
+    The same request may succeed later.
     """

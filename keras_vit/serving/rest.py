@@ -2,12 +2,11 @@
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping
 from urllib.parse import quote
 
 import numpy as np
-import requests
+import urllib3
 
 from keras_vit.serving.errors import ServingError, UnavailableError
 from keras_vit.serving.signatures import (
@@ -15,21 +14,32 @@ from keras_vit.serving.signatures import (
     TensorSpec,
     read_signatures,
 )
-from keras_vit.serving.transport import Target, VersionStatus
+from keras_vit.serving.transport import (
+    Target,
+    VersionStatus,
+    count_attempts,
+)
 
 
 class RestTransport:
-    """A session of HTTP that keeps its connections.
+    """A pool of HTTP connections that are kept open.
 
     Args:
-        url: Of the server, such as http://localhost:8501.
+        url: The server, such as http://localhost:8501.
         target: The model.
-        timeout: Seconds to wait for a connection, and for each sign of life.
-        max_connections: That are kept open.
+        timeout: Seconds to wait for a connection, and for each piece of the
+            response, in each attempt.
+        retries: Attempts after the first.
+        max_connections: Connections to keep open.
     """
 
     def __init__(
-        self, url: str, target: Target, timeout: float, max_connections: int
+        self,
+        url: str,
+        target: Target,
+        timeout: float,
+        retries: int,
+        max_connections: int,
     ):
         path = f"/v1/models/{quote(target.model, safe='')}"
         if target.version is not None:
@@ -38,15 +48,24 @@ class RestTransport:
             path += f"/labels/{quote(target.label, safe='')}"
         self._address = url.rstrip("/") + path
         self._timeout = timeout
-        self._session = requests.Session()
-        for scheme in ("http://", "https://"):
-            adapter = requests.adapters.HTTPAdapter(
-                pool_maxsize=max_connections
-            )
-            self._session.mount(scheme, adapter)
+        self._attempts = count_attempts(retries)
+        self._pool = urllib3.PoolManager(
+            maxsize=max_connections,
+            timeout=timeout,
+            retries=urllib3.Retry(
+                retries,
+                allowed_methods=None,  # A prediction may be repeated.
+                status_forcelist=PASSING_STATUSES,
+                raise_on_status=False,
+                backoff_factor=0.2,
+                backoff_max=10,
+                # So that clients do not all return at the same time.
+                backoff_jitter=0.1,
+            ),
+        )
 
     def status(self) -> list[VersionStatus]:
-        """Return the versions that are known."""
+        """Return the known versions."""
         return self._ask("GET", "", _read_status)
 
     def metadata(self) -> dict[str, Signature]:
@@ -56,7 +75,7 @@ class RestTransport:
     def predict(
         self, name: str, signature: Signature, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature, in the dtypes it has for them."""
+        """Return the outputs of a signature, in the dtypes it declares."""
         body = {
             "signature_name": name,
             "inputs": {key: to_json(x) for key, x in inputs.items()},
@@ -64,61 +83,60 @@ class RestTransport:
         return self._ask(
             "POST",
             ":predict",
-            lambda answer: _read_outputs(answer, signature.outputs),
-            data=json.dumps(body, separators=(",", ":")),
-            headers={"Content-Type": "application/json"},
+            lambda response: _read_outputs(response, signature.outputs),
+            json=body,
         )
 
     def close(self):
         """Close the connections."""
-        self._session.close()
+        self._pool.clear()
 
     def _ask(self, method, path, read, **options):
-        """Return what `read` makes of the JSON that a request is answered."""
+        """Return what `read` makes of the JSON of the response."""
         address = self._address + path
         try:
-            response = self._session.request(
-                method, address, timeout=self._timeout, **options
-            )
-        except requests.Timeout:
-            raise UnavailableError(
-                f"No answer from {address} within {self._timeout:g} s",
-                "DEADLINE_EXCEEDED",
-            ) from None
-        except (
-            requests.ConnectionError,
-            requests.exceptions.ChunkedEncodingError,
-        ) as error:
-            reason = getattr((*error.args, error)[0], "reason", error)
-            raise UnavailableError(
-                f"No connection to {address}: {str(reason).split(': ')[-1]}",
-                "UNAVAILABLE",
-            ) from None
-        except requests.RequestException as error:
+            response = self._pool.request(method, address, **options)
+        except urllib3.exceptions.MaxRetryError as error:
+            raise self._unavailable(address, error.reason) from None
+        except urllib3.exceptions.HTTPError as error:
             raise ServingError(f"{address}: {error}") from None
-        if not response.ok:
-            kind = UnavailableError
-            if response.status_code not in PASSING_STATUSES:
-                kind = ServingError
-            raise kind(
-                f"{address} answered {response.status_code}: "
-                f"{_read_error(response)}",
-                CODES.get(response.status_code, "UNKNOWN"),
+        if not 200 <= response.status < 400:
+            passing = response.status in PASSING_STATUSES
+            raise (UnavailableError if passing else ServingError)(
+                f"{address} responded {response.status}: "
+                f"{_read_error(response)}{self._attempts * passing}",
+                CODES.get(response.status, "UNKNOWN"),
             )
         try:
             return read(response.json())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ServingError(
-                f"{address} answered what is not TF Serving's: "
-                f"{response.text[:200]!r} ({type(error).__name__}: {error})"
+                f"{address} sent a response that is not TF Serving's: "
+                f"{response.data[:200]!r} ({type(error).__name__}: {error})"
             ) from None
+
+    def _unavailable(self, address, reason):
+        """Return the error for a request without a response."""
+        no_connection = urllib3.exceptions.NewConnectionError  # A TimeoutError.
+        if isinstance(
+            reason, urllib3.exceptions.TimeoutError
+        ) and not isinstance(reason, no_connection):
+            return UnavailableError(
+                f"No response from {address} within {self._timeout:g} s"
+                f"{self._attempts}",
+                "DEADLINE_EXCEEDED",
+            )
+        return UnavailableError(
+            f"No connection to {address}: {str(reason).split(': ')[-1]}"
+            f"{self._attempts}",
+            "UNAVAILABLE",
+        )
 
 
 def to_json(array: np.ndarray) -> list:
-    """Return an array as nested lists that JSON can hold.
+    """Convert an array to nested lists that JSON can hold.
 
-    Bytes become {"b64": ...}, without which the server would take their
-    base64 for the bytes.
+    Bytes become {"b64": ...}; the server would take plain base64 for text.
 
     Example:
         >>> to_json(np.array([[0.5, 2]])), to_json(np.array([b"a"], object))
@@ -133,10 +151,10 @@ def to_json(array: np.ndarray) -> list:
 
 
 def from_json(value, spec: TensorSpec) -> np.ndarray:
-    """Return the array that nested lists stand for.
+    """Convert nested lists to an array.
 
     Raises:
-        ValueError: If they are of unequal lengths or hold something else.
+        ValueError: If they are ragged, or do not fit `spec`.
     """
     if spec.dtype == "string":
         texts = np.frompyfunc(_to_bytes, 1, 1)(np.array(value, object))
@@ -156,38 +174,40 @@ def _to_bytes(value):
         raise ValueError("an output holds no strings") from None
 
 
-def _read_status(answer):
+def _read_status(response):
     return [
         VersionStatus(
             int(row["version"]),
             row["state"],
             row.get("status", {}).get("error_message", ""),
         )
-        for row in answer["model_version_status"]
+        for row in response["model_version_status"]
     ]
 
 
-def _read_metadata(answer):
-    return read_signatures(answer["metadata"]["signature_def"]["signature_def"])
+def _read_metadata(response):
+    signature_defs = response["metadata"]["signature_def"]["signature_def"]
+    return read_signatures(signature_defs)
 
 
-def _read_outputs(answer, specs):
-    values = answer["outputs"]
-    if len(specs) == 1:  # The server leaves out the name of a single one.
+def _read_outputs(response, specs):
+    values = response["outputs"]
+    if len(specs) == 1:  # The server omits the name of a single output.
         values = {name: values for name in specs}
     return {name: from_json(values[name], spec) for name, spec in specs.items()}
 
 
 def _read_error(response):
-    """Return the words of the server."""
+    """Return the server's message."""
     try:
         return response.json()["error"]
     except (KeyError, TypeError, ValueError):
-        return response.text[:500].strip() or response.reason
+        text = response.data.decode("utf-8", "replace")
+        return text[:500].strip() or response.reason
 
 
-# Of what may be right the next time: a proxy without its server, a queue that
-# is full, a deadline.
+# After these the same request may succeed: a proxy without its server, a full
+# queue, a deadline.
 PASSING_STATUSES = (502, 503, 504)
 # By gRPC's names.
 CODES = {

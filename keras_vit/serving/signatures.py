@@ -1,4 +1,4 @@
-"""What a server says that it can be asked."""
+"""The signatures of a served model, as the server describes them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class TensorSpec:
-    """An input or an output.
+    """The type of an input or an output.
 
     Args:
-        dtype: By NumPy's name, or "string"; by TensorFlow's, such as
-            DT_RESOURCE, if it is no data.
-        shape: None where it is open; None for any number of axes.
+        dtype: NumPy's name, or "string". Types without data keep
+            TensorFlow's name, such as DT_RESOURCE.
+        shape: Sizes, None where any fits; None for any number of axes.
     """
 
     dtype: str
@@ -23,8 +23,8 @@ class Signature:
     """A function of a served model.
 
     Args:
-        inputs: By name.
-        outputs: By name.
+        inputs: Types by name.
+        outputs: Types by name.
     """
 
     inputs: Mapping[str, TensorSpec]
@@ -32,13 +32,13 @@ class Signature:
 
 
 def read_signatures(signature_defs: Mapping) -> dict[str, Signature]:
-    """Return the signatures in the JSON form of SignatureDefs.
+    """Parse SignatureDefs in their JSON form.
 
     Args:
-        signature_defs: By name, as the REST interface gives them, or as
+        signature_defs: SignatureDefs by name, from the REST interface or from
             `MessageToDict(..., preserving_proto_field_name=True)` of
-            google.protobuf makes them. Those that TensorFlow keeps for
-            itself, which begin with `__`, are left out.
+            google.protobuf. TensorFlow's internal ones, whose names begin
+            with `__`, are left out.
     """
     return {
         name: Signature(

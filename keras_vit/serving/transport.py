@@ -1,4 +1,4 @@
-"""What a client asks of REST and of gRPC alike."""
+"""What the transports over REST and gRPC have in common."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,10 +8,13 @@ import numpy as np
 
 from keras_vit.serving.signatures import Signature
 
+# The statuses, by gRPC's names, after which the same request may succeed.
+PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The model that is asked.
+    """The model to ask.
 
     Args:
         model: Its name on the server.
@@ -26,7 +29,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class VersionStatus:
-    """How a version of a model is doing.
+    """The state of a version of a model.
 
     Args:
         version: Its number.
@@ -40,14 +43,14 @@ class VersionStatus:
 
 
 class Transport(Protocol):
-    """A way to a server. Each call is one attempt.
+    """A connection to a server. Requests are retried by its library.
 
-    All raise an UnavailableError if there is no answer for now, another
-    ServingError if the answer is an error.
+    All methods raise an UnavailableError if there is no response after all
+    attempts, and another ServingError if the response is an error.
     """
 
     def status(self) -> list[VersionStatus]:
-        """Return the versions that are known."""
+        """Return the known versions."""
 
     def metadata(self) -> dict[str, Signature]:
         """Return the signatures."""
@@ -55,7 +58,17 @@ class Transport(Protocol):
     def predict(
         self, name: str, signature: Signature, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the outputs of a signature, in the dtypes it has for them."""
+        """Return the outputs of a signature, in the dtypes it declares."""
 
     def close(self):
         """Close the connections."""
+
+
+def count_attempts(retries: int) -> str:
+    """Return how often a request was sent, for the end of a message.
+
+    Example:
+        >>> count_attempts(0), count_attempts(2)
+        ('', ' (3 attempts)')
+    """
+    return f" ({retries + 1} attempts)" if retries else ""

@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.layers.mlp import GELUS
+from keras_vit.layers.mlp_block import GELUS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
-from keras_vit.layers.resnet_stem import STEM_EPSILONS
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 
 # Objects and lists that are searched at most.
 MAX_VALUES = 10_000

@@ -105,7 +105,7 @@ def test_blocks_behind_the_last_one_are_not_run(monkeypatch):
     run = []
     for index in range(3):
         block = model.get_layer(f"block_{index:02d}")
-        for layer in (block.attention, block.mlp):
+        for layer in (block.attention.qkv, block.mlp):
             monkeypatch.setattr(
                 layer,
                 "call",
@@ -114,7 +114,11 @@ def test_blocks_behind_the_last_one_are_not_run(monkeypatch):
                 ),
             )
     attention_maps(model, images, layers=[1])
-    assert run == ["block_00/attention", "block_00/mlp", "block_01/attention"]
+    assert run == [
+        "block_00/attention/qkv",
+        "block_00/mlp",
+        "block_01/attention/qkv",
+    ]
 
 
 @each_case
@@ -170,8 +174,8 @@ def test_scores_inside_a_graph_of_unknown_batch(name):
 def test_unknown_layers_are_an_error(layers):
     with pytest.raises(
         ValueError,
-        match="`layers` must be a list of indices from -2 to 1, for the model "
-        "has 2 blocks, or None for all of them. Received: layers=",
+        match="`layers` must be a list of indices from -2 to 1, since the "
+        "model has 2 blocks, or None for all of them. Received: layers=",
     ):
         attention_maps(model_of("token"), images_of("token"), layers=layers)
 

@@ -15,7 +15,8 @@ from keras_vit.analysis import (
     plots,
     position_similarity,
 )
-from keras_vit.analysis.callbacks import AttentionPictures, read_positions
+from keras_vit.analysis.callbacks import AttentionPictures
+from keras_vit.analysis.position_history import read_positions
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
 tf = pytest.importorskip(

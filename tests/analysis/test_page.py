@@ -10,13 +10,20 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.analysis import inspect_model, page, render_page, write_page
+from keras_vit.analysis import (
+    inspect_model,
+    page,
+    page_content,
+    render_page,
+    write_page,
+)
 from keras_vit.analysis.packing import (
     encode_png,
     pack_cosines,
     pack_rows,
     unpack_rows,
 )
+from keras_vit.analysis.page_content import DETAILS
 from tests.analysis.cases import images_of, model_of
 from tests.analysis.inspections import make_inspection
 
@@ -186,67 +193,61 @@ def test_a_title_that_is_no_unicode_is_written(tmp_path):
     assert "caf?" in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
-def sizes_of_details(inspection):
-    """Return the size of the page at each of DETAILS."""
-    return [
-        len(page._render([inspection], detail, page.TITLE).encode())
-        for detail in page.DETAILS
-    ]
-
-
 def test_a_page_holds_as_much_as_there_is_room_for():
     inspection = make_inspection(
         grid_size=(7, 7), layers=4, heads=4, images=1, reads_patches=True
     )
-    sizes = sizes_of_details(inspection)
-    assert sizes[0] == max(sizes)
-    for place in (1, 4, 9, 12, 25, 35, 52, len(sizes) - 1):
-        room = sizes[place]
-        text = render_page([inspection], max_bytes=room)
-        first = next(i for i, size in enumerate(sizes) if size <= room)
-        detail = page.DETAILS[first]
-        assert len(text.encode()) == sizes[first]
+    pages = [
+        page._render([inspection], detail, page.TITLE) for detail in DETAILS
+    ]
+    sizes = [len(text.encode()) for text in pages]
+    assert sizes == sorted(sizes, reverse=True)
+    for text, size, detail in zip(pages, sizes, DETAILS):
+        assert render_page([inspection], max_bytes=size) == text
         content = content_of(text)
         assert content["levels"] == detail.levels
-        assert bool(content["left_out"]) != detail.has_heads
+        assert bool(content["left_out"]) != detail.has_all_tokens
         assert f"{100 / detail.levels:.1f} %" in content["precision"]
         (image,) = content["models"][0]["images"]
-        for name, rows in (
-            ("rollout", inspection.rollouts),
-            ("relevance", inspection.relevances[0]),
-        ):
-            if not detail.has_whole_rollout:
+        check_rows(text, image["rollout"], inspection.rollouts, detail)
+        check_rows(text, image["relevance"], inspection.relevances[0], detail)
+        for found, rows in zip(image["attention"], inspection.maps[:, 0]):
+            rows = rows.astype("float32")
+            if not detail.has_all_tokens:
                 rows = rows[:, 1:].mean(axis=1, keepdims=True)
-            bound = error_bound(rows, 1, detail.levels) + 1e-6
-            assert (np.abs(rows_of(text, image[name]) - rows) <= bound).all()
-        for block, found in enumerate(image["attention"]):
-            assert ("heads" in found) == detail.has_heads
-            kept = detail.keeps(block, 4)
-            assert ("mean" in found) == (kept and not detail.has_heads)
-            if detail.has_heads:
-                continue
-            rows = inspection.maps[block, 0].astype("float32")
-            read = rows[:, 1:].mean(axis=1, keepdims=True)
-            bound = error_bound(read, 1, detail.levels) + 1e-6
-            assert (np.abs(rows_of(text, found["read"]) - read) <= bound).all()
-            if kept:
-                mean = rows.mean(axis=0, keepdims=True)
-                bound = error_bound(mean, 1, detail.levels) + 1e-6
-                again = rows_of(text, found["mean"])
-                assert (np.abs(again - mean) <= bound).all()
+            [packed] = found.values()
+            check_rows(text, packed, rows, detail)
 
 
-def test_the_blocks_that_are_kept_are_counted_from_the_last():
-    def kept(step):
-        detail = page.Detail(255, block_step=step)
-        return [n for n in range(5) if detail.keeps(n, 5)]
+def check_rows(text, found, rows, detail):
+    bound = error_bound(rows, 1, detail.levels) + 1e-6
+    assert (np.abs(rows_of(text, found) - rows) <= bound).all()
 
-    assert [kept(n) for n in (0, 1, 2, 4)] == [
-        [],
-        [0, 1, 2, 3, 4],
-        [0, 2, 4],
-        [0, 4],
-    ]
+
+def test_maps_of_a_large_model_are_not_packed_for_nothing(monkeypatch):
+    """Packing takes minutes; a guess says that they would not fit."""
+    tried = []
+    render = page._render
+    monkeypatch.setattr(
+        page, "_render", lambda *a: tried.append(a[1]) or render(*a)
+    )
+    inspection = make_inspection(
+        grid_size=(8, 8), layers=8, heads=8, images=4, classes=3
+    )
+    render_page([inspection], max_bytes=500_000)
+    assert tried == [DETAILS[-1]]
+
+
+@pytest.mark.parametrize("detail", DETAILS)
+def test_the_guess_is_near(detail):
+    inspection = make_inspection(grid_size=(7, 7), layers=6, heads=6)
+    packets = page_content.Packets()
+    for i in range(2):
+        for maps in inspection.maps[:, i]:
+            page_content._describe_block(inspection, maps, detail, packets)
+    size = sum(map(len, packets.elements))
+    guess = page_content.guess_size(inspection, detail)
+    assert 0.6 < guess / size < 1.5
 
 
 def test_too_little_room_is_an_error_that_says_how_much_is_needed():
@@ -353,5 +354,5 @@ def test_a_notebook_gets_a_frame_with_the_page():
 def test_a_frame_that_cannot_be_small_is_the_least_there_is():
     inspection = make_inspection()
     frame = page.render_frame(inspection, max_bytes=1000)
-    least = page._render([inspection], page.DETAILS[-1], page.TITLE)
+    least = page._render([inspection], DETAILS[-1], page.TITLE)
     assert dict(Elements(frame).attributes)["srcdoc"] == least

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.analysis import render_page, to_grid, write_page
-from keras_vit.analysis.page import DETAILS, _render
+from keras_vit.analysis import to_grid, write_page
+from keras_vit.analysis.page import _render
+from keras_vit.analysis.page_content import DETAILS
 from tests.analysis.browsing import (
     Visit,
     contrast,
@@ -109,12 +110,12 @@ def check_view(
 
 def test_it_starts_with_what_the_head_reads(visit):
     expect(visit.caption()).to_have_text(
-        "Attention in block 2 (last), mean of the heads"
+        "Attention in block 3 (last), mean of the heads"
     )
     check_view(visit, attention(INSPECTION, 0, 2, None, -1))
     expect(visit.reading()).to_contain_text("Seen from the class token: most")
     expect(visit.page.locator(".about")).to_contain_text(
-        "Blocks and heads are numbered as in the code, from 0"
+        "Blocks, heads, rows and columns are numbered from 1"
     )
 
 
@@ -235,9 +236,9 @@ def test_the_keyboard_reaches_everything(visit):
 def test_blocks_and_heads_are_chosen(visit):
     visit.stage().focus()
     visit.press("ArrowDown")
-    visit.slide("block", 1)
-    visit.select("#head", "1")
-    expect(visit.caption()).to_have_text("Attention in block 1, head 1")
+    visit.slide("block", 2)
+    visit.select("#head", "2")
+    expect(visit.caption()).to_have_text("Attention in block 2, head 2")
     cell = 1 * GRID[1] + 2
     check_view(visit, attention(INSPECTION, 0, 1, 1, cell), cell)
     visit.select("#head", "Mean of all")
@@ -322,23 +323,23 @@ def test_distances_are_plotted_and_choose_heads(visit):
         "on average"
     )
     axis = visit.page.locator("#distance text[text-anchor=middle]")
-    assert axis.all_text_contents()[:-1] == ["0", "1", "2"]
+    assert axis.all_text_contents()[:-1] == ["1", "2", "3"]
     marks[0].click()
     visit.wait()
-    expect(visit.caption()).to_contain_text("Attention in block 0, head 0")
+    expect(visit.caption()).to_contain_text("Attention in block 1, head 1")
     (chosen,) = visit.page.locator("#distance .chosen").all()
     assert float(chosen.get_attribute("cy")) in ys
     text = visit.page.locator("#distance-reading").inner_text()
-    pixels = float(re.search(r"head 0: ([\d.]+) pixels", text)[1])
+    pixels = float(re.search(r"head 1: ([\d.]+) pixels", text)[1])
     np.testing.assert_allclose(pixels, INSPECTION.distances[0, 0], atol=0.51)
     visit.page.locator("#distance").focus()
     visit.press("ArrowRight")
-    expect(visit.caption()).to_contain_text("Attention in block 1, head 0")
+    expect(visit.caption()).to_contain_text("Attention in block 2, head 1")
     farther = int(np.argmax(INSPECTION.distances[1]))
     visit.press("ArrowUp")
-    expect(visit.caption()).to_contain_text(f"head {farther}")
+    expect(visit.caption()).to_contain_text(f"head {farther + 1}")
     visit.press("ArrowDown")
-    expect(visit.caption()).to_contain_text(f"head {1 - farther}")
+    expect(visit.caption()).to_contain_text(f"head {2 - farther}")
 
 
 def test_filters_and_their_shares_are_shown(visit):
@@ -363,7 +364,7 @@ def test_norms_and_artefacts_are_shown(visit):
     expect(text).to_contain_text("row 3, column 3")
     places = viridis_places(visit.colours(".norms"))
     np.testing.assert_allclose(places, expected, atol=0.03)
-    visit.slide("block", 0)
+    visit.slide("block", 1)
     expect(text).to_contain_text("No patch is longer")
 
 
@@ -424,7 +425,7 @@ def test_models_of_different_grids_are_compared(tab, tmp_path):
     write_page([INSPECTION, other], path)
     visit = tab.go(path, "#same=0")
     # Two models stand side by side at once.
-    expect(visit.caption(1)).to_contain_text("block 1 (last)")
+    expect(visit.caption(1)).to_contain_text("block 2 (last)")
     pooled = other.maps[1, 0].astype("float32").mean(axis=(0, 1))
     check_view(visit, pooled, panel=1, prefix=0, grid_size=(6, 2))
     np.testing.assert_allclose(
@@ -466,17 +467,17 @@ def test_a_class_token_beside_pooled_patches_can_be_asked(tab, tmp_path):
 
 def test_the_address_keeps_the_view(page_path, visit):
     visit.click(2, 3, GRID)
-    visit.slide("block", 0)
-    visit.select("#head", "1")
+    visit.slide("block", 1)
+    visit.select("#head", "2")
     visit.switch("compare", True)
     visit.select("#image-0", "photo 2.jpg")
     visit.slide("opacity", 40)
     expect(visit.page.locator("#address")).to_be_visible()
     visit.page.wait_for_url(re.compile(r"overlay=40.*compare=1.*images=2.2"))
     fragment = "#" + visit.page.url.split("#")[1]
-    assert "block=0&head=1" in fragment
+    assert "block=1&head=2" in fragment
     again = visit.go(page_path, fragment)
-    expect(again.caption(1)).to_have_text("Attention in block 0, head 1")
+    expect(again.caption(1)).to_have_text("Attention in block 1, head 2")
     check_view(again, attention(INSPECTION, 1, 0, 1, 11), 11)
     photo = again.panel(0).locator("select.image")
     assert photo.input_value() == "1"
@@ -494,40 +495,27 @@ def test_the_address_keeps_the_view(page_path, visit):
 )
 def test_an_address_of_nonsense_does_no_harm(tab, page_path, fragment):
     visit = tab.go(page_path, fragment)
-    expect(visit.caption()).to_contain_text("Attention in block 2 (last),")
-
-
-def test_a_page_with_less_says_so(tab, tmp_path):
-    inspection = make_inspection((6, 6), layers=4, heads=6, images=1)
-    full = len(render_page(inspection).encode())
-    write_page(inspection, tmp_path / "report.html", max_bytes=full - 22_000)
-    visit = tab.go(tmp_path / "report.html", "#block=3&head=4")
-    about = visit.page.locator("#left-out")
-    expect(about).to_contain_text("a patch shows the mean of the heads")
-    maps = inspection.maps[3, 0].astype("float32")
-    expect(visit.caption()).to_contain_text("head 4")
-    check_view(visit, maps[4, 0], grid_size=(6, 6))
-    visit.hover(1, 1, (6, 6))
-    notice = visit.panel().locator("figcaption .notice")
-    expect(notice).to_contain_text("holds the mean of the heads only")
-    expect(visit.caption()).to_contain_text("mean of the heads")
-    check_view(visit, maps.mean(axis=0)[8], 7, grid_size=(6, 6))
+    expect(visit.caption()).to_contain_text("Attention in block 3 (last),")
 
 
 def test_a_page_with_the_least_says_so(tab, tmp_path):
     page = _render([INSPECTION], DETAILS[-1], "The least")
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
-    visit = tab.go(tmp_path / "report.html")
+    visit = tab.go(tmp_path / "report.html", "#block=2&head=2")
+    about = visit.page.locator("#left-out")
+    expect(about).to_contain_text("what the head of the model reads only")
+    expect(visit.caption()).to_contain_text("head 2")
+    check_view(visit, INSPECTION.maps[1, 0, 1].astype("float32")[0])
     visit.stage().focus()
-    for kind in ("attention", "rollout", "relevance"):
-        visit.choose("show", kind)
-        expect(visit.reading()).to_contain_text("Seen from the class token")
-        visit.stage().focus()
-        visit.press("ArrowDown")
-        notice = visit.panel().locator("figcaption .notice")
-        expect(notice).to_contain_text("only what the head of the model reads")
-        expect(visit.stage().locator(".heat")).to_be_hidden()
-        visit.press("Escape")
+    visit.press("ArrowDown")
+    notice = visit.panel().locator("figcaption .notice")
+    expect(notice).to_contain_text("only what the head of the model reads")
+    expect(visit.stage().locator(".heat")).to_be_hidden()
+    visit.choose("show", "rollout")
+    expect(notice).to_be_hidden()
+    check_view(visit, INSPECTION.rollouts[0, 7], 6)
+    visit.choose("show", "relevance")
+    check_view(visit, INSPECTION.relevances[0, 0, 7], 6)
 
 
 def test_names_are_shown_as_they_are(tab, tmp_path):

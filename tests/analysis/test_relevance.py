@@ -12,9 +12,9 @@ from keras_vit.analysis import (
     attention_relevance,
     head_grid,
 )
-from keras_vit.analysis.relevance import score_gradients
+from keras_vit.models.attention_gradients import score_gradients
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.layers.test_mlp import FORMULAS
+from tests.layers.test_mlp_block import FORMULAS
 from tests.layers.test_transformer_block import layer_norm
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 

@@ -4,11 +4,17 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit.export import DisagreementError, Tolerance
-from keras_vit.export.agreement import TOLERANCES, compare
+from keras_vit.export import FORMATS, DisagreementError, Tolerance
+from keras_vit.export.agreement import compare
+
+TOLERANCES = {
+    kind: tolerance
+    for row in FORMATS.values()
+    for kind, tolerance in row.tolerances.items()
+}
 
 
-def test_answers_that_differ_are_an_error():
+def test_outputs_that_differ_are_an_error():
     close = Tolerance(relative_difference=1e-4)
     expected = np.zeros((2, 3))
     with pytest.raises(DisagreementError, match="5.0e-01.*Nothing was written"):
@@ -37,7 +43,7 @@ def test_every_bound_of_a_tolerance_is_checked():
     answers = np.eye(4)[[0, 1, 2, 2]]
     for bound, words in [
         (Tolerance(relative_difference=0.5), "difference is 1.0e.00"),
-        (Tolerance(cosine=0.8), "cosine is 0.75"),
+        (Tolerance(cosine=0.8), "similarity is 0.75"),
         (Tolerance(top1_agreement=0.8), "75.00% of the images"),
     ]:
         with pytest.raises(DisagreementError, match=words):
@@ -70,7 +76,7 @@ def test_an_image_does_not_excuse_another():
     expected = np.array([[0.0, 1.0], [0.0, 100.0]])
     answers = expected + [[2e-5, 0.0], [0.0, 0.0]]
     with pytest.raises(DisagreementError, match="2.0e-05 of the largest"):
-        compare("somewhere", "onnx", expected, answers, 1)
+        compare("somewhere", "onnx", expected, answers, 1, TOLERANCES["onnx"])
 
 
 @pytest.mark.parametrize("kind", TOLERANCES)
@@ -80,13 +86,18 @@ def test_what_is_not_finite_is_a_fault_whatever_is_allowed(kind, bad):
     answers = expected.copy()
     answers[1, 2] = bad
     for pair, words in [
-        ((expected, answers), "^the export answers 1 of 4 images with NaN or"),
-        ((answers, expected), "^the Keras model answers 1 of 4 images"),
-        ((answers, answers), "^the Keras model answers 1 of 4 images"),
+        ((expected, answers), "^the export gives NaN or infinity for 1 of 4"),
+        ((answers, expected), "^the Keras model gives NaN or infinity for 1"),
+        ((answers, answers), "^the Keras model gives NaN or infinity for 1"),
     ]:
-        report = compare("somewhere", kind, *pair, 1, must_agree=False)
+        report = compare(
+            "somewhere", kind, *pair, 1, TOLERANCES[kind], must_agree=False
+        )
         assert re.search(words, report.faults[0])
         assert not math.isfinite(report.max_difference)
+
+
+INT8 = TOLERANCES["tflite dynamic_int8"]
 
 
 def turn_classes(num_images, num_ties, num_turned):
@@ -115,7 +126,7 @@ def turn_classes(num_images, num_ties, num_turned):
 def test_one_of_few_images_may_be_a_tie(num_images, num_turned, is_right):
     pair = turn_classes(num_images, num_turned, num_turned)
     report = compare(
-        "somewhere", "tflite dynamic_int8", *pair, 1, must_agree=False
+        "somewhere", "tflite dynamic_int8", *pair, 1, INT8, must_agree=False
     )
     assert report.cosine > 0.999
     assert bool(report.faults) != is_right
@@ -131,7 +142,7 @@ def test_one_of_few_images_must_not_be_another_class():
     expected, answers = turn_classes(99, 1, 0)
     answers[0] = [10.0, 14.5, 0.0]
     report = compare(
-        "somewhere", "tflite dynamic_int8", expected, answers, 1, None, False
+        "somewhere", "tflite dynamic_int8", expected, answers, 1, INT8, False
     )
     assert report.cosine > 0.999
     assert report.faults[0].startswith("98.99% of the images, 98 of 99")

@@ -1,5 +1,6 @@
 import json
 import pathlib
+import re
 import sys
 
 import keras
@@ -10,6 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export import (
     FORMATS,
+    QUANTIZATIONS,
     Agreement,
     DisagreementError,
     ExportReport,
@@ -18,8 +20,7 @@ from keras_vit.export import (
     Tolerance,
     export_model,
 )
-from keras_vit.export.agreement import TOLERANCES
-from keras_vit.export.bundle import Format, published_together
+from keras_vit.export.publishing import published_together
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -74,7 +75,7 @@ def test_layout_and_versions(model, images, tmp_path):
         tmp_path,
         images,
         ["tflite"],
-        tflite_variants=["float32", "float16"],
+        tflite_quantizations=["float32", "float16"],
         **QUIET,
     )
     assert second.version == 2
@@ -85,8 +86,8 @@ def test_layout_and_versions(model, images, tmp_path):
         "float32.tflite",
     ]
     config = (tmp_path / "saved_model" / "models.config").read_text()
-    assert 'key: "stable" value: 1' in config
-    assert 'key: "canary" value: 3' in config
+    labels = re.findall(r'key: "(\w+)"\n +value: (\d+)', config)
+    assert labels == [("canary", "3"), ("stable", "1")]
 
 
 def test_report_is_what_was_found(model, images, tmp_path):
@@ -111,9 +112,9 @@ def test_report_is_what_was_found(model, images, tmp_path):
 def test_an_export_that_differs_leaves_nothing(
     model, images, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(
-        TOLERANCES, "tflite dynamic_int8", Tolerance(relative_difference=-1.0)
-    )
+    row = QUANTIZATIONS["dynamic_int8"]
+    never = row._replace(tolerance=Tolerance(relative_difference=-1.0))
+    monkeypatch.setitem(QUANTIZATIONS, "dynamic_int8", never)
     with pytest.raises(DisagreementError, match="Nothing was written") as error:
         export_model(model, tmp_path / "exported", images, **QUIET)
     assert "tflite dynamic_int8: the largest diff" in str(error.value)
@@ -131,17 +132,17 @@ def test_an_export_that_differs_leaves_nothing(
     [
         (
             {"formats": ["saved_model", "onx"]},
-            "'saved_model', 'tflite', 'onnx'",
+            "'onnx', 'openvino', 'saved_model'",
         ),
-        ({"tflite_variants": ["int4"]}, "float16.*dynamic_int8.*int8"),
-        ({"name": "a/b"}, "`name` must be of letters.*a/b"),
-        ({"name": ".hidden"}, "`name` must be"),
+        ({"tflite_quantizations": ["int4"]}, "float16.*dynamic_int8.*int8"),
+        ({"name": "a/b"}, "`name` must consist of the letters.*a/b"),
+        ({"name": ".hidden"}, "`name` must consist"),
         ({"name": "models.config"}, "not be models.config"),
-        ({"tflite_variants": []}, "one or more of float32.*none"),
-        ({"tflite_variants": ["float32"] * 2}, "each once"),
+        ({"tflite_quantizations": []}, "one or more of float32.*none"),
+        ({"tflite_quantizations": ["float32"] * 2}, "each once"),
         ({"version": 0}, "`version` must be 1 or more"),
         ({"formats": []}, "`formats` must name"),
-        ({"tflite_variants": ["int8"]}, "calibration_images"),
+        ({"tflite_quantizations": ["int8"]}, "calibration_images"),
         ({"serving": Serving(output="scores")}, "`output` must be .*'logits'"),
     ],
 )
@@ -154,7 +155,9 @@ def test_bad_arguments_leave_nothing(model, images, tmp_path, choices, match):
 def test_no_version_is_overwritten(model, images, tmp_path):
     export_model(model, tmp_path, images, ["tflite"], version=5, **QUIET)
     before = files(tmp_path)
-    with pytest.raises(ValueError, match="version=5, and there are 5 of"):
+    with pytest.raises(
+        ValueError, match="version=5, and 'tiny' in .* has the versions 5"
+    ):
         export_model(
             model, tmp_path, images, ["saved_model"], version=5, **QUIET
         )
@@ -176,7 +179,7 @@ def test_a_file_in_the_place_of_the_folder(model, images, tmp_path):
         (
             {
                 "formats": ["saved_model", "tflite"],
-                "tflite_variants": ["static_int8"],
+                "tflite_quantizations": ["static_int8"],
             },
             "ai_edge_quantizer",
         ),
@@ -185,10 +188,12 @@ def test_a_file_in_the_place_of_the_folder(model, images, tmp_path):
 def test_a_missing_extra_is_found_at_once(
     model, images, tmp_path, monkeypatch, choices, module
 ):
+    package = module.replace("_", "-")
     monkeypatch.setitem(sys.modules, module, None)  # Importing it fails.
     # Is not come to.
-    monkeypatch.setitem(FORMATS, "saved_model", Format(write=None))
-    with pytest.raises(ModuleNotFoundError, match=f"{module}: pip install"):
+    row = FORMATS["saved_model"]._replace(write=None)
+    monkeypatch.setitem(FORMATS, "saved_model", row)
+    with pytest.raises(ModuleNotFoundError, match=f"pip install {package}$"):
         export_model(
             model,
             tmp_path / "new",
@@ -206,7 +211,7 @@ def test_what_is_not_finite_is_no_number_of_json(model, images, tmp_path):
     before = layer.get_weights()
     layer.bias.assign([0.0, np.nan, 0.0])
     try:
-        with pytest.raises(DisagreementError, match="16 of 16 .* NaN"):
+        with pytest.raises(DisagreementError, match="NaN .* 16 of 16"):
             export_model(model, tmp_path / "new", images, **QUIET)
         assert not list(tmp_path.iterdir())
         report = export_model(model, tmp_path, images, force=True, **QUIET)
@@ -225,7 +230,10 @@ def test_what_is_not_finite_is_no_number_of_json(model, images, tmp_path):
     )
     for entry in content["agreements"]:
         assert entry["max_difference"] is None and entry["cosine"] is None
-        assert "the Keras model answers 16 of 16" in entry["faults"][0]
+        assert (
+            "the Keras model gives NaN or infinity for 16 of 16"
+            in entry["faults"][0]
+        )
 
 
 def test_answers_are_computed_once(model, images, tmp_path, monkeypatch):
@@ -242,7 +250,7 @@ def test_answers_are_computed_once(model, images, tmp_path, monkeypatch):
         model,
         tmp_path,
         images,
-        tflite_variants=["float32", "float16", "dynamic_int8"],
+        tflite_quantizations=["float32", "float16", "dynamic_int8"],
         **QUIET,
     )
     # Once for all, and for the pixels and the files of a server.
@@ -274,7 +282,7 @@ def test_outputs_are_called_what_they_are(
         tmp_path,
         images,
         list(FORMATS),
-        tflite_variants=["float32"],
+        tflite_quantizations=["float32"],
         serving=Serving(output=output),
         **QUIET,
     )
@@ -337,18 +345,18 @@ def test_report_shows_times_and_notes(tmp_path):
         "x, version 3: 1,000 parameters, compared with the Keras model on 1 "
         "image.",
         "",
-        "| format | MiB | largest difference | cosine | same class | time, 1 "
-        "thread | verdict |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| format | MiB | largest difference | cosine | same class | latency, "
+        "1 thread | verdict |",
+        "|---|---|---|---|---|---|---|",
         "| saved_model | 1.00 | 1.0e-06 | 1.000000 | 100.00% | 1.23 (12.3 ms) "
         "| ok |",
         "| onnx | 2.00 | 5.0e-01 | 0.900000 | 50.00% | - | see below |",
         "",
-        "Times are for 4 images, in parts of what Keras' `predict_on_batch` "
-        "takes with as many threads.",
+        "Latency of 4 images, relative to Keras' `predict_on_batch` with as "
+        "many threads.",
         "",
         "- onnx: is odd",
-        "- time of onnx: was not there",
+        "- latency of onnx: was not there",
     ]
 
 
@@ -424,3 +432,38 @@ def test_progress_is_said_on_the_standard_error(
     export_model(model, tmp_path, images, ["saved_model"], threads=())
     output, errors = capsys.readouterr()
     assert "Writing saved_model" in errors and not output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.ResourceExhaustedError(
+            None, None, "variables.data; No space left on device"
+        ),
+        OSError(28, "No space left on device"),
+        RuntimeError("write failed: no space left on device"),
+    ],
+    ids=["tensorflow", "python", "another"],
+)
+def test_a_full_disk_is_said_plainly(
+    model, images, tmp_path, monkeypatch, error
+):
+    def write(request, folder):
+        folder.mkdir()
+        (folder / "half").write_text("written")
+        raise error
+
+    row = FORMATS["saved_model"]._replace(write=write)
+    monkeypatch.setitem(FORMATS, "saved_model", row)
+    with pytest.raises(OSError, match="^The disk is full, so nothing was writ"):
+        export_model(model, tmp_path / "new", images, **QUIET)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_backend_is_named_before_any_package(
+    model, images, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ValueError, match="TensorFlow backend.*BACKEND=jax$"):
+        export_model(model, tmp_path / "new", images, ["onnx"], **QUIET)

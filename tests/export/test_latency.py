@@ -7,18 +7,12 @@ import numpy as np
 import pytest
 
 import keras_vit.export.latency
-from keras_vit.export import export_saved_model
-from keras_vit.export.latency import (
-    Latency,
-    compare_times,
-    measure_latency,
-    set_threads,
-    start_onnx,
-    start_openvino,
-    start_saved_model,
-    start_tflite,
-)
-from keras_vit.export.tflite import convert
+import keras_vit.export.latency_process
+from keras_vit.export import FORMATS, export_saved_model
+from keras_vit.export.formats.tflite import to_tflite
+from keras_vit.export.latency import Latency, measure_latency
+from keras_vit.export.latency_process import compare_times, measure, set_threads
+from keras_vit.export.predicting import make_noise
 from tests.export.conftest import make_model
 
 SHAPE = (2, 32, 24, 3)
@@ -85,7 +79,7 @@ def exports(model, images, tmp_path_factory):
         ("tflite of 1", "float32", 1),
         ("int8", "int8", None),
     ):
-        content = convert(model, variant, batch_size, images)
+        content = to_tflite(model, variant, batch_size, images)
         paths[name].write_bytes(content)
     paths["unknown"].touch()
     return paths
@@ -93,26 +87,21 @@ def exports(model, images, tmp_path_factory):
 
 def test_every_format_is_really_run(model, exports, images, tmp_path):
     """Not only timed: the answers are those of the model to the noise."""
-    expected = model.predict_on_batch(
-        keras_vit.export.latency.make_images(SHAPE, "float32")
-    )
+    expected = model.predict_on_batch(make_noise(SHAPE, "float32"))
     runs = [
-        start_saved_model(str(exports["saved_model"]), SHAPE, 1),
-        start_tflite(str(exports["tflite"]), SHAPE, 1),
+        FORMATS[name].start(str(exports[name]), SHAPE, 1)
+        for name in ("saved_model", "tflite")
     ]
-    for module, start, name in (
-        ("onnx", start_onnx, "model.onnx"),
-        ("openvino", start_openvino, "model.xml"),
-    ):
-        pytest.importorskip(module)
-        export = getattr(keras_vit.export, f"export_{module}")
-        export(model, tmp_path / name, images)
-        runs.append(start(str(tmp_path / name), SHAPE, 1))
+    for name in ("onnx", "openvino"):
+        pytest.importorskip(name)
+        path = tmp_path / f"model{FORMATS[name].suffix}"
+        getattr(keras_vit.export, f"export_{name}")(model, path, images)
+        runs.append(FORMATS[name].start(str(path), SHAPE, 1))
     for run in runs:
         answers = run()
         answers = answers[0] if len(answers) == 1 else answers
         np.testing.assert_allclose(answers, expected, atol=1e-5)
-    integers = start_tflite(str(exports["int8"]), SHAPE, 1)()
+    integers = FORMATS["tflite"].start(str(exports["int8"]), SHAPE, 1)()
     assert integers.dtype == "int8" and len(np.unique(integers)) > 5
 
 
@@ -146,19 +135,19 @@ def test_a_process_of_so_many_threads_measures(model, exports, monkeypatch):
             assert row.ratio is row.milliseconds is None
     reasons = {row.name: row.reason for row in rows}
     assert "Dimension mismatch" in reasons["tflite of 1"]
-    assert "`suffix` must be one of" in reasons["unknown"]
+    assert "must end in one of" in reasons["unknown"]
     assert "missing.tflite" in reasons["missing"]
 
 
 def test_rows_are_in_the_order_of_threads_and_exports(model, monkeypatch):
     asked = []
 
-    def ask_process(folder, request):
+    def run_process(folder, request):
         model = keras.saving.load_model(folder / "model.keras")
         asked.append((model.count_params(), dict(request)))
         return {name: {"ratio": 0.1} for name in request["exports"]}
 
-    monkeypatch.setattr(keras_vit.export.latency, "ask_process", ask_process)
+    monkeypatch.setattr(keras_vit.export.latency, "run_process", run_process)
     rows = measure_latency(model, {"a": "x", "b": "y"}, (1, 3), 4, 5)
     assert rows == [
         Latency(name, threads, 4, ratio=0.1)
@@ -182,13 +171,13 @@ def test_a_model_that_a_new_process_does_not_know(exports, monkeypatch):
         def call(self, x):
             return x
 
-    def ask_process(folder, request):
+    def run_process(folder, request):
         (folder / "request.json").write_text(json.dumps(request))
-        keras_vit.export.latency.serve_request(folder)
-        return json.loads((folder / "answer.json").read_text())
+        measure(folder)
+        return json.loads((folder / "result.json").read_text())
 
-    monkeypatch.setattr(keras_vit.export.latency, "ask_process", ask_process)
-    monkeypatch.setattr(keras_vit.export.latency, "set_threads", id)
+    monkeypatch.setattr(keras_vit.export.latency, "run_process", run_process)
+    monkeypatch.setattr(keras_vit.export.latency_process, "set_threads", id)
     inputs = keras.Input((32, 24, 3))
     strange = keras.Model(inputs, Unknown()(inputs))
     (row,) = measure_latency(strange, {"a": exports["tflite"]}, [1])
@@ -213,7 +202,7 @@ def test_what_goes_wrong_is_a_reason_and_no_error(model, exports, monkeypatch):
         assert row.reason == "it took longer than 0.001 s"
     monkeypatch.setattr("sys.executable", "false")
     rows = measure_latency(model, one | {"b": "c"}, [2])
-    assert [row.reason for row in rows] == ["the process ended by 1: "] * 2
+    assert [row.reason for row in rows] == ["the process ended with 1: "] * 2
 
 
 def test_threads_of_a_running_tensorflow_are_an_error():

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.export import Serving, export_saved_model
-from keras_vit.export.saved_model import ask
-from keras_vit.export.signatures import make_signatures
-from keras_vit.export.warmup import WARMUP_FILE, read_warmup
+from keras_vit.export.endpoint_checks import expected_records
+from keras_vit.export.endpoints import make_endpoints
+from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
 from tests.export.test_export import make_model
 
 TENSORFLOW = pathlib.Path(tf.__file__).parent
@@ -48,11 +48,13 @@ def folder(model, images, tmp_path_factory):
 @pytest.fixture(scope="module")
 def questions(model, images):
     """Return what to ask each signature, and what Keras answers."""
-    signatures = make_signatures(model, SERVING)
+    endpoints = make_endpoints(model, SERVING)
     answers = model.predict(images, verbose=0)
     return {
         question.signature: question
-        for question in ask(model, SERVING, signatures, images, answers)
+        for question in expected_records(
+            model, SERVING, endpoints, images, answers
+        )
     }
 
 

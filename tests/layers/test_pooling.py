@@ -9,7 +9,7 @@ from keras_vit.layers import (
     MaxPooling,
     TokenPooling,
 )
-from tests.layers.test_mlp import FORMULAS
+from tests.layers.test_mlp_block import FORMULAS
 from tests.layers.test_transformer_block import layer_norm
 from tests.tiny import noise, randomize, to_numpy
 

@@ -47,12 +47,10 @@ def test_every_call_drops_something_else():
         assert np.abs(one - other).max() > 0.1
 
 
-def test_inference_and_attention_scores_are_as_without():
+def test_inference_is_as_without():
     plain, recomputed = make_block(False), make_block(True)
     x = noise(2, 7, 24)
     np.testing.assert_array_equal(to_numpy(plain(x)), to_numpy(recomputed(x)))
-    tokens, scores = recomputed(x, training=True, return_attention_scores=True)
-    assert tokens.shape == (2, 7, 24) and scores.shape == (2, 3, 7, 7)
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")

@@ -3,8 +3,11 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import TransformerBlock
-from tests.layers.test_attention import MASKS, attention_in_numpy
-from tests.layers.test_mlp import FORMULAS
+from tests.layers.test_mlp_block import FORMULAS
+from tests.layers.test_multi_head_self_attention import (
+    MASKS,
+    attention_in_numpy,
+)
 from tests.tiny import noise, randomize, to_numpy
 
 WIDTH, LENGTH = 12, 5
@@ -37,13 +40,9 @@ def block_in_numpy(block, x, mask=None):
 @pytest.mark.parametrize("gelu", FORMULAS)
 def test_equals_the_equations_of_the_paper(gelu, mask):
     block, x = build(gelu=gelu), noise(2, LENGTH, WIDTH)
-    expected, expected_scores = block_in_numpy(block, x, mask)
-    y, scores = block(x, mask=mask, return_attention_scores=True)
+    expected, _ = block_in_numpy(block, x, mask)
+    y = block(x, mask=mask)
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
-    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-6)
-    np.testing.assert_allclose(
-        to_numpy(block(x, mask=mask)), to_numpy(y), atol=1e-6
-    )
 
 
 def test_the_epsilon_of_the_layer_norms_is_used():
@@ -91,13 +90,6 @@ def test_each_rate_acts_in_training_and_only_then(rate):
     np.testing.assert_array_equal(to_numpy(block(x)), to_numpy(build()(x)))
 
 
-def test_symbolic_scores_have_their_shape():
-    tokens = keras.Input((None, WIDTH))
-    y, scores = TransformerBlock(3, 20)(tokens, return_attention_scores=True)
-    assert tuple(y.shape) == (None, None, WIDTH)
-    assert tuple(scores.shape) == (None, 3, None, None)
-
-
 def test_a_mask_travels_through_blocks_of_a_functional_model():
     tokens = keras.Input((LENGTH, WIDTH))
     masked = keras.layers.Masking(mask_value=9.0)(tokens)
@@ -115,39 +107,3 @@ def test_a_mask_travels_through_blocks_of_a_functional_model():
 def test_heads_that_do_not_divide_the_width_are_an_error():
     with pytest.raises(ValueError, match="num_heads=5, width=12"):
         TransformerBlock(num_heads=5, mlp_dim=20)(noise(2, LENGTH, WIDTH))
-
-
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("use_remat", [False, True])
-def test_a_shift_of_the_scores_reaches_the_attention(use_remat, training):
-    block, x = build(use_remat=use_remat), noise(2, LENGTH, WIDTH)
-    shift = noise(2, 3, LENGTH, LENGTH, seed=2)
-    normed = block.attention_norm(x)
-    attended = x + to_numpy(block.attention(normed, scores_shift=shift))
-    expected = attended + to_numpy(block.mlp(block.mlp_norm(attended)))
-    y = block(x, scores_shift=shift, training=training)
-    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
-    y, _ = block(x, scores_shift=shift, return_attention_scores=True)
-    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_the_first_queries_are_answered_as_among_all(training):
-    """Also where the block keeps nothing for the backward pass."""
-    block, x = build(use_remat=True), noise(2, LENGTH, WIDTH)
-    whole = to_numpy(block(x))
-    y = to_numpy(block(x, num_queries=1, training=training))
-    np.testing.assert_allclose(y, whole[:, :1], atol=1e-5)
-    y, scores = block(x, num_queries=2, return_attention_scores=True)
-    np.testing.assert_allclose(to_numpy(y), whole[:, :2], atol=1e-5)
-    assert tuple(scores.shape) == (2, 3, 2, LENGTH)
-
-
-def test_the_first_queries_in_a_functional_model():
-    tokens = keras.Input((LENGTH, WIDTH))
-    block, x = build(), noise(2, LENGTH, WIDTH)
-    model = keras.Model(tokens, block(tokens, num_queries=1))
-    assert model.output_shape == (None, 1, WIDTH)
-    np.testing.assert_allclose(
-        to_numpy(model(x)), to_numpy(block(x))[:, :1], atol=1e-5
-    )

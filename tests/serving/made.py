@@ -4,6 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.export import Serving, export_saved_model
+
 SHAPE = (6, 4, 3)
 LABELS = ("ant", "bee", "cow", "dög", "elk")
 
@@ -94,3 +97,29 @@ def make_files(count, seed=2):
         encode = (tf.io.encode_png, tf.io.encode_jpeg)[i % 2]
         files.append(encode(pixels).numpy())
     return files
+
+
+NAMES = ("ant", "bee", "cow", "dög", "elk", "fly", "gnu")
+# Those of an exported model.
+SIGNATURES = (
+    "attention",
+    "features",
+    "serve_bytes",
+    "serve_uint8",
+    "serving_default",
+)
+
+
+def export_model(path, seed):
+    """Export a model whose weights are all random, none zero."""
+    config = ViTConfig(
+        24, 1, 48, 3, patch_size=4, image_size=(8, 12), num_classes=7
+    )
+    model = VisionTransformer(config)
+    random = np.random.default_rng(seed)
+    for weight in model.weights:
+        value = random.normal(scale=0.3, size=weight.shape)
+        weight.assign(value + (1 if weight.name == "gamma" else 0))
+    images = random.uniform(-1, 1, (3, 8, 12, 3)).astype("float32")
+    serving = Serving(class_names=NAMES, top=3, use_attention=True)
+    export_saved_model(model, str(path), images, serving)

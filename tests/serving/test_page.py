@@ -21,13 +21,11 @@ from google.protobuf import (
 )
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export import export_saved_model
-from keras_vit.export.bundle import write_models_config
-from keras_vit.export.serving_config import models_config
-from keras_vit.export.signatures import Serving
-from keras_vit.export.warmup import WARMUP_FILE
+from keras_vit.export import Serving, export_saved_model
 from keras_vit.serving import connect
+from keras_vit.serving.models_config import models_config, write_models_config
 from keras_vit.serving.rest import to_json
+from keras_vit.serving.warmup import WARMUP_FILE
 from tests import commands
 from tests.serving.servers import GrpcServer, Models, RestServer
 
@@ -77,12 +75,16 @@ def checkout(tmp_path_factory):
     return folder
 
 
+def labels_in(text):
+    """Return the version of each label in a models.config."""
+    found = re.findall(r'key: "(\w+)"\s+value: (\d+)', text)
+    return {label: int(version) for label, version in found}
+
+
 @pytest.fixture(scope="module")
 def models(checkout):
     text = (checkout / FOLDER / "models.config").read_text()
-    labels = re.findall(r'key: "(\w+)" value: (\d+)', text)
-    labels = {label: int(version) for label, version in labels}
-    return Models(checkout / FOLDER, {"digits": labels})
+    return Models(checkout / FOLDER, {"digits": labels_in(text)})
 
 
 @pytest.fixture(scope="module")
@@ -182,13 +184,14 @@ def test_commands_of_the_check(checkout, here, subprocess_environment):
             [*words, "--requests=5"], subprocess_environment, checkout
         )
         assert result.returncode == 0, result.stdout + result.stderr
-        assert result.stdout.count("right") == 2 + 3 * 4
+        assert result.stdout.count("| right |") == 2 + 3 * 4
 
 
 @pytest.mark.slow
 def test_a_run_is_exported_and_served(tmp_path, subprocess_environment):
     """By the page's commands: train (a little), export twice, check."""
-    from trainers.serve_check import check_server, read_export
+    from keras_vit.serving.checks import check_server
+    from keras_vit.serving.exported_version import read_version
 
     run = "--run_dir=saved_models/digits"
     train = ["-m", "trainers.train", "--recipe=digits", "--total_steps=2"]
@@ -203,10 +206,10 @@ def test_a_run_is_exported_and_served(tmp_path, subprocess_environment):
     folder = tmp_path / FOLDER
     text = (folder / "models.config").read_text()
     assert text.endswith(models_config(folder))
-    assert '"stable" value: 1' in text and '"canary" value: 2' in text
+    assert labels_in(text) == {"stable": 1, "canary": 2}
     with RestServer(Models(folder)) as server:
         for version in (1, 2):
-            export = read_export(folder / "digits" / str(version))
+            export = read_version(folder / "digits" / str(version))
             options = {"model": export.name, "version": version}
             with connect(server.address, **options) as client:
                 checks = list(check_server(client, export, 1e-5))
@@ -232,13 +235,12 @@ def test_python(checkout, models, here, monkeypatch, capsys):
     np.testing.assert_allclose(names["logits"], want, atol=1e-5)
     # The last block writes models.config anew, once a version is withdrawn.
     config = checkout / FOLDER / "models.config"
-    assert '"canary" value: 2' in config.read_text()
+    assert labels_in(config.read_text())["canary"] == 2
     model = checkout / FOLDER / "digits"
     (model / "2").rename(model / ".2")
     try:
         exec(compile(blocks("python")[-1], "serving.md", "exec"), {})
-        assert '"stable" value: 1' in config.read_text()
-        assert "canary" not in config.read_text()
+        assert labels_in(config.read_text()) == {"stable": 1}
     finally:
         (model / ".2").rename(model / "2")
         write_models_config(checkout / FOLDER)
@@ -291,14 +293,27 @@ def test_compose():
     assert ports == [["8500", "8500"], ["8501", "8501"]]
 
 
-@pytest.mark.parametrize("name, code", [("digits", 0), ("plants", 1)])
-def test_health_check_of_compose(models, name, code):
+@pytest.mark.parametrize(
+    "names, code", [(["digits"], 0), (["digits", "plants"], 1), ([], 1)]
+)
+def test_health_check_of_compose(models, tmp_path, names, code):
+    """It asks for every model of the folder that MODELS names."""
+    for name in names:
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "saved_model.pb").touch()
+    if names:
+        write_models_config(tmp_path)
     config = yaml.safe_load((FILES / "compose.yaml").read_text())
     kind, *words = config["services"]["serving"]["healthcheck"]["test"]
     assert kind == "CMD"
     with RestServer(models) as server:
         port = server.address.rpartition(":")[2]
-        words[-1] = words[-1].replace("8501", port).replace("digits", name)
+        words[-1] = (
+            words[-1]
+            .replace("$$", "$")  # Compose's escape.
+            .replace("8501", port)
+            .replace("/models/models.config", str(tmp_path / "models.config"))
+        )
         result = subprocess.run(words, timeout=10, check=False)
         assert result.returncode == code
     assert subprocess.run(words, stderr=subprocess.DEVNULL).returncode

@@ -16,7 +16,8 @@ from benchmarks import scaling
 from benchmarks.harness import read_csv
 from keras_vit import VARIANTS, VisionTransformer
 from trainers.distribute.strategies import STRATEGIES
-from trainers.recipes.recipes import RECIPES, Recipe
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
 from trainers.runs.command_line import EXIT_CODES
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,7 +25,7 @@ PAGE = (ROOT / "docs/cluster.md").read_text()
 FILES = ROOT / "docs/cluster"
 TRAIN_FLAGS = set(vars(Recipe())) | {
     name
-    for file in ("train", "recipes/recipes")
+    for file in ("train", "recipes/flags")
     for name in re.findall(
         r'flags\.DEFINE_\w+\(\s*"(\w+)"',
         (ROOT / f"trainers/{file}.py").read_text(),

@@ -225,7 +225,7 @@ def collect(model, dataset, **choices):
 def test_answers_that_are_not_finite_are_an_error(several, identity):
     several.splits["test"][0][20, 0, 3] = np.nan
     assert several.splits["test"][2][20]
-    with pytest.raises(ValueError, match="finite answers.*batch 3 of 'made'"):
+    with pytest.raises(ValueError, match="finite outputs.*batch 3 of 'made'"):
         evaluate(identity, several, batch_size=10)
 
 

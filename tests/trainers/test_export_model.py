@@ -5,6 +5,7 @@ import json
 import pathlib
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,7 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 from tests import commands
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.predictions import predict_files
-from trainers.export_model import export_source, take_images
+from trainers.export.exporting import export_source, take_images
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -57,11 +58,12 @@ def test_files_and_signatures_are_on_their_page(exported):
 
 
 def test_images_are_those_of_the_split_in_its_order(run, dataset):
-    images = take_images(dataset, None, "", run.load_model(), 100)
+    images = take_images(dataset, "", run.load_model(), 100)
     examples = dataset.examples("test").take(100)
     pixels = np.stack([image for image, _ in examples.as_numpy_iterator()])
     np.testing.assert_allclose(images, pixels / 127.5 - 1, atol=1e-6)
-    others = take_images(dataset, "train[:7]", "", run.load_model(), 100)
+    some = dataclasses.replace(dataset, eval_split="train[:7]")
+    others = take_images(some, "", run.load_model(), 100)
     assert len(others) == 7 and np.any(others != images[:7])
 
 
@@ -136,7 +138,7 @@ def test_calibration_images_come_from_their_split(
 ):
     seen = {}
     monkeypatch.setattr(
-        "trainers.export_model.export_model",
+        "trainers.export.exporting.export_model",
         lambda *args, **choices: seen.update(choices),
     )
     export_source(run, dataset, tmp_path, calibration_split="train[:9]")
@@ -156,21 +158,40 @@ def test_calibration_images_come_from_their_split(
         ({"formats": []}, ValueError, "`formats` must name"),
         ({"num_images": 0}, ValueError, "`num_images` must be 1 or more"),
         ({"calibration_split": "nothing"}, ValueError, "nothing"),
-        ({"tflite_variants": ["int4"]}, ValueError, "'dynamic_int8'"),
-        ({"tflite_variants": []}, ValueError, "`tflite_variants` must name"),
+        ({"tflite_quantizations": ["int4"]}, ValueError, "'dynamic_int8'"),
         (
-            {"tflite_variants": ["int8"]},
+            {"tflite_quantizations": []},
             ValueError,
-            "`calibration_split` must be given for variant='int8'",
+            "`tflite_quantizations` must name",
         ),
-        ({"name": "a/b"}, ValueError, "`name` must be of letters"),
-        ({"version": 0}, ValueError, "`version` must be 1 or more"),
-        ({"version": 7}, ValueError, "version=7, and there are 7 of 'digits'"),
-        ({"formats": ["openvino"]}, ModuleNotFoundError, "openvino: pip"),
         (
-            {"tflite_variants": ["static_int8"], "calibration_split": "train"},
+            {"tflite_quantizations": ["int8"]},
+            ValueError,
+            "--calibration_split.* must be given for quantization='int8'",
+        ),
+        (
+            {"name": "a/b"},
+            ValueError,
+            "`name` must consist.* such as name='a_b' or.* --name=a_b",
+        ),
+        ({"version": 0}, ValueError, "`version` must be 1 or more"),
+        (
+            {"version": 7},
+            ValueError,
+            "version=7, and 'digits' in .* has the versions 7",
+        ),
+        (
+            {"formats": ["openvino"]},
             ModuleNotFoundError,
-            "quantizer: pip",
+            "pip install openvino$",
+        ),
+        (
+            {
+                "tflite_quantizations": ["static_int8"],
+                "calibration_split": "train",
+            },
+            ModuleNotFoundError,
+            "pip install ai-edge-quantizer$",
         ),
         ({"export_dir": "file/new"}, OSError, "`export_dir` must be .*file"),
     ],
@@ -183,7 +204,7 @@ def test_mistakes_are_told_before_anything_is_loaded(
         raise AssertionError("loaded")
 
     monkeypatch.setattr(type(run), "load_model", refuse)
-    monkeypatch.setattr("trainers.export_model.eval_batches", refuse)
+    monkeypatch.setattr("trainers.export.exporting.eval_batches", refuse)
     for name in ("openvino", "ai_edge_quantizer"):
         monkeypatch.setitem(sys.modules, name, None)  # Importing it fails.
     (tmp_path / "file").touch()
@@ -284,8 +305,8 @@ def test_flags_reach_what_is_written(run, command, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--formats=saved_model,onx"], "`formats` must be one of 'saved_mod"),
-        (["--tflite_variants=int8"], "`calibration_split` must be given"),
+        (["--formats=saved_model,onx"], "`formats` must be one of 'onnx', 'o"),
+        (["--tflite_variants=int8"], "--calibration_split) must be given"),
         (["--export_dir=file"], "`export_dir` must be a folder that can be"),
         (["--output=scores"], "<logits|probabilities|features>"),
         (["--version=0"], "version"),
@@ -301,3 +322,59 @@ def test_a_mistake_ends_in_a_line(run, command, tmp_path, flags, message):
     assert "Traceback" not in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert not (run.folder / "export").exists()
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_bad_image(tmp_path_factory):
+    """Return PATH of train and test folders, with a cut JPEG in each."""
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            for index in range(3):
+                pixels = random.integers(0, 255, (8, 8, 3), "uint8")
+                content = tf.io.encode_jpeg(pixels).numpy()
+                path = folder / split / name / f"{index}.jpg"
+                is_bad = (name, index) == ("dog", 1)
+                path.write_bytes(content[:60] if is_bad else content)
+    return folder
+
+
+def test_unreadable_images_are_left_out_or_named(
+    run, folder_with_a_bad_image, monkeypatch, tmp_path
+):
+    seen = []
+    monkeypatch.setattr(
+        "trainers.export.exporting.export_model",
+        lambda model, folder, images, *args, calibration_images, **choices: (
+            seen.append((len(images), len(calibration_images)))
+        ),
+    )
+    pixels = keras.Input((8, 8, 3))
+    average = keras.layers.GlobalAveragePooling2D()(pixels)
+    model = keras.Model(pixels, keras.layers.Dense(2)(average))
+    monkeypatch.setattr(type(run), "load_model", lambda self: model)
+    photos = open_dataset(f"folder:{folder_with_a_bad_image}")
+    choices = {"calibration_split": "train", **QUIET}
+    with pytest.raises(ValueError, match="dog/1.jpg` is not a readable image"):
+        export_source(run, photos, tmp_path, **choices)
+    # One in each of the two splits.
+    with pytest.raises(ValueError, match="train/dog/1.jpg.*=1$"):
+        export_source(run, photos, tmp_path, max_bad_examples=1, **choices)
+    export_source(run, photos, tmp_path, max_bad_examples=2, **choices)
+    assert seen == [(5, 5)]
+
+
+@pytest.mark.parametrize(
+    "folder, example",
+    [("my run", "my_run"), ("Äpfel", "Apfel"), ("数字", "my_model")],
+)
+def test_a_folder_whose_name_is_not_allowed(
+    run, dataset, tmp_path, folder, example
+):
+    run = dataclasses.replace(run, folder=tmp_path / folder)
+    with pytest.raises(
+        ValueError, match=f"--name={example}. Received.*{folder}"
+    ):
+        export_source(run, dataset, tmp_path / "new", **QUIET)

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
 from trainers.evaluate import evaluate
-from trainers.export_model import export_source
-from trainers.loop.checkpoints import CheckpointError, Checkpoints
+from trainers.export.exporting import export_source
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
 from trainers.paths import RemotePath, as_path, atomic_write, write_atomically
 from trainers.runs.run import NamedModel, Run

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.export import ACTIVATIONS
+from keras_vit.export import CLASSIFIER_ACTIVATIONS
 from keras_vit.inspect import open_subject
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.predictions import load_image, predict_files
@@ -113,7 +113,7 @@ def test_a_sigmoid_run_predicts_what_its_server_and_its_page_say(run, tmp_path):
 
     subject = open_subject(str(folder))
     outputs = subject.model(subject.read(path)[None])
-    of_page = ACTIVATIONS[subject.activation](outputs)[0].numpy()
+    of_page = CLASSIFIER_ACTIVATIONS[subject.activation](outputs)[0].numpy()
     assert dict(zip(subject.class_names, of_page)) == pytest.approx(scores)
     assert subject.value_range == (0, 1)
 

@@ -10,7 +10,6 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 
-import keras_vit
 import trainers.evaluation.predictions
 import trainers.evaluation.probes
 from tests.trainers.made import (
@@ -298,48 +297,6 @@ def test_a_data_set_without_a_train_split_is_refused(made):
     dataset = dataclasses.replace(dataset, train_split=None)
     with pytest.raises(ValueError, match="train split to learn on.*'made'"):
         probe(NamedModel(path), dataset)
-
-
-def make_vit(**changes):
-    config = keras_vit.ViTConfig(
-        12, 1, 24, 3, patch_size=4, image_size=8, num_classes=5
-    )
-    model = keras_vit.VisionTransformer(dataclasses.replace(config, **changes))
-    return model
-
-
-@pytest.mark.parametrize("size", [None, 16])
-def test_features_of_a_vit_are_those_before_its_head(size):
-    """By the headless model, and by the head's own weights."""
-    model = make_vit(representation_size=size, dropout_rate=0.5)
-    rng = np.random.default_rng(0)
-    kernel = rng.normal(0, 1, (size or 12, 5))
-    model.get_layer("predictions").set_weights([kernel, np.zeros(5)])
-    images = rng.uniform(-1, 1, (3, 8, 8, 3)).astype("float32")
-    features = without_head(model).predict(images, verbose=0)
-    headless = model.with_num_classes(0)
-    assert without_head(headless) is headless
-    np.testing.assert_allclose(
-        features, headless.predict(images, verbose=0), atol=1e-6
-    )
-    np.testing.assert_allclose(
-        features @ kernel, model.predict(images, verbose=0), atol=1e-4
-    )
-
-
-def test_a_model_that_is_no_graph_is_refused():
-    class Subclassed(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(3)
-
-        def call(self, images):
-            return self.dense(images)
-
-    model = Subclassed()
-    model(np.zeros((1, 4)))
-    with pytest.raises(ValueError, match="sequential model.*Subclassed"):
-        without_head(model)
 
 
 def test_a_run_on_digits_end_to_end(run, digits):

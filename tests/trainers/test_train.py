@@ -12,20 +12,17 @@ from PIL import Image
 
 import keras_vit
 import trainers.evaluate
+import trainers.runs.job
+import trainers.runs.preparation
 import trainers.train
-from keras_vit.analysis import position_similarity
-from keras_vit.analysis.callbacks import read_positions
+from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import BadExampleError
 from trainers.evaluate import evaluate
-from trainers.loop.loop import NonFiniteLossError
+from trainers.loop.errors import NonFiniteLossError
+from trainers.models.factory import build_model, load_initial_model
 from trainers.runs.run import Run, write_atomically
-from trainers.train import (
-    build_model,
-    load_initial_model,
-    prepare,
-    train,
-)
+from trainers.train import prepare, train
 
 
 def test_leaves_everything_in_the_folder(run):
@@ -256,7 +253,7 @@ def test_the_data_are_those_of_the_recipe_from_the_step_reached(
         raise InterruptedError
 
     for name in ("train_batches", "eval_batches"):
-        monkeypatch.setattr(trainers.train, name, record(name))
+        monkeypatch.setattr(trainers.runs.job, name, record(name))
     monkeypatch.setattr(trainers.train.Job, "draw_first_batch", lambda _: None)
     monkeypatch.setattr(job.loop, "train", record_train)
     with pytest.raises(InterruptedError):
@@ -462,7 +459,7 @@ def test_a_model_that_cannot_be_trained_is_refused(
         changes = {"init_from": str(tmp_path / "frozen.keras")}
         model.save(changes["init_from"])
     with pytest.raises(
-        ValueError, match="one answer an image and have weights"
+        ValueError, match="one prediction an image and have weights"
     ):
         prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
 
@@ -528,6 +525,39 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
     trainers.train.dry_run(prepare(run.load_recipe(), str(run.folder)))
     assert content() == before
     assert "activations" in capsys.readouterr().out
+
+
+FRAMES = """
+import inspect, json, pathlib, runpy, sys
+import keras_vit
+from keras_vit.layers import attention
+root = pathlib.Path(keras_vit.__file__).parents[1]
+attend = attention.attend
+
+def look(*args, **kwargs):
+    frames = [(f.filename, f.function) for f in inspect.stack()[1:]]
+    if not any(name.endswith("loop/step.py") for name, _ in frames):
+        return attend(*args, **kwargs)  # The model is built.
+    own = [str(root / name) for name in ("keras_vit", "trainers")]
+    print(json.dumps([f for f in frames if f[0].startswith(tuple(own))]))
+    sys.exit()
+
+attention.attend = look
+runpy.run_module("trainers.train", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_ten_functions_of_ours_lead_from_the_command_to_attention(
+    tmp_path, subprocess_environment
+):
+    words = ["-c", FRAMES, "--recipe=digits", "--model=mu/16", "--patch_size=2"]
+    words += ["--total_steps=1", "--warmup_steps=0", "--peak_tflops=1"]
+    result = commands.run(words, subprocess_environment, tmp_path)
+    stack = json.loads(result.stdout.splitlines()[-1])
+    assert stack[-1][0].endswith("trainers/train.py")
+    # And `attend` itself, in whose place it was looked.
+    assert len(stack) + 1 <= 11, "\n".join(map(str, stack))
 
 
 CLAIM = """
@@ -631,7 +661,7 @@ def test_attention_of_a_model_without_any_is_refused(
         layers = keras.layers.Flatten(), keras.layers.Dense(10)
         return keras.Sequential([keras.Input((8, 8, 1)), *layers])
 
-    monkeypatch.setattr(trainers.train, "build_model", build_dense)
+    monkeypatch.setattr(trainers.runs.preparation, "build_model", build_dense)
     prepare(recipe, str(tmp_path))
     with pytest.raises(ValueError, match="VisionTransformer.*log_attention=2"):
         prepare(dataclasses.replace(recipe, log_attention=2), str(tmp_path))

@@ -25,6 +25,7 @@ from keras_vit import (
     preprocess_input,
     save_checkpoint,
 )
+from keras_vit.models.intermediates import run_with_scores
 from keras_vit.weights.resize import (
     adapt_channels,
     resize_patch_kernel,
@@ -440,7 +441,7 @@ def attention_of(model, x):
     found = {}
     for index, (name, tokens) in enumerate(zip(blocks, inputs)):
         block = model.get_layer(name)
-        _, scores = block(tokens, return_attention_scores=True)
+        _, scores = run_with_scores(block, tokens)
         found[f"attention/{index}"] = to_numpy(scores)
     return found
 

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, ViT_B16, ViT_Ti16
-from keras_vit.applications import BUILDERS, pretrained_tags
+from keras_vit.applications import BUILDERS
 from keras_vit.weights import (
     PRETRAINED,
     augreg,
@@ -34,6 +34,7 @@ from keras_vit.weights import (
     pretrained,
     save_checkpoint,
 )
+from keras_vit.weights.builder_weights import pretrained_tags
 from keras_vit.weights.download import fetch
 from keras_vit.weights.layer_shapes import layers_of
 from keras_vit.weights.pretrained import find_pretrained, locate

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.layers.position_embedding import resize_position_grid
+from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.weights.resize import (
     RESIZES,
     adapt_channels,

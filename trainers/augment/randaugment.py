@@ -9,6 +9,8 @@ import math
 
 import tensorflow as tf
 
+from trainers.augment.arguments import require
+
 GREY = 128  # What fills the space that a moved image leaves.
 
 
@@ -269,3 +271,12 @@ RANDAUGMENT = {
         image, int(110 * m)
     ),
 }
+
+
+def randaugment(num_ops: int, magnitude: float):
+    """Change colours and shape; see `trainers.augment.randaugment`."""
+    require(num_ops > 0, "num_ops", "positive", num_ops)
+    require(magnitude >= 0, "magnitude", "0 or more", magnitude)
+    return lambda image, seed: apply_randaugment(
+        image, seed, num_ops, magnitude
+    )

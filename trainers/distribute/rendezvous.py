@@ -1,8 +1,8 @@
-"""Workers find each other before TensorFlow is started.
+"""Rendezvous: the workers find each other before TensorFlow is started.
 
-TensorFlow waits for the others without a limit and without a word, and holds
-the lock of the interpreter meanwhile: no signal is heard, no other thread
-runs. Here the wait is a loop of ours.
+TensorFlow waits for the other workers without a limit and without a message,
+and holds the interpreter lock meanwhile: signals are not handled and no other
+thread runs. Here the wait is a loop in Python.
 """
 
 import contextlib
@@ -17,27 +17,27 @@ import time
 from collections.abc import Callable, Sequence
 
 SECONDS_BETWEEN_TRIES = 0.25
-SECONDS_BETWEEN_WORDS = 30.0
-SECONDS_OF_SILENCE = 30.0  # That a service is allowed.
+SECONDS_BETWEEN_MESSAGES = 30.0
+SECONDS_OF_SILENCE = 30.0  # After which a service counts as lost.
 
 
 class WorkerLostError(RuntimeError):
     """Another process of the training does not answer."""
 
 
-def meet(addresses: Sequence[str], own: str, seconds: float):
-    """Return when all workers listen; say every now and then who does not.
+def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
+    """Return when all workers listen; print from time to time who does not.
 
-    Each listens at its own address until it has seen all the others. From then
-    on TensorFlow listens there, so that the slower ones see it as well.
+    Each worker listens at its own address until it has reached all the others.
+    From then on TensorFlow listens there, so that slower workers reach it too.
 
     Args:
         addresses: "host:port" of every worker.
-        own: That of this process.
+        own: The address of this process.
         seconds: How long to wait.
 
     Raises:
-        WorkerLostError: If some do not come.
+        WorkerLostError: If a worker cannot be reached in this time.
     """
     faults = dict.fromkeys(addresses, "")
     with contextlib.ExitStack() as stack:
@@ -50,29 +50,30 @@ def meet(addresses: Sequence[str], own: str, seconds: float):
                 if listener:
                     stack.enter_context(listener)
             else:
-                _hang_up(listener)
+                _accept_waiting(listener)
             for address in set(faults) - {own}:
                 _try_to_reach(address, faults)
 
-        missing = _wait(look, faults, seconds, "workers")
+        missing = _poll(look, faults, seconds, "workers")
     if missing:
         raise WorkerLostError(
-            f"Not all workers have come within `start_timeout`={seconds:g} "
-            f"seconds; missing: {missing}. Start all of them again."
+            "Not all workers could be reached within "
+            f"`start_timeout`={seconds:g} seconds; missing: "
+            f"{missing}. Start all of them again."
         )
 
 
-def reach_service(address: str, seconds: float):
-    """Return when something listens where a tf.data service should.
+def wait_for_service(address: str, seconds: float):
+    """Return when something listens at the address of a tf.data service.
 
-    TensorFlow would wait for it without a limit, and hear no signal.
+    TensorFlow would wait for it without a limit, and handle no signal.
 
     Args:
         address: "grpc://host:port" of its dispatcher.
         seconds: How long to wait.
 
     Raises:
-        ValueError: If the address is not of that form.
+        ValueError: If the address does not have that form.
         WorkerLostError: If nothing listens there in time.
     """
     scheme, separator, server = address.partition("://")
@@ -82,7 +83,7 @@ def reach_service(address: str, seconds: float):
             f"Received: data_service={address!r}"
         )
     faults = {server: ""}
-    missing = _wait(
+    missing = _poll(
         lambda: _try_to_reach(server, faults),
         faults,
         seconds,
@@ -97,14 +98,14 @@ def reach_service(address: str, seconds: float):
 
 @contextlib.contextmanager
 def watched_service(address: str | None, end: Callable[[Exception], None]):
-    """Call `end` when a data service was out of reach for a while.
+    """Call `end` when a data service could not be reached for a while.
 
-    From another thread: TensorFlow tries again for an hour and hears no
-    signal meanwhile. That it answers is not asked, only that it listens.
+    Runs in another thread: TensorFlow retries for an hour and handles no signal
+    meanwhile. Only checks that something listens at the address.
 
     Args:
         address: "grpc://host:port" of its dispatcher; None watches nothing.
-        end: Must end the process; given a WorkerLostError.
+        end: Is called with a WorkerLostError and must end the process.
     """
     stop = threading.Event()
 
@@ -146,22 +147,22 @@ def is_address(text: str) -> bool:
     return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
 
 
-def _wait(look, faults, seconds, whom):
-    """Look again and again until `faults`, {address: fault}, is empty.
+def _poll(look, faults, seconds, whom):
+    """Call `look` until `faults`, {address: fault}, is empty.
 
-    Says every now and then who is waited for; returns who has not come in
-    time, and why, or nothing.
+    Prints from time to time what is missing. Returns what is missing at the
+    end, with the reasons, or "".
     """
     start = time.monotonic()
-    next_word = start + SECONDS_BETWEEN_WORDS / 3  # The first one early.
+    next_message = start + SECONDS_BETWEEN_MESSAGES / 3  # The first is early.
     while True:
         look()
         missing = ", ".join(f"{a} ({f})" for a, f in faults.items())
         now = time.monotonic()
         if not missing or now - start > seconds:
             return missing
-        if now > next_word:
-            next_word = now + SECONDS_BETWEEN_WORDS
+        if now > next_message:
+            next_message = now + SECONDS_BETWEEN_MESSAGES
             left = seconds - (now - start)
             print(
                 f"Waiting for {whom}, {left:.0f} s more: {missing}",
@@ -183,8 +184,8 @@ def _listen(own, faults):
     return listener
 
 
-def _hang_up(listener):
-    """Take the calls that came, so that there is room for more."""
+def _accept_waiting(listener):
+    """Accept the connections that wait, so that there is room for more."""
     with contextlib.suppress(BlockingIOError):
         while True:
             listener.accept()[0].close()
@@ -201,23 +202,23 @@ def _try_to_reach(address, faults):
 
 
 @contextlib.contextmanager
-def limit(seconds: float):
-    """Kill this process if the work inside takes longer; say so.
+def kill_after(seconds: float):
+    """Kill this process with a message if the block takes longer.
 
-    For what holds the lock of the interpreter: another process looks at the
-    clock. It ends when this one does.
+    For code that holds the interpreter lock: another process measures the time.
+    It ends when this one does.
     """
     command = [sys.executable, "-S", "-E", __file__, str(seconds)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as clock:
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as timer:
         try:
             yield
         finally:
-            clock.stdin.close()
+            timer.stdin.close()
 
 
 def _watch(seconds):
-    """Kill the parent unless the standard input ends before."""
-    # Ctrl-C goes to all of a terminal; the parent decides what to do.
+    """Kill the parent unless the standard input is closed before."""
+    # Ctrl-C reaches every process of a terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not select.select([sys.stdin], [], [], seconds)[0]:
         print(

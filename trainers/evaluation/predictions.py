@@ -8,13 +8,13 @@ import keras
 import numpy as np
 
 from keras_vit.preprocessing import decode_predictions, read_image
-from trainers.data.batches import (
-    BadExamples,
-    eval_batches,
-    make_prepare_one,
-)
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.model_inputs import make_prepare_one
 from trainers.runs.run import Run
+
+BATCH_SIZE = 128  # Of images that are only read.
 
 
 def load_image(
@@ -87,7 +87,7 @@ def predict_dataset(
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield images of a data set, their predictions and their labels.
+    """Yield images of a data set, the outputs for them and their labels.
 
     In the order of the eval split and in evaluation mode; images of weight 0
     are left out. A progress bar is shown.
@@ -101,44 +101,117 @@ def predict_dataset(
         dataset: Its eval split is read.
         batch_size: Images at a time.
         preprocess: See `eval_batches`.
-        bad_examples: See `eval_batches`; an unreadable image has weight 0.
+        bad_examples: See `read_batches`.
 
     Raises:
         ValueError: If the model is not one for these images, an output is not
-            finite, or no image counts.
+            finite, no image counts or the data set cannot be read.
     """
     check_model(model, dataset)
-    batches = eval_batches(
-        dataset,
-        image_size=model.input_shape[1:3],
-        batch_size=batch_size,
-        preprocess=preprocess,
-        bad_examples=bad_examples,
-    )
     num_batches = dataset.num_examples(dataset.eval_split) / batch_size
     # On a terminal the bar moves; a log gets a line now and then.
     bar = keras.utils.Progbar(
         math.ceil(num_batches), interval=0.1 if sys.stdout.isatty() else 30
     )
-    done = num_answers = 0
-    for done, (images, labels, weights) in enumerate(batches, 1):
-        counts = weights.numpy() > 0
-        found = model.predict_on_batch(images)[counts].astype("float32")
-        if not np.isfinite(found).all():
+    done = num_outputs = 0
+    batches = read_batches(
+        dataset, model.input_shape[1:3], batch_size, preprocess, bad_examples
+    )
+    for done, (images, labels, counts) in enumerate(batches, 1):
+        outputs = model.predict_on_batch(images)[counts].astype("float32")
+        if not np.isfinite(outputs).all():
             raise ValueError(
-                "`model` must give finite answers. Received: NaN or infinity "
+                "`model` must give finite outputs. Received: NaN or infinity "
                 f"in batch {done} of {dataset.name!r}"
             )
         bar.update(done, finalize=False)
-        num_answers += len(found)
-        if len(found):
-            yield images.numpy()[counts], found, labels.numpy()[counts]
+        num_outputs += len(outputs)
+        if len(outputs):
+            yield images[counts], outputs, labels[counts]
     bar.update(done, finalize=True)
-    if not num_answers:
+    if not num_outputs:
         raise ValueError(
             "`dataset` must have images with a label. Received: "
             f"{dataset.name!r}, split {dataset.eval_split!r}"
         )
+
+
+def take_images(
+    model: keras.Model,
+    dataset: ImageDataset,
+    count: int,
+    preprocess: str = "",
+    bad_examples: BadExamples | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first images of the eval split that count, and their labels.
+
+    Shapes:
+        returns: images (B, H, W, C), float32, and labels (B, classes), B
+        being `count` at most.
+
+    Args:
+        model: The model that is to read them.
+        dataset: Its eval split is read.
+        count: How many images.
+        preprocess: See `eval_batches`.
+        bad_examples: See `read_batches`.
+
+    Raises:
+        ValueError: If the model is not one for these images, or the data set
+            cannot be read.
+    """
+    check_model(model, dataset)
+    found, num_found = [], 0
+    for images, labels, counts in read_batches(
+        dataset,
+        model.input_shape[1:3],
+        min(count, BATCH_SIZE),
+        preprocess,
+        bad_examples,
+    ):
+        found.append((images[counts], labels[counts]))
+        num_found += counts.sum()
+        if num_found >= count:
+            break
+    images, labels = (np.concatenate(column)[:count] for column in zip(*found))
+    return images, labels
+
+
+def read_batches(
+    dataset: ImageDataset,
+    image_size: tuple[int, int],
+    batch_size: int,
+    preprocess: str = "",
+    bad_examples: BadExamples | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the batches of the eval split as arrays.
+
+    Shapes:
+        yields images (B, H, W, C), labels (B, classes) and whether each image
+        counts (B,), B being batch_size.
+
+    Args:
+        dataset: Its eval split is read.
+        image_size: (height, width) of the images, in pixels.
+        batch_size: Images at a time.
+        preprocess: See `eval_batches`.
+        bad_examples: Notes the images that cannot be read, which do not count;
+            None stops at the first.
+
+    Raises:
+        ValueError: If the data set cannot be read.
+    """
+    bad_examples = bad_examples or BadExamples()
+    batches = eval_batches(
+        dataset,
+        image_size=image_size,
+        batch_size=batch_size,
+        preprocess=preprocess,
+        bad_examples=bad_examples,
+    )
+    with bad_examples.named_errors():
+        for images, labels, weights in batches:
+            yield images.numpy(), labels.numpy(), weights.numpy() > 0
 
 
 def check_model(model: keras.Model, dataset: ImageDataset):

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: whole or not there, checked when read."""
+"""Checkpoints of a training run: written atomically, checked when read."""
 
 import dataclasses
 import re
@@ -6,6 +6,7 @@ import warnings
 
 import tensorflow as tf
 
+from trainers.loop.errors import CheckpointError
 from trainers.paths import first_line
 
 DRAFT = ".draft-"
@@ -16,16 +17,16 @@ INDEX = "state.index"
 class Checkpoints:
     """The states of a run in a folder, the newest few of them.
 
-    Each is a folder `step-00000120` that is written under another name first
-    and renamed when it is whole: a process that is killed while it saves
-    leaves the older ones as they were. A bucket cannot rename folders; there a
-    state counts when it has its index, which TensorFlow writes last.
+    Each is a folder `step-00000120` that is written under another name and
+    renamed when it is complete: a process that is killed while it saves leaves
+    the older ones as they were. A bucket cannot rename folders; there a state
+    counts when it has its index, which TensorFlow writes last.
 
     Args:
-        folder: Where they are, also gs://...; made when the first is saved.
+        folder: Where they are, a path or gs://...; made by the first save.
         state: What is saved: all that changes in training.
-        num_kept: How many of the newest are kept.
-        is_writer: Whether this process writes. One of several does.
+        num_kept: Number of checkpoints to keep, the newest.
+        is_writer: Whether this process writes; one of several does.
     """
 
     folder: str
@@ -78,7 +79,7 @@ class Checkpoints:
             _remove(self.path(old))
 
     def restore(self) -> int | None:
-        """Restore the newest state that is whole; return its step.
+        """Restore the newest state that can be read; return its step.
 
         Returns:
             None if there is no state at all.
@@ -90,7 +91,7 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 self._read(step)
-            except Exception as error:  # Of many kinds, for damaged files.
+            except Exception as error:  # Damaged files raise many kinds.
                 faults.append(f"{self.path(step)}: {first_line(error)}")
                 continue
             if faults:
@@ -110,7 +111,7 @@ class Checkpoints:
         return None
 
     def remove_drafts(self):
-        """Remove what a process that was killed while saving has left."""
+        """Remove the unfinished states of processes that were killed."""
         if not self.is_writer or not tf.io.gfile.isdir(self.folder):
             return
         for name in tf.io.gfile.listdir(self.folder):
@@ -136,18 +137,14 @@ class Checkpoints:
 
 
 def _is_news(record):
-    """Return whether a warning is not about arrays that were not restored.
+    """Return whether a log record is not about arrays that were not restored.
 
-    TensorFlow gives one for each when the process ends, below the error that
-    says it.
+    TensorFlow logs one for each array when the process ends, after the error
+    that says so.
     """
     return not record.getMessage().startswith(
         ("Detecting that an object", "Value in checkpoint could not be found")
     )
-
-
-class CheckpointError(RuntimeError):
-    """A state cannot be written, or none can be read."""
 
 
 def _remove(path):

@@ -1,10 +1,11 @@
 """The training loop: epochs of steps, evaluations, checkpoints, callbacks.
 
-An inner loop makes several steps (see trainers/loop/step.py) inside one
-`tf.function`; the outer loop evaluates, saves, stops and drives Keras
-callbacks. It knows no ViT: any Keras model that answers logits will do.
+The inner loop makes several steps in one call of a compiled function; this
+outer loop evaluates, saves, stops and drives Keras callbacks. It knows no ViT:
+any Keras model that returns logits will do.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -12,38 +13,36 @@ import warnings
 from collections.abc import Callable, Iterable
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.strategies import name_lost_workers, num_workers
-from trainers.loop.checkpoints import CheckpointError, Checkpoints
+from trainers.distribute.workers import name_lost_workers
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.errors import (
+    CheckpointError,
+    Interrupted,
+    NonFiniteLossError,
+)
+from trainers.loop.inner_loop import InnerLoop
 from trainers.loop.step import Step
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
-# A signal is heeded between two calls of the compiled function, so that none
-# may last long.
+# Signals are handled between two calls of the compiled function, so that no
+# call may last longer.
 LONGEST_CALL = 2.0  # seconds
-
-
-class NonFiniteLossError(RuntimeError):
-    """The loss is no number any more."""
-
-
-class Interrupted(RuntimeError):
-    """The training was asked to stop; its state is saved."""
 
 
 @dataclasses.dataclass
 class Loop:
-    """What is trained, by what, and where.
+    """A model, the optimizer that trains it, and the state of the training.
 
     Args:
         model, optimizer, loss: See `Step`.
         strategy: Where the replicas of the model are.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
         checkpoints: Where the state is saved; None saves nothing.
-        must_stop: Asked between two calls whether to save and stop.
+        must_stop: Called between two calls of the compiled function; returns
+            whether to save and stop.
     """
 
     model: keras.Model
@@ -59,10 +58,7 @@ class Loop:
     must_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self):
-        self._train_steps = tf.function(self._run_steps)
-        self._eval_steps = tf.function(self._run_eval_steps)
-        self._mean = tf.function(self._run_mean)
-        self._update = Step(
+        step = Step(
             model=self.model,
             optimizer=self.optimizer,
             loss=self.loss,
@@ -72,10 +68,11 @@ class Loop:
             loss_scale=self.loss_scale,
             use_xla=self.use_xla,
         )
+        self._inner = InnerLoop(step, self.strategy)
         self._seconds_per_step = 0.0
-        # Of this process, not of the devices: a TPU has no float64.
+        # Variables of this process, not of the devices: a TPU has no float64.
         self._step = tf.Variable(0, dtype=tf.int64, name="step")
-        # Of loss, hits and images since the last evaluation.
+        # Sums of loss, hits and images since the last evaluation.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), name="sums")
 
     @property
@@ -105,8 +102,8 @@ class Loop:
         if self.checkpoints is None:
             return
         self.checkpoints.restore()
-        apart = abs(self.step - self._agree(self.step))
-        if self._agree(apart):
+        apart = abs(self.step - self._inner.agree(self.step))
+        if self._inner.agree(apart):
             raise CheckpointError(
                 "The workers found different checkpoints; they must share the "
                 f"folder of the run. Here: update {self.step} in "
@@ -133,7 +130,7 @@ class Loop:
             batches: Maps a `tf.distribute.InputContext` to endless (images,
                 labels, weights) of the batch size of a replica, from the
                 current step on.
-            eval_batches: Maps it to those to evaluate on, once through.
+            eval_batches: Maps it to the batches to evaluate on, once through.
             total_steps: Updates in all, those before a restart included.
             steps_per_epoch: Updates between two evaluations.
             eval_steps: Batches that `eval_batches` has for each replica.
@@ -155,63 +152,44 @@ class Loop:
             Interrupted: If it was asked to stop, after saving.
             CheckpointError: If the last state could not be saved.
         """
-        calls = keras.callbacks.CallbackList(
-            list(callbacks),
-            model=self.model,
-            epochs=math.ceil(total_steps / steps_per_epoch),
-        )
-        # What callbacks ask a model for: TensorBoard, EarlyStopping.
-        self.model.optimizer = None
-        self.model.stop_training = False
+        num_epochs = math.ceil(total_steps / steps_per_epoch)
         distribute = self.strategy.distribute_datasets_from_function
-        logs = {}
-        calls.on_train_begin()
-        try:
-            with name_lost_workers(
-                self.strategy, lambda: f"after update {self.step}"
-            ):
-                iterator = iter(distribute(batches))
-                eval_batches = distribute(eval_batches)
-                if self.step >= total_steps and not self._is_epoch_open():
-                    logs = self._validate(eval_batches, eval_steps)
-                while (
-                    self.step < total_steps or self._is_epoch_open()
-                ) and not self.model.stop_training:
-                    # A state from between the last update of an epoch and its
-                    # evaluation goes on with the evaluation.
-                    last = self.step - self._is_epoch_open()
-                    epoch = last // steps_per_epoch
-                    calls.on_epoch_begin(epoch)
-                    end = min((epoch + 1) * steps_per_epoch, total_steps)
-                    self._train_until(
-                        end,
+        with self._run_callbacks(callbacks, num_epochs) as (calls, logs):
+            iterator = iter(distribute(batches))
+            eval_batches = distribute(eval_batches)
+            if self._is_done(total_steps):
+                logs |= self._validate(eval_batches, eval_steps)
+            while not (self._is_done(total_steps) or self.model.stop_training):
+                logs.clear()
+                # A state that was saved after the last update of an epoch and
+                # before its evaluation goes on with the evaluation.
+                epoch = (self.step - self._is_epoch_open()) // steps_per_epoch
+                end = min((epoch + 1) * steps_per_epoch, total_steps)
+                calls.on_epoch_begin(epoch)
+                while self.step < end:
+                    stop = _next(self.step, steps_per_checkpoint, end)
+                    count = min(steps_per_loop, stop - self.step)
+                    count = self._limit_call(count)
+                    calls.on_train_batch_begin(self.step)
+                    start = time.perf_counter()
+                    result = self._inner.train(
                         iterator,
-                        calls,
-                        steps_per_loop,
-                        steps_per_checkpoint,
+                        tf.constant(count),
+                        tf.constant(self.step, tf.int64),
                     )
-                    logs = {
-                        **self._means(),
-                        **self._validate(eval_batches, eval_steps),
-                        "learning_rate": float(self.optimizer.learning_rate),
-                        "step": self.step,
-                    }
-                    # The row of metrics first: what is there twice after a
-                    # restart can be dropped, what is missing cannot be made up.
-                    calls.on_epoch_end(epoch, logs)
-                    self._sums.assign(tf.zeros_like(self._sums))
-                    self._save(must_succeed=self.step >= total_steps)
-        finally:
-            calls.on_train_end(logs)  # Lets the callbacks close their files.
-            del self.model.optimizer
+                    call_logs = self._record(result, start, count)
+                    calls.on_train_batch_end(self.step, call_logs)
+                    self._stop_if_asked()
+                    if self.step == stop < end:
+                        self._save()
+                logs |= self._figures()
+                logs |= self._validate(eval_batches, eval_steps)
+                # The row of metrics comes first: after a restart a row that is
+                # there twice can be dropped, a missing one cannot be made up.
+                calls.on_epoch_end(epoch, logs)
+                self._sums.assign(tf.zeros_like(self._sums))
+                self._save(must_succeed=self.step >= total_steps)
         return logs
-
-    def use_averages(self):
-        """Give the model the averaged weights, if there are any: at the end."""
-        for variable, value in zip(
-            self.model.trainable_variables, self.optimizer.averages or ()
-        ):
-            variable.assign(value)
 
     def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
         """Return loss and accuracy over `eval_batches`.
@@ -224,24 +202,59 @@ class Loop:
         Raises:
             ValueError: If no image counts.
         """
-        distribute = self.strategy.distribute_datasets_from_function
-        return self._evaluate(distribute(eval_batches), eval_steps)
+        batches = self.strategy.distribute_datasets_from_function(eval_batches)
+        return self._inner.evaluate(batches, eval_steps, self._stop_if_asked)
 
-    def _evaluate(self, batches, num_steps, steps_per_call=10):
-        iterator, sums = iter(batches), np.zeros(3)
-        for start in range(0, num_steps, steps_per_call):
-            count = min(steps_per_call, num_steps - start)
-            sums += self._eval_steps(iterator, tf.constant(count)).numpy()
-            self._stop_if_asked()
-        if not sums[2]:
-            raise ValueError(
-                "`eval_batches` must hold images of a weight above 0. "
-                f"Received: {num_steps} batches without any"
-            )
-        return {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2]}
+    @contextlib.contextmanager
+    def _run_callbacks(self, callbacks, num_epochs):
+        """Yield a list of callbacks and the logs that it gets at the end."""
+        calls = keras.callbacks.CallbackList(
+            list(callbacks), model=self.model, epochs=num_epochs
+        )
+        # Attributes that TensorBoard and EarlyStopping ask a model for.
+        self.model.optimizer = None
+        self.model.stop_training = False
+        logs = {}
+        calls.on_train_begin()
+        try:
+            with name_lost_workers(
+                self.strategy, lambda: f"after update {self.step}"
+            ):
+                yield calls, logs
+        finally:
+            calls.on_train_end(logs)  # Lets the callbacks close their files.
+            del self.model.optimizer
+
+    def _is_done(self, total_steps):
+        return self.step >= total_steps and not self._is_epoch_open()
+
+    def _limit_call(self, num_steps):
+        """Return how many steps to make in a call, at most `num_steps`."""
+        if not self._seconds_per_step:
+            return num_steps
+        return max(
+            min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
+        )
+
+    def _record(self, result, start, num_steps):
+        """Count what a call has done; return the logs of the callbacks."""
+        made, sums, waited = result
+        sums = sums.numpy()  # Waits for the devices.
+        seconds = time.perf_counter() - start
+        self._step.assign_add(int(made))
+        self._require_finite(sums[0])
+        self._sums.assign_add(sums)
+        # The workers must agree on the length of the next call.
+        self._seconds_per_step = self._inner.agree(seconds / num_steps)
+        return {
+            **self._figures(),
+            "images": float(sums[2]),
+            "seconds": seconds,
+            "input_seconds": float(waited),
+        }
 
     def _validate(self, batches, num_steps):
-        report = self._evaluate(batches, num_steps)
+        report = self._inner.evaluate(batches, num_steps, self._stop_if_asked)
         # An update can spoil the weights although its own loss was finite.
         self._require_finite(report["loss"])
         return {f"val_{name}": value for name, value in report.items()}
@@ -255,56 +268,26 @@ class Loop:
                 f"checkpoint, from before: {last}"
             )
 
-    def _train_until(
-        self, end, iterator, calls, steps_per_loop, steps_per_checkpoint
-    ):
-        """Go on to update `end`, and save on the way."""
-        while self.step < end:
-            stop = _next(self.step, steps_per_checkpoint, end)
-            num_steps = min(steps_per_loop, stop - self.step)
-            calls.on_train_batch_begin(self.step)
-            logs = self._train_some(iterator, num_steps)
-            calls.on_train_batch_end(self.step, logs)
-            self._stop_if_asked()
-            if self.step == stop < end:
-                self._save()
-
-    def _train_some(self, iterator, num_steps):
-        """Make some updates in one call; return the logs of the callbacks."""
-        if self._seconds_per_step:
-            at_most = int(LONGEST_CALL / self._seconds_per_step)
-            num_steps = max(min(num_steps, at_most), 1)
-        start = time.perf_counter()
-        made, sums, waited = self._train_steps(
-            iterator, tf.constant(num_steps), tf.constant(self.step, tf.int64)
-        )
-        sums = sums.numpy()
-        seconds = time.perf_counter() - start
-        self._step.assign_add(int(made))
-        self._require_finite(sums[0])
-        self._sums.assign_add(sums)
-        # Of all workers: they must agree on the length of the next call.
-        self._seconds_per_step = self._agree(seconds / num_steps)
+    def _figures(self):
+        """Return loss and accuracy since the last evaluation, rate and step."""
+        loss, hits, count = self._sums.numpy()
         return {
-            **self._means(),
+            "loss": loss / count,
+            "accuracy": hits / count,
             "learning_rate": float(self.optimizer.learning_rate),
             "step": self.step,
-            "images": float(sums[2]),
-            "seconds": seconds,
-            "input_seconds": float(waited),
         }
-
-    def _means(self):
-        loss, hits, count = self._sums.numpy()
-        return {"loss": loss / count, "accuracy": hits / count}
 
     def _is_epoch_open(self):
         return bool(self._sums.numpy()[2])
 
     def _stop_if_asked(self):
-        if self._agree(self.must_stop()):
+        if self._inner.agree(self.must_stop()):
             self._save(must_succeed=True)
-            raise Interrupted(f"Stopped and saved after update {self.step}.")
+            raise Interrupted(
+                f"Stopped and saved after update {self.step}. Run the same "
+                "command again to continue."
+            )
 
     def _save(self, must_succeed=False):
         if self.checkpoints is None:
@@ -314,63 +297,8 @@ class Loop:
         except CheckpointError as error:
             if must_succeed:
                 raise
-            # To go on loses nothing; the disk may have room again next time.
+            # Going on loses nothing; there may be room again next time.
             warnings.warn(str(error), stacklevel=2)
-
-    def _agree(self, value) -> float:
-        """Return the mean of what the workers give."""
-        if num_workers(self.strategy) == 1:
-            return float(value)
-        return float(self._mean(tf.constant(value, tf.float32)))
-
-    def _run_mean(self, value):
-        per_replica = self.strategy.run(lambda value: value, args=(value,))
-        return self.strategy.reduce(
-            tf.distribute.ReduceOp.MEAN, per_replica, axis=None
-        )
-
-    def _run_steps(self, iterator, num_steps, first_step):
-        """Make `num_steps` updates.
-
-        Stops after an update whose loss is not finite.
-
-        Returns:
-            How many were made, the sums of what was measured, and the seconds
-            that went by waiting for input.
-        """
-        # In float64 the sums do not depend on where a call ended.
-        made, sums = tf.constant(0), tf.zeros(3, tf.float64)
-        waited = tf.constant(0.0, tf.float64)
-        for _ in tf.range(num_steps):
-            with tf.control_dependencies([sums]):
-                start = tf.timestamp()
-            with tf.control_dependencies([start]):
-                batch = next(iterator)
-            with tf.control_dependencies(tf.nest.flatten(batch, True)):
-                waited += tf.timestamp() - start
-            measured = self.strategy.run(
-                self._update.train,
-                args=(batch, first_step + tf.cast(made, tf.int64)),
-            )
-            sums += tf.cast(self._sum_replicas(measured), tf.float64)
-            made += 1
-            if not tf.math.is_finite(sums[0]):
-                break
-        return made, sums, waited
-
-    def _run_eval_steps(self, iterator, num_steps):
-        sums = tf.zeros(3, tf.float64)
-        for _ in tf.range(num_steps):
-            measured = self.strategy.run(
-                self._update.measure, args=(next(iterator),)
-            )
-            sums += tf.cast(self._sum_replicas(measured), tf.float64)
-        return sums
-
-    def _sum_replicas(self, value):
-        return self.strategy.reduce(
-            tf.distribute.ReduceOp.SUM, value, axis=None
-        )
 
 
 def _next(step, interval, end):

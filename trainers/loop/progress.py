@@ -37,7 +37,7 @@ class Progress(keras.callbacks.Callback):
         total_steps: Updates in all.
         steps_per_epoch: Updates between two evaluations.
         flops_per_image: Of training on one image, forward and backward:
-            `costs.TRAINING_PASSES * costs.count_flops(model)`; None for no
+            `flops.TRAINING_PASSES * flops.count_flops(model)`; None for no
             mfu. What rematerialisation repeats does not count.
         peak_flops: FLOP/s of all devices together; None for no mfu.
         stream: Where to write; None for the standard output.

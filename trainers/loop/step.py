@@ -1,10 +1,9 @@
-"""A step: what a replica computes of the weights, a batch and a seed.
+"""Step: what a replica computes from the weights, a batch and a seed.
 
-The computation of the gradients is a pure function. They are summed over the
-replicas once, clipped as a whole and applied, so that any number of replicas
-and parts makes the update of the whole batch on one device. Statistics, those
-of batch normalisations, become the mean of what replicas and parts make of
-them.
+The gradients are a pure function. They are summed over the replicas once,
+clipped as a whole and applied, so that any number of replicas and parts makes
+the same update as the whole batch on one device. Statistics, those of batch
+normalization, become the mean over the replicas and parts.
 """
 
 import dataclasses
@@ -18,28 +17,28 @@ from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
-# Keras makes the seed of the next draw by adding 1 to the second number, where
-# our generators have their place: more than any of them draws in a step.
+# Seeds between two generators: more than a generator draws in a step. Keras
+# adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What is trained, and by what mathematics.
+    """An update of a model, and its evaluation.
 
     Model, optimizer and loss scale must have been made inside
     `strategy.scope()`, the optimizer for the trainable variables of the model.
 
     Args:
-        model: Answers logits (B, C).
+        model: Returns logits (B, C).
         optimizer: Makes the updates.
         loss: Maps labels and logits, both (B, C), to losses (B,).
         clip_norm: Largest global norm of the gradient of the whole batch;
             None does not clip.
-        accumulation_steps: Parts that the batch of a replica is cut into, one
-            after the other, to need less memory.
-        seed: Of what dropout draws. A draw depends on the seed, the update
+        accumulation_steps: Parts that the batch of a replica is divided into;
+            they are computed one after the other, which takes less memory.
+        seed: Seed of dropout. What is dropped depends on the seed, the update
             and the replica alone.
         loss_scale: Keeps small gradients of float16 from vanishing.
         use_xla: Compile the computation of the gradients with XLA.
@@ -54,7 +53,7 @@ class Step:
     loss_scale: LossScale | None = None
     use_xla: bool = False
 
-    # Autograph would take half of the time of tracing.
+    # Autograph would double the time of tracing.
     @tf.autograph.experimental.do_not_convert
     def train(self, batch, number):
         """Make an update, inside `strategy.run`.
@@ -63,7 +62,7 @@ class Step:
             batch: Images (B, ...), labels (B, C) and weights (B,) of one
                 replica. The update is that of the weighted sum over all
                 replicas, divided by their number of images.
-            number: That of the update, an int64.
+            number: Number of the update, an int64.
 
         Returns:
             The sums of loss, of hits and of weights over the images, (3,).
@@ -124,8 +123,9 @@ class Step:
 
     @functools.cached_property
     def _gradients(self):
+        is_whole = self.accumulation_steps == 1
         return tf.function(
-            self._compute_gradients,
+            self._compute_gradients if is_whole else self._sum_gradients,
             autograph=False,
             jit_compile=self.use_xla or None,
         )
@@ -134,50 +134,11 @@ class Step:
         """Return gradients, changed states and what was measured of a batch.
 
         The gradients are those of the loss times `scale`, and shares of the
-        global batch: summed over the replicas they are its gradient. States
-        are given and returned by their place among those of the model; those
-        that it leaves alone, frozen weights among them, are not returned.
+        global batch: summed over replicas and parts they are its gradient.
+        Changed states are returned by their index among those of the model.
         """
-        parts = self.accumulation_steps
-        if parts == 1:
-            gradients, new_states, measured = self._compute_part(
-                weights, states, batch, seed, scale
-            )
-            changed = _find_changed(states, new_states)
-            return gradients, {i: new_states[i] for i in changed}, measured
-        batches = tf.nest.map_structure(
-            lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
-        )
-        changed = []
-
-        def add_part(index, gradients, means, measured):
-            part = tf.nest.map_structure(lambda x: x[index], batches)
-            more, new_states, measures = self._compute_part(
-                weights, states, part, _fold(seed, index), scale
-            )
-            changed[:] = _find_changed(states, new_states)
-            for i in changed:
-                means[i] = _add_share(means[i], states[i], new_states[i], parts)
-            gradients = [a + b for a, b in zip(gradients, more)]
-            return index + 1, gradients, means, measured + measures
-
-        _, gradients, means, measured = tf.while_loop(
-            lambda index, *_: index < parts,
-            add_part,
-            (
-                tf.constant(0),
-                [tf.zeros_like(weight) for weight in weights],
-                states,
-                tf.zeros(3),
-            ),
-            parallel_iterations=1,  # One part at a time in memory.
-        )
-        return gradients, {i: means[i] for i in changed}, measured
-
-    def _compute_part(self, weights, states, batch, seed, scale):
         images, labels, example_weights = batch
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        parts = replicas * self.accumulation_steps
         variables = self.model.non_trainable_variables
         given = [
             tf.cast(_fold(seed, index * DRAWS_OF_A_GENERATOR), value.dtype)
@@ -195,42 +156,75 @@ class Step:
             loss = tf.reduce_sum(losses * example_weights)
             loss /= tf.cast(tf.size(losses), loss.dtype)
             penalty = sum(tf.cast(x, loss.dtype) for x in penalties)
-            loss = (loss + penalty) / parts * scale
+            shares = replicas * self.accumulation_steps
+            loss = (loss + penalty) / shares * scale
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
+        changed = {
+            index: new
+            for index, (variable, old, new) in enumerate(
+                zip(variables, given, new_states)
+            )
+            # A state that was not assigned to is returned as it was given.
+            if new is not old and not _is_seed(variable)
+        }
         measured = _measure(losses, labels, logits, example_weights)
-        new_states = [
-            value if _is_seed(variable) else new
-            for variable, value, new in zip(variables, states, new_states)
-        ]
-        return gradients, new_states, measured
+        return gradients, changed, measured
+
+    def _sum_gradients(self, weights, states, batch, seed, scale):
+        """Return what `_compute_gradients` does, part by part of the batch."""
+        parts = self.accumulation_steps
+        batches = tf.nest.map_structure(
+            lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
+        )
+        changed = []
+
+        def add_part(index, gradients, means, measured):
+            part = tf.nest.map_structure(lambda x: x[index], batches)
+            more, new_states, measures = self._compute_gradients(
+                weights, states, part, _fold(seed, index), scale
+            )
+            changed[:] = new_states
+            for i, new in new_states.items():
+                means[i] = _add_share(means[i], states[i], new, parts)
+            gradients = [a + b for a, b in zip(gradients, more)]
+            return index + 1, gradients, means, measured + measures
+
+        _, gradients, means, measured = tf.while_loop(
+            lambda index, *_: index < parts,
+            add_part,
+            (
+                tf.constant(0),
+                [tf.zeros_like(weight) for weight in weights],
+                states,
+                tf.zeros(3),
+            ),
+            parallel_iterations=1,  # One part at a time in memory.
+        )
+        return gradients, {i: means[i] for i in changed}, measured
 
 
 def _measure(losses, labels, logits, weights):
     """Return the sums of loss, of hits and of weights, over the images.
 
-    A hit is an answer that no other class has a larger label than.
+    A hit is a prediction whose label no other class exceeds.
     """
-    answers = tf.argmax(logits, -1)
-    best = tf.gather(labels, answers, batch_dims=1) == tf.reduce_max(labels, -1)
+    predictions = tf.argmax(logits, -1)
+    best = tf.gather(labels, predictions, batch_dims=1) == tf.reduce_max(
+        labels, -1
+    )
     sums = [losses * weights, tf.cast(best, tf.float32) * weights, weights]
     return tf.stack([tf.reduce_sum(x) for x in sums])
 
 
 def _values(variables):
-    """Return the tensors in Keras variables; on a replica, those of it."""
+    """Return the tensors in Keras variables; on a replica, its own."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
-def _find_changed(states, new_states):
-    """Return the places of those that were assigned to, while it is traced."""
-    pairs = enumerate(zip(states, new_states))
-    return [index for index, (old, new) in pairs if new is not old]
-
-
 def _add_share(mean, old, new, parts):
-    """Return the mean of a state over the parts, which all start at `old`."""
+    """Add a part to the mean of a state; each part starts at `old`."""
     if not new.dtype.is_floating:
-        return new  # A number of updates: the same of each part.
+        return new  # A number of updates, the same after each part.
     return mean + (new - old) / parts
 
 

@@ -1,25 +1,25 @@
 """Models of keras.applications to compare with, trained in the same way."""
 
-from collections.abc import Callable
-
 import keras
 
 from keras_vit.tables import pick
+from trainers.recipes.schema import BASELINES
 
 
 def build_baseline(
     name: str, *, image_size: int, channels: int, num_classes: int, dtype: str
 ) -> keras.Model:
-    """Return a new model that answers logits.
+    """Return a new model that returns logits.
 
     Args:
-        name: A key of BASELINES.
+        name: One of BASELINES.
         image_size: Side of the images, in pixels.
         channels: Channels of the images.
         num_classes: Number of logits.
         dtype: Type policy of the layers.
     """
-    build = pick(BASELINES, name, "model")
+    pick(dict.fromkeys(BASELINES), name, "model")
+    build = getattr(keras.applications, name)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype)  # They take no argument for it.
     try:
@@ -31,9 +31,3 @@ def build_baseline(
         )
     finally:
         keras.config.set_dtype_policy(before)
-
-
-BASELINES: dict[str, Callable] = {
-    "ResNet50": keras.applications.ResNet50,
-    "ResNet50V2": keras.applications.ResNet50V2,
-}

@@ -1,10 +1,6 @@
-"""Losses on logits: one number an image."""
-
-import math
+"""Losses on logits: one number for each image."""
 
 from keras import ops
-
-from keras_vit.tables import pick
 
 
 def softmax(labels, logits):
@@ -33,40 +29,17 @@ def sigmoid(labels, logits):
 
 
 def smooth_labels(labels, smoothing: float):
-    """Give `smoothing` of the weight of a label to all classes alike.
+    """Share `smoothing` of the weight of a label among all classes equally.
 
-    A loss is least where the model answers these labels. With `softmax` that
-    is a distribution; with `sigmoid` each class by itself, so that a wrong one
-    of C is driven to the probability smoothing / C instead of 0.
+    A loss is least where the model predicts the smoothed labels. With
+    `softmax` they are a distribution. With `sigmoid` each class counts by
+    itself, so that a wrong class of C is driven to the probability
+    smoothing / C instead of 0.
 
     Shapes:
         labels: (B, C), each row summing to 1. returns: (B, C), likewise.
     """
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
-
-
-def initial_head_bias(loss: str, num_classes: int) -> float:
-    """Return the bias that makes a head of kernel zero expect one class.
-
-    With a bias of zero, sigmoids expect half of all classes in every image,
-    and unlearning that is all that the first updates do. A softmax expects
-    one class anyway.
-
-    Args:
-        loss: A key of LOSSES.
-        num_classes: Outputs of the head.
-
-    Raises:
-        ValueError: If there is no such loss.
-
-    Example:
-        >>> round(initial_head_bias("sigmoid", 1000), 1)
-        -6.9
-
-    Reference: big_vision: -6.9 for ImageNet-1k, -10 for its 21,843 classes.
-    """
-    pick(LOSSES, loss, "loss")
-    return -math.log(num_classes) if loss == "sigmoid" else 0.0
 
 
 LOSSES = {"softmax": softmax, "sigmoid": sigmoid}

@@ -10,10 +10,13 @@ import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
-from trainers.data.batches import BadExampleError
+from trainers.data.bad_examples import DataError
 from trainers.distribute.rendezvous import WorkerLostError
-from trainers.loop.checkpoints import CheckpointError
-from trainers.loop.loop import Interrupted, NonFiniteLossError
+from trainers.loop.errors import (
+    CheckpointError,
+    Interrupted,
+    NonFiniteLossError,
+)
 
 
 def start(main: Callable):
@@ -22,30 +25,31 @@ def start(main: Callable):
     Args:
         main: Takes the arguments that are no flags, program name first.
     """
+    app.call_after_init(_check_process)
+    app.run(main)
 
-    def checked(arguments):
-        if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)
-            tf.get_logger().setLevel("WARNING")
-        if keras.backend.backend() != "tensorflow":
-            sys.exit(
-                "Error: the trainers need the TensorFlow backend of Keras. "
-                f"Received: KERAS_BACKEND={keras.backend.backend()}"
-            )
-        main(arguments)
 
-    app.run(checked)
+def _check_process():
+    """Set the level of logging; end the command on another backend."""
+    if not flags.FLAGS["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
+        tf.get_logger().setLevel("WARNING")
+    if keras.backend.backend() != "tensorflow":
+        sys.exit(
+            "Error: the trainers need the TensorFlow backend of Keras. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
 
 
 @contextlib.contextmanager
 def user_errors(*more: type[Exception]):
-    """End the command with one line if what the user gave does not fit.
+    """End the command with one line if its input is wrong.
 
-    Wraps only the steps that read what was given; an error in the work
-    itself keeps its traceback.
+    Wraps only the steps that read the input: an error in the work itself keeps
+    its traceback.
 
     Args:
-        *more: Errors of this command that are for the user.
+        *more: Further errors of this command that concern the user.
     """
     try:
         yield
@@ -58,11 +62,11 @@ def stop_at_once(message: str = "Stopped before the first update."):
     """End the command by SIGTERM or Ctrl-C while there is nothing to save.
 
     Args:
-        message: What it says then.
+        message: Printed then.
     """
 
     def stop(number, frame):
-        # Unlike other errors nobody takes a SystemExit for his own.
+        # Other errors might be caught on the way; SystemExit is not.
         print(message, file=sys.stderr, flush=True)
         sys.exit(EXIT_CODES[Interrupted])
 
@@ -78,12 +82,12 @@ def stop_at_once(message: str = "Stopped before the first update."):
 class StopSignals:
     """Notes that SIGTERM or Ctrl-C asked the process to save and stop.
 
-    The second signal kills it at once, whatever it does.
+    The second signal kills the process at once.
     """
 
     def __init__(self):
         self._received = False
-        self._heed(self._receive)
+        self._handle_with(self._receive)
 
     def were_received(self) -> bool:
         """Return whether to save and stop."""
@@ -91,18 +95,18 @@ class StopSignals:
 
     def _receive(self, number, frame):
         self._received = True
-        self._heed(signal.SIG_DFL)
+        self._handle_with(signal.SIG_DFL)
 
-    def _heed(self, handler):
+    def _handle_with(self, handler):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def training_errors():
-    """End the command with one line if the training could not be finished.
+    """End the command with one line if the training cannot be finished.
 
-    The exit code says whether to start the same command again.
+    The exit code says whether to run the same command again.
     """
     try:
         yield
@@ -111,23 +115,23 @@ def training_errors():
 
 
 def exit_hard(error: Exception):
-    """End the process from any thread, as a kill would, with its exit code."""
+    """End the process at once, from any thread, with the code of the error."""
     os._exit(report(error))
 
 
 def report(error: Exception) -> int:
-    """Say why a training could not be finished; return the exit code."""
+    """Print why a training cannot be finished; return the exit code."""
     print(f"Error: {error}", file=sys.stderr, flush=True)
     kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
     return EXIT_CODES[next(kinds)]
 
 
-# Of a training that was not finished. 75 and 69 are what sysexits.h has for
-# "try again" and "a service is not there".
+# Exit codes of a training that was not finished. In sysexits.h 75 means "try
+# again" and 69 "service unavailable".
 EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
-    BadExampleError: 1,
+    DataError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,
@@ -135,7 +139,7 @@ EXIT_CODES = {
 
 
 def refuse_arguments(arguments: list[str]):
-    """Raise a ValueError for words on the command line that are no flags."""
+    """Raise a ValueError for words on the command line that are not flags."""
     if len(arguments) > 1:
         raise ValueError(
             "Options are written --name=value. "

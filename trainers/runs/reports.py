@@ -30,7 +30,7 @@ def header(
     Args:
         model: What the model is called.
         num_parameters: Of the model.
-        flops_per_image: Of a forward pass, see `costs.count_flops`.
+        flops_per_image: Of a forward pass, see `flops.count_flops`.
         image_size: (height, width) in pixels.
         dataset: What the data set is called.
         strategy: What the strategy is called.
@@ -92,6 +92,8 @@ def final_table(
             # Of equals the first: max returns it.
             best = max(judged, key=lambda row: row[name])
             figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
+            if best["step"] != rows[-1]["step"]:
+                figure += "; not kept, the model is the last one"
             cells.append((f"best {name}", figure))
     rates = [row["images_per_second"] for row in rows if RATE in row]
     if rates:

@@ -19,7 +19,7 @@ from trainers.paths import (
     atomic_write,
     write_atomically,
 )
-from trainers.recipes.recipes import Recipe
+from trainers.recipes.schema import Recipe
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from trainers.augment.operations import (
-    AUGREG_LEVELS,
-    BATCH_OPS,
-    OPS,
-    describe_augreg,
-    parse_augmentation,
-)
+from trainers.augment.augmentation import parse_augmentation
+from trainers.augment.augreg import AUGREG_LEVELS, describe_augreg
+from trainers.augment.operations import BATCH_OPS, OPS
 
 SIZE = (6, 8)
 
@@ -150,27 +146,35 @@ def test_arguments_by_place_by_name_and_left_out(image):
     [
         ("flip", "flip", "must be one of 'affine', .*'mixup'.*='flip'"),
         ("flip_lr|flop(2)", "flop", "must be one of"),
-        ("__import__('os')", "'os'", "expected a number"),
-        ("é", "é", "expected a name"),
-        ("|flip_lr", "|", r"expected a name.*Received: '\|'"),
-        ("flip_lr|", "", "expected a name.*Received: the end"),
-        ("flip_lr||pad_crop(2)", "|pad", "expected a name"),
-        ("flip_lr pad_crop(2)", "pad", r"expected '\(' or '\|' or the end"),
-        ("flip_lr|pad_crop(", "", "expected a number.*Received: the end"),
-        ("pad_crop(2", "", r"expected ',' or '\)'"),
-        ("pad_crop(2))", ")", r"expected '\|' or the end"),
-        ("pad_crop(4x)", "x", r"expected ',' or '\)'"),
-        ("pad_crop(x)", ")", "expected '='"),
-        ("pad_crop('a')", "'a'", "expected a number"),
-        ("pad_crop(pixels=)", ")", "expected a number"),
-        ("flip_lr|pad_crop", "pad_crop", r"pad_crop\(pixels\).*`pixels` is"),
-        ("affine(1, scale=0)", "affine", "`shift` is missing"),
-        ("pad_crop(4, 5)", "5", "too many arguments. Received: 5"),
-        ("flip_lr(1)", "1", r"flip_lr\(\): .*too many"),
-        ("flip_lr | pad_crop( x = 3)", "x =", "no such argument"),
-        ("pad_crop(1, pixels=3)", "pixels", "`pixels` is given twice"),
-        ("inception_crop(image_size=3)", "image_size", "no such argument"),
-        ("inception_crop(0.3)", "0.3", "size=None, smallest=0.05.*whole"),
+        ("__import__('os')", "__import__", "must be one of"),
+        ("é", "é", "must be one of"),
+        ("flip_lr|2", "2", "must be operations separated by.*Received: 2"),
+        ("flip_lr|a.b(2)", "a.b", "must be operations .*Received: a.b"),
+        ("flip_lr|resize(2)+3", "resize", "must be operations"),
+        ("flip_lr # |mixup", "#", "must be operations .*Received: '#'"),
+        ("pad_crop(x)", "x", "must be numbers or None. Received: x"),
+        ("pad_crop('a')", "'a'", "must be numbers or None. Received: 'a'"),
+        ("pad_crop(True)", "True", "must be numbers or None. Received: True"),
+        ("pad_crop(pixels=[1])", "pixels", "must be numbers.*Received: .1"),
+        ("pad_crop(*x)", "*x", "must be numbers or None"),
+        ("flip_lr(**x)", "flip_lr", "unexpected keyword argument"),
+        (
+            "flip_lr|pad_crop",
+            "pad_crop",
+            r"pad_crop\(pixels: int\): missing .*'pixels'. Received: pad_crop",
+        ),
+        ("affine(1, scale=0)", "affine", "missing .*'shift'"),
+        ("pad_crop(4, 5)", "pad", r"too many .*Received: pad_crop\(4, 5\)"),
+        ("flip_lr(1)", "flip_lr", r"flip_lr\(\): too many"),
+        ("flip_lr | pad_crop( x = 3)", "pad", r"missing .*pad_crop\(x=3\)"),
+        ("pad_crop(1, pixels=3)", "pad", "multiple values .*'pixels'"),
+        ("pad_crop(pixels=1, pixels=3)", "pad", "given twice"),
+        ("inception_crop(image_size=3)", "inc", "unexpected.*'image_size'"),
+        (
+            "inception_crop(0.3)",
+            "0.3",
+            r"= None, .* = 0.05\): .*whole",
+        ),
         ("inception_crop(size=0)", "size", "`size` must be positive"),
         ("inception_crop(8, smallest=2)", "smallest", r"\(0, 1\]"),
         ("inception_crop(8, 0)", "0)", r"\(0, 1\].*smallest=0"),
@@ -186,7 +190,7 @@ def test_arguments_by_place_by_name_and_left_out(image):
         ("central_crop(-2)", "-2", "positive"),
         ("resize(0)", "0", "positive"),
         ("resize_small(0)", "0", "positive"),
-        ("resize_small", "resize_small", "`size` is missing"),
+        ("resize_small", "resize_small", "missing .*'size'"),
         ("randaugment(0, 1)", "0", "`num_ops` must be positive"),
         ("randaugment(2, -1)", "-1", "`magnitude` must be 0 or more"),
         ("random_erasing(1.5)", "1.5", "`probability` must be in"),
@@ -215,12 +219,39 @@ def test_errors_point_at_the_fault(text, fault, message):
     assert place == (line.rindex(fault) if fault else len(line))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|flip_lr",
+        "flip_lr|",
+        "flip_lr||pad_crop(2)",
+        "flip_lr pad_crop(2)",
+        "flip_lr|pad_crop(",
+        "pad_crop(2",
+        "pad_crop(2))",
+        "pad_crop(4x)",
+        "pad_crop(pixels=)",
+        "flip_lr;mixup",
+        "flip_lr\0",
+    ],
+)
+def test_what_is_no_line_of_operations(text):
+    """Python's parser says what is wrong and where."""
+    with pytest.raises(
+        ValueError, match="must be operations .* Received: ."
+    ) as error:
+        parse_augmentation(text, SIZE)
+    _, line, caret = str(error.value).split("\n")
+    assert line == f"  {text}" and caret.endswith(" ^")
+    assert len(caret) <= len(line) + 1
+
+
 def test_errors_show_a_text_of_many_lines_as_one():
     with pytest.raises(ValueError) as error:
         parse_augmentation("flip_lr|\n\tpad_crop(x)", SIZE)
     _, line, caret = str(error.value).split("\n")
     assert line == "  flip_lr|  pad_crop(x)"
-    assert len(caret) - 1 == line.index(")")
+    assert len(caret) - 1 == line.index("x)")
 
 
 def test_errors_blame_the_argument_of_the_caller():

@@ -8,16 +8,13 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from keras_vit.image_decoding import cut_window, decode_photo
-from trainers.data import batches
-from trainers.data.batches import (
-    BadExampleError,
-    BadExamples,
-    eval_batches,
-    to_model_range,
-    train_batches,
-    worker_slots,
-)
-from trainers.data.datasets import ImageDataset, count_split, open_dataset
+from trainers.data import batches, decoding
+from trainers.data.bad_examples import BadExampleError, BadExamples, DataError
+from trainers.data.batches import eval_batches, train_batches
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.model_inputs import to_model_range
+from trainers.data.slots import BatchSlots
+from trainers.data.splits import count_split
 
 
 def take(dataset, count):
@@ -35,15 +32,15 @@ def assert_equal(left, right):
 
 
 class Counted:
-    """A source that counts what is read from it and what is decoded."""
+    """A reader that counts what is read from it and what is decoded."""
 
-    def __init__(self, source):
-        self.source = source
+    def __init__(self, reader):
+        self.reader = reader
         self.read_names = []
         self.decoded = []
 
     def __getattr__(self, name):
-        return getattr(self.source, name)
+        return getattr(self.reader, name)
 
     def read(self, ranges):
         def note(name):
@@ -53,11 +50,11 @@ class Counted:
             tf.numpy_function(note, [name], [])
             return stored, label, name
 
-        return self.source.read(ranges).map(count)
+        return self.reader.read(ranges).map(count)
 
     def fetch(self, stored):
         tf.numpy_function(self.decoded.append, [stored], [])
-        return self.source.fetch(stored)
+        return self.reader.fetch(stored)
 
     @property
     def num_decoded(self):
@@ -65,12 +62,13 @@ class Counted:
 
 
 class Numbers:
-    """A source without files: white images, as large as photos may be."""
+    """A reader without files: white images, as large as photos may be."""
 
     class_names = ["number"]
     image_shape = (None, None, 1)
+    train_split = eval_split = None
     shuffle_buffer = 10_000
-    is_turned = False
+    has_exif = False
 
     def __init__(self, size):
         self.splits = {"train": count_split("train", size)}
@@ -88,7 +86,7 @@ class Numbers:
 
 
 def counted(dataset):
-    return dataclasses.replace(dataset, source=Counted(dataset.source))
+    return dataclasses.replace(dataset, reader=Counted(dataset.reader))
 
 
 @pytest.fixture(scope="module")
@@ -208,9 +206,9 @@ class TestTrainBatches:
         [(images, _, _)] = self.batches(
             dataset, 1, first_step=first_step, augment=""
         )
-        assert len(dataset.source.read_names) == size
+        assert len(dataset.reader.read_names) == size
         # One batch, and what is prefetched.
-        assert dataset.source.num_decoded < size / 4
+        assert dataset.reader.num_decoded < size / 4
 
     def test_small_data_are_read_and_decoded_once(self, digits):
         dataset = counted(digits)
@@ -218,15 +216,15 @@ class TestTrainBatches:
             self.batches(dataset, 9, batch_size=721, augment="")
         )
         assert len({i.tobytes() for i in images[:1442]}) == 1442
-        assert len(dataset.source.read_names) == 1442
-        assert dataset.source.num_decoded == 1442
+        assert len(dataset.reader.read_names) == 1442
+        assert dataset.reader.num_decoded == 1442
 
     def test_large_data_are_not_kept(self, digits, monkeypatch):
         want = self.batches(digits, 12, batch_size=256, augment="")
-        monkeypatch.setattr(batches, "CACHE_BYTES", 1442 * 64 - 1)
+        monkeypatch.setattr(decoding, "CACHE_BYTES", 1442 * 64 - 1)
         dataset = counted(digits)
         found = self.batches(dataset, 12, batch_size=256, augment="")
-        assert dataset.source.num_decoded >= 12 * 256
+        assert dataset.reader.num_decoded >= 12 * 256
         for a, b in zip(want, found):
             assert_equal(a, b)
 
@@ -277,7 +275,7 @@ class TestTrainBatches:
                 num_replicas=2,
                 num_streams=2,
             )
-            return set(dataset.source.read_names)
+            return set(dataset.reader.read_names)
 
         assert len(read(0)) == len(read(1)) == 12
         assert read(0).isdisjoint(read(1))
@@ -285,13 +283,13 @@ class TestTrainBatches:
     def test_a_worker_decodes_its_slots_only(self):
         decoded = []
         for worker in (0, 1):
-            source = Counted(Numbers(5000))
-            dataset = ImageDataset("numbers", source, "train", None)
+            reader = Counted(Numbers(5000))
+            dataset = ImageDataset("numbers", reader, "train", None)
             self.batches(
                 dataset, 5, num_workers=2, num_replicas=2, worker=worker
             )
-            assert 5 * 4 <= len(source.decoded) < 2500
-            decoded.append(set(source.decoded))
+            assert 5 * 4 <= len(reader.decoded) < 2500
+            decoded.append(set(reader.decoded))
         assert decoded[0].isdisjoint(decoded[1])
 
     def test_streams_hold_the_split_once(self, photos):
@@ -376,19 +374,19 @@ class TestDataService:
     def test_bad_images_stop_it_with_the_message_of_tensorflow(
         self, digits, service
     ):
-        dataset = dataclasses.replace(digits, source=Undecodable(digits.source))
+        dataset = dataclasses.replace(digits, reader=Undecodable(digits.reader))
         with pytest.raises(tf.errors.OpError, match="Unknown image file"):
             take(self.batches(dataset, service), 1)
 
 
 class Undecodable:
-    """A source whose images cannot be read."""
+    """A reader whose images cannot be read."""
 
-    def __init__(self, source):
-        self.source = source
+    def __init__(self, reader):
+        self.reader = reader
 
     def __getattr__(self, name):
-        return getattr(self.source, name)
+        return getattr(self.reader, name)
 
     def fetch(self, stored):
         return tf.strings.join(["x", stored])
@@ -448,7 +446,7 @@ class TestWindows:
             calls.append(image)
             return cut_window(image, pick_window(tf.shape(image)))
 
-        monkeypatch.setattr(batches, "decode_window", decode_window)
+        monkeypatch.setattr(decoding, "decode_window", decode_window)
         for one, other in zip(found, self.batches(jpegs)):
             assert_equal(one, other)
         assert calls
@@ -601,7 +599,7 @@ class TestEvalBatches:
     def test_a_worker_decodes_its_share(self, photos):
         dataset = counted(photos)
         self.batches(dataset, batch_size=8, num_workers=4, num_replicas=4)
-        assert dataset.source.num_decoded == 2
+        assert dataset.reader.num_decoded == 2
 
     def test_preprocessing_is_repeatable(self, photos):
         one, other = (
@@ -619,8 +617,8 @@ class TestEvalBatches:
         ({"batch_size": 0}, "multiple of .*=0, num_replicas=1"),
         ({"num_replicas": 2, "num_workers": 4}, "multiple of `num_workers`"),
         ({"worker": 1}, "from 0 to 0.*worker=1"),
-        ({"num_streams": 3}, "must divide `batch_size`.*num_streams=3"),
-        ({"num_streams": 0}, "must divide `batch_size`.*num_streams=0"),
+        ({"num_streams": 3}, "multiple of `num_streams`.*num_streams=3"),
+        ({"num_streams": 0}, "multiple of `num_streams`.*num_streams=0"),
         (
             {
                 "batch_size": 12,
@@ -652,7 +650,7 @@ def test_numbers_that_do_not_fit(photos, choices, match):
 
 
 def test_slots_cover_the_batch():
-    slots = [worker_slots(24, 6, worker, 3) for worker in range(3)]
+    slots = [BatchSlots(24, 6, worker, 3).slots for worker in range(3)]
     assert [p for part in slots for p in part] == list(range(24))
 
 
@@ -786,12 +784,12 @@ class TestBadExamples:
         class Wrong(Undecodable):
             def decode(self, encoded):
                 if kind == "bytes":
-                    return self.source.decode(encoded)
+                    return self.reader.decode(encoded)
                 image = tf.zeros((8, 8, tf.strings.length(encoded)), tf.uint8)
                 return tf.ensure_shape(image, (8, 8, 1))
 
         dataset = dataclasses.replace(
-            digits, train_split="train[700:701]", source=Wrong(digits.source)
+            digits, train_split="train[700:701]", reader=Wrong(digits.reader)
         )
         bad_examples = BadExamples()
         with pytest.raises(
@@ -805,6 +803,19 @@ class TestBadExamples:
                     bad_examples=bad_examples,
                 )
                 take(batches, 1)
+
+    def test_errors_of_files_are_named_without_the_nodes_of_tensorflow(
+        self, copy
+    ):
+        file = copy / "train/b/4.png"
+        Image.fromarray(noise((12, 7, 3))).save(file)
+        with pytest.raises(DataError) as error:
+            with BadExamples().named_errors():
+                self.batches(copy, 3, augment="central_crop")
+        assert str(error.value) == (
+            "The data set cannot be read: central_crop takes images of 8 x 8 "
+            f"pixels or more. Received: one of shape 12 7 3 {file}"
+        )
 
     def test_other_errors_pass(self):
         with pytest.raises(tf.errors.InvalidArgumentError):

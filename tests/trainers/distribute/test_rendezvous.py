@@ -13,8 +13,8 @@ import pytest
 from trainers.distribute import rendezvous
 from trainers.distribute.rendezvous import (
     WorkerLostError,
-    meet,
-    reach_service,
+    wait_for_service,
+    wait_for_workers,
     watched_service,
 )
 
@@ -38,7 +38,7 @@ def test_all_wait_for_the_last(addresses):
     servers, ends = [], {}
 
     def work(address):
-        meet(addresses, address, 20)
+        wait_for_workers(addresses, address, 20)
         servers.append(serve(address))
         ends[address] = time.monotonic()
 
@@ -59,10 +59,10 @@ def test_all_wait_for_the_last(addresses):
 def test_who_does_not_come_is_named_and_waited_for_so_long(
     addresses, capsys, monkeypatch
 ):
-    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_WORDS", 0.6)
+    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_MESSAGES", 0.6)
     start = time.monotonic()
     with serve(addresses[1]), pytest.raises(WorkerLostError) as caught:
-        meet(addresses, addresses[0], 1)
+        wait_for_workers(addresses, addresses[0], 1)
     assert 1 < time.monotonic() - start < 3
     missing = f"{addresses[2]} (Connection refused)"
     assert f"within `start_timeout`=1 seconds; missing: {missing}" in str(
@@ -82,23 +82,23 @@ def test_a_port_that_is_taken_is_waited_for(addresses):
         serve(own),
         pytest.raises(WorkerLostError, match=rf"{own} \(this one: Address alr"),
     ):
-        meet([own], own, 0.5)
+        wait_for_workers([own], own, 0.5)
     taken = serve(own)
     timer = threading.Timer(0.5, taken.close)
     timer.start()
-    meet([own], own, 20)
+    wait_for_workers([own], own, 20)
     timer.join()
 
 
 def test_a_name_that_nobody_has_is_an_absent_worker(addresses):
     with pytest.raises(WorkerLostError, match="missing: a.invalid:1234 "):
-        meet([addresses[0], "a.invalid:1234"], addresses[0], 0)
+        wait_for_workers([addresses[0], "a.invalid:1234"], addresses[0], 0)
 
 
 SCRIPT = """
 import ctypes, sys
-from trainers.distribute.rendezvous import limit
-with limit(0.5):
+from trainers.distribute.rendezvous import kill_after
+with kill_after(0.5):
     print("in", flush=True)
     # Holds the lock of the interpreter, as TensorFlow does.
     ctypes.PyDLL(None).usleep(int(sys.argv[1]))
@@ -127,7 +127,7 @@ def test_work_that_holds_the_interpreter_is_ended(
 
 
 def test_the_clock_does_not_outlive_its_process(subprocess_environment):
-    script = SCRIPT.replace("limit(0.5)", "limit(600)")
+    script = SCRIPT.replace("kill_after(0.5)", "kill_after(600)")
     with subprocess.Popen(
         [sys.executable, "-c", script, "60000000"],
         env=subprocess_environment,
@@ -142,19 +142,19 @@ def test_the_clock_does_not_outlive_its_process(subprocess_environment):
 
 def test_a_data_service_is_waited_for(addresses, capsys, monkeypatch):
     """And named if it does not come, or is none."""
-    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_WORDS", 0.3)
+    monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_MESSAGES", 0.3)
     with pytest.raises(WorkerLostError, match="No data service .*refused"):
-        reach_service(f"grpc://{addresses[0]}", 0.3)
+        wait_for_service(f"grpc://{addresses[0]}", 0.3)
     assert "Waiting for the data service" in capsys.readouterr().err
     servers = []
     late = threading.Timer(0.5, lambda: servers.append(serve(addresses[0])))
     late.start()
-    reach_service(f"grpc://{addresses[0]}", 20)
+    wait_for_service(f"grpc://{addresses[0]}", 20)
     late.join()
     servers[0].close()
     for address in ("x:1", "grpc://:1", "grpc://x", "grpc://x:70000"):
         with pytest.raises(ValueError, match="`data_service` must be .*x?:"):
-            reach_service(address, 1)
+            wait_for_service(address, 1)
 
 
 def test_a_data_service_that_is_lost_ends_the_training(addresses, monkeypatch):

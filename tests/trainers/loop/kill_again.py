@@ -21,6 +21,7 @@ from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import open_dataset
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.inner_loop import InnerLoop
 from trainers.loop.loop import Loop
 from trainers.loop.metrics import MetricsFile
 from trainers.optim.losses import softmax
@@ -135,8 +136,8 @@ def final_state(folder):
 def main(folder, num_kills):
     """Train once without a break and once with; print a JSON line."""
     # Once for all of them what each would do: a fifth of its work.
-    for function in (Loop._run_steps, Loop._run_eval_steps):
-        tf.autograph.to_graph(function)
+    for function in (InnerLoop.train, InnerLoop.measure):
+        tf.autograph.to_graph(function.python_function)
     whole, broken = folder / "whole", folder / "broken"
     process, _ = start(whole)
     if end(process):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from trainers.loop.metrics import read_metrics
 from trainers.recipes.recipes import RECIPES
@@ -60,11 +61,7 @@ def start_two(start):
     """Return a function that starts two processes that train together."""
 
     def start_pair(folder, *arguments):
-        with socket.socket() as one, socket.socket() as other:
-            for each in (one, other):
-                each.bind(("127.0.0.1", 0))
-            ports = [each.getsockname()[1] for each in (one, other)]
-        workers = ",".join(f"127.0.0.1:{port}" for port in ports)
+        workers = ",".join(free_addresses())
         return [
             start(
                 folder,
@@ -77,6 +74,14 @@ def start_two(start):
         ]
 
     return start_pair
+
+
+def free_addresses():
+    """Return two addresses of this machine that nobody listens at."""
+    with socket.socket() as one, socket.socket() as other:
+        for each in (one, other):
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
 
 
 def finish(started, seconds=200):
@@ -134,6 +139,7 @@ def test_two_workers_through_a_kill_and_a_signal(
         code, output = finish(process)
         assert code == 75, output
         assert "Stopped and saved after update" in output
+        assert "Run the same command again to continue." in output
     assert reached < 300
 
     one, other = start_two(folder)
@@ -151,6 +157,46 @@ def test_two_workers_through_a_kill_and_a_signal(
     for a, b in zip(*rows):
         for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
             assert a[name] == pytest.approx(b[name], rel=1e-4), name
+
+
+@pytest.mark.parametrize("subject", ["recipe", "weights"])
+def test_workers_that_differ_end_before_the_first_update(
+    start, tmp_path, subject
+):
+    folder = tmp_path / "run"
+    flags = {"recipe": ["--seed=0", "--seed=1"]}
+    if subject == "weights":
+        flags["weights"] = []
+        for seed in range(2):
+            keras.utils.set_random_seed(seed)
+            config = dataclasses.replace(
+                VARIANTS["mu/16"].config,
+                image_size=8,
+                patch_size=2,
+                channels=1,
+                num_classes=10,
+            )
+            path = tmp_path / f"{seed}.keras"
+            VisionTransformer(config).save(path)
+            flags["weights"].append(f"--init_from={path}")
+    addresses = free_addresses()
+    workers = [
+        start(
+            folder,
+            "--strategy=multi_worker",
+            f"--workers={','.join(addresses)}",
+            f"--worker_index={index}",
+            flag,
+        )
+        for index, flag in enumerate(flags[subject])
+    ]
+    for worker in workers:
+        code, output = finish(worker)
+        assert code == 1, output
+        assert f"Error: All workers must have the same {subject}." in output
+        assert f"worker 1 ({addresses[1]}) differs in " in output
+        assert "Traceback" not in output
+    assert not folder.exists()
 
 
 def test_two_workers_make_the_updates_of_one_device(start_two, tmp_path):

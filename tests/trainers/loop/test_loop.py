@@ -8,8 +8,13 @@ import tensorflow as tf
 
 from trainers.data.batches import eval_batches, train_batches
 from trainers.distribute.strategies import make_strategy
-from trainers.loop.checkpoints import CheckpointError, Checkpoints
-from trainers.loop.loop import Interrupted, Loop, NonFiniteLossError
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.errors import (
+    CheckpointError,
+    Interrupted,
+    NonFiniteLossError,
+)
+from trainers.loop.loop import Loop
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
@@ -204,7 +209,7 @@ def test_the_averages_are_evaluated_and_become_the_model(
         return float(tf.reduce_mean(loop.loss(labels, logits)))
 
     assert abs(loss() - logs["val_loss"]) > 1e-3
-    loop.use_averages()
+    loop.optimizer.assign_averages()
     assert loss() == pytest.approx(logs["val_loss"], rel=1e-5)
 
 
@@ -454,7 +459,10 @@ def digits_batches(digits):
     }
 
 
-def test_callbacks_see_updates_and_epochs_of_any_keras_model(digits):
+def test_callbacks_see_updates_and_epochs_of_any_keras_model(
+    digits, monkeypatch
+):
+    monkeypatch.setattr("trainers.loop.loop.LONGEST_CALL", 1e9)
     recorder = Recorder()
     loop = small_loop()
     loop.train(

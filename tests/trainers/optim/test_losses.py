@@ -1,5 +1,3 @@
-import math
-
 import jax
 import numpy as np
 import optax
@@ -9,7 +7,6 @@ import tensorflow as tf
 from tests.tiny import noise
 from trainers.optim.losses import (
     LOSSES,
-    initial_head_bias,
     sigmoid,
     smooth_labels,
     softmax,
@@ -107,21 +104,3 @@ def test_the_loss_of_smooth_labels_is_least_where_they_are_answered(
         tape.watch(logits)
         losses = LOSSES[name](labels, logits)
     np.testing.assert_allclose(tape.gradient(losses, logits), 0, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_classes", [10, 1000, 21843])
-def test_initial_head_bias_makes_the_sigmoids_expect_one_class(num_classes):
-    bias = initial_head_bias("sigmoid", num_classes)
-    expected = num_classes / (1 + math.exp(-bias))
-    assert expected == pytest.approx(1, abs=1 / num_classes)
-    assert initial_head_bias("softmax", num_classes) == 0
-
-
-def test_initial_head_biases_are_those_of_big_vision():
-    assert round(initial_head_bias("sigmoid", 1000), 1) == -6.9
-    assert round(initial_head_bias("sigmoid", 21843)) == -10
-
-
-def test_initial_head_bias_of_an_unknown_loss_is_an_error():
-    with pytest.raises(ValueError, match="'softmax', 'sigmoid'.*'hinge'"):
-        initial_head_bias("hinge", 10)

@@ -13,7 +13,9 @@ import tensorflow as tf
 from keras_vit import VisionTransformer
 from tests.tiny import noise, tiny_config
 from trainers.distribute import strategies
-from trainers.optim.optimizers import OPTIMIZERS, layer_rates, make_optimizer
+from trainers.optim.layer_decay import layer_rates
+from trainers.optim.optimizers import make_optimizer
+from trainers.optim.rules import OPTIMIZERS
 
 STEPS = 10
 # Ranks 1 to 3. Adafactor factors the second, fourth and fifth kernel only,

@@ -12,21 +12,19 @@ from absl import flags
 
 import keras_vit
 from keras_vit import VARIANTS
-from keras_vit.models.variants import Variant
 from keras_vit.weights import PRETRAINED
 from tests.trainers.mocked import write_metadata
-from trainers.augment.operations import parse_augmentation
-from trainers.models.baselines import BASELINES, build_baseline
+from trainers.augment.augmentation import parse_augmentation
+from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.recipes import (
-    RECIPES,
-    Recipe,
+from trainers.recipes.documentation import describe_recipes, update_page
+from trainers.recipes.flags import (
     define_flags,
-    describe_recipes,
     flag_fields,
     recipe_from_flags,
-    update_page,
 )
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import BASELINES, Recipe
 from trainers.runs.run import Run
 from trainers.train import Job, prepare, train
 
@@ -517,9 +515,9 @@ def take_step(made_up, tmp_path, monkeypatch):
     # Of the same images and as long as the step itself; test_reports.py.
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
     for name in BASELINES:
-        monkeypatch.setitem(BASELINES, name, small_network)
-    for name, (config, count) in VARIANTS.items():
-        row = Variant(shrink_model(config), count)
+        monkeypatch.setattr(keras.applications, name, small_network)
+    for name, row in VARIANTS.items():
+        row = row._replace(config=shrink_model(row.config))
         monkeypatch.setitem(VARIANTS, name, row)
 
     def take(recipe, run_dir):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import commands
-from trainers.recipes.recipes import flag_fields
+from trainers.recipes.flags import flag_fields
 
 pytestmark = pytest.mark.slow
 

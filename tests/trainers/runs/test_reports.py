@@ -93,11 +93,17 @@ def test_final_table_names_the_last_and_the_best():
         "loss               0.3333",
         "accuracy           0.7500",
         "val_accuracy       0.5000",
-        "best val_accuracy  0.5000 at update 20",
+        "best val_accuracy  0.5000 at update 20; not kept, the model is the "
+        "last one",
         "images/s           3,000.0",
         "time               1:02:05",
         "files              saved_models/digits",
     ]
+
+
+def test_final_table_of_a_run_that_ended_at_its_best():
+    table = final_table(rows(2, val_accuracy=lambda n: n / 4))
+    assert table.splitlines()[-1] == "best val_accuracy  0.5000 at update 20"
 
 
 def test_final_table_of_a_run_that_had_nothing_to_do():

@@ -1,0 +1,170 @@
+"""Check that a loaded SavedModel gives the outputs that Keras computes.
+
+A request and the response that Keras computes are a WarmupRecord, as in the
+warm-up file: it later holds the response of the SavedModel.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import Agreement, Tolerance, compare
+from keras_vit.export.endpoints import Endpoint
+from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.predicting import (
+    BATCH_SIZE,
+    expected_outputs,
+    run_in_batches,
+)
+from keras_vit.export.serving_options import (
+    Serving,
+    name_classes,
+    read_images,
+    to_range,
+    to_uint8,
+)
+from keras_vit.models.intermediates import to_float32
+from keras_vit.serving.warmup import WarmupRecord
+
+
+def expected_records(
+    model: keras.Model,
+    serving: Serving,
+    endpoints: dict[str, Endpoint],
+    images: np.ndarray,
+    expected: np.ndarray,
+) -> Iterator[WarmupRecord]:
+    """Yield a request for each endpoint and the response that Keras computes.
+
+    Args:
+        model: The model that is exported.
+        serving: How it is served.
+        endpoints: Those of `make_endpoints`.
+        images: (B, H, W, C), in the range of the model.
+        expected: The outputs of the model for them.
+    """
+    name = name_output(model, serving.output)
+    images = np.asarray(images, "float32")
+    yield WarmupRecord("serving_default", {"images": images}, {name: expected})
+    images = images[:BATCH_SIZE]
+    pixels = to_uint8(images, serving.value_range)
+    scaled = to_range(pixels, serving.value_range).numpy()
+    yield WarmupRecord(
+        "serve_uint8",
+        {"images": pixels},
+        {name: expected_outputs(model, scaled)},
+    )
+    if "serve_bytes" in endpoints:
+        yield expected_files_record(model, serving, pixels)
+    # The layers run one by one, untraced, and none is left out.
+    forward = make_forward(model, serving.output, is_short=False)
+    features = to_float32(forward(images)["features"])
+    yield WarmupRecord("features", {"images": images}, {"features": features})
+    if "attention" in endpoints:
+        outputs = endpoints["attention"].call(images)
+        outputs = {key: to_float32(x) for key, x in outputs.items()}
+        yield WarmupRecord("attention", {"images": images}, outputs)
+
+
+def expected_files_record(
+    model: keras.Model, serving: Serving, pixels: np.ndarray
+) -> WarmupRecord:
+    """Return a request of image files, and the ranking of all classes."""
+    import tensorflow as tf
+
+    files = encode_larger(pixels)
+    images = read_images(files, model.input_shape[1:], serving).numpy()
+    name = name_output(model, serving.output)
+    outputs = {name: tf.constant(expected_outputs(model, images))}
+    # `check` looks up the probability of any class.
+    every_class = dataclasses.replace(serving, top=model.output_shape[-1])
+    ranking = name_classes(outputs, every_class)
+    return WarmupRecord(
+        "serve_bytes",
+        {"image_bytes": files},
+        {key: x.numpy() for key, x in ranking.items()},
+    )
+
+
+def encode_larger(pixels: np.ndarray) -> np.ndarray:
+    """Return PNG files of enlarged images, which the server must resize.
+
+    Shapes:
+        pixels: (B, H, W, C), uint8. returns: (B,), bytes.
+    """
+    import tensorflow as tf
+
+    size = [pixels.shape[1] + 1, pixels.shape[2] + 3]
+    larger = tf.image.resize(pixels, size, "nearest")
+    files = [tf.io.encode_png(image).numpy() for image in larger]
+    return np.array(files, object)
+
+
+def call_signature(serve: Callable, inputs: dict[str, np.ndarray]) -> dict:
+    """Return the outputs of a loaded signature, computed in batches."""
+    import tensorflow as tf
+
+    ((name, values),) = inputs.items()
+
+    def run(batch):
+        outputs = serve(**{name: tf.constant(batch)})
+        return {key: x.numpy() for key, x in outputs.items()}
+
+    return run_in_batches(run, values)
+
+
+def check(
+    path: str,
+    record: WarmupRecord,
+    outputs: dict[str, np.ndarray],
+    tolerance: Tolerance,
+) -> Agreement:
+    """Compare the outputs of a signature with the expected ones.
+
+    The record ranks all classes; the signature names only the top ones.
+    """
+    name = next(key for key in record.outputs if key != "labels")
+    expected, found = record.outputs[name], outputs[name]
+    if "labels" in outputs:
+        expected = expected[:, : found.shape[1]]
+    agreement = compare(
+        path,
+        "saved_model",
+        expected,
+        found,
+        num_bytes=0,
+        tolerance=tolerance,
+        must_agree=False,
+    )
+    faults = agreement.faults
+    if "labels" in outputs and not are_right_labels(
+        outputs, record.outputs, max(1e-5, 2 * agreement.max_difference)
+    ):
+        faults += ("the labels differ",)
+    return dataclasses.replace(
+        agreement,
+        faults=tuple(f"{record.signature}: {fault}" for fault in faults),
+    )
+
+
+def are_right_labels(outputs: dict, ranking: dict, width: float) -> bool:
+    """Return whether each label has the probability that stands beside it.
+
+    Classes of nearly equal probability may swap places.
+
+    Shapes:
+        outputs: labels and probabilities (B, k). ranking: of all classes,
+            (B, C).
+
+    Args:
+        outputs: The outputs of a signature.
+        ranking: The classes and probabilities that Keras computes.
+        width: How far two probabilities may be apart.
+    """
+    is_class = outputs["labels"][:, :, None] == ranking["labels"][:, None]
+    distances = np.abs(
+        outputs["probabilities"][:, :, None] - ranking["probabilities"][:, None]
+    )  # (B, k, C)
+    return bool(np.all(np.any(is_class & (distances <= width), axis=-1)))

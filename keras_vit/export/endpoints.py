@@ -1,0 +1,149 @@
+"""The endpoints of a SavedModel: the functions that a server can call."""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+
+from keras_vit.analysis.rollout import attention_grid
+from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.serving_options import (
+    Serving,
+    check_serving,
+    name_classes,
+    read_images,
+    to_range,
+)
+
+FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
+
+
+@dataclasses.dataclass(frozen=True)
+class Endpoint:
+    """A function that a server can call.
+
+    Args:
+        call: Takes one input; returns a dict of outputs.
+        input_name: The name of the input in requests.
+        shape: The shape of the input; None where any size fits.
+        dtype: The dtype of the input: float32, uint8 or string.
+    """
+
+    call: Callable
+    input_name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
+def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
+    """Return the endpoints of `model`, by the name of the signature.
+
+    All but `attention` call one graph of the model, so that it is stored and
+    loaded once. The server computes only the outputs that are asked for.
+
+    Args:
+        model: A model of fixed image size.
+        serving: How images are read and classes are named.
+
+    Raises:
+        ValueError: If `serving` does not fit the model.
+    """
+    check_serving(model, serving)
+    image_shape = model.input_shape[1:]
+    name = name_output(model, serving.output)
+    predict = make_graph(model, serving.output)
+
+    def serve(images):
+        return {name: predict(images)[name]}
+
+    def serve_uint8(images):
+        return serve(to_range(images, serving.value_range))
+
+    def serve_bytes(image_bytes):
+        outputs = serve(read_images(image_bytes, image_shape, serving))
+        return name_classes(outputs, serving)
+
+    def features(images):
+        return {"features": predict(images)["features"]}
+
+    def attention(images):
+        return {"rollout": attention_grid(model, images)}
+
+    shape = (None, *image_shape)
+    endpoints = {
+        "serving_default": Endpoint(serve, "images", shape, "float32"),
+        "serve_uint8": Endpoint(serve_uint8, "images", shape, "uint8"),
+        "features": Endpoint(features, "images", shape, "float32"),
+    }
+    if image_shape[-1] in FILE_CHANNELS:
+        endpoints["serve_bytes"] = Endpoint(
+            serve_bytes, "image_bytes", (None,), "string"
+        )
+    if serving.use_attention:
+        endpoints["attention"] = Endpoint(attention, "images", shape, "float32")
+    return endpoints
+
+
+def make_graph(model: keras.Model, output: str | None) -> Callable:
+    """Return `model` as one graph that also gives the input of its head.
+
+    Shapes:
+        The function takes float32 images (B, H, W, C) and returns a dict:
+        the output named by `name_output`, and "features" (B, D), float32.
+    """
+    import tensorflow as tf
+
+    forward = make_forward(model, output)
+    spec = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
+
+    @tf.function(input_signature=[spec], autograph=False)
+    def predict(images):
+        outputs = forward(images)
+        return {name: tf.cast(x, tf.float32) for name, x in outputs.items()}
+
+    return predict
+
+
+def write_endpoints(folder: str, endpoints: dict[str, Endpoint]):
+    """Write a SavedModel with these endpoints to a folder."""
+    import tensorflow as tf
+
+    archive = keras.export.ExportArchive()
+    # archive.track(model) would store every weight twice.
+    for name, endpoint in endpoints.items():
+        spec = tf.TensorSpec(
+            endpoint.shape, endpoint.dtype, name=endpoint.input_name
+        )
+        archive.add_endpoint(name, endpoint.call, input_signature=[spec])
+    archive.write_out(folder, verbose=False)
+
+
+def write_default_endpoint(
+    model: keras.Model,
+    folder: str,
+    batch_size: int | None,
+    prepare: Callable = lambda images: images,
+    output: str | None = None,
+):
+    """Write a SavedModel with the endpoint `serving_default` alone.
+
+    Other formats are converted from it.
+
+    Args:
+        model: A model of fixed image size.
+        folder: Where to write.
+        batch_size: The only batch size that is accepted; None for any.
+        prepare: Applied to the images before the model.
+        output: See `name_output`.
+    """
+    import tensorflow as tf
+
+    name = name_output(model, output)
+    forward = make_forward(model, output)
+
+    def serve(images):
+        return {name: tf.cast(forward(prepare(images))[name], tf.float32)}
+
+    shape = (batch_size, *model.input_shape[1:])
+    endpoint = Endpoint(serve, "images", shape, "float32")
+    write_endpoints(folder, {"serving_default": endpoint})

@@ -1,0 +1,265 @@
+"""Export as an ONNX file, for ONNX Runtime and other readers of the format."""
+
+import functools
+import os
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import FLOAT32, Agreement, Tolerance, compare
+from keras_vit.export.contract import Format
+from keras_vit.export.float32 import in_float32
+from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.predicting import (
+    expected_outputs,
+    make_noise,
+    run_in_batches,
+)
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
+from keras_vit.export.serving_options import to_range, to_uint8
+from keras_vit.files import atomic_write
+
+OPSET = 15  # From 2021; nothing newer is needed.
+LARGEST = 2**31  # Bytes in a file of protocol buffers.
+
+
+def export_onnx(
+    model: keras.Model,
+    path: str,
+    images: np.ndarray,
+    *,
+    preprocess: Callable | None = None,
+    output: str | None = None,
+    tolerance: Tolerance | None = None,
+    must_agree: bool = True,
+    expected: np.ndarray | None = None,
+) -> Agreement:
+    """Write `model` as an ONNX file that accepts any batch size.
+
+    The input is `images`, float32 (B, H, W, C) in the range of the model; the
+    output is `logits`, `probabilities` or `features`. Images of another size
+    are an error. A model of mixed precision is converted to float32. The file
+    appears at once, after ONNX's checker has read it and the outputs of ONNX
+    Runtime were compared with those of `model`. Needs the packages onnx,
+    onnxruntime and tf2onnx.
+
+    Args:
+        model: A model of fixed image size, below 2 GiB.
+        path: The file to write; must not exist and end in `.onnx`.
+        images: Images to compare outputs on, (B, H, W, C); uint8 pixels from
+            0 to 255 with `preprocess`.
+        preprocess: A function from pixels to the range of the model, such as
+            `keras_vit.preprocess_input`. It becomes part of the file, which
+            then takes uint8.
+        output: What the model predicts; see `name_output`.
+        tolerance: How far the outputs may be apart. Default: that of FORMAT.
+        must_agree: Whether it is an error if they are further apart.
+        expected: The outputs of the model in float32, if known.
+
+    Returns:
+        How the export compares with `model`.
+
+    Raises:
+        ValueError: If the model cannot be exported or `path` is not new.
+        ModuleNotFoundError: If a package is missing.
+        DisagreementError: If the outputs differ; nothing is written then.
+    """
+    path = os.fspath(path)
+    check_exportable(model, images)
+    check_path(path, ".onnx")
+    if 4 * model.count_params() >= LARGEST:
+        raise ValueError(
+            "`model` must be below 2 GiB, the limit of the format. Received: "
+            f"{model.count_params():,} weights of 4 bytes"
+        )
+    if preprocess is not None and np.asarray(images).dtype != "uint8":
+        raise ValueError(
+            "`images` must be pixels, uint8, with `preprocess`. Received: "
+            f"dtype={np.asarray(images).dtype}"
+        )
+    check_packages(FORMAT.packages)
+    import onnx
+
+    model = in_float32(model)
+    with atomic_write(path) as draft:
+        onnx.save(to_onnx(model, preprocess, output), draft)
+        onnx.checker.check_model(draft, full_check=True)
+        if expected is None:
+            scaled = images if preprocess is None else preprocess(images)
+            expected = expected_outputs(model, scaled)
+        return compare(
+            path,
+            "onnx",
+            expected,
+            run_onnx(draft, images),
+            os.path.getsize(draft),
+            tolerance or FORMAT.tolerances["onnx"],
+            must_agree,
+        )
+
+
+def to_onnx(
+    model: keras.Model,
+    preprocess: Callable | None = None,
+    output: str | None = None,
+):
+    """Convert a float32 `model` to an `onnx.ModelProto`.
+
+    Args:
+        model: A model of fixed image size.
+        preprocess: See `export_onnx`.
+        output: See `name_output`.
+    """
+    import tensorflow as tf
+    import tf2onnx
+
+    name = name_output(model, output)
+    forward = make_forward(model, output)
+    weights = {f"weight_{i}": w for i, w in enumerate(model.variables)}
+
+    # The weights are inputs of the function. tf2onnx would copy constants
+    # dozens of times, 18 GB for a ViT-B/16.
+    @tf.function(autograph=False)
+    def serve(images, *values):
+        if preprocess is not None:
+            images = preprocess(tf.cast(images, tf.float32))
+        with keras.StatelessScope(list(zip(model.variables, values))):
+            outputs = forward(images)
+        return {name: tf.cast(outputs[name], tf.float32)}
+
+    dtype = tf.float32 if preprocess is None else tf.uint8
+    shape = (None, *model.input_shape[1:])
+    specs = [
+        tf.TensorSpec(weight.shape, weight.dtype, name=key)
+        for key, weight in weights.items()
+    ]
+    proto, _ = tf2onnx.convert.from_function(
+        serve,
+        [tf.TensorSpec(shape, dtype, name="images"), *specs],
+        opset=OPSET,
+        # For this call only; other conversions do not see it.
+        custom_op_handlers={"Erfc": (convert_erfc, [])},
+    )
+    store_weights(proto.graph, weights)
+    for tensor in (*proto.graph.input, *proto.graph.output):
+        tensor.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return proto
+
+
+def store_weights(graph, weights: dict):
+    """Turn inputs of an ONNX graph into stored weights.
+
+    Args:
+        graph: An `onnx.GraphProto`, changed in place.
+        weights: Keras variables by the names of the inputs.
+    """
+    import onnx
+
+    used = {key for node in graph.node for key in node.input}
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(weight.numpy(), key)
+        for key, weight in weights.items()
+        if key in used
+    )
+    inputs = [each for each in graph.input if each.name not in weights]
+    del graph.input[:]
+    graph.input.extend(inputs)
+
+
+def convert_erfc(graph, node, name, arguments):
+    """Write erfc(x), into which TensorFlow turns exact GELUs, as 1 - erf(x).
+
+    Args:
+        graph: tf2onnx's graph.
+        node: The operation in it.
+        name: The name of the operation.
+        arguments: None; tf2onnx passes them to every handler.
+    """
+    import tf2onnx
+
+    (output,) = node.output
+    kind = {
+        "shapes": [graph.get_shape(output)],
+        "dtypes": [graph.get_dtype(output)],
+    }
+    one = graph.make_const(
+        tf2onnx.utils.make_name("one"), np.array(1, "float32")
+    )
+    erf = graph.make_node("Erf", node.input, **kind)
+    graph.remove_node(node.name)
+    operands = [one.output[0], erf.output[0]]
+    graph.make_node("Sub", operands, outputs=[output], **kind)
+
+
+def run_onnx(path: str | os.PathLike, images: np.ndarray) -> np.ndarray:
+    """Return the outputs of an ONNX file for `images`."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        os.fspath(path), providers=["CPUExecutionProvider"]
+    )
+    (tensor,) = session.get_inputs()
+    return run_in_batches(
+        lambda batch: session.run(None, {tensor.name: batch})[0],
+        np.asarray(images, input_dtype(tensor)),
+    )
+
+
+def input_dtype(tensor) -> str:
+    """Return the dtype of ONNX Runtime's description of an input."""
+    return "uint8" if tensor.type == "tensor(uint8)" else "float32"
+
+
+def write(request, folder) -> list[Agreement]:
+    """Write `model.onnx` into a new folder."""
+    options = request.options
+    if options.onnx_takes_pixels:
+        value_range = options.serving.value_range
+        images = to_uint8(request.images, value_range)
+        preprocess = functools.partial(to_range, value_range=value_range)
+        expected = None  # Rounding to pixels changes the outputs.
+    else:
+        images, preprocess = request.images, None
+        expected = request.float32_expected
+    return [
+        export_onnx(
+            request.float32_model,
+            folder / "model.onnx",
+            images,
+            preprocess=preprocess,
+            output=options.serving.output,
+            must_agree=False,
+            expected=expected,
+        )
+    ]
+
+
+def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
+    """Load an ONNX file; return a function that runs it on noise."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Spinning threads would slow down whatever is timed next.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(
+        path, options, providers=["CPUExecutionProvider"]
+    )
+    (tensor,) = session.get_inputs()
+    images = make_noise(shape, input_dtype(tensor))
+    return lambda: session.run(None, {tensor.name: images})
+
+
+FORMAT = Format(
+    write=write,
+    start=start,
+    suffix=".onnx",
+    tolerances={"onnx": FLOAT32},
+    packages=("onnx", "onnxruntime", "tf2onnx"),
+)

@@ -1,0 +1,186 @@
+"""Export as a TensorFlow SavedModel, for TF Serving and plain TensorFlow."""
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import (
+    FLOAT32,
+    Agreement,
+    Tolerance,
+    refuse_faults,
+    size_on_disk,
+)
+from keras_vit.export.contract import Format
+from keras_vit.export.endpoint_checks import (
+    call_signature,
+    check,
+    expected_records,
+)
+from keras_vit.export.endpoints import make_endpoints, write_endpoints
+from keras_vit.export.float32 import computes_in_16_bits
+from keras_vit.export.predicting import expected_outputs, make_noise
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
+from keras_vit.export.serving_options import Serving
+from keras_vit.serving.models_config import write_models_config
+from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
+
+
+def export_saved_model(
+    model: keras.Model,
+    path: str,
+    images: np.ndarray,
+    serving: Serving | None = None,
+    tolerance: Tolerance | None = None,
+    must_agree: bool = True,
+    expected: np.ndarray | None = None,
+) -> Agreement:
+    """Write `model` as a SavedModel that runs without Keras.
+
+    Its signatures, in float32 unless stated otherwise:
+
+    `serving_default`: `images` (B, H, W, C) in the range of the model, to
+    `logits` or `probabilities` (B, classes), or `features` of a model without
+    a head. `serve_uint8`: the same for uint8 pixels from 0 to 255.
+    `serve_bytes`: `image_bytes` (B,), JPEG or PNG files, to `labels` (B, k),
+    strings, and `probabilities` (B, k), highest first. `features`: `images`
+    to the input of the head, (B, D). `attention`, on request: `images` to
+    `rollout` (B, h, w); see `keras_vit.analysis.attention_grid`.
+
+    Images of another size are an error. The weights are stored once. A
+    warm-up file holds a request and the response for each signature; TF
+    Serving sends the requests to the model before it takes traffic. The
+    folder appears at once, after the outputs of all signatures were compared
+    with those of `model`.
+
+    Args:
+        model: A model of fixed image size.
+        path: The folder to write; must not exist. TF Serving expects its name
+            to be a version number.
+        images: Images to compare outputs on, (B, H, W, C).
+        serving: How the server reads images and names classes.
+        tolerance: How far the outputs may be apart. Default: that of FORMAT.
+        must_agree: Whether it is an error if they are further apart.
+        expected: The outputs of the model for `images`, if known.
+
+    Returns:
+        How the export compares with `model`: the largest difference of all
+        signatures, and the classes of `serving_default`.
+
+    Raises:
+        ValueError: If the model cannot be exported or `path` exists.
+        DisagreementError: If the outputs differ; nothing is written then.
+    """
+    path = os.fspath(path)
+    serving = serving or Serving()
+    check_exportable(model, images)
+    check_path(path)
+    check_packages(FORMAT.packages)
+    if tolerance is None:
+        # In 16 bits, rounding already changes pixels in their last bit.
+        in_16_bits = " in 16 bits" * computes_in_16_bits(model)
+        tolerance = FORMAT.tolerances[f"saved_model{in_16_bits}"]
+    endpoints = make_endpoints(model, serving)
+    if expected is None:
+        expected = expected_outputs(model, images)
+    parent = os.path.dirname(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    # TF Serving ignores names that begin with a dot.
+    draft = tempfile.mkdtemp(prefix=".draft-", dir=parent)
+    try:
+        write_endpoints(draft, endpoints)
+        expected = expected_records(model, serving, endpoints, images, expected)
+        agreement = check_and_warm_up(draft, path, expected, tolerance)
+        if must_agree:
+            refuse_faults(agreement)
+        os.chmod(draft, 0o755)  # mkdtemp's folders are private to their owner.
+        os.rename(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return agreement
+
+
+def check_and_warm_up(folder, path, expected, tolerance) -> Agreement:
+    """Compare each signature with Keras and write the warm-up file.
+
+    Args:
+        folder: The SavedModel.
+        path: Where it will stand, for the report.
+        expected: Requests and responses of `expected_records`.
+        tolerance: How far the outputs may be apart.
+    """
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(folder)
+    agreements, records = [], []
+    for record in expected:
+        serve = loaded.signatures[record.signature]
+        outputs = call_signature(serve, record.inputs)
+        agreements.append(check(path, record, outputs, tolerance))
+        first = {name: values[:1] for name, values in record.inputs.items()}
+        response = call_signature(serve, first)
+        records.append(WarmupRecord(record.signature, first, response))
+    write_warmup(os.path.join(folder, WARMUP_FILE), records)
+    # Python's max may skip nan.
+    largest = {
+        field: float(np.max([getattr(a, field) for a in agreements]))
+        for field in ("max_difference", "relative_difference")
+    }
+    return dataclasses.replace(
+        agreements[0],
+        num_bytes=size_on_disk(folder),
+        faults=sum((a.faults for a in agreements), ()),
+        **largest,
+    )
+
+
+def write(request, folder) -> list[Agreement]:
+    """Write the SavedModel into a new folder."""
+    return [
+        export_saved_model(
+            request.model,
+            folder,
+            request.images,
+            serving=request.options.serving,
+            must_agree=False,
+            expected=request.expected,
+        )
+    ]
+
+
+def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
+    """Load a SavedModel; return a function that runs `serving_default`."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(path)
+    serve = loaded.signatures["serving_default"]
+    ((name, spec),) = serve.structured_input_signature[1].items()
+    images = make_noise(shape, spec.dtype.as_numpy_dtype)
+
+    def run(loaded=loaded):  # The weights live as long as `loaded`.
+        outputs = serve(**{name: tf.constant(images)})
+        return [output.numpy() for output in outputs.values()]
+
+    return run
+
+
+FORMAT = Format(
+    write=write,
+    start=start,
+    suffix="",
+    tolerances={
+        "saved_model": FLOAT32,
+        "saved_model in 16 bits": Tolerance(cosine=0.9999),
+    },
+    packages=("tensorflow_serving",),
+    announce=write_models_config,
+)

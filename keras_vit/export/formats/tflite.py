@@ -1,0 +1,297 @@
+"""Export as a TFLite file, for phones and other small devices."""
+
+import dataclasses
+import io
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.export.agreement import Agreement, Tolerance, compare
+from keras_vit.export.contract import ExportOptions, Format
+from keras_vit.export.endpoints import write_default_endpoint
+from keras_vit.export.float32 import in_float32
+from keras_vit.export.forward import name_output
+from keras_vit.export.litert import run_tflite, start
+from keras_vit.export.predicting import expected_outputs
+from keras_vit.export.quantizations import QUANTIZATIONS
+from keras_vit.export.requirements import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
+from keras_vit.files import atomic_write
+from keras_vit.tables import pick
+
+
+def export_tflite(
+    model: keras.Model,
+    path: str,
+    images: np.ndarray,
+    quantization: str = "dynamic_int8",
+    *,
+    batch_size: int | None = 1,
+    class_names: Sequence[str] | None = None,
+    calibration_images: np.ndarray | None = None,
+    output: str | None = None,
+    tolerance: Tolerance | None = None,
+    must_agree: bool = True,
+    expected: np.ndarray | None = None,
+) -> Agreement:
+    """Write `model` as a TFLite file.
+
+    It uses built-in operations only, so that any TFLite runtime can load it.
+    Images of another size are an error. A model of mixed precision is
+    converted to float32. The file appears at once, after its outputs were
+    computed with LiteRT and compared with those of `model`.
+
+    Args:
+        model: A model of fixed image size.
+        path: The file to write; must not exist and end in `.tflite`.
+        images: Images to compare outputs on, (B, H, W, C).
+        quantization: A key of QUANTIZATIONS. "float32". "float16": half the
+            size. "dynamic_int8": weights in int8 and the rest in float32; a
+            quarter of the size, and the fastest on a CPU. "int8": integers
+            throughout, inputs and outputs included, for devices that have
+            nothing else; less accurate. "static_int8": only the matrix
+            products in int8, with ranges measured beforehand.
+        batch_size: The only batch size that the file accepts; None for any.
+        class_names: Stored in the file as `labels.txt`, one a line, where the
+            TFLite task libraries and `zipfile` find it.
+        calibration_images: Images to measure the ranges of int8 numbers on,
+            at least about a hundred typical ones; for "int8" and
+            "static_int8".
+        output: What the model predicts; see `name_output`.
+        tolerance: How far the outputs may be apart. Default: that of the
+            quantization.
+        must_agree: Whether it is an error if they are further apart.
+        expected: The outputs of the model in float32, if known.
+
+    Returns:
+        How the export compares with `model`.
+
+    Raises:
+        ValueError: If the model cannot be exported, or an argument does not
+            fit.
+        ModuleNotFoundError: If a package is missing.
+        DisagreementError: If the outputs differ; nothing is written then.
+    """
+    path = os.fspath(path)
+    check_exportable(model, images)
+    check_path(path, ".tflite")
+    check_quantization(quantization, calibration_images is not None)
+    check_arguments(model, batch_size, class_names)
+    if QUANTIZATIONS[quantization].needs_calibration:
+        calibration_images = check_calibration_images(model, calibration_images)
+    tolerance = tolerance or QUANTIZATIONS[quantization].tolerance
+    if name_output(model, output) == "features":
+        # The largest feature is not a class.
+        tolerance = dataclasses.replace(
+            tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
+        )
+    model = in_float32(model)
+    if expected is None:
+        expected = expected_outputs(model, images)
+    content = to_tflite(
+        model, quantization, batch_size, calibration_images, output
+    )
+    if class_names is not None:
+        content = with_labels(content, class_names)
+    agreement = compare(
+        path,
+        f"tflite {quantization}",
+        expected,
+        run_tflite(content, images),
+        len(content),
+        tolerance,
+        must_agree,
+    )
+    with atomic_write(path) as draft:
+        draft.write_bytes(content)
+    return agreement
+
+
+def check_quantization(quantization: str, is_calibrated: bool):
+    """Raise an error unless a quantization is known and can be done.
+
+    Args:
+        quantization: A key of QUANTIZATIONS.
+        is_calibrated: Whether there are calibration images.
+
+    Raises:
+        ValueError: If it is unknown, or needs images to calibrate on.
+        ModuleNotFoundError: If a package is missing.
+    """
+    row = pick(QUANTIZATIONS, quantization, "quantization")
+    check_packages((*FORMAT.packages, *row.packages))
+    if row.needs_calibration and not is_calibrated:
+        raise ValueError(
+            "`calibration_images` (in the command, --calibration_split) must "
+            f"be given for quantization={quantization!r}, which measures the "
+            "ranges of int8 numbers on them. Received: none"
+        )
+
+
+def check_arguments(model: keras.Model, batch_size, class_names):
+    """Raise a ValueError unless these arguments of `export_tflite` fit."""
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(
+            "`batch_size` must be 1 or more, or None for any. "
+            f"Received: batch_size={batch_size}"
+        )
+    if class_names is None:
+        return
+    if len(class_names) != model.output_shape[-1]:
+        raise ValueError(
+            "`class_names` must hold one name for each output of the model, "
+            f"{model.output_shape[-1]}. Received: {len(class_names)} names"
+        )
+    broken = [name for name in class_names if name.splitlines() != [name]]
+    if broken:
+        raise ValueError(
+            "`class_names` must each fit in a line of text. "
+            f"Received: {broken[0]!r}"
+        )
+
+
+def check_calibration_images(
+    model: keras.Model, images: np.ndarray
+) -> np.ndarray:
+    """Return the calibration images as float32.
+
+    Raises:
+        ValueError: If they do not fit the model.
+    """
+    images = np.asarray(images, "float32")
+    if images.shape[1:] != model.input_shape[1:] or not len(images):
+        raise ValueError(
+            "`calibration_images` must be one or more images of the model, "
+            f"{model.input_shape}. Received: shape={images.shape}"
+        )
+    return images
+
+
+def to_tflite(
+    model: keras.Model,
+    quantization: str = "float32",
+    batch_size: int | None = 1,
+    calibration_images: np.ndarray | None = None,
+    output: str | None = None,
+) -> bytes:
+    """Convert a float32 `model` to the content of a TFLite file.
+
+    Args:
+        model: A model of fixed image size.
+        quantization: A key of QUANTIZATIONS.
+        batch_size: The only batch size that the file accepts; None for any.
+        calibration_images: For the quantizations that need them, float32.
+        output: See `name_output`.
+    """
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_default_endpoint(
+            model, folder, batch_size, refuse_other_sizes, output
+        )
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+        # Few runtimes have the TensorFlow operations.
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        return QUANTIZATIONS[quantization].convert(
+            converter, calibration_images, batch_size or 1
+        )
+
+
+def refuse_other_sizes(images):
+    """Return `images`, through operations that fail for another size.
+
+    A TFLite interpreter resizes its input to whatever it receives, and the
+    converter drops the shape check of the SavedModel: four small images would
+    pass for a large one. But comparing numbers of different shapes still
+    fails. So an edge of the image is compared with as many constants; a frame
+    around it keeps a side of 1 from being broadcast. The result, a number
+    below all pixels, is merged into the image so that it is not optimized
+    away.
+
+    Shapes:
+        images: a symbolic tensor (B, H, W, C). returns: the same.
+    """
+    import tensorflow as tf
+
+    _, height, width, channels = images.shape
+    floor = -3e38
+    for edge, shape in (
+        (images[:, :, :1], (height + 2, 1, channels + 2)),
+        (images[:, :1, :, :1], (1, width + 2, 1)),
+    ):
+        # Equal constants would be merged into a single one, of no size.
+        below = np.linspace(-3.1e38, -3e38, math.prod(shape), dtype="float32")
+        edge = tf.pad(edge, ((0, 0), (1, 1), (1, 1), (1, 1)))
+        edge = tf.maximum(edge, below.reshape(1, *shape))
+        floor = tf.minimum(edge[:, 1:2, 1:2, 1:2], floor)  # (B, 1, 1, 1)
+    return tf.maximum(images, floor)
+
+
+def with_labels(content: bytes, class_names: Sequence[str]) -> bytes:
+    """Append the class names to a TFLite file, in a zip archive.
+
+    This is where TFLite's metadata keeps associated files. A runtime reads
+    only the model before it.
+    """
+    buffer = io.BytesIO(content)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        # Uncompressed for the task libraries; without a date, so that equal
+        # models give equal files.
+        archive.writestr(
+            zipfile.ZipInfo("labels.txt"),
+            "".join(f"{name}\n" for name in class_names),
+        )
+    return buffer.getvalue()
+
+
+def check_options(options: ExportOptions, is_calibrated: bool):
+    """Raise an error unless the TFLite options fit; see `Format.check`."""
+    names = options.tflite_quantizations
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            "`tflite_quantizations` must name one or more of "
+            f"{', '.join(QUANTIZATIONS)}, each once. "
+            f"Received: {', '.join(names) or 'none'}"
+        )
+    for name in names:
+        check_quantization(name, is_calibrated)
+
+
+def write(request, folder) -> list[Agreement]:
+    """Write a TFLite file for each quantization into a new folder."""
+    options = request.options
+    return [
+        export_tflite(
+            request.float32_model,
+            folder / f"{quantization}.tflite",
+            request.images,
+            quantization,
+            batch_size=options.tflite_batch_size,
+            class_names=options.serving.class_names,
+            calibration_images=options.calibration_images,
+            output=options.serving.output,
+            must_agree=False,
+            expected=request.float32_expected,
+        )
+        for quantization in options.tflite_quantizations
+    ]
+
+
+FORMAT = Format(
+    write=write,
+    start=start,
+    suffix=".tflite",
+    tolerances={
+        f"tflite {name}": row.tolerance for name, row in QUANTIZATIONS.items()
+    },
+    packages=("ai_edge_litert",),
+    check=check_options,
+)

@@ -1,0 +1,79 @@
+"""Run TFLite files with LiteRT."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit.export.predicting import make_noise, run_in_batches
+
+
+def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
+    """Return the outputs of a TFLite model, in float32.
+
+    Integers are converted with the scales in the file.
+    """
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    serve = interpreter.get_signature_runner("serving_default")
+    ((name, inputs),) = serve.get_input_details().items()
+    (details,) = serve.get_output_details().values()
+    batch_size = inputs["shape_signature"][0]
+
+    def run(batch):
+        (output,) = serve(**{name: quantize(batch, inputs)}).values()
+        return dequantize(output, details)
+
+    return run_in_batches(
+        run,
+        np.asarray(images, "float32"),
+        None if batch_size == -1 else batch_size,
+    )
+
+
+def quantize(numbers: np.ndarray, details: dict) -> np.ndarray:
+    """Convert float32 numbers to the type of a tensor in a TFLite file.
+
+    Args:
+        numbers: The numbers.
+        details: LiteRT's description of the tensor.
+    """
+    dtype = details["dtype"]
+    scale, zero_point = details["quantization"]
+    if not scale:
+        return numbers.astype(dtype)
+    bounds = np.iinfo(dtype)
+    numbers = np.round(numbers / scale) + zero_point
+    return np.clip(numbers, bounds.min, bounds.max).astype(dtype)
+
+
+def dequantize(numbers: np.ndarray, details: dict) -> np.ndarray:
+    """Convert the numbers of a tensor in a TFLite file to float32.
+
+    Args:
+        numbers: The numbers of the tensor.
+        details: LiteRT's description of the tensor.
+    """
+    scale, zero_point = details["quantization"]
+    numbers = numbers.astype("float32")
+    return (numbers - zero_point) * scale if scale else numbers
+
+
+def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
+    """Load a TFLite file; return a function that runs it on noise."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(path, num_threads=threads)
+    (inputs,) = interpreter.get_input_details()
+    (outputs,) = interpreter.get_output_details()
+    if inputs["shape_signature"][0] == -1:
+        interpreter.resize_tensor_input(inputs["index"], shape)
+    interpreter.allocate_tensors()
+    images = make_noise(shape, inputs["dtype"])
+
+    def run():
+        interpreter.set_tensor(inputs["index"], images)
+        interpreter.invoke()
+        return interpreter.get_tensor(outputs["index"])
+
+    return run

@@ -1,0 +1,165 @@
+"""Publish the versions of an export: all folders together, or none.
+
+A version stands in `<export_dir>/<format>/<name>/<version>/`.
+"""
+
+import contextlib
+import errno
+import os
+import pathlib
+import re
+import shutil
+import tempfile
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from keras_vit.serving.models_config import MODELS_CONFIG
+
+
+def check_destination(
+    export_dir: pathlib.Path, name: str | None, version: int | None
+) -> int:
+    """Return the version number to write, after checking that it can be.
+
+    Args:
+        export_dir: See `export_model`.
+        name: The name of the model on servers; None if not known yet.
+        version: See `export_model`.
+
+    Raises:
+        ValueError: If the name is not allowed, or the version exists.
+        OSError: If nothing can be written there.
+    """
+    if name is not None:
+        check_name(name)
+    folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
+    with naming_export_dir(folder):
+        tempfile.TemporaryFile(dir=folder).close()
+    return choose_version(export_dir, name, version)
+
+
+def check_name(name: str):
+    """Raise a ValueError unless servers can know the model by this name."""
+    pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+    if name == MODELS_CONFIG or not re.fullmatch(pattern, name):
+        letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore")
+        allowed = re.sub(r"[^A-Za-z0-9_.-]+", "_", letters.decode())
+        example = allowed.strip("_.-") or "my_model"
+        if example == MODELS_CONFIG:
+            example = "my_model"
+        raise ValueError(
+            "`name` must consist of the letters A-Z and a-z, digits, '_', '-' "
+            "and '.', begin with a letter, a digit or '_', and not be "
+            f"{MODELS_CONFIG}. Give another one, such as name={example!r} or, "
+            f"in the command, --name={example}. Received: name={name!r}"
+        )
+
+
+@contextlib.contextmanager
+def naming_export_dir(folder: pathlib.Path):
+    """Name the argument in errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            "`export_dir` must be a folder that can be written. "
+            f"Received: {folder}: {error.strerror}"
+        ) from None
+
+
+@contextlib.contextmanager
+def naming_a_full_disk(export_dir: pathlib.Path):
+    """Turn the errors of all libraries on a full disk into one OSError."""
+    try:
+        yield
+    except Exception as error:  # Each library raises a kind of its own.
+        full = os.strerror(errno.ENOSPC)
+        if full.lower() not in str(error).lower():
+            raise
+        raise OSError(
+            "The disk is full, so nothing was written. Free some space, or "
+            f"choose another `export_dir`. Received: {export_dir}, or the "
+            f"folder for temporary files, {tempfile.gettempdir()}: {full}"
+        ) from error
+
+
+def choose_version(
+    export_dir: pathlib.Path, name: str | None, version: int | None
+) -> int:
+    """Return `version`, or the first that is free in all formats.
+
+    Without a name, all are free.
+
+    Raises:
+        ValueError: If it is below 1, or exists.
+    """
+    taken = {
+        int(path.name)
+        for path in export_dir.glob(f"*/{name}/*")
+        if name and path.name.isdecimal()
+    }
+    if version is None:
+        return max(taken, default=0) + 1
+    if version < 1:
+        raise ValueError(
+            f"`version` must be 1 or more. Received: version={version}"
+        )
+    if version in taken:
+        raise ValueError(
+            "`version` must not exist yet; nothing is overwritten. Received: "
+            f"version={version}, and {name!r} in {export_dir} has the versions "
+            f"{', '.join(map(str, sorted(taken)))}"
+        )
+    return version
+
+
+@contextlib.contextmanager
+def published_together(
+    folders: Sequence[pathlib.Path], name: str
+) -> Iterator[list[pathlib.Path]]:
+    """Yield draft folders that appear as `name` in each folder on success.
+
+    After an error nothing remains. The yielded folders do not exist yet, and
+    stand in folders whose names begin with a dot, which servers ignore.
+    """
+    made = {
+        path
+        for folder in folders
+        for path in (folder, *folder.parents)
+        if not path.exists()
+    }
+    drafts = []
+    try:
+        for folder in folders:
+            with naming_export_dir(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                parent = tempfile.mkdtemp(prefix=".draft-", dir=folder)
+            drafts.append(pathlib.Path(parent, name))
+        yield drafts
+        _rename_all(drafts, [folder / name for folder in folders])
+    finally:
+        for draft in drafts:
+            shutil.rmtree(draft.parent, ignore_errors=True)
+        # The deepest first. Folders that are not empty stay.
+        for path in sorted(made, key=lambda path: -len(path.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _rename_all(drafts, paths):
+    """Rename all drafts, or none."""
+    published = []
+    try:
+        for draft, path in zip(drafts, paths):
+            try:
+                os.rename(draft, path)
+            except OSError as error:
+                raise OSError(
+                    f"{path} could not be put in place; perhaps another "
+                    f"process has written it: {error.strerror}"
+                ) from None
+            published.append(path)
+    except BaseException:
+        for path in published:
+            shutil.rmtree(path, ignore_errors=True)
+        raise

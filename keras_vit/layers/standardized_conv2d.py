@@ -1,0 +1,52 @@
+"""StandardizedConv2D: a convolution with a standardised kernel."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
+from keras_vit.tables import pick
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StandardizedConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel has mean 0 and deviation 1 per output.
+
+    The kernel is stored as trained and standardised in each call: minus its
+    mean, divided by its deviation + 1e-5. No bias, SAME padding.
+
+    Args:
+        filters: Number of outputs.
+        kernel_size: Side of the kernel.
+        strides: Of the convolution.
+        epsilons: A key of STEM_EPSILONS.
+
+    Reference: Qiao et al. 2019, arXiv:1903.10520; the epsilon is added to the
+        deviation, as in the official code.
+    """
+
+    def __init__(
+        self, filters, kernel_size, strides=1, epsilons="official", **kwargs
+    ):
+        fixed = {
+            "padding": "same",
+            "use_bias": False,
+            "kernel_initializer": "lecun_normal",
+            "data_format": "channels_last",
+        }
+        super().__init__(
+            filters, kernel_size, strides=strides, **{**kwargs, **fixed}
+        )
+        self.epsilons = epsilons
+        self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
+
+    def convolution_op(self, inputs, kernel):
+        weights = ops.cast(kernel, "float32")
+        mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
+        weights = weights - mean
+        variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
+        deviation = ops.sqrt(variance + self._epsilons.variance)
+        weights = weights / (deviation + self._epsilons.deviation)
+        return super().convolution_op(inputs, ops.cast(weights, kernel.dtype))
+
+    def get_config(self):
+        return {**super().get_config(), "epsilons": self.epsilons}

@@ -1,0 +1,191 @@
+"""The features before the head of a model, and what the head computes."""
+
+from collections.abc import Callable, Iterator
+
+import keras
+
+from keras_vit.layers.dtypes import is_quantized
+from keras_vit.models.intermediates import (
+    get_block,
+    layers_after_blocks,
+    run_for_class_token,
+)
+from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.tables import pick
+
+
+def name_output(model: keras.Model, output: str | None = None) -> str:
+    """Return the kind of numbers that `model` returns, one of OUTPUTS.
+
+    Without `output` the operations are searched from the last one back to the
+    first that does more than pass numbers on: a softmax or sigmoid returns
+    probabilities, a linear layer with weights logits, anything else features.
+
+    Args:
+        model: A model of one input and one output.
+        output: The kind of output if the caller knows it, else None.
+
+    Raises:
+        ValueError: If `output` is unknown.
+    """
+    if output is not None:
+        pick(dict.fromkeys(OUTPUTS), output, "output")
+        return output
+    if is_headless(model):
+        return "features"
+    for node in walk_back(model):
+        operation = node.operation
+        if is_graph(operation):
+            return name_output(operation)
+        activation = getattr(operation, "activation", operation)
+        # A function, such as that of a Dense layer, or an operation.
+        kind = getattr(activation, "__name__", type(activation).__name__)
+        if kind.lower() in ("softmax", "sigmoid"):
+            return "probabilities"
+        if has_weights(operation):
+            return "logits" if kind == "linear" else "features"
+        if kind not in ("linear", "Dropout", "Identity"):
+            break
+    return "features"
+
+
+def without_head(model: keras.Model) -> keras.Model:
+    """Return the model from its input to the features before its head.
+
+    The layers are shared. A model that already returns features is returned
+    as it is.
+
+    Shapes:
+        The model returned maps images (B, H, W, C) to features (B, D).
+
+    Args:
+        model: A functional or Sequential model of one input and one output,
+            or such a model with the head inside another model.
+
+    Raises:
+        ValueError: If `model` is not functional or Sequential.
+    """
+    if not is_graph(model):
+        raise ValueError(
+            "`model` must be a functional or Sequential model of one input "
+            f"and one output. Received: {type(model).__name__}"
+        )
+    if name_output(model) == "features":
+        return model
+    *_, head = walk_back(model)
+    if len(head.input_tensors) != 1:
+        return model
+    (x,) = head.input_tensors
+    if is_graph(head.operation):
+        x = without_head(head.operation)(x)
+    return keras.Model(model.inputs[0], x, name=model.name)
+
+
+def split_at_head(
+    model: keras.Model, has_head: bool, is_short: bool
+) -> Callable:
+    """Return the function from images to (features, outputs of the model).
+
+    Args:
+        model: A functional or Sequential model of one input and one output.
+        has_head: Whether the features are the input of the head, rather than
+            the outputs.
+        is_short: Whether the last block may compute the class token alone,
+            see `reads_one_token`.
+    """
+    has_head = has_head and not is_headless(model)
+    *behind, head = walk_back(model)
+    if is_graph(head.operation):
+        return split_nested(model, has_head, is_short)
+    if is_short and reads_one_token(model):
+        return split_at_last_block(model, has_head)
+    outputs = model.outputs[0]
+    is_known = has_head and len(head.input_tensors) == 1
+    features = head.input_tensors[0] if is_known else outputs
+    both = keras.Model(model.inputs[0], [features, outputs], name=model.name)
+    return lambda images: both(images, training=False)
+
+
+def split_nested(
+    model: keras.Model, has_head: bool, is_short: bool
+) -> Callable:
+    """Return `split_at_head` of a model whose head is in another model."""
+    *behind, head = walk_back(model)
+    # Keras would number a name of its own, and the name is in the exports.
+    before = keras.Model(
+        model.inputs[0], head.input_tensors[0], name=model.name
+    )
+    inside = split_at_head(head.operation, has_head, is_short)
+
+    def compute(images):
+        features, outputs = inside(before(images, training=False))
+        for node in reversed(behind):
+            known = {id(node.input_tensors[0]): outputs}
+            args, kwargs = node.arguments.fill_in(known)
+            outputs = node.operation(*args, **kwargs)
+        return (features if has_head else outputs), outputs
+
+    return compute
+
+
+def split_at_last_block(model: VisionTransformer, has_head: bool) -> Callable:
+    """Return `split_at_head` of a model that reads one token."""
+    last = get_block(model, model.config.depth - 1)
+    start = keras.Model(model.inputs[0], last.input, name=model.name)
+    layers = layers_after_blocks(model)
+
+    def compute(images):
+        tokens = start(images, training=False)
+        outputs = run_for_class_token(last, tokens)  # (B, 1, D)
+        for layer in layers:
+            features, outputs = outputs, layer(outputs)
+        return (features if has_head else outputs), outputs
+
+    return compute
+
+
+def walk_back(model: keras.Model) -> Iterator:
+    """Yield the nodes of the graph from the last one to the head.
+
+    The head is the last node with weights or, without one, the last node that
+    joins several inputs.
+    """
+    tensor = model.outputs[0]
+    while True:
+        operation, index, _ = tensor._keras_history
+        node = operation._inbound_nodes[index]
+        yield node
+        if has_weights(operation) or len(node.input_tensors) != 1:
+            return
+        (tensor,) = node.input_tensors
+
+
+def has_weights(operation) -> bool:
+    """Return whether a layer, or a function without a layer, has weights."""
+    return bool(getattr(operation, "weights", ()))
+
+
+def is_graph(operation) -> bool:
+    """Return whether it is a model of one input and one output, of layers."""
+    return (
+        isinstance(operation, keras.Model)
+        and len(getattr(operation, "inputs", None) or ()) == 1
+        and len(operation.outputs) == 1
+    )
+
+
+def is_headless(model: keras.Model) -> bool:
+    """Return whether it is a VisionTransformer without a classifier."""
+    return isinstance(model, VisionTransformer) and not model.config.num_classes
+
+
+def reads_one_token(model: keras.Model) -> bool:
+    """Return whether only the class token of the last block is read."""
+    return (
+        isinstance(model, VisionTransformer)
+        and model.config.pooling == "token"
+        and not is_quantized(model)
+    )
+
+
+OUTPUTS = ("logits", "probabilities", "features")

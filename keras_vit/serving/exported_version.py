@@ -1,0 +1,67 @@
+"""Read an exported version, with which a server is compared."""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Mapping
+
+from keras_vit.serving.signatures import Signature, read_signatures
+from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, read_warmup
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportedVersion:
+    """The content of an exported version.
+
+    Args:
+        name: The name of the model, from its folder.
+        version: The version, from the folder inside it.
+        signatures: By name.
+        records: A request and its response for each signature.
+    """
+
+    name: str
+    version: int
+    signatures: Mapping[str, Signature]
+    records: tuple[WarmupRecord, ...]
+
+
+def read_version(path: str | os.PathLike) -> ExportedVersion:
+    """Read the folder `<name>/<version>/` of an export.
+
+    Raises:
+        ValueError: If it is not a version of an export, or its warm-up file
+            is damaged.
+        OSError: If it cannot be read.
+    """
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    path = pathlib.Path(path).absolute()
+    if not path.name.isdecimal():
+        raise ValueError(
+            "`export` must be the folder of a version, .../NAME/NUMBER. "
+            f"Received: export={str(path)!r}"
+        )
+    content = (path / "saved_model.pb").read_bytes()
+    try:
+        graph = next(
+            graph
+            for graph in SavedModel.FromString(content).meta_graphs
+            if "serve" in graph.meta_info_def.tags
+        )
+    except (DecodeError, StopIteration):
+        raise ValueError(
+            f"No SavedModel with the tag `serve` is in {path}"
+        ) from None
+    signature_defs = {
+        name: MessageToDict(x, preserving_proto_field_name=True)
+        for name, x in graph.signature_def.items()
+    }
+    return ExportedVersion(
+        path.parent.name,
+        int(path.name),
+        read_signatures(signature_defs),
+        read_warmup(path / WARMUP_FILE),
+    )

@@ -1,0 +1,85 @@
+"""How `python -m` starts a command: quiet imports, Ctrl-C without a traceback.
+
+Python imports the package before the command itself, so that this runs before
+TensorFlow is imported, which takes seconds. A program that imports the package
+as a library is left alone.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+# Lines that TensorFlow writes to the standard error at each start, on a machine
+# without a GPU, before its own settings about logging apply.
+NOISE = (
+    "^WARNING: All log messages before absl::InitializeLog"
+    "|^I[0-9]{4} "
+    "|^To enable the following instructions"
+    "|^E[0-9]{4} .*cuInit.*(UNKNOWN ERROR|CUDA_ERROR_NO_DEVICE)"
+)
+
+
+def prepare_command():
+    """Import Keras for a command, without the noise of TensorFlow.
+
+    Does nothing in a program that was not started by `python -m`. Set
+    TF_CPP_MIN_LOG_LEVEL to see every line.
+    """
+    if sys.argv[:1] != ["-m"]:  # As long as Python looks for the command.
+        return
+    sys.excepthook = report_error
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Errors alone.
+    with filtered_stderr(NOISE):
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # Looks for a GPU.
+
+
+def report_error(kind, error, traceback):
+    """Print an error that ends the program; Ctrl-C without its traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+@contextlib.contextmanager
+def filtered_stderr(pattern: str) -> Iterator[None]:
+    """Leave out lines of the standard error, those of C++ libraries included.
+
+    Another process filters, so that the last words of one that crashes arrive.
+
+    Args:
+        pattern: An extended regular expression of `grep`.
+    """
+    stderr = os.dup(2)
+    try:
+        grep = subprocess.Popen(
+            ["grep", "--line-buffered", "-vE", pattern],
+            stdin=subprocess.PIPE,
+            stdout=stderr,
+            process_group=0,  # Ctrl-C in a terminal is not for it.
+        )
+    except OSError:  # No grep: all lines are shown.
+        os.close(stderr)
+        yield
+        return
+    os.dup2(grep.stdin.fileno(), 2)
+    grep.stdin.close()
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            grep.wait(10)
+
+
+prepare_command()

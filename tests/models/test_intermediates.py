@@ -1,0 +1,88 @@
+"""Blocks run from their parts, against the blocks as the model runs them."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.layers import TransformerBlock
+from keras_vit.models.intermediates import (
+    attend_with_scores,
+    run_for_class_token,
+    run_with_scores,
+)
+from tests.layers.test_transformer_block import block_in_numpy
+from tests.tiny import noise, randomize, to_numpy
+
+
+@pytest.fixture(scope="module")
+def block():
+    """Every rate and switch that must not act in inference is on."""
+    rates = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+    block = TransformerBlock(3, 20, use_remat=True, **dict.fromkeys(rates, 0.5))
+    block.build((None, 5, 12))
+    return randomize(block)
+
+
+def test_a_block_with_scores_equals_the_equations_of_the_paper(block):
+    x = noise(2, 5, 12)
+    y, scores = run_with_scores(block, x)
+    expected, expected_scores = block_in_numpy(block, x)
+    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
+    np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-6)
+    np.testing.assert_array_equal(to_numpy(block(x)), to_numpy(y))
+
+
+def test_changed_scores_weigh_the_values(block):
+    layer, x = block.attention, noise(2, 5, 12)
+    shift = noise(2, 3, 5, 5, seed=2)
+    plain, scores = attend_with_scores(layer, x)
+    y, same_scores = attend_with_scores(
+        layer,
+        x,
+        change_scores=lambda weights: (
+            weights + keras.ops.convert_to_tensor(shift)
+        ),
+    )
+    np.testing.assert_array_equal(to_numpy(same_scores), to_numpy(scores))
+    # The output is linear in the weights, head by head.
+    kernel, bias, out_kernel, _ = layer.get_weights()
+    value = (x @ kernel + bias)[..., 24:].reshape(2, 5, 3, 4)
+    change = np.einsum("bkqt,btkd->bqkd", shift, value).reshape(2, 5, 12)
+    np.testing.assert_allclose(
+        to_numpy(y) - to_numpy(plain), change @ out_kernel, atol=1e-5
+    )
+
+
+def test_changed_scores_reach_the_output_of_a_block(block):
+    x, shift = noise(2, 5, 12), noise(2, 3, 5, 5, seed=2)
+
+    def change(weights):
+        return weights + keras.ops.convert_to_tensor(shift)
+
+    attended, _ = attend_with_scores(
+        block.attention, block.attention_norm(x), change_scores=change
+    )
+    attended = x + to_numpy(attended)
+    expected = attended + to_numpy(block.mlp(block.mlp_norm(attended)))
+    y, _ = run_with_scores(block, x, change)
+    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
+
+
+def test_the_class_token_alone_is_as_among_all_tokens(block):
+    x = noise(2, 5, 12)
+    y = run_for_class_token(block, x)
+    expected = to_numpy(block(x))[:, :1]
+    np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_the_parts_keep_the_compute_type_of_the_block(policy):
+    block = TransformerBlock(3, 20, dtype=policy)
+    block.build((None, 5, 12))
+    x = keras.ops.cast(noise(2, 5, 12), block.compute_dtype)
+    y, scores = run_with_scores(randomize(block), x)
+    np.testing.assert_array_equal(to_numpy(y), to_numpy(block(x)))
+    for tensor in (y, scores, run_for_class_token(block, x)):
+        assert (
+            keras.backend.standardize_dtype(tensor.dtype) == block.compute_dtype
+        )

@@ -1,0 +1,342 @@
+"""The checks of a server, against servers that are right and that are not."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.serving import UnavailableError, VersionStatus, connect
+from keras_vit.serving.checks import check_server, mirror, spoil
+from keras_vit.serving.comparison import compare_outputs
+from keras_vit.serving.exported_version import read_version
+from keras_vit.serving.response_times import measure_response_times
+from tests.serving.made import SIGNATURES, export_model
+from tests.serving.servers import SERVERS, Models, Refusal, RestServer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of an export."""
+    folder = tmp_path_factory.mktemp("saved_model")
+    export_model(folder / "zoo" / "3", seed=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other_folder(tmp_path_factory):
+    """Return the folder of another one of the same name."""
+    folder = tmp_path_factory.mktemp("other")
+    export_model(folder / "zoo" / "3", seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(folder):
+    return Models(folder)
+
+
+@pytest.fixture(scope="module")
+def export(folder):
+    return read_version(folder / "zoo" / "3")
+
+
+class Changed:
+    """Models whose answers are changed on their way.
+
+    Args:
+        models: The models.
+        change: Takes (signature, inputs, answer) with `answer()` what they
+            would say, and returns what is said.
+    """
+
+    def __init__(self, models, change):
+        self._models = models
+        self._change = change
+
+    def __getattr__(self, name):
+        return getattr(self._models, name)
+
+    def answer(self, key, signature, inputs):
+        return self._change(
+            signature,
+            inputs,
+            lambda inputs=inputs: self._models.answer(key, signature, inputs),
+        )
+
+
+def find_faults(models, export, kind="url", **options):
+    """Return (what, signature) of what is wrong."""
+    with SERVERS[kind](models) as server:
+        options = {"model": "zoo", "version": 3, "batch_size": 99, **options}
+        with connect(**{kind: server.address}, **options) as client:
+            checks = list(check_server(client, export, 1e-4))
+    return {(c.what, c.signature): c.fault for c in checks if c.fault}
+
+
+def test_reads_the_export(export):
+    assert (export.name, export.version) == ("zoo", 3)
+    assert tuple(sorted(export.signatures)) == SIGNATURES
+    assert tuple(sorted(r.signature for r in export.records)) == SIGNATURES
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_nothing_is_wrong_with_a_right_server(models, export, kind):
+    with SERVERS[kind](models) as server:
+        options = {"model": "zoo", "version": 3, "batch_size": 99}
+        with connect(**{kind: server.address}, **options) as client:
+            checks = list(check_server(client, export, 1e-5))
+            # Long enough for three to be under way.
+            server.faults.plan(*[0.1] * 13)
+            latency = measure_response_times(client, export.records[0], 12, 3)
+        # A request to compile, and those of the checks and of the measure.
+        assert server.faults.most_at_once == 3
+    assert not [check for check in checks if check.fault]
+    seen = [(check.what, check.signature) for check in checks]
+    assert seen == [("status", ""), ("metadata", "")] + [
+        (what, name)
+        for name in SIGNATURES
+        for what in ("answer", "batch", "refusal")
+    ]
+    assert all(check.difference <= 1e-5 for check in checks[2:])
+    assert 0 < latency.p50 <= latency.p90 <= latency.p99
+
+
+def test_latency_counts_what_the_server_takes(models, export):
+    with RestServer(models) as server:
+        with connect(server.address, model="zoo") as client:
+            client.metadata()
+            server.faults.plan(*[0.05] * 18, 0.3, 0.3)
+            latency = measure_response_times(client, export.records[0], 20, 2)
+    assert 50 <= latency.p50 < latency.p99 and latency.p99 >= 300
+    # 1.5 s of work for two threads, and what a busy machine adds.
+    assert 1 < latency.requests_per_second <= 20 / 0.75
+
+
+def test_another_model(other_folder, export):
+    faults = find_faults(Models(other_folder), export)
+    assert set(faults) == {
+        (what, name) for name in SIGNATURES for what in ("answer", "refusal")
+    }
+    assert "apart" in faults["answer", "features"]
+    assert "labels: expected b'" in faults["answer", "serve_bytes"]
+
+
+def change_where(name, what):
+    def change(signature, inputs, answer):
+        outputs = answer()
+        return what(outputs) if signature == name else outputs
+
+    return change
+
+
+def test_a_number_that_is_off(models, export):
+    def add(number):
+        return Changed(
+            models,
+            change_where(
+                "features", lambda x: {"features": x["features"] + number}
+            ),
+        )
+
+    faults = find_faults(add(2e-4), export)
+    assert set(faults) == {("answer", "features"), ("refusal", "features")}
+    faults = find_faults(add(np.nan), export)
+    assert faults["answer", "features"] == "features: nan apart"
+    assert ("batch", "features") in faults
+
+
+@pytest.mark.parametrize(
+    "order", [np.flip, lambda x: np.roll(x, 1, 0)], ids=["back", "shifted"]
+)
+@pytest.mark.parametrize("name", ["serving_default", "serve_bytes"])
+def test_answers_in_another_order(models, export, name, order):
+    def change(outputs):
+        rows = {n: order(np.arange(len(x))) for n, x in outputs.items()}
+        return {n: x[rows[n]] for n, x in outputs.items()}
+
+    faults = find_faults(Changed(models, change_where(name, change)), export)
+    assert set(faults) == {("batch", name)}
+
+
+def test_answers_that_depend_on_the_batch(models, export):
+    def mix(outputs):
+        return {n: (x + x.mean(0)) / 2 for n, x in outputs.items()}
+
+    faults = find_faults(Changed(models, change_where("features", mix)), export)
+    assert set(faults) == {("batch", "features")}
+
+
+def test_images_of_another_size_that_pass(models, export):
+    def reshape(signature, inputs, answer):
+        if "images" in inputs:
+            inputs = {"images": inputs["images"].reshape(-1, 8, 12, 3)}
+        return answer(inputs)
+
+    faults = find_faults(Changed(models, reshape), export)
+    wanted = {("refusal", n) for n in SIGNATURES if n != "serve_bytes"}
+    assert set(faults) == wanted
+    assert "the shape (2, 4, 12, 3)" in faults["refusal", "features"]
+
+
+def test_files_that_are_no_image_and_pass(models, export):
+    def black(signature, inputs, answer):
+        try:
+            return answer()
+        except Exception:
+            if signature != "serve_bytes":
+                raise
+            file = tf.io.encode_png(np.zeros((8, 12, 3), "uint8")).numpy()
+            return answer({"image_bytes": np.array([file], object)})
+
+    faults = find_faults(Changed(models, black), export)
+    assert set(faults) == {("refusal", "serve_bytes")}
+
+
+def test_a_server_that_refuses_all_after_a_wrong_image(models, export):
+    broken = []
+
+    def stay_broken(signature, inputs, answer):
+        if broken:
+            raise Refusal(400, "still broken")
+        try:
+            return answer()
+        except Refusal:
+            broken.append(signature)
+            raise
+
+    faults = find_faults(Changed(models, stay_broken), export)
+    assert faults["refusal", "attention"].endswith("still broken")
+    assert ("answer", "attention") not in faults
+
+
+def test_labels_in_another_order(models, export):
+    def swap(outputs):
+        return outputs | {"labels": outputs["labels"][:, [1, 0, 2]]}
+
+    faults = find_faults(
+        Changed(models, change_where("serve_bytes", swap)), export
+    )
+    assert ("answer", "serve_bytes") in faults
+
+
+def test_other_signatures(other_folder, folder, models):
+    export = read_version(folder / "zoo" / "3")
+    more = export.signatures | {"more": export.signatures["features"]}
+    wanted = dataclasses.replace(export, signatures=more)
+    assert find_faults(models, wanted) == {
+        ("metadata", ""): "not as in the export: more"
+    }
+    fewer = dataclasses.replace(export, records=export.records[1:])
+    name = export.records[0].signature
+    assert set(find_faults(models, fewer)) == {("answer", name)}
+
+
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        ([VersionStatus(3, "LOADING")], "version 3 is LOADING"),
+        ([VersionStatus(3, "END", "no memory")], "END no memory"),
+        ([VersionStatus(2, "AVAILABLE")], "no version 3"),
+        ([], "no version 3"),
+    ],
+)
+def test_a_version_that_is_not_there(export, state, words):
+    class Client:
+        def status(self):
+            return state
+
+    [check] = check_server(Client(), export, 1e-4)
+    assert check.what == "status" and words in check.fault
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_another_name_or_version(models, export, kind):
+    for options in ({"model": "farm"}, {"version": 4}):
+        [(what, fault)] = find_faults(models, export, kind, **options).items()
+        assert what == ("status", "") and "Could not find" in fault
+
+
+def test_a_server_that_goes_away(models, export):
+    with RestServer(models) as server:
+        with connect(
+            server.address, model="zoo", version=3, retries=0, batch_size=99
+        ) as client:
+            checks = check_server(client, export, 1e-4)
+            next(checks)
+            next(checks)
+            server.faults.plan("close")
+            with pytest.raises(UnavailableError):
+                next(checks)
+
+
+# ------------------------------------------------------------------ pieces
+
+
+def test_labels_may_change_places_where_probabilities_tie():
+    def answer(labels, probabilities):
+        return {
+            "labels": np.array([labels], object),
+            "probabilities": np.array([probabilities], "float32"),
+        }
+
+    want = answer([b"a", b"b", b"c"], [0.5, 0.3, 0.30005])
+    for labels, right in (
+        ([b"a", b"b", b"c"], True),
+        ([b"a", b"c", b"b"], True),
+        ([b"a", b"b", b"d"], True),  # As unlikely as the last.
+        ([b"a", b"d", b"c"], True),
+        ([b"b", b"a", b"c"], False),
+        ([b"d", b"b", b"c"], False),
+    ):
+        found = answer(labels, [0.5, 0.30005, 0.3])
+        difference, fault = compare_outputs(want, found, 1e-4)
+        assert (not fault) == right, labels
+        assert 0 < difference < 1e-4
+        assert compare_outputs(want, found, 1e-6)[1]
+
+
+def test_outputs_that_are_missing_or_of_another_shape():
+    want = {"x": np.zeros((2, 3), "float32")}
+    assert compare_outputs(want, {}, 1)[1] == "x: expected (2, 3), got none"
+    fault = compare_outputs(want, {"x": np.zeros((3, 2))}, 1)[1]
+    assert fault == "x: expected (2, 3), got (3, 2)"
+
+
+@pytest.mark.parametrize(
+    "shape, wrong",
+    [
+        ((1, 8, 12, 3), (2, 4, 12, 3)),
+        ((1, 7, 12, 3), (2, 7, 6, 3)),
+        ((1, 7, 5, 3), (1, 8, 5, 3)),
+    ],
+)
+def test_wrong_sizes(shape, wrong):
+    assert spoil(np.zeros(shape, "uint8")).shape == wrong
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_mirrored_files_are_mirrored_images(channels):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (2, 5, 4, channels), "uint8")
+    files = [tf.io.encode_png(image).numpy() for image in images]
+    for mirrored, image in zip(mirror(np.array(files, object)), images):
+        assert np.array_equal(tf.io.decode_png(mirrored), image[:, ::-1])
+    assert np.array_equal(mirror(images)[1, 2, 0], images[1, 2, -1])
+
+
+def test_folders_that_are_no_export(tmp_path, folder):
+    with pytest.raises(ValueError, match="NAME/NUMBER. Received"):
+        read_version(folder / "zoo")
+    with pytest.raises(FileNotFoundError):
+        read_version(tmp_path / "1")
+    for content in (b"", b"no model"):
+        (tmp_path / "1").mkdir(exist_ok=True)
+        (tmp_path / "1/saved_model.pb").write_bytes(content)
+        with pytest.raises(ValueError, match="No SavedModel with the tag"):
+            read_version(tmp_path / "1")
+    (tmp_path / "1/saved_model.pb").write_bytes(
+        (folder / "zoo/3/saved_model.pb").read_bytes()
+    )
+    with pytest.raises(FileNotFoundError, match="warmup"):
+        read_version(tmp_path / "1")

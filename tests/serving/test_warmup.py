@@ -1,0 +1,203 @@
+"""The warm-up file, against the messages that TF Serving itself reads."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from keras_vit.serving.warmup import (
+    MOST_RECORDS,
+    WARMUP_FILE,
+    WarmupRecord,
+    read_warmup,
+    write_warmup,
+)
+
+
+def texts(*values):
+    return np.array(values, object)
+
+
+def make_records():
+    random = np.random.default_rng(0)
+    return [
+        WarmupRecord(
+            "serving_default",
+            {"images": random.normal(size=(2, 4, 3, 3)).astype("float32")},
+            {"logits": random.normal(size=(2, 5)).astype("float32")},
+        ),
+        WarmupRecord(
+            "serve_uint8",
+            {"images": random.integers(0, 256, (1, 4, 3, 3), "uint8")},
+            {"logits": np.array([[1.5]], "float32")},
+        ),
+        WarmupRecord(
+            "serve_bytes",
+            # As image files do: they end in zeros, and are no text.
+            {"image_bytes": texts(b"\xff\xd8\x00\xfe\x00\x00", b"")},
+            {
+                "labels": np.array([[b"cat\x00", "ß".encode()]] * 2, object),
+                "probabilities": np.full((2, 2), 0.5, "float32"),
+            },
+        ),
+    ]
+
+
+def assert_same_arrays(arrays, expected):
+    assert set(arrays) == set(expected)
+    for name, array in arrays.items():
+        assert array.dtype == expected[name].dtype, name
+        assert array.shape == expected[name].shape
+        assert array.tolist() == expected[name].tolist()
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = tmp_path / "1" / WARMUP_FILE
+    write_warmup(path, make_records())
+    found = read_warmup(path)
+    assert [r.signature for r in found] == [
+        "serving_default",
+        "serve_uint8",
+        "serve_bytes",
+    ]
+    for record, expected in zip(found, make_records()):
+        assert_same_arrays(record.inputs, expected.inputs)
+        assert_same_arrays(record.outputs, expected.outputs)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_the_messages_of_tf_serving_read_it(tmp_path):
+    write_warmup(tmp_path / "file", make_records(), model_name="digits")
+    contents = tf.data.TFRecordDataset(str(tmp_path / "file"))
+    logs = [PredictionLog.FromString(c.numpy()) for c in contents]
+    assert len(logs) == 3
+    for log, record in zip(logs, make_records()):
+        assert log.WhichOneof("log_type") == "predict_log"
+        request, response = log.predict_log.request, log.predict_log.response
+        for part in (request, response):
+            assert part.model_spec.name == "digits"
+            assert part.model_spec.signature_name == record.signature
+            assert not part.model_spec.HasField("version")
+        for tensors, arrays in (
+            (request.inputs, record.inputs),
+            (response.outputs, record.outputs),
+        ):
+            read = {n: tf.make_ndarray(t) for n, t in tensors.items()}
+            assert_same_arrays(read, arrays)
+        # All of it was understood: nothing is left as an unknown field.
+        size = log.ByteSize()
+        log.DiscardUnknownFields()
+        assert log.ByteSize() == size
+
+
+def test_reads_what_the_messages_of_tf_serving_write(tmp_path):
+    path = str(tmp_path / "file")
+    with tf.io.TFRecordWriter(path) as writer:
+        for record in make_records():
+            log = PredictionLog()
+            log.log_metadata.timestamp_secs = 7  # Fields unknown to us.
+            request, response = (
+                log.predict_log.request,
+                log.predict_log.response,
+            )
+            request.model_spec.version.value = 3
+            request.model_spec.signature_name = record.signature
+            request.output_filter.append("logits")
+            for name, array in record.inputs.items():
+                request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
+            for name, array in record.outputs.items():
+                response.outputs[name].CopyFrom(tf.make_tensor_proto(array))
+            writer.write(log.SerializeToString())
+        writer.write(b"\x32\x00")  # A request of nothing but defaults.
+    *found, empty = read_warmup(path)
+    for record, expected in zip(found, make_records()):
+        assert record.signature == expected.signature
+        assert_same_arrays(record.inputs, expected.inputs)
+        assert_same_arrays(record.outputs, expected.outputs)
+    assert (empty.signature, empty.inputs) == ("serving_default", {})
+
+
+def test_writes_the_bytes_of_the_wire_format(tmp_path):
+    """Worked out by hand from the fields' numbers and kinds."""
+    record = WarmupRecord("s", {"x": np.array(b"a")}, {})
+    write_warmup(tmp_path / "file", [record], model_name="m")
+    [content] = tf.data.TFRecordDataset(str(tmp_path / "file"))
+    spec = b"\x0a\x06" + b"\x0a\x01m" + b"\x1a\x01s"
+    tensor = b"\x08\x07" + b"\x12\x00" + b"\x42\x01a"
+    pair = b"\x0a\x01x" + b"\x12\x07" + tensor
+    request = spec + b"\x12\x0c" + pair
+    response = b"\x12\x06" + spec[2:]
+    log = b"\x0a\x16" + request + b"\x12\x08" + response
+    assert content.numpy() == b"\x32\x22" + log
+
+
+@pytest.mark.parametrize("count", [0, MOST_RECORDS + 1])
+def test_more_or_fewer_records_than_a_server_reads(tmp_path, count):
+    record = WarmupRecord("s", {}, {})
+    with pytest.raises(ValueError, match=f"1 to 1,000.*Received: {count:,}"):
+        write_warmup(tmp_path / "file", [record] * count)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_warmup(path, make_records())
+    before = path.read_bytes()
+
+    class Full(tf.io.TFRecordWriter):
+        def write(self, content):
+            raise OSError("disk full")
+
+    monkeypatch.setattr(tf.io, "TFRecordWriter", Full)
+    with pytest.raises(OSError, match="disk full"):
+        write_warmup(path, make_records())
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def damage(content, kind):
+    return {
+        "cut": content[:-5],
+        "cut in the first length": content[:6],
+        "flipped": content[:40] + bytes([content[40] ^ 1]) + content[41:],
+        "text": b"instances: [1, 2, 3]\n" * 4,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["cut", "cut in the first length", "flipped", "text"]
+)
+def test_damaged_files_are_named(tmp_path, kind):
+    path = tmp_path / "file"
+    write_warmup(path, make_records())
+    path.write_bytes(damage(path.read_bytes(), kind))
+    with pytest.raises(ValueError, match=f"Not a warm-up file.*{path}: "):
+        read_warmup(path)
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (b"\xff\xff", "damaged"),
+        (b"", "not a Predict"),
+        (b"\x12\x00", "not a Predict"),  # A classify_log.
+        # A tensor of one float that claims to have two, and one that is none.
+        (
+            b"\x32\x16\x0a\x14\x12\x12\x0a\x01x\x12\x0d"
+            b"\x08\x01\x12\x04\x12\x02\x08\x02\x22\x03abc",
+            "",
+        ),
+        (b"\x32\x0a\x0a\x08\x12\x06\x0a\x01x\x12\x01\xff", "damaged"),
+    ],
+)
+def test_records_that_are_no_requests(tmp_path, content, reason):
+    path = tmp_path / "file"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(content)
+    with pytest.raises(ValueError, match=f"Not a warm-up file.*{reason}"):
+        read_warmup(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        read_warmup(tmp_path / "nothing")

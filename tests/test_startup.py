@@ -1,0 +1,106 @@
+"""What a command prints before it works, and how Ctrl-C ends it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit import startup
+
+PRINT = """
+import os
+from keras_vit.startup import NOISE, filtered_stderr
+with filtered_stderr(NOISE):
+    for line in (
+        "WARNING: All log messages before absl::InitializeLog() is called are",
+        "I0000 00:00:1 1 port.cc:153] oneDNN custom operations are on.",
+        "E0000 00:00:1 1 cuda_platform.cc:52] failed call to cuInit: INTERNAL: "
+        "CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",
+        "E0000 00:00:1 1 cuda_platform.cc:52] failed call to cuInit: "
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "W0000 00:00:1 1 gpu_device.cc:2342] Cannot dlopen some GPU libraries",
+        "Illegal instruction",
+    ):
+        os.write(2, line.encode() + b"\\n")
+os.write(2, b"I0000 after\\n")
+"""
+
+
+def test_noise_is_left_out_and_warnings_are_not(subprocess_environment):
+    """Also what C++ writes to the descriptor, past `sys.stderr`."""
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", load_startup() + PRINT],
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    starts = [line[:30] for line in result.stderr.splitlines()]
+    assert starts == [
+        "E0000 00:00:1 1 cuda_platform.",
+        "W0000 00:00:1 1 gpu_device.cc:",
+        "Illegal instruction",
+        "I0000 after",
+    ]
+
+
+def load_startup():
+    """Return code that imports the module without its package, quickly."""
+    return (
+        "import importlib.util, sys, types\n"
+        "sys.modules['keras_vit'] = types.ModuleType('keras_vit')\n"
+        "spec = importlib.util.spec_from_file_location(\n"
+        f"    'keras_vit.startup', {startup.__file__!r})\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "sys.modules['keras_vit.startup'] = module\n"
+        "spec.loader.exec_module(module)\n"
+    )
+
+
+def test_a_program_that_imports_the_package_is_left_alone():
+    assert sys.excepthook is not startup.report_error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trainers.train", "keras_vit.convert"])
+def test_a_command_starts_without_noise(subprocess_environment, tmp_path, name):
+    environment = dict(subprocess_environment)
+    del environment["TF_CPP_MIN_LOG_LEVEL"]
+    result = subprocess.run(
+        [sys.executable, "-m", name, "no_such_file"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode
+    assert "Traceback" not in result.stderr
+    for word in ("oneDNN", "cuInit", "InitializeLog", "CUDA"):
+        assert word not in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_importing_is_one_line(subprocess_environment, tmp_path):
+    """Python ends by the signal itself, which a shell shows as 130."""
+    # Says when the import has begun, and makes it last.
+    (tmp_path / "keras.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    )
+    path = os.pathsep.join(
+        [str(tmp_path), subprocess_environment["PYTHONPATH"]]
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "trainers.evaluate"],
+        env={**subprocess_environment, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+    assert errors == "Interrupted.\n"

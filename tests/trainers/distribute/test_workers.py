@@ -1,0 +1,113 @@
+"""Who is the chief, what all must have alike, and what a loss looks like."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainers.distribute import workers
+from trainers.distribute.rendezvous import WorkerLostError
+from trainers.distribute.strategies import make_strategy
+from trainers.distribute.workers import (
+    check_agreement,
+    describe_differences,
+    is_chief,
+    name_lost_workers,
+    num_processors,
+)
+
+
+class Resolved:
+    """What `is_chief` and `num_workers` ask a strategy for."""
+
+    def __init__(self, kind, index, **jobs):
+        self.cluster_resolver = tf.distribute.cluster_resolver
+        self.cluster_resolver = self.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(jobs), task_type=kind, task_id=index
+        )
+
+
+@pytest.mark.parametrize(
+    "kind, index, jobs, expected",
+    [
+        ("worker", 0, {"worker": ["a:1", "b:1"]}, True),
+        ("worker", 1, {"worker": ["a:1", "b:1"]}, False),
+        ("chief", 0, {"chief": ["c:1"], "worker": ["a:1"]}, True),
+        ("worker", 0, {"chief": ["c:1"], "worker": ["a:1"]}, False),
+    ],
+)
+def test_one_process_of_all_is_the_chief(kind, index, jobs, expected):
+    assert is_chief(Resolved(kind, index, **jobs)) is expected
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.UnavailableError, tf.errors.AbortedError]
+)
+def test_a_lost_worker_is_named(monkeypatch, error):
+    strategy = make_strategy("mirrored")
+    # One process alone has none to lose.
+    with pytest.raises(error), name_lost_workers(strategy, lambda: "at noon"):
+        raise error(None, None, "Of something else")
+    monkeypatch.setattr(workers, "num_workers", lambda strategy: 2)
+    with (
+        pytest.raises(WorkerLostError, match=f"at noon .{error.__name__}.. St"),
+        name_lost_workers(strategy, lambda: "at noon"),
+    ):
+        raise error(None, None, "Connection reset by peer")
+
+
+def test_one_process_agrees_with_itself():
+    check_agreement(make_strategy("mirrored"), "recipe", [("seed", b"0")])
+
+
+def test_workers_that_differ_are_named_with_what_differs():
+    table = np.array([[1, 2, 3], [1, 2, 3], [1, 5, 6]])
+    addresses, names = ["a:1", "b:1", "c:1"], ["model", "seed", "loss"]
+    describe_differences(table[:2], addresses[:2], "recipe", names)
+    with pytest.raises(ValueError) as caught:
+        describe_differences(table, addresses, "recipe", names)
+    assert str(caught.value).startswith("All workers must have the same recipe")
+    assert str(caught.value).endswith(
+        "Compared with worker 0 (a:1): worker 2 (c:1) differs in seed, loss"
+    )
+
+
+def test_of_many_values_that_differ_a_few_are_named():
+    names = [f"block_{i}" for i in range(12)]
+    table = np.stack([np.zeros(12), np.ones(12)])
+    with pytest.raises(ValueError, match="block_0, .*, block_4 and 7 more$"):
+        describe_differences(table, ["a:1", "b:1"], "weights", names)
+
+
+class Devices:
+    """What `num_processors` asks a strategy for."""
+
+    def __init__(self, *devices, replicas):
+        self.extended = self
+        self.worker_devices = devices
+        self.num_replicas_in_sync = replicas
+
+
+@pytest.mark.parametrize(
+    "strategy, count",
+    [
+        (Devices("/device:CPU:0", "/device:CPU:1", replicas=2), 1),
+        (Devices("/GPU:0", "/GPU:1", replicas=2), 2),
+        (Devices("/job:worker/replica:0/task:0/device:TPU:0", replicas=8), 8),
+    ],
+    ids=["logical CPUs", "GPUs", "TPU"],
+)
+def test_processors_of_a_strategy(strategy, count):
+    assert num_processors(strategy) == count
+
+
+def test_each_worker_on_cpus_is_a_processor(monkeypatch):
+    monkeypatch.setattr(workers, "num_workers", lambda strategy: 3)
+    assert num_processors(Devices("/cpu:0", "/cpu:1", replicas=6)) == 3
+
+
+@pytest.mark.parametrize("name", ["one_device", "mirrored"])
+def test_processors_of_the_strategies_of_this_machine(name):
+    has_gpu = tf.config.list_logical_devices("GPU")
+    strategy = make_strategy(name)
+    want = strategy.num_replicas_in_sync if has_gpu else 1
+    assert num_processors(strategy) == want

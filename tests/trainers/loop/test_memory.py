@@ -1,0 +1,188 @@
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from benchmarks.flops import forward_flops
+from keras_vit.models import VisionTransformer
+from tests import commands
+from tests.tiny import tiny_config
+from trainers.distribute.strategies import make_strategy
+from trainers.loop.flops import count_flops
+from trainers.loop.memory import estimate_memory
+from trainers.optim.optimizers import make_optimizer
+
+
+def model_of(*stack, shape=(8, 6, 4)):
+    return keras.Sequential([keras.Input(shape), *stack])
+
+
+def chain(depth):
+    """Return a model whose every layer keeps its output for the way back."""
+    stack = [layers.Dense(64, "tanh") for _ in range(depth)]
+    return model_of(layers.Flatten(), *stack, shape=(8, 8, 1))
+
+
+def estimate(model, batch_size, optimizer="adamw", **choices):
+    parts = choices.pop("accumulation_steps", 1)
+    optimizer = make_optimizer(
+        optimizer, model.trainable_variables, 0.1, **choices
+    )
+    return estimate_memory(
+        model, batch_size, optimizer, accumulation_steps=parts
+    )
+
+
+def test_memory_of_weights_and_what_goes_with_them():
+    model = model_of(
+        layers.Dense(10, trainable=False), layers.Dense(5), layers.Flatten()
+    )
+    memory = estimate(model, 2, average_decay=0.9)
+    assert memory[:4] == (4 * (50 + 55), 4 * 55, 8 * 55, 4 * 55)
+    memory = estimate(model, 2, "sgd")
+    assert memory[:4] == (4 * (50 + 55), 4 * 55, 4 * 55, 0)
+    assert memory.total == 4 * 4 * 55 - 4 * 5 + memory.activations
+
+
+@pytest.mark.parametrize(
+    "optimizer, dtype, num_bytes",
+    [
+        ("adamw", "float32", 8 * (64 * 64 + 64)),
+        ("adamw", "bfloat16", 6 * (64 * 64 + 64)),
+        ("lion", "float32", 4 * (64 * 64 + 64)),
+        ("sgd", "bfloat16", 2 * (64 * 64 + 64)),
+        # A row and a column for the second moment of the kernel.
+        ("adafactor", "bfloat16", 2 * 64 * 64 + 4 * 2 * 64 + 6 * 64),
+    ],
+)
+def test_memory_of_the_optimizer_is_that_of_its_slots(
+    optimizer, dtype, num_bytes
+):
+    memory = estimate(chain(1), 2, optimizer, accumulator_dtype=dtype)
+    assert memory.optimizer == num_bytes
+
+
+def test_memory_grows_by_what_a_layer_keeps():
+    kept = [estimate(chain(n), 16).activations for n in (3, 4, 7)]
+    # One output a layer, of 16 rows of 64 numbers.
+    assert np.diff(kept).tolist() == [16 * 64 * 4, 3 * 16 * 64 * 4]
+
+
+def test_memory_of_a_chain_is_the_closed_form():
+    # At the top of three layers: the images, three outputs, the gradient of
+    # the last one and that of what is under its tanh.
+    assert estimate(chain(3), 16).activations == 6 * 16 * 64 * 4
+
+
+def test_memory_of_an_update_in_parts():
+    whole, half, parts = (
+        estimate(chain(3), *batch, accumulation_steps=n)
+        for *batch, n in ((16, 1), (8, 1), (16, 2))
+    )
+    assert parts.activations == half.activations < whole.activations
+    assert parts.gradients == 2 * whole.gradients
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_a_rematerialised_block_keeps_its_input_only(rate):
+    two, three = (
+        estimate(
+            VisionTransformer(
+                tiny_config(depth=n, dropout_rate=rate, use_remat=True)
+            ),
+            8,
+        ).activations
+        for n in (2, 3)
+    )
+    assert three - two == 8 * 17 * 24 * 4
+    config = tiny_config(use_remat=True)
+    assert count_flops(VisionTransformer(config)) == forward_flops(config)
+
+
+def test_memory_is_in_proportion_to_the_batch():
+    model = VisionTransformer(tiny_config())
+    one, four = (estimate(model, n).activations for n in (8, 32))
+    assert four == pytest.approx(4 * one, rel=0.01)
+
+
+def test_memory_of_mixed_precision_is_less():
+    full, half = (
+        estimate(VisionTransformer(tiny_config(), dtype=dtype), 32)
+        for dtype in ("float32", "mixed_bfloat16")
+    )
+    assert half[:4] == full[:4]
+    # Norms and softmax keep float32.
+    assert 0.5 < half.activations / full.activations < 0.8
+
+
+def test_estimating_draws_no_numbers_and_changes_no_weight():
+    model = VisionTransformer(tiny_config(dropout_rate=0.5))
+    before = [v.numpy() for v in model.variables]
+    estimate(model, 2)
+    count_flops(model)
+    for old, variable in zip(before, model.variables):
+        np.testing.assert_array_equal(old, variable.numpy())
+
+
+def test_costs_of_a_model_on_several_devices():
+    strategy = make_strategy("mirrored")
+    alone = VisionTransformer(tiny_config())
+    with strategy.scope():
+        mirrored = VisionTransformer(tiny_config())
+        optimizer = make_optimizer("adamw", mirrored.trainable_variables, 0.1)
+    assert count_flops(mirrored) == count_flops(alone)
+    assert estimate_memory(mirrored, 8, optimizer) == estimate(alone, 8)
+
+
+def test_memory_of_a_model_of_any_size_needs_the_size():
+    model = VisionTransformer(
+        tiny_config(image_size=(16, 40), use_dynamic_image_size=True)
+    )
+    with pytest.raises(ValueError, match="`image_shape` must be given"):
+        estimate(model, 2)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_a_real_step(subprocess_environment):
+    program = """
+        import dataclasses
+        import resource
+
+        import keras
+        import tensorflow as tf
+
+        from keras_vit.models import VARIANTS, VisionTransformer
+        from trainers.loop.memory import estimate_memory
+        from trainers.optim.optimizers import make_optimizer
+
+        model = VisionTransformer(
+            dataclasses.replace(VARIANTS["Ti/16"].config, dropout_rate=0.1)
+        )
+
+        @tf.function
+        def compute_gradients(images):
+            with tf.GradientTape() as tape:
+                logits = model(images, training=True)
+            weights = [v.value for v in model.trainable_variables]
+            gradients = tape.gradient(logits, weights)
+            return tf.clip_by_global_norm(gradients, 1.0)
+
+        images = tf.random.normal((16, 224, 224, 3))
+        compute_gradients.get_concrete_function(images)
+        with open("/proc/self/statm") as file:
+            before = int(file.read().split()[1]) * resource.getpagesize()
+        compute_gradients(images)
+        # Not of getrusage, which counts the process that started this one.
+        with open("/proc/self/status") as file:
+            peak = 1024 * int(file.read().split("VmHWM:")[1].split()[0])
+        optimizer = make_optimizer("sgd", model.trainable_variables, 0.1)
+        memory = estimate_memory(model, 16, optimizer)
+        print(peak - before, memory.gradients + memory.activations)
+    """
+    words = ["-c", textwrap.dedent(program)]
+    result = commands.run(words, subprocess_environment)
+    assert result.returncode == 0, result.stderr[-2000:]
+    measured, estimated = map(int, result.stdout.split())
+    assert 0.85 * estimated < measured < 1.25 * estimated + 0.3e9

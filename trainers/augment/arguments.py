@@ -1,0 +1,52 @@
+"""Checks of the arguments of operations."""
+
+import math
+import typing
+
+
+class ArgumentError(ValueError):
+    """An argument of an operation is out of range.
+
+    Args:
+        name: Of the argument.
+        rule: What it must be.
+        value: What it is.
+    """
+
+    def __init__(self, name: str, rule: str, value: float | None):
+        received = f"{value:g}" if isinstance(value, float) else value
+        super().__init__(
+            f"`{name}` must be {rule}. Received: {name}={received}"
+        )
+        self.name = name
+
+
+def require(condition: bool, name: str, rule: str, value: float | None):
+    """Raise an ArgumentError unless `condition` holds.
+
+    Args:
+        condition: What must hold.
+        name: Of the argument.
+        rule: What the argument must be.
+        value: What it is.
+    """
+    if not condition:
+        raise ArgumentError(name, rule, value)
+
+
+def check_type(name: str, value: float | None, annotation: type):
+    """Raise an ArgumentError unless `value` is of the annotated type.
+
+    Args:
+        name: Of the argument.
+        value: What it is.
+        annotation: int, float, or one of them and None.
+    """
+    types = typing.get_args(annotation) or (annotation,)
+    if value is None:
+        require(type(None) in types, name, "a number", value)
+    else:
+        require(math.isfinite(value), name, "finite", value)
+        require(abs(value) < 2**31, name, "of less than 32 bits", value)
+        is_whole = isinstance(value, int)
+        require(float in types or is_whole, name, "a whole number", value)

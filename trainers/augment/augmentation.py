@@ -1,0 +1,147 @@
+"""Image augmentation, written as a line of operations.
+
+`"inception_crop|flip_lr|randaugment(2, 10)|mixup(0.2)"` is read from left to
+right. An operation is `name` or `name(arguments)`; arguments are numbers, by
+position or by name. Operations on single images (OPS) come first, those on
+batches (BATCH_OPS) last. Every operation draws from the seed of its example
+and from its place in the line alone, so that a run can be repeated whatever
+the number of threads.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from trainers.augment.crops import Crop, WindowCrop
+from trainers.augment.mixing import mix_pairs
+from trainers.augment.operations import BATCH_OPS, OPS, ValueRange
+from trainers.augment.parser import read_calls
+
+# A function, and its place in the line of operations.
+Placed = tuple[int, Callable]
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """What a line of operations does to images and to batches.
+
+    Args:
+        image_operations: Functions of an image and a seed.
+        batch_operations: Functions as `mix_pairs` takes them.
+        value_range: The numbers that the caller has to turn 0 and 255 into.
+    """
+
+    image_operations: tuple[Placed, ...] = ()
+    batch_operations: tuple[Placed, ...] = ()
+    value_range: tuple[float, float] = (-1.0, 1.0)
+
+    @property
+    def pick_window(self) -> Callable | None:
+        """Returns the window that the first operation cuts out, if it does.
+
+        A function of the shape (3,) of an image and a seed, which returns
+        top, left, height and width. The rest of the image need not be decoded:
+        `image` takes the window, too, with `is_window=True`. None if all of
+        the image counts.
+        """
+        if not self.image_operations:
+            return None
+        place, first = self.image_operations[0]
+        if not isinstance(first, WindowCrop):
+            return None
+        return lambda shape, seed: first.pick_window(
+            shape, tf.random.fold_in(seed, place)
+        )
+
+    def image(
+        self,
+        image: tf.Tensor,
+        seed: tf.Tensor,
+        is_window: bool = False,
+        name: str | tf.Tensor = "",
+    ) -> tf.Tensor:
+        """Return an image after the operations on images.
+
+        Shapes:
+            image: (H, W, C), floats from 0 to 255. seed: (2,), integers.
+            returns: (H', W', C).
+
+        Args:
+            image: To change.
+            seed: What all draws depend on.
+            is_window: Whether `image` is only what `pick_window` returns.
+            name: Shown by errors.
+        """
+        operations = self.image_operations
+        if is_window:
+            image, operations = operations[0][1].resize(image), operations[1:]
+        for place, operation in operations:
+            if isinstance(operation, Crop):
+                image = operation.check(image, name)
+            image = operation(image, tf.random.fold_in(seed, place))
+        return image
+
+    def batch(
+        self,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        weights: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return images and labels after one of the operations on batches.
+
+        It is drawn for the batch; see `mix_pairs` for the arguments.
+        """
+        return mix_pairs(self.batch_operations, images, labels, weights, seed)
+
+
+def parse_augmentation(
+    text: str, image_size: tuple[int, int], argument: str = "augment"
+) -> Augmentation:
+    """Return the augmentation that `text` describes.
+
+    If there are several operations on batches, one of them is drawn for each
+    batch, all with the same probability.
+
+    Args:
+        text: Operations separated by `|`; an empty text changes nothing.
+        image_size: (height, width) of the result of operations that are not
+            told another size.
+        argument: The name of the argument that holds `text`, for errors.
+
+    Raises:
+        ValueError: If an operation is unknown, its arguments do not fit or it
+            is out of place. Shows where.
+
+    Example:
+        >>> augmentation = parse_augmentation("flip_lr|random_crop", (4, 4))
+        >>> image = augmentation.image(np.ones((8, 6, 3), "float32"), (0, 0))
+        >>> tuple(image.shape)
+        (4, 4, 3)
+    """
+    image_operations, batch_operations, value_range = [], [], None
+    for place, call in enumerate(read_calls(text, argument)):
+        operation = call.make(OPS | BATCH_OPS, image_size=tuple(image_size))
+        if call.name in BATCH_OPS:
+            batch_operations.append((place, operation))
+            continue
+        if batch_operations:
+            call.fail(
+                "operations on images must come before those on batches. "
+                f"Received: {call.name} after them"
+            )
+        if value_range:
+            call.fail(
+                "value_range must be the last operation on images. "
+                f"Received: {call.name} after it"
+            )
+        if isinstance(operation, ValueRange):
+            value_range = tuple(operation)
+        else:
+            image_operations.append((place, operation))
+    return Augmentation(
+        tuple(image_operations),
+        tuple(batch_operations),
+        value_range or (-1.0, 1.0),
+    )

@@ -1,0 +1,155 @@
+"""Reads a line of operations, such as `flip_lr|pad_crop(4)|mixup(alpha=0.2)`.
+
+The line has the syntax of a Python expression: names and calls, separated by
+`|`, whose arguments are numbers or None.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from keras_vit.tables import pick
+from trainers.augment.arguments import ArgumentError, check_type
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of operations, to point at what is wrong with it.
+
+    Args:
+        text: The operations.
+        argument: The name of the argument that holds them.
+    """
+
+    text: str
+    argument: str
+
+    def fail(self, message: str, position: int) -> NoReturn:
+        """Raise a ValueError that points at a position of the text.
+
+        Args:
+            message: What is wrong.
+            position: Bytes of the text before it.
+        """
+        column = len(self.text.encode()[:position].decode(errors="ignore"))
+        raise ValueError(
+            f"`{self.argument}`: {message}\n  {self.text}\n  {' ' * column}^"
+        ) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """An operation as it is written.
+
+    Args:
+        line: Where it is written.
+        name: Of the operation.
+        node: The syntax tree of the operation, a name or a call.
+    """
+
+    line: Line
+    name: str
+    node: ast.Name | ast.Call
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise a ValueError that points at the operation."""
+        self.line.fail(message, self.node.col_offset)
+
+    def make(self, factories: Mapping[str, Callable], **choices: Any) -> Any:
+        """Return what a factory returns for the arguments of the call.
+
+        Args:
+            factories: Functions by the names of the operations. Their
+                parameters by keyword alone are not for the text to give.
+            **choices: Arguments for such parameters, if a factory has them.
+
+        Raises:
+            ValueError: If the operation is unknown or its arguments do not
+                fit.
+        """
+        try:
+            factory = pick(factories, self.name, "operation")
+        except ValueError as error:
+            self.fail(str(error))
+        known = inspect.signature(factory).parameters
+        signature = inspect.Signature(
+            [p for p in known.values() if p.kind is not p.KEYWORD_ONLY]
+        )
+        nodes = self._bind(signature)
+        values = {name: self._read_number(n) for name, n in nodes.items()}
+        choices = {n: choices[n] for n in choices.keys() & known.keys()}
+        try:
+            for name, value in values.items():
+                check_type(name, value, known[name].annotation)
+            return factory(**values, **choices)
+        except ArgumentError as error:
+            node = nodes.get(error.name, self.node)
+            message = f"{self.name}{signature}: {error}"
+            self.line.fail(message, node.col_offset)
+
+    def _bind(self, signature):
+        """Return the nodes of the arguments, by the names of parameters."""
+        arguments = getattr(self.node, "args", [])
+        keywords = getattr(self.node, "keywords", [])
+        named = {keyword.arg or "**": keyword for keyword in keywords}
+        try:
+            if len(named) < len(keywords):
+                raise TypeError("an argument is given twice")
+            return signature.bind(*arguments, **named).arguments
+        except TypeError as error:
+            received = ast.unparse(self.node)
+            self.fail(f"{self.name}{signature}: {error}. Received: {received}")
+
+    def _read_number(self, node):
+        value = node.value if isinstance(node, ast.keyword) else node
+        try:
+            number = ast.literal_eval(value)
+        except ValueError:
+            number = ...
+        if type(number) not in (int, float, type(None)):
+            self.line.fail(
+                f"arguments of {self.name} must be numbers or None. "
+                f"Received: {ast.unparse(value)}",
+                node.col_offset,
+            )
+        return number
+
+
+def read_calls(text: str, argument: str) -> list[Call]:
+    """Return the operations in a line.
+
+    Args:
+        text: Operations separated by `|`; may have several lines.
+        argument: The name of the argument that holds `text`, for errors.
+
+    Raises:
+        ValueError: If it is not a line of operations. Shows where.
+    """
+    line = Line(re.sub(r"\s", " ", text).strip(), argument)
+    if not line.text:
+        return []
+    rule = "must be operations separated by '|', as in flip_lr|pad_crop(4)"
+    if "#" in line.text:  # Python would take the rest for a comment.
+        position = len(line.text.partition("#")[0].encode())
+        line.fail(f"{rule}. Received: '#'", position)
+    try:
+        node = ast.parse(line.text, mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        position = max((getattr(error, "offset", None) or 1) - 1, 0)
+        position = len(line.text[:position].encode())
+        line.fail(f"{rule}. Received: {error.args[0]}", position)
+    operands = []  # The last one first: a | b | c is (a | b) | c.
+    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        operands.append(node.right)
+        node = node.left
+    calls = []
+    for operand in (node, *reversed(operands)):
+        function = operand.func if isinstance(operand, ast.Call) else operand
+        if not isinstance(function, ast.Name):
+            received = ast.unparse(operand)
+            line.fail(f"{rule}. Received: {received}", operand.col_offset)
+        calls.append(Call(line, function.id, operand))
+    return calls

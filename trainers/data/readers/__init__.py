@@ -1,0 +1,1 @@
+"""Readers of labelled images, one file for each kind of source."""

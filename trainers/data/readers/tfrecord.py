@@ -1,0 +1,176 @@
+"""Data sets that are a folder of TFRecord files: `tfrecord:PATH`."""
+
+import collections
+import dataclasses
+import os
+
+import tensorflow as tf
+
+from keras_vit.image_decoding import decode_photo
+from trainers.data.bad_examples import describe_error
+from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, count_split
+
+
+@dataclasses.dataclass(frozen=True)
+class TFRecordReader:
+    """Reads files of `tf.train.Example` records.
+
+    Args:
+        class_names: Names of the classes.
+        files: (path, number of records) pairs of each split.
+    """
+
+    class_names: list[str]
+    files: dict[str, list[tuple[str, int]]]
+    image_shape = (None, None, 3)
+    train_split = eval_split = None
+    shuffle_buffer = 50_000
+    has_exif = True
+
+    @property
+    def splits(self):
+        return {
+            name: count_split(name, sum(count for _, count in rows))
+            for name, rows in self.files.items()
+        }
+
+    def read(self, ranges):
+        rows = []  # path, records to leave out, records to read
+        for name, first, last in ranges:
+            start = 0
+            for path, count in self.files[name]:
+                low, high = max(first - start, 0), min(last - start, count)
+                start += count
+                if low < high:
+                    rows.append((path, low, high - low))
+        paths, lows, counts = zip(*rows)
+
+        def read_file(path, low, count):
+            def parse(index, record):
+                number = tf.strings.as_string(index)
+                return self.parse(record, tf.strings.join([path, ":", number]))
+
+            records = tf.data.TFRecordDataset(path).enumerate()
+            return records.skip(low).take(count).map(parse)
+
+        files = (
+            list(paths),
+            *(tf.constant(x, tf.int64) for x in (lows, counts)),
+        )
+        return tf.data.Dataset.from_tensor_slices(files).flat_map(read_file)
+
+    def parse(self, record, name):
+        """Return the example in a record; one without an image has no bytes."""
+        features = tf.io.parse_single_example(
+            record,
+            {  # With defaults: errors of TensorFlow do not name the record.
+                "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
+                "image/class/label": tf.io.FixedLenFeature((), tf.int64, -1),
+            },
+        )
+        label = features["image/class/label"]
+        classes = len(self.class_names)
+        tf.debugging.Assert(
+            (0 <= label) & (label < classes),
+            [name, f"has no image/class/label from 0 to {classes - 1}:", label],
+        )
+        return features["image/encoded"], label, name
+
+    def fetch(self, stored):
+        return stored
+
+    def decode(self, encoded):
+        return decode_photo(encoded)
+
+
+def open_tfrecords(path: str) -> TFRecordReader:
+    """Return the examples in PATH/SPLIT-*, files of TFRecords.
+
+    SPLIT is `train`, `test`, `validation` or `val`. A record is a
+    `tf.train.Example` with `image/encoded`, the bytes of an image file, and
+    `image/class/label`, counted from 0. `PATH/labels.txt` names the classes,
+    one a line. The files must not be compressed.
+
+    Args:
+        path: Of the folder.
+
+    Raises:
+        ValueError: If there is no such folder, or a file is damaged.
+    """
+    path = os.path.expanduser(path)
+    labels_path = os.path.join(path, "labels.txt")
+    files = collections.defaultdict(list)
+    for file in sorted(os.listdir(path)) if os.path.isdir(path) else []:
+        split = file.partition("-")[0]
+        if "-" in file and split in TRAIN_SPLITS + EVAL_SPLITS:
+            whole = os.path.join(path, file)
+            files[split].append((whole, count_records(whole)))
+    if not files or not os.path.isfile(labels_path):
+        raise ValueError(
+            "`dataset=tfrecord:PATH` must name a folder with files "
+            "PATH/train-*, PATH/test-* and PATH/labels.txt, a class a line. "
+            f"Received: PATH={path!r}"
+        )
+    reader = TFRecordReader(read_labels(labels_path), dict(files))
+    for split, info in reader.splits.items():
+        if info.num_examples:
+            check_first_record(path, reader, split)
+    return reader
+
+
+def read_labels(path: str) -> list[str]:
+    """Return the class names in a file, one a line.
+
+    Raises:
+        ValueError: If the file is not UTF-8 text or has no names.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            names = file.read().rstrip().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} must be a text file in UTF-8. Received: {error}"
+        ) from None
+    if not names:
+        raise ValueError(
+            f"{path} must name the classes, one a line. Received: no name"
+        )
+    return names
+
+
+def check_first_record(path: str, reader: TFRecordReader, split: str):
+    """Raise a ValueError unless the first record of a split is an example."""
+    hint = ""
+    try:
+        stored, _, name = next(iter(reader.read([(split, 0, 1)])))
+        if not stored.numpy():
+            hint = f"{name.numpy().decode()} has no image/encoded"
+    except tf.errors.OpError as error:
+        hint = describe_error(error)
+    if hint:
+        raise ValueError(
+            "`dataset=tfrecord:PATH` must hold records with `image/encoded` "
+            f"and `image/class/label`. Received: PATH={path!r} ({hint})"
+        )
+
+
+def count_records(path: str) -> int:
+    """Return how many records a TFRecord file has, from their lengths alone.
+
+    Each is 8 bytes of length, 4 of checksum, the data, 4 of checksum.
+
+    Raises:
+        ValueError: If the file does not end where a record ends.
+    """
+    size, position, count = os.path.getsize(path), 0, 0
+    with open(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            position += int.from_bytes(file.read(8), "little") + 16
+            count += 1
+    if position != size:
+        raise ValueError(
+            f"{path} must be a whole, uncompressed TFRecord file. Received: "
+            "a file that does not end where a record ends"
+        )
+    return count

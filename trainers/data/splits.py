@@ -1,0 +1,90 @@
+"""Splits of a data set and slices of them, in the notation of TFDS."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow_datasets as tfds
+
+# Part of a split: its name, the first example and the one after the last.
+Range = tuple[str, int, int]
+
+# The names to look for, the preferred one first.
+TRAIN_SPLITS = ("train",)
+EVAL_SPLITS = ("test", "validation", "val")
+
+
+def find_split(
+    splits: Mapping[str, tfds.core.SplitInfo], candidates: Sequence[str]
+) -> str | None:
+    """Return the first of `candidates` that is in `splits`, or None."""
+    return next((split for split in candidates if split in splits), None)
+
+
+def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
+    """Return what TFDS must know about a split to resolve a slice of it."""
+    return tfds.core.SplitInfo(
+        name=name, shard_lengths=[num_examples], num_bytes=0
+    )
+
+
+def locate_split(
+    dataset: str,
+    splits: Mapping[str, tfds.core.SplitInfo],
+    split: str | None,
+    argument: str,
+) -> list[Range]:
+    """Return the ranges of examples that make up `split`.
+
+    Args:
+        dataset: Name of the data set.
+        splits: All splits of the data set.
+        split: In the notation of TFDS, such as `train[:98%]+validation`.
+        argument: The name of the argument that holds `split`, for the error.
+
+    Raises:
+        ValueError: If there is no such split, or it has no examples.
+    """
+    hint, parts = "no examples", []
+    try:
+        if split is not None:
+            spec = tfds.core.ReadInstruction.from_spec(split)
+            parts = spec.to_absolute(splits)
+    # TFDS raises a RecursionError for a split called "all".
+    except (AssertionError, ValueError, RecursionError) as error:
+        hint = str(error).strip().partition("\n")[0]
+    ranges = []
+    for part in parts:
+        size = splits[part.splitname].num_examples
+        first, last, _ = slice(part.from_, part.to).indices(size)
+        if first < last:
+            ranges.append((part.splitname, first, last))
+    if not ranges:
+        raise ValueError(
+            f"`{argument}` must name examples of dataset={dataset!r}, which "
+            f"has {', '.join(splits)}, such as 'train' or 'train[:98%]'. "
+            f"Received: {argument}={split!r} ({hint})"
+        )
+    return ranges
+
+
+def cut_ranges(
+    ranges: Sequence[Range], part: int, num_parts: int
+) -> list[Range]:
+    """Return one of `num_parts` consecutive parts of some ranges.
+
+    The lengths of the parts differ by one at most.
+
+    Args:
+        ranges: What to cut.
+        part: Number of the part, from 0.
+        num_parts: How many parts there are.
+    """
+    size = sum(last - first for _, first, last in ranges)
+    start, stop = (size * p // num_parts for p in (part, part + 1))
+    found, passed = [], 0
+    for name, first, last in ranges:
+        low = max(first, first + start - passed)
+        high = min(last, first + stop - passed)
+        passed += last - first
+        if low < high:
+            found.append((name, low, high))
+    return found

@@ -1,0 +1,154 @@
+"""The processes of a strategy: their number, their agreement, their loss."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from trainers.distribute.rendezvous import WorkerLostError
+
+# Of the differing values, how many an error names for each worker.
+MOST_NAMES = 5
+# Errors by which TensorFlow reports that another process does not answer.
+LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.FailedPreconditionError,
+)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether this process is the one that writes files."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or resolver.task_type in (None, "", "chief"):
+        return True
+    has_chief = "chief" in resolver.cluster_spec().jobs
+    return resolver.task_id == 0 and not has_chief
+
+
+def worker_addresses(strategy: tf.distribute.Strategy) -> list[str]:
+    """Return the address of every process, the chief first; [] if it is alone.
+
+    A process has the index of its address in this list.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return []
+    jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+    return [*jobs.get("chief", []), *jobs.get("worker", [])]
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Return how many processes train together."""
+    return len(worker_addresses(strategy)) or 1
+
+
+def num_processors(strategy: tf.distribute.Strategy) -> int:
+    """Return how many processors the replicas run on.
+
+    The logical CPUs of a machine are one processor, every GPU and every core of
+    a TPU is one.
+    """
+    devices = strategy.extended.worker_devices  # Those of this process.
+    if all("CPU:" in device.upper() for device in devices):
+        return num_workers(strategy)
+    return strategy.num_replicas_in_sync
+
+
+def wait_for_all(strategy: tf.distribute.Strategy):
+    """Return when every process has called this function."""
+    if num_workers(strategy) > 1:
+        ones = strategy.run(tf.function(lambda: tf.ones(())))
+        strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
+
+
+def check_agreement(
+    strategy: tf.distribute.Strategy,
+    subject: str,
+    values: Iterable[tuple[str, bytes]],
+):
+    """Raise a ValueError unless every process has the same values.
+
+    Every process must call this function, with the same names.
+
+    Args:
+        strategy: With one process there is nothing to compare.
+        subject: What the values are, such as "recipe".
+        values: Names and contents of what is compared.
+
+    Raises:
+        ValueError: On every process. Names the processes that differ from the
+            first one, and the values.
+    """
+    addresses = worker_addresses(strategy)
+    if len(addresses) < 2:
+        return
+    resolver = strategy.cluster_resolver
+    job = resolver.cluster_spec().as_dict()[resolver.task_type]
+    index = addresses.index(job[resolver.task_id])
+    # 24 bits of a checksum, so that a sum over replicas fits an int32.
+    digests = {
+        name: int.from_bytes(hashlib.sha256(value).digest()[:3])
+        for name, value in values
+    }
+    table = np.zeros((len(addresses), len(digests)), "int32")
+    table[index] = list(digests.values())
+    per_replica = strategy.run(lambda: tf.constant(table))
+    total = strategy.reduce(
+        tf.distribute.ReduceOp.SUM, per_replica, axis=None
+    ).numpy()
+    replicas = strategy.num_replicas_in_sync // len(addresses)
+    describe_differences(total // replicas, addresses, subject, list(digests))
+
+
+def describe_differences(
+    table: np.ndarray, addresses: list[str], subject: str, names: list[str]
+):
+    """Raise a ValueError that names the rows of a table unlike the first.
+
+    Shapes:
+        table: (workers, values), checksums.
+    """
+    faults = []
+    for index, row in enumerate(table):
+        different = [names[i] for i in np.flatnonzero(row != table[0])]
+        if different:
+            rest = len(different) - MOST_NAMES
+            more = f" and {rest} more" if rest > 0 else ""
+            faults.append(
+                f"worker {index} ({addresses[index]}) differs in "
+                + ", ".join(different[:MOST_NAMES])
+                + more
+            )
+    if faults:
+        raise ValueError(
+            f"All workers must have the same {subject}. Start them with the "
+            "same flags and the same files. Compared with worker 0 "
+            f"({addresses[0]}): {'; '.join(faults)}"
+        )
+
+
+@contextlib.contextmanager
+def name_lost_workers(
+    strategy: tf.distribute.Strategy, when: Callable[[], str]
+):
+    """Turn TensorFlow's errors about a lost process into a WorkerLostError.
+
+    Args:
+        strategy: With one worker, errors pass unchanged.
+        when: Returns words such as "after update 7".
+    """
+    try:
+        yield
+    except LOST as error:
+        if num_workers(strategy) == 1:
+            raise
+        raise WorkerLostError(
+            f"Another worker does not answer any more, {when()} "
+            f"({type(error).__name__}). Start all of them again to go on from "
+            "the last checkpoint."
+        ) from error

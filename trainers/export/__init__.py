@@ -1,0 +1,1 @@
+"""Export the model of a run with the images of its data set."""

@@ -1,0 +1,207 @@
+"""Export a model with pre-processing, classes and images of a data set."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.export import (
+    ExportOptions,
+    ExportReport,
+    Serving,
+    export_model,
+)
+from keras_vit.export.bundle import check_formats
+from keras_vit.export.publishing import check_destination
+from keras_vit.image_decoding import decode_photo, turn_upright
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches
+from trainers.data.datasets import ImageDataset
+from trainers.data.model_inputs import make_prepare_one
+from trainers.evaluation.predictions import check_model
+from trainers.paths import Path, RemotePath
+from trainers.runs.run import NamedModel, Run
+
+BATCH_SIZE = 64
+NUM_CALIBRATION = 256
+
+
+def export_source(
+    source: Run | NamedModel,
+    dataset: ImageDataset,
+    export_dir: Path,
+    formats: Sequence[str] = ("saved_model", "tflite"),
+    *,
+    preprocess: str | None = None,
+    num_images: int = 512,
+    calibration_split: str | None = None,
+    max_bad_examples: int = 0,
+    tflite_quantizations: Sequence[str] = ("dynamic_int8",),
+    activation: str | None = None,
+    output: str | None = None,
+    top: int = 5,
+    use_attention: bool = False,
+    name: str | None = None,
+    version: int | None = None,
+    **choices,
+) -> ExportReport:
+    """Export a model and compare each format with it on a data set.
+
+    Servers read image files as the evaluation does. The arguments are checked
+    before the model and the images are loaded, which takes a while.
+
+    Args:
+        source: A finished run, or a model known by name.
+        dataset: Its eval split is what outputs are compared on.
+        export_dir: Where to write, a folder of this machine.
+        formats: Keys of FORMATS.
+        preprocess: The operations on images before the model; see
+            `eval_batches`. Default: those of the run.
+        num_images: Most images to compare outputs on.
+        calibration_split: The images to calibrate TFLite quantizations on.
+        max_bad_examples: Unreadable images to leave out, of both splits
+            together, before it stops.
+        tflite_quantizations: See `export_tflite`.
+        activation: The function from logits to probabilities. Default: that
+            of the run.
+        output: What the model predicts, one of OUTPUTS. Default: inferred
+            from its last layers.
+        top: How many classes a server names, at most.
+        use_attention: Whether to add the signature `attention`.
+        name: The name of the model on servers. Default: the name of the
+            run's folder.
+        version: A number from 1. Default: the first that is free.
+        **choices: See `export_model`.
+
+    Raises:
+        ValueError: If an argument does not fit, or more images than allowed
+            cannot be read.
+        DisagreementError: If the outputs of an export differ from those of
+            the model.
+    """
+    if name is None and source.folder is not None:
+        name = source.folder.name
+    check_arguments(export_dir, num_images, name, version)
+    planned = ExportOptions(tflite_quantizations=tflite_quantizations)
+    check_formats(formats, planned, bool(calibration_split))
+    if calibration_split:
+        dataset.ranges(calibration_split)  # An error if it does not exist.
+    model = source.load_model()
+    preprocess = source.preprocess if preprocess is None else preprocess
+    read_image, value_range = make_reader(preprocess, model.input_shape[1:])
+    bad_examples = BadExamples(max_bad_examples)
+    images = take_images(dataset, preprocess, model, num_images, bad_examples)
+    if calibration_split:
+        choices["calibration_images"] = take_images(
+            dataclasses.replace(dataset, eval_split=calibration_split),
+            preprocess,
+            model,
+            NUM_CALIBRATION,
+            bad_examples,
+        )
+    serving = Serving(
+        class_names=find_class_names(source, dataset, model),
+        top=top,
+        activation=activation or source.activation,
+        value_range=value_range,
+        read_image=read_image,
+        use_attention=use_attention,
+        output=output,
+    )
+    return export_model(
+        model,
+        export_dir,
+        images,
+        formats,
+        name=name,
+        version=version,
+        serving=serving,
+        tflite_quantizations=tflite_quantizations,
+        **choices,
+    )
+
+
+def check_arguments(export_dir, num_images, name, version):
+    """Raise an error unless these arguments of `export_source` fit."""
+    if isinstance(export_dir, RemotePath):
+        raise ValueError(
+            "`export_dir` must be a folder of this machine. "
+            f"Received: export_dir={str(export_dir)!r}"
+        )
+    if num_images < 1:
+        raise ValueError(
+            f"`num_images` must be 1 or more. Received: num_images={num_images}"
+        )
+    check_destination(export_dir, name, version)
+
+
+def make_reader(
+    preprocess: str, image_shape: tuple[int, int, int]
+) -> tuple[Callable, tuple[float, float]]:
+    """Return how a server reads an image file, and the range of the model.
+
+    Args:
+        preprocess: The operations of the evaluation.
+        image_shape: (H, W, C) of the model.
+
+    Returns:
+        See `read_image` and `value_range` of `Serving`.
+    """
+    prepare, value_range = make_prepare_one(preprocess, image_shape[:2])
+
+    def read_image(encoded):
+        pixels = decode_photo(encoded, image_shape[-1])
+        return prepare(turn_upright(pixels, encoded))
+
+    return read_image, value_range
+
+
+def find_class_names(
+    source: Run | NamedModel, dataset: ImageDataset, model: keras.Model
+) -> list[str] | None:
+    """Return the class names, or None if they do not fit the outputs."""
+    names = source.load_class_names() or dataset.class_names
+    return names if len(names) == model.output_shape[-1] else None
+
+
+def take_images(
+    dataset: ImageDataset,
+    preprocess: str,
+    model: keras.Model,
+    count: int,
+    bad_examples: BadExamples | None = None,
+) -> np.ndarray:
+    """Return the first images of the eval split.
+
+    Shapes:
+        returns: (B, H, W, C), float32, B being `count` at most.
+
+    Args:
+        dataset: The data set.
+        preprocess: See `eval_batches`.
+        model: The model that takes the images.
+        count: Most images to return.
+        bad_examples: Notes the images that cannot be read; None stops at the
+            first.
+
+    Raises:
+        ValueError: If the model does not take these images, or too many
+            cannot be read.
+    """
+    check_model(model, dataset)
+    bad_examples = bad_examples or BadExamples()
+    images, num_found = [], 0
+    with bad_examples.named_errors():
+        for batch, _, weights in eval_batches(
+            dataset,
+            image_size=model.input_shape[1:3],
+            batch_size=min(count, BATCH_SIZE),
+            preprocess=preprocess,
+            bad_examples=bad_examples,
+        ):
+            images.append(batch.numpy()[np.asarray(weights) > 0])
+            num_found += len(images[-1])
+            if num_found >= count:
+                break
+    return np.concatenate(images)[:count]

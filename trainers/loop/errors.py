@@ -1,0 +1,13 @@
+"""Errors that end a training before its last update."""
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss is no number any more."""
+
+
+class Interrupted(RuntimeError):
+    """The training was asked to stop; its state is saved."""
+
+
+class CheckpointError(RuntimeError):
+    """A state cannot be written, or none can be read."""

@@ -1,0 +1,134 @@
+"""The model of a recipe: new, from a file of ours, or from a checkpoint."""
+
+import dataclasses
+
+import keras
+
+from keras_vit import from_checkpoint
+from keras_vit.models import VARIANTS, VisionTransformer
+from trainers.data.datasets import ImageDataset
+from trainers.models.baselines import build_baseline
+from trainers.paths import as_path
+from trainers.recipes.schema import BASELINES, PRECISIONS, Recipe
+
+
+def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
+    """Return the model of `recipe` for the images and classes of `dataset`.
+
+    Raises:
+        ValueError: If the model cannot be built, or `init_from` is neither a
+            VisionTransformer nor a checkpoint, or has other channels.
+    """
+    num_classes = len(dataset.class_names)
+    dtype = PRECISIONS[recipe.precision]
+    if not recipe.init_from and recipe.model in BASELINES:
+        return build_baseline(
+            recipe.model,
+            image_size=recipe.image_size,
+            channels=dataset.channels,
+            num_classes=num_classes,
+            dtype=dtype,
+        )
+    if not recipe.init_from:
+        return _build_variant(recipe, dataset.channels, num_classes, dtype)
+    if not recipe.init_from.endswith(".keras"):
+        return _load_checkpoint(recipe, dataset.channels, num_classes, dtype)
+    model = load_initial_model(
+        recipe.init_from,
+        recipe.image_size,
+        num_classes,
+        dataset.channels,
+        recipe.init_head,
+    )
+    return model.with_dtype(dtype).with_remat(recipe.use_remat)
+
+
+def load_initial_model(
+    path: str,
+    image_size: int,
+    num_classes: int,
+    channels: int,
+    head: str = "auto",
+) -> VisionTransformer:
+    """Return the model of a `.keras` file, resized and with a fitting head.
+
+    Args:
+        path: The file; may be in a bucket.
+        image_size: Side of the images, in pixels.
+        num_classes: Number of logits. A head for another number is replaced.
+        channels: Channels of the images; must be those of the model.
+        head: "reset" replaces the head in any case.
+
+    Raises:
+        ValueError: If the file does not exist or holds no such model.
+    """
+    if not as_path(path).is_file():
+        raise ValueError(
+            "`init_from` must be the path of an existing .keras file. "
+            f"Received: init_from={path!r}"
+        )
+    model = keras.saving.load_model(path, compile=False)
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`init_from` must hold a VisionTransformer. "
+            f"Received: {type(model).__name__} in {path!r}"
+        )
+    if model.config.channels != channels:
+        raise ValueError(
+            f"`init_from` holds a model for images of {model.config.channels} "
+            f"channels; those of the data set have {channels}."
+        )
+    model = model.with_image_size(image_size)
+    model = model.with_classifier_activation(None)  # The losses take logits.
+    if model.config.num_classes != num_classes or head == "reset":
+        model = model.with_num_classes(num_classes)
+    return model
+
+
+def _build_variant(recipe, channels, num_classes, dtype):
+    changes = {
+        "image_size": recipe.image_size,
+        "channels": channels,
+        "num_classes": num_classes,
+        "patch_size": recipe.patch_size,
+        "pooling": recipe.pooling,
+        "position_embedding": recipe.position_embedding,
+        "gelu": recipe.gelu,
+        "representation_size": recipe.representation_size,
+        **_training_options(recipe),
+    }
+    config = VARIANTS[recipe.model].config
+    config = dataclasses.replace(config, **_given(changes))
+    return VisionTransformer(config, dtype=dtype)
+
+
+def _load_checkpoint(recipe, channels, num_classes, dtype):
+    options = _given(_training_options(recipe))
+    if recipe.init_head == "reset":
+        # As in the official fine-tuning, a new head does not keep the tanh
+        # layer of the old one.
+        options["representation_size"] = recipe.representation_size
+    return from_checkpoint(
+        recipe.init_from,
+        image_size=recipe.image_size,
+        classes=num_classes,
+        channels=channels,
+        dtype=dtype,
+        head=recipe.init_head,
+        **options,
+    )
+
+
+def _training_options(recipe):
+    """Return the options of a model that a checkpoint does not hold."""
+    return {
+        "dropout_rate": recipe.dropout_rate,
+        "stochastic_depth_rate": recipe.stochastic_depth_rate,
+        "head_bias": recipe.head_bias,
+        "use_remat": recipe.use_remat,
+    }
+
+
+def _given(choices):
+    """Return the choices that a recipe makes; the others are the model's."""
+    return {name: x for name, x in choices.items() if x is not None}

@@ -1,0 +1,94 @@
+"""Parameter: one variable of a model, its slots and its update."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from trainers.optim.rules import Rule, mix
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A variable of the model and how it is updated.
+
+    Not a `tf.Module`: a checkpoint would follow it to the weights, which are
+    saved as those of the model.
+
+    Args:
+        variable: A Keras variable.
+        slots: What its rule keeps for it, and its average, if there is one.
+        rule: How it is updated.
+        layer_rate: Its share of the learning rate.
+        weight_decay: Its decay.
+        average_decay: Decay of its average.
+    """
+
+    variable: object
+    slots: dict[str, tf.Variable]
+    rule: Rule
+    layer_rate: float
+    weight_decay: float
+    average_decay: float
+
+    def update(self, weight, slots, gradient, step, rate, is_finite):
+        """Update the copy of the variable and of the slots on one replica.
+
+        Shapes:
+            weight, gradient: that of the variable. step, rate, is_finite: ().
+        """
+        start = tf.cast(weight, tf.float32)
+        kept = {name: tf.cast(slots[name], tf.float32) for name in slots}
+        direction, new = self.rule.direction(gradient, kept, step)
+        if self.weight_decay:
+            direction += self.weight_decay * start
+        direction = self.rule.rescale(direction, start)
+        end = start - rate * self.layer_rate * direction
+        if self.average_decay:
+            new["average"] = mix(kept["average"], end, self.average_decay)
+        assign(weight, end, is_finite)
+        for name in slots:
+            assign(slots[name], new[name], is_finite)
+
+
+def assign(variable, value, condition=None):
+    """Set `variable` to `value`, as its type, if the `condition` holds."""
+    value = tf.cast(value, variable.dtype)
+    if condition is not None:
+        value = select(condition, value, variable)
+    variable.assign(value)
+
+
+def select(condition, value, other):
+    """Return `value` if a boolean scalar holds, else `other`.
+
+    `tf.where` broadcasts the scalar to the shape first, which takes longer than
+    the rest of an update.
+    """
+    return tf.raw_ops.Select(condition=condition, x=value, y=other)
+
+
+def make_slots(
+    variable, rule: Rule, accumulator_dtype: tf.DType
+) -> dict[str, tf.Variable]:
+    """Return the slots of a variable by name, all zero."""
+    return {
+        name: tf.Variable(
+            tf.zeros(
+                shape,
+                accumulator_dtype if name == rule.accumulator else tf.float32,
+            ),
+            trainable=False,
+            name=f"{variable.path}/{name}",
+        )
+        for name, shape in rule.slots(tuple(variable.shape)).items()
+    }
+
+
+def make_average(variable, use_debias: bool) -> tf.Variable:
+    """Return the average of a variable: its value, or zero to debias."""
+    start = tf.cast(variable.value, tf.float32)
+    return tf.Variable(
+        tf.zeros_like(start) if use_debias else start,
+        trainable=False,
+        name=f"{variable.path}/average",
+    )

@@ -1,0 +1,198 @@
+"""Update rules by name, as in the papers and the official code.
+
+A rule makes a direction from the gradient and from the slots that it keeps for
+the weight. `optimizers.py` subtracts the direction, times the learning rate.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A row of OPTIMIZERS.
+
+    Args:
+        direction: Maps a gradient, the slots of the weight and the step, all
+            float32, to the direction and the new slots.
+        slots: Maps the shape of a weight to the shapes of its slots.
+        rescale: Maps direction + decay * weight, and the weight, to what is
+            multiplied by the learning rate.
+        accumulator: The slot that `accumulator_dtype` is about: the first
+            moment, or the momentum. Second moments stay float32.
+        can_decay: Whether there may be a weight decay.
+    """
+
+    direction: Callable
+    slots: Callable
+    rescale: Callable = lambda direction, weight: direction
+    accumulator: str = "first_moment"
+    can_decay: bool = True
+
+
+def adam(gradient, slots, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Divide the mean gradient by the root of its mean square, plus epsilon.
+
+    Both means are corrected for their start at zero.
+
+    Reference: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1. With decay:
+        Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+    """
+    first = mix(slots["first_moment"], gradient, beta1)
+    second = mix(slots["second_moment"], tf.square(gradient), beta2)
+    mean = first / mass(beta1, step + 1)
+    root = tf.sqrt(second / mass(beta2, step + 1))
+    new = {"first_moment": first, "second_moment": second}
+    return mean / (root + epsilon), new
+
+
+def adam_slots(shape):
+    """Return the shapes of the two moments: that of the weight."""
+    return {"first_moment": shape, "second_moment": shape}
+
+
+def trust(direction, weight):
+    """Give a direction the norm of the weight, unless one of both is zero.
+
+    With the direction of Adam this is LAMB.
+
+    Reference: You et al. 2020, arXiv:1904.00962, algorithm 2, phi(z) = z.
+    """
+    ratio = tf.math.divide_no_nan(tf.norm(weight), tf.norm(direction))
+    return tf.where(ratio > 0, ratio, 1.0) * direction
+
+
+def adafactor(
+    gradient,
+    slots,
+    step,
+    beta1=0.9,
+    max_beta2=0.999,
+    exponent=0.8,
+    epsilon=1e-30,
+):
+    """Divide by the root of a factored mean square, then take the mean.
+
+    Of the mean square of a matrix only the means of rows and columns are
+    kept, whose product over their common mean stands for it.
+
+    Reference: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; Zhai et
+        al. 2022, arXiv:2106.04560, section 3.
+    Differs: As big_vision, without clipping, without a rate relative to the
+        weight, and without a correction of the mean for its start at zero.
+    """
+    beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
+    square = tf.square(gradient) + epsilon
+    axes = factored_axes(gradient.shape)
+    if axes:
+        row_axis, column_axis = axes
+        rows = tf.reduce_mean(square, column_axis, keepdims=True)
+        columns = tf.reduce_mean(square, row_axis, keepdims=True)
+        rows = mix(slots["second_moment_rows"], rows, beta2)
+        columns = mix(slots["second_moment_columns"], columns, beta2)
+        new = {"second_moment_rows": rows, "second_moment_columns": columns}
+        share = rows / tf.reduce_mean(rows, row_axis, keepdims=True)
+        scaled = gradient * tf.math.rsqrt(share) * tf.math.rsqrt(columns)
+    else:
+        second = mix(slots["second_moment"], square, beta2)
+        new = {"second_moment": second}
+        scaled = gradient * tf.math.rsqrt(second)
+    first = mix(slots["first_moment"], scaled, beta1)
+    return first, {**new, "first_moment": first}
+
+
+def adafactor_slots(shape):
+    """Return the shapes of the first moment and of what the second is kept as.
+
+    Example:
+        >>> adafactor_slots((64, 48))["second_moment_rows"]
+        (64, 1)
+    """
+    axes = factored_axes(shape)
+    if not axes:
+        return adam_slots(shape)
+    row_axis, column_axis = axes
+    return {
+        "first_moment": shape,
+        "second_moment_rows": with_one(shape, column_axis),
+        "second_moment_columns": with_one(shape, row_axis),
+    }
+
+
+def with_one(shape, axis):
+    """Return the shape of a mean over `axis`, which stays with length 1."""
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def factored_axes(shape, min_size=32):
+    """Return the two longest axes of a weight; None if one of them is short."""
+    axes = sorted(range(len(shape)), key=lambda axis: shape[axis])[-2:]
+    if len(axes) < 2 or shape[axes[0]] < min_size:
+        return None
+    return sorted(axes)
+
+
+def lion(gradient, slots, step, beta1=0.9, beta2=0.99):
+    """Take the sign of a mean that gives the newest gradient more weight.
+
+    Reference: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
+    """
+    first = slots["first_moment"]
+    direction = tf.sign(mix(first, gradient, beta1))
+    return direction, {"first_moment": mix(first, gradient, beta2)}
+
+
+def lion_slots(shape):
+    """Return the shape of the first moment: that of the weight."""
+    return {"first_moment": shape}
+
+
+def sgd(gradient, slots, step, beta=0.9):
+    """Add up the gradients, older ones with less weight.
+
+    The learning rate multiplies the sum, as in the official code. In Keras each
+    gradient keeps the rate of its own step.
+
+    Reference: Goyal et al. 2017, arXiv:1706.02677, equation 9.
+    """
+    momentum = beta * slots["momentum"] + gradient
+    return momentum, {"momentum": momentum}
+
+
+def sgd_slots(shape):
+    """Return the shape of the momentum: that of the weight."""
+    return {"momentum": shape}
+
+
+def mix(mean, value, decay):
+    """Return decay * mean + (1 - decay) * value.
+
+    This form leaves the mean of equal values unchanged: the two factors,
+    rounded, do not add up to 1.
+    """
+    return mean + (1 - decay) * (value - mean)
+
+
+def mass(decay, count):
+    """Return 1 - decay^count, the weights of `count` values in such a mean.
+
+    Exact also where the power is near 1, as with a decay of 0.9999.
+    """
+    return -tf.math.expm1(count * math.log(decay))
+
+
+OPTIMIZERS = {
+    "adamw": Rule(adam, adam_slots),
+    "adam": Rule(adam, adam_slots, can_decay=False),
+    "lamb": Rule(
+        functools.partial(adam, epsilon=1e-6), adam_slots, rescale=trust
+    ),
+    "adafactor": Rule(adafactor, adafactor_slots),
+    "lion": Rule(lion, lion_slots),
+    "sgd": Rule(sgd, sgd_slots, accumulator="momentum"),
+}
+DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}

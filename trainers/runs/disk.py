@@ -1,0 +1,38 @@
+"""Check at the start that the disk has room for the files of a training."""
+
+import errno
+import os
+
+from trainers.paths import Path, RemotePath
+from trainers.runs.reports import scale
+
+# Errors that say that a file of this size cannot be written.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_space(folder: Path, num_bytes: int):
+    """Raise an OSError unless `num_bytes` can be written to `folder`.
+
+    Allocates a file of that size and removes it: unlike the free space of the
+    disk this sees quotas and limits too. Does nothing for a bucket, or where
+    the file system cannot allocate.
+
+    Args:
+        folder: The folder of a run, which exists.
+        num_bytes: Size of the files that will be written.
+    """
+    if isinstance(folder, RemotePath) or not hasattr(os, "posix_fallocate"):
+        return
+    draft = folder / ".draft-space"
+    try:
+        with open(draft, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise OSError(
+                f"`run_dir` must have room for {scale(num_bytes)}B of "
+                "checkpoints and the model; free some space or choose another "
+                f"folder. Received: run_dir={str(folder)!r} ({error.strerror})"
+            ) from None
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,262 @@
+"""Job: a training that has been checked, and `train`, which carries it out."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+
+import keras
+import tensorflow as tf
+
+from keras_vit.analysis.callbacks import AttentionPictures
+from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import eval_batches, train_batches
+from trainers.data.datasets import ImageDataset
+from trainers.distribute.workers import is_chief, num_processors
+from trainers.loop.flops import (
+    TRAINING_PASSES,
+    count_flops,
+    measure_peak_flops,
+)
+from trainers.loop.loop import Loop
+from trainers.loop.memory import variable_bytes
+from trainers.loop.metrics import MetricsFile
+from trainers.loop.progress import Progress
+from trainers.recipes.schema import Recipe
+from trainers.runs.disk import check_space
+from trainers.runs.pictures import plot_learning_curve
+from trainers.runs.reports import header, write_first_batch
+from trainers.runs.run import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A training run that has been checked and can start.
+
+    Args:
+        recipe: What to train, and how.
+        run: The folder of the run.
+        dataset: What to train on.
+        loop: The model, the optimizer and the state, restored if there was a
+            checkpoint.
+        bad_examples: The images that could not be read.
+        steps_per_epoch: Updates of one pass over the training split.
+        total_steps: Updates in all.
+    """
+
+    recipe: Recipe
+    run: Run
+    dataset: ImageDataset
+    loop: Loop
+    bad_examples: BadExamples
+    steps_per_epoch: int
+    total_steps: int
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this process writes files and reports; one of all does."""
+        return is_chief(self.loop.strategy)
+
+    @property
+    def steps_per_eval(self) -> int:
+        """Updates between two evaluations."""
+        return max(round(self.steps_per_epoch * self.recipe.epochs_per_eval), 1)
+
+    @property
+    def eval_steps(self) -> int:
+        """Batches of the split to evaluate on."""
+        num_images = self.dataset.num_examples(self.dataset.eval_split)
+        return math.ceil(num_images / self.recipe.batch_size)
+
+    @functools.cached_property
+    def flops_per_image(self) -> int:
+        """Operations of a forward pass; counted once, since it traces."""
+        return count_flops(self.loop.model)
+
+    def __str__(self):
+        recipe, model = self.recipe, self.loop.model
+        return header(
+            model=recipe.init_from or recipe.model,
+            num_parameters=model.count_params(),
+            flops_per_image=self.flops_per_image,
+            image_size=model.input_shape[1:3],
+            dataset=recipe.dataset,
+            strategy=recipe.strategy,
+            num_devices=self.loop.strategy.num_replicas_in_sync,
+            precision=recipe.precision,
+            batch_size=recipe.batch_size,
+            first_step=self.loop.step,
+            total_steps=self.total_steps,
+        )
+
+    def train_batches(self, context: tf.distribute.InputContext):
+        """Return the batches that the replicas of this process train on."""
+        recipe = self.recipe
+        return train_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=recipe.batch_size,
+            augment=recipe.augment,
+            seed=recipe.seed,
+            first_step=self.loop.step,
+            num_streams=recipe.num_streams,
+            bad_examples=self.bad_examples,
+            data_service=recipe.data_service,
+            **_share(context),
+        )
+
+    def eval_batches(self, context: tf.distribute.InputContext):
+        """Return the batches that the replicas of this process evaluate on."""
+        return eval_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=self.recipe.batch_size,
+            preprocess=self.recipe.eval_preprocess,
+            bad_examples=self.bad_examples,
+            **_share(context),
+        )
+
+    def prepare_folder(self):
+        """Check the disk, write the recipe and draw the first batch.
+
+        Raises:
+            OSError: If the checkpoints would not fit on the disk.
+        """
+        checkpoints = self.loop.checkpoints
+        checkpoints.remove_drafts()
+        if self.loop.step < self.total_steps:
+            model = sum(variable_bytes(v) for v in self.loop.model.variables)
+            state = model + sum(self.loop.optimizer.count_bytes())
+            # While one is written, the older ones are kept.
+            missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
+            check_space(self.run.folder, max(missing, 1) * state + model)
+        self.run.save_recipe(self.recipe, self.dataset.class_names)
+        if self.loop.step == 0:
+            self.draw_first_batch()
+
+    def draw_first_batch(self):
+        """Draw the next images to train on, as a PNG and for TensorBoard."""
+        replicas = self.loop.strategy.num_replicas_in_sync
+        batches = self.train_batches(
+            tf.distribute.InputContext(num_replicas_in_sync=replicas)
+        )
+        with self.bad_examples.named_errors():
+            images, labels, _ = next(iter(batches))
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        write_first_batch(
+            images,
+            labels,
+            self.dataset.class_names,
+            self.recipe.value_range,
+            self.run.folder / "tensorboard",
+            self.run.folder / "first_batch.png",
+            step=self.loop.step,
+        )
+
+    def make_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Return the callbacks that show and record the training."""
+        callbacks = [
+            # Before the callbacks that record what it adds to the logs.
+            Progress(
+                self.total_steps,
+                self.steps_per_eval,
+                TRAINING_PASSES * self.flops_per_image,
+                self.peak_flops,
+            ),
+            MetricsFile(self.run.metrics_path, first_step=self.loop.step),
+            keras.callbacks.TensorBoard(
+                self.run.folder / "tensorboard", write_graph=False
+            ),
+        ]
+        if self.recipe.log_attention:
+            callbacks.append(self.attention_pictures())
+        return callbacks
+
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of all processors together, of which MFU is a share."""
+        strategy = self.loop.strategy
+        if self.recipe.peak_tflops:
+            one = self.recipe.peak_tflops * 1e12
+        else:
+            is_half = self.recipe.precision != "float32"
+            one = measure_peak_flops(
+                "bfloat16" if is_half else "float32",
+                strategy.extended.worker_devices[0],
+            )
+        return one * num_processors(strategy)
+
+    def attention_pictures(self) -> AttentionPictures:
+        """Return the callback that draws attention to the first test images."""
+        recipe = self.recipe
+        batches = eval_batches(
+            self.dataset,
+            image_size=self.loop.model.input_shape[1:3],
+            batch_size=recipe.log_attention,
+            preprocess=recipe.eval_preprocess,
+            bad_examples=self.bad_examples,
+        )
+        with self.bad_examples.named_errors():
+            images, _, weights = next(iter(batches))
+        return AttentionPictures(
+            images[weights > 0],
+            self.run.folder / "tensorboard",
+            self.run.positions_path,
+            class_names=self.dataset.class_names,
+            activation=recipe.activation,
+            value_range=recipe.value_range,
+            # The weights that are evaluated, and saved in the end.
+            averages=lambda: self.loop.optimizer.averages,
+            first_step=self.loop.step,
+        )
+
+
+def _share(context):
+    """Return the part of the batches that one of several processes reads."""
+    return {
+        "num_replicas": context.num_replicas_in_sync,
+        "worker": context.input_pipeline_id,
+        "num_workers": context.num_input_pipelines,
+    }
+
+
+def train(job: Job) -> dict[str, float]:
+    """Train, and write everything to the folder of the run.
+
+    Args:
+        job: The result of `prepare`.
+
+    Returns:
+        The last logs: loss, accuracy, val_loss, val_accuracy, ...
+
+    Raises:
+        NonFiniteLossError: If the loss is not finite.
+        Interrupted: If it was asked to stop, after saving.
+        WorkerLostError: If another process does not answer.
+        CheckpointError: If the last state could not be saved.
+        OSError: If a file cannot be written, the disk has no room for the
+            checkpoints, or another process trains in the folder.
+    """
+    recipe, run, loop = job.recipe, job.run, job.loop
+    with run.claimed() if job.is_writer else contextlib.nullcontext():
+        if job.is_writer:
+            job.prepare_folder()
+        callbacks = job.make_callbacks() if job.is_writer else []
+        with job.bad_examples.named_errors():
+            logs = loop.train(
+                job.train_batches,
+                job.eval_batches,
+                total_steps=job.total_steps,
+                steps_per_epoch=job.steps_per_eval,
+                eval_steps=job.eval_steps,
+                steps_per_loop=recipe.steps_per_loop,
+                steps_per_checkpoint=recipe.steps_per_checkpoint,
+                callbacks=callbacks,
+            )
+        loop.optimizer.assign_averages()
+        if job.is_writer:
+            run.save_model(loop.model)
+            plot_learning_curve(
+                run.metrics_path, run.folder / "learning_curve.png"
+            )
+    return logs

@@ -1,0 +1,212 @@
+"""`prepare`: check everything a training needs, and build or restore it."""
+
+import dataclasses
+import math
+
+import keras
+import tensorflow as tf
+
+from keras_vit.models import VisionTransformer
+from trainers.data.bad_examples import BadExamples
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.distribute.cluster import ALONE, WorkerConfig
+from trainers.distribute.rendezvous import wait_for_service
+from trainers.distribute.strategies import make_strategy
+from trainers.distribute.workers import (
+    check_agreement,
+    is_chief,
+    name_lost_workers,
+    wait_for_all,
+)
+from trainers.loop.checkpoints import Checkpoints
+from trainers.loop.loop import Loop
+from trainers.models.factory import build_model
+from trainers.optim.loss_scaling import LossScale
+from trainers.optim.losses import LOSSES, smooth_labels
+from trainers.optim.optimizers import make_optimizer
+from trainers.optim.schedules import WarmupSchedule
+from trainers.paths import as_path
+from trainers.recipes.schema import Recipe
+from trainers.runs.job import Job
+from trainers.runs.run import Run
+
+
+def prepare(
+    recipe: Recipe,
+    run_dir: str,
+    config: WorkerConfig = ALONE,
+    force: bool = False,
+) -> Job:
+    """Return what `train` needs, with every choice checked.
+
+    Continues where an earlier run of the same recipe in that folder stopped.
+
+    Args:
+        recipe: What to train, and how.
+        run_dir: The folder of the run; made if there is none.
+        config: How this process finds the others that it trains with.
+        force: Continue even if the folder holds a run of another recipe.
+
+    Raises:
+        ValueError: If the recipe cannot be run, the folder cannot be one or
+            holds a run of another recipe, or the workers have different
+            recipes or weights. Nothing is written then.
+        CheckpointError: If the run has checkpoints and none can be read.
+        WorkerLostError: If another process or the data service cannot be
+            reached or does not answer.
+    """
+    run = Run(as_path(run_dir))
+    run.check_folder()
+    if recipe.data_service:
+        wait_for_service(recipe.data_service, config.start_timeout)
+    strategy = make_strategy(recipe.strategy, config)
+    with name_lost_workers(strategy, lambda: "before the first update"):
+        check_agreement(strategy, "recipe", _shared_fields(recipe))
+        dataset = open_in_turn(recipe, strategy)
+        steps_per_epoch, total_steps = count_steps(recipe, dataset)
+        check_batch_size(
+            recipe.batch_size,
+            strategy.num_replicas_in_sync,
+            recipe.accumulation_steps,
+        )
+        if not force:
+            run.check_recipe(recipe, dataset.class_names)
+        # Not before: preparing a data set draws random numbers as well.
+        keras.utils.set_random_seed(recipe.seed)
+        loop = make_loop(recipe, dataset, strategy, total_steps)
+        loop.checkpoints = Checkpoints(
+            str(run.checkpoints_path),
+            loop.state,
+            num_kept=recipe.num_checkpoints,
+            is_writer=is_chief(strategy),
+        )
+        loop.resume()
+        check_agreement(strategy, "weights", _weights(loop.model))
+    bad_examples = BadExamples(recipe.max_bad_examples)
+    return Job(
+        recipe, run, dataset, loop, bad_examples, steps_per_epoch, total_steps
+    )
+
+
+def _shared_fields(recipe):
+    """Yield the fields that all workers must have alike."""
+    for field in dataclasses.fields(recipe):
+        if not field.metadata["is_local"]:
+            yield field.name, repr(getattr(recipe, field.name)).encode()
+
+
+def _weights(model):
+    for variable in model.variables:
+        value = keras.ops.convert_to_numpy(variable)
+        yield variable.path, value.tobytes()
+
+
+def open_in_turn(
+    recipe: Recipe, strategy: tf.distribute.Strategy
+) -> ImageDataset:
+    """Return the data set of `recipe`; the chief prepares it before others."""
+    first = is_chief(strategy)
+    if not first:
+        wait_for_all(strategy)
+    dataset = open_dataset(
+        recipe.dataset,
+        recipe.data_dir,
+        train_split=recipe.train_split,
+        eval_split=recipe.eval_split,
+    )
+    if first:
+        wait_for_all(strategy)
+    return dataset
+
+
+def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
+    """Return the updates of an epoch, and those of the whole training."""
+    num_images = dataset.num_examples(dataset.train_split)
+    steps_per_epoch = max(round(num_images / recipe.batch_size), 1)
+    all_epochs = math.ceil(recipe.epochs * steps_per_epoch)
+    return steps_per_epoch, recipe.total_steps or all_epochs
+
+
+def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
+    """Raise a ValueError unless every part of a batch has as many images."""
+    if batch_size % (num_replicas * num_parts):
+        raise ValueError(
+            "`batch_size` must be a multiple of replicas times "
+            f"`accumulation_steps`, {num_replicas} x {num_parts}. "
+            f"Received: batch_size={batch_size}"
+        )
+
+
+def make_loop(
+    recipe: Recipe,
+    dataset: ImageDataset,
+    strategy: tf.distribute.Strategy,
+    total_steps: int,
+) -> Loop:
+    """Return the loop with its model and optimizer.
+
+    Raises:
+        ValueError: If the model, the schedule or the optimizer cannot be made,
+            or the model cannot be trained.
+    """
+    with strategy.scope():
+        model = build_model(recipe, dataset)
+    check_model(model, recipe)
+    schedule = WarmupSchedule(
+        recipe.learning_rate,
+        total_steps,
+        recipe.warmup_steps,
+        recipe.schedule,
+        cooldown_steps=recipe.cooldown_steps,
+        final_fraction=recipe.final_fraction,
+        timescale=recipe.timescale,
+    )
+    with strategy.scope():
+        optimizer = make_optimizer(
+            recipe.optimizer,
+            model.trainable_variables,
+            learning_rate=schedule,
+            weight_decay=recipe.weight_decay,
+            layer_decay=recipe.layer_decay,
+            accumulator_dtype=recipe.accumulator_dtype,
+            average_decay=recipe.average_decay,
+            use_average_debias=recipe.use_average_debias,
+        )
+        loss_scale = LossScale() if recipe.precision == "float16" else None
+    return Loop(
+        model=model,
+        optimizer=optimizer,
+        loss=make_loss(recipe),
+        strategy=strategy,
+        clip_norm=recipe.clip_norm or None,
+        accumulation_steps=recipe.accumulation_steps,
+        seed=recipe.seed,
+        loss_scale=loss_scale,
+        use_xla=recipe.use_xla,
+    )
+
+
+def check_model(model: keras.Model, recipe: Recipe):
+    """Raise a ValueError if `model` cannot be trained or drawn."""
+    if len(model.output_shape) != 2 or not model.trainable_variables:
+        raise ValueError(
+            "The model must give one prediction an image and have weights that "
+            f"are not frozen. Received: output_shape={model.output_shape}, "
+            f"{len(model.trainable_variables)} trainable weights "
+            f"(pooling={recipe.pooling!r}, init_from={recipe.init_from!r})"
+        )
+    if recipe.log_attention and not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`log_attention` needs a VisionTransformer. Received: "
+            f"log_attention={recipe.log_attention}, model={recipe.model!r}"
+        )
+
+
+def make_loss(recipe: Recipe):
+    """Return the loss of `recipe` with its label smoothing."""
+    per_image = LOSSES[recipe.loss]
+
+    def loss(labels, logits):
+        return per_image(smooth_labels(labels, recipe.label_smoothing), logits)
+
+    return loss
