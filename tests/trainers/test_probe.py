@@ -7,17 +7,20 @@ import tracemalloc
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 
 import trainers.evaluation.predictions
 import trainers.evaluation.probes
+from keras_vit.models.features import without_head
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
     made_split,
     save_identity,
 )
+from trainers.data.datasets import open_dataset
 from trainers.evaluation.probes import (
     PROBES,
     Features,
@@ -28,8 +31,9 @@ from trainers.evaluation.probes import (
     knn,
     shuffle_by_class,
 )
-from trainers.probe import extract, parse_numbers, probe, without_head
-from trainers.runs.run import NamedModel
+from trainers.evaluation.probing import extract_features, probe
+from trainers.probe import parse_numbers
+from trainers.runs.named_model import NamedModel
 
 
 def make_features(size, num_train=300, num_test=200, num_classes=6, seed=0):
@@ -269,7 +273,7 @@ def made(monkeypatch, tmp_path):
 def test_features_are_what_goes_into_the_last_layer(made):
     path, dataset, features = made
     model = without_head(NamedModel(path).load_model())
-    for found, expected in zip(extract(model, dataset, 32), features):
+    for found, expected in zip(extract_features(model, dataset, 32), features):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
 
@@ -284,6 +288,31 @@ def test_several_classes_of_a_training_image_are_refused(made):
         dataset, train_split="test", eval_split="train"
     )
     assert probe(NamedModel(path), turned, ["knn"])["num_test"] == 300
+
+
+def test_unreadable_images_are_named_or_left_out(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("test", 2)):
+        for name in ("a", "b"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 256, (4, 4, 3), "uint8")
+                Image.fromarray(pixels).save(folder / f"{index}.jpg")
+    damaged = tmp_path / "images/train/b/2.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    path = str(tmp_path / "model.keras")
+    layers = [keras.layers.Flatten(), keras.layers.Dense(2)]
+    keras.Sequential([keras.Input((4, 4, 3)), *layers]).save(path)
+    dataset = open_dataset(f"folder:{tmp_path}/images")
+    choices = ProbeChoices(neighbors=(1,))
+    with pytest.raises(ValueError, match=f"`{damaged}` is not a readable"):
+        probe(NamedModel(path), dataset, ["knn"], choices)
+    report = probe(
+        NamedModel(path), dataset, ["knn"], choices, max_bad_examples=1
+    )
+    assert report["num_unreadable"] == 1
+    assert (report["num_train"], report["num_test"]) == (7, 4)
 
 
 def test_an_unknown_probe_is_refused_before_the_work(made):

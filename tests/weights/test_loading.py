@@ -11,17 +11,25 @@ import pytest
 
 from keras_vit import (
     VisionTransformer,
+    ViT_Ti16,
     from_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
 from keras_vit.weights.resize import resize_patch_kernel, resize_positions
 from tests.tiny import noise, randomize, tiny_config, to_numpy
-from tests.weights import forms
-from tests.weights.cases import answer_of, expected_of, model_of, path_of
+from tests.weights.cases import (
+    TIMM,
+    TOKEN,
+    answer_of,
+    assert_answers,
+    expected_of,
+    make,
+    model_of,
+    path_of,
+    stored_in,
+)
 
-TOKEN = "official_token.npz"
-TIMM = "timm_token.safetensors"
 PRE_LOGITS = "official_pre_logits.npz"
 
 
@@ -95,7 +103,7 @@ def test_pre_logits_stay_below_a_new_head():
 
 def test_a_head_without_the_pre_logits_it_was_trained_on_starts_anew(tmp_path):
     """Even where its shape would fit: R = D in the published files."""
-    arrays = forms.arrays_of(TOKEN)
+    arrays = stored_in(TOKEN)
     arrays["pre_logits/kernel"] = noise(24, 24)
     arrays["pre_logits/bias"] = noise(24)
     path = tmp_path / "square.npz"
@@ -160,16 +168,11 @@ def test_lora_updates_are_gone_after_a_load():
     report = load_checkpoint(model, path_of(TOKEN))
     assert report.reset == ("block_00/attention/qkv/lora_kernel_b",)
     assert to_numpy(dense.lora_kernel_a).any()
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=1e-5,
-    )
+    assert_answers(model, TOKEN)
 
 
 def test_a_zero_head_is_warned_of(tmp_path):
-    arrays = forms.arrays_of(TOKEN)
+    arrays = stored_in(TOKEN)
     arrays["head/kernel"] = np.zeros((24, 21_843), "float32")
     arrays["head/bias"] = np.zeros(21_843, "float32")
     path = tmp_path / "zero.npz"
@@ -228,12 +231,7 @@ def test_resizing_while_loading_is_resizing_afterwards():
 
 def test_a_model_of_any_image_size():
     model = from_checkpoint(path_of(TOKEN), use_dynamic_image_size=True)
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=1e-5,
-    )
+    assert_answers(model, TOKEN)
     assert tuple(model(noise(1, 16, 40, 3)).shape) == (1, 7)
 
 
@@ -335,7 +333,7 @@ def test_another_model_is_refused(changes, words):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
     path = tmp_path / "damaged.npz"
-    save(path, **forms.arrays_of(TOKEN))
+    save(path, **stored_in(TOKEN))
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         last = archive.infolist()[-1]
@@ -457,12 +455,7 @@ def test_weights_take_the_type_of_the_model():
     model = from_checkpoint(path_of(TOKEN), dtype="bfloat16")
     kernel = model.get_layer("block_00").mlp.hidden.kernel
     assert keras.backend.standardize_dtype(kernel.dtype) == "bfloat16"
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=0.1,
-    )
+    assert_answers(model, TOKEN, 0.1)
 
 
 def test_the_model_survives_a_keras_file(tmp_path):
@@ -520,3 +513,39 @@ def test_names_of_other_builders_are_answered():
     for name, ours in (("include_top", "classes"), ("input_shape", "image_s")):
         with pytest.raises(ValueError, match=f"Use `{ours}.* of `{name}`"):
             from_checkpoint(path_of(TOKEN), **{name: None})
+
+
+def test_another_stem_is_noted(tmp_path):
+    model = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
+    path = tmp_path / "m.safetensors"
+    save_checkpoint(model, path, layout="timm")
+    other = make(stem_stages=(), patch_size=4, gelu=model.config.gelu)
+    with pytest.warns(UserWarning, match="`stem_epsilons='timm'` to mend"):
+        report = load_checkpoint(other, path)
+    assert len(report.notes) == 1
+
+
+def test_a_zero_head_of_others_is_not_blamed_on_the_official_files(tmp_path):
+    arrays = stored_in(TOKEN)
+    arrays["head/kernel"] = arrays["head/kernel"] * 0
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.warns(UserWarning, match="all zeros") as caught:
+        from_checkpoint(tmp_path / "m.npz")
+    assert "issues" not in str(caught[0].message)
+
+
+def test_the_name_of_a_model():
+    path = path_of(TOKEN)
+    assert from_checkpoint(path).name == "vision_transformer"
+
+
+def test_another_number_of_heads_is_another_variant():
+    with pytest.raises(ValueError, match="it has num_heads=3 and not 4"):
+        ViT_Ti16(
+            weights=path_of(TOKEN),
+            width=24,
+            depth=2,
+            mlp_dim=48,
+            patch_size=8,
+            num_heads=4,
+        )

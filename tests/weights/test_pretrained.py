@@ -341,15 +341,17 @@ def test_every_name_that_augreg_returns_is_known():
         "resisc45": 45,
         "kitti": 4,
     }
-    # Levels, rates and steps of the paper, whole numbers among them.
-    for model, data, augmentation, decay, rate, dataset in itertools.product(
-        models,
-        ("i21k", "i1k"),
-        (*augmentations, "strong1", "strong2"),
-        (0.03, 0.1, 0),
-        (0, 0.1),
-        datasets,
+    # The parts of a name are spelled each on its own: of the tables, each row
+    # comes with a few of the others.
+    models_in_turn = itertools.cycle(models)
+    augmentations = (*augmentations, "strong1", "strong2")
+    augmentations_in_turn = itertools.cycle(augmentations)
+    # Whole numbers are among the rates of the paper.
+    for decay, data, rate, dataset in itertools.product(
+        (0.03, 0.1, 0), ("i21k", "i1k"), (0, 0.1), datasets
     ):
+        model = next(models_in_turn)
+        augmentation = next(augmentations_in_turn)
         size, steps = (224, 500) if rate else (384, 20_000)
         name = augreg(
             model,

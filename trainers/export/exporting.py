@@ -21,7 +21,8 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import check_model
 from trainers.paths import Path, RemotePath
-from trainers.runs.run import NamedModel, Run
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
 
 BATCH_SIZE = 64
 NUM_CALIBRATION = 256

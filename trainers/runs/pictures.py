@@ -203,6 +203,6 @@ def _figure(figsize, layout="constrained"):
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "Pictures need matplotlib: pip install 'keras-vit[plots]'"
+            "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
         ) from error
     return Figure(figsize=figsize, dpi=120, layout=layout)
