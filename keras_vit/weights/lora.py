@@ -65,5 +65,5 @@ def reset_updates(model: keras.Model) -> tuple[str, ...]:
     """
     factors = [w for w in model.weights if w.name in SECOND_FACTORS]
     for factor in factors:
-        factor.assign(keras.ops.zeros_like(factor))
+        factor.assign(np.zeros(factor.shape, "float32"))
     return tuple(factor.path for factor in factors)

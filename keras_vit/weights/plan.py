@@ -255,7 +255,7 @@ def _differences(theirs, ours):
         yield (
             f"The source computes with {field}={source!r}, the model with "
             f"{field}={model!r}: {effect}. Build the model with "
-            f"`{field}={source!r}` to mend it."
+            f"`{field}={source!r}` to match it."
         )
 
 

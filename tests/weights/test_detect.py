@@ -12,14 +12,17 @@ from tests.tiny import tiny_config
 from tests.weights import forms
 from tests.weights.cases import TIMM, TOKEN, assert_answers, stored_in
 
-TO_LINEN = (
+
+def renaming(*changes):
+    return lambda arrays: forms.renamed(arrays, *changes)
+
+
+TO_LINEN = renaming(
     ("LayerNorm_2", "LayerNorm_1"),
     ("MlpBlock_3", "MlpBlock_0"),
     ("MultiHeadDotProductAttention_1", "MultiHeadDotProductAttention_0"),
 )
-
-
-TO_RELEASED = (
+TO_RELEASED = renaming(
     ("(block_.)/LayerNorm_1", r"\1/LayerNorm_2"),
     ("(block_.)/MlpBlock_0", r"\1/MlpBlock_3"),
     (
@@ -27,34 +30,18 @@ TO_RELEASED = (
         r"\1/MultiHeadDotProductAttention_1",
     ),
 )
-
-
-MAP_AT_TOP = (("MAPHead_0/", ""),)
-
-
-OLD_POSITIONS = (("params/pos_", "params/Transformer/pos_"),)
-
-
-VERY_OLD_POSITIONS = (
-    ("params/pos_", "params/Transformer/posembed_input/pos_"),
-)
-
+# Positions of the official name, and no row for the class token.
+VERY_OLD = renaming(("params/pos_", "params/Transformer/posembed_input/pos_"))
+GAP = "big_vision_gap.npz"
 
 # Name of a golden case, and what is done to its arrays. The answer stays.
 FORMS = {
     "opt_target": (TOKEN, forms.with_training_state),
-    "params": (
-        TOKEN,
-        lambda arrays: forms.wrapped(arrays, "params/"),
-    ),
-    "linen": (
-        TOKEN,
-        lambda arrays: forms.renamed(arrays, *TO_LINEN),
-    ),
+    "linen": (TOKEN, TO_LINEN),
     "old_group_norms": ("official_hybrid.npz", forms.with_old_group_norms),
     "no_wrapper": ("big_vision_tok.npz", forms.unwrapped),
     "big_vision_opt_target": (
-        "big_vision_gap.npz",
+        GAP,
         lambda arrays: forms.with_training_state(forms.unwrapped(arrays)),
     ),
     "scan_no_wrapper": ("big_vision_gap_scan.npz", forms.unwrapped),
@@ -62,24 +49,18 @@ FORMS = {
         "big_vision_map.npz",
         lambda arrays: forms.two_towers(forms.unwrapped(arrays)),
     ),
-    "spring_of_2022": (
-        "big_vision_gap.npz",
-        lambda arrays: forms.renamed(arrays, *TO_RELEASED),
-    ),
+    "spring_of_2022": (GAP, TO_RELEASED),
     "old_positions": (
-        "big_vision_gap.npz",
-        lambda arrays: forms.renamed(arrays, *OLD_POSITIONS),
+        GAP,
+        renaming(("params/pos_", "params/Transformer/pos_")),
     ),
-    "very_old_positions": (
-        "big_vision_gap.npz",
-        lambda arrays: forms.renamed(arrays, *VERY_OLD_POSITIONS),
-    ),
-    "map_at_top": (
-        "big_vision_map.npz",
-        lambda arrays: forms.renamed(arrays, *MAP_AT_TOP),
-    ),
+    "very_old_gap": (GAP, VERY_OLD),
+    "very_old_map": ("big_vision_map.npz", VERY_OLD),
+    "very_old_token": ("big_vision_tok.npz", VERY_OLD),
+    "very_old_scan": ("big_vision_gap_scan.npz", VERY_OLD),
+    "map_at_top": ("big_vision_map.npz", renaming(("MAPHead_0/", ""))),
     "unused_class_slot": (
-        "big_vision_gap.npz",
+        GAP,
         lambda arrays: forms.with_class_slot(arrays, np.ones(24, "float32")),
     ),
 }
@@ -103,20 +84,6 @@ def test_what_belongs_to_the_training_is_ignored(tmp_path):
     assert len(report.used) + len(report.ignored) == len(arrays)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["big_vision_map.npz", "big_vision_tok.npz", "big_vision_gap_scan.npz"],
-)
-def test_the_oldest_files_of_big_vision_are_not_taken_for_official(
-    name, tmp_path
-):
-    """Their positions have the official name, and no row for the token."""
-    arrays = forms.renamed(stored_in(name), *VERY_OLD_POSITIONS)
-    np.savez(tmp_path / "old.npz", **arrays)
-    model = from_checkpoint(tmp_path / "old.npz")
-    assert_answers(model, name)
-
-
 def test_another_network_is_refused_and_shown(tmp_path):
     np.savez(tmp_path / "other.npz", **{"conv1/kernel": np.zeros(3)})
     with pytest.raises(ValueError, match="no ViT of a known family.*conv1"):
@@ -136,7 +103,6 @@ def test_another_network_is_refused_and_shown(tmp_path):
         ("hf_vit", "model."),
         ("big_vision_gap.npz", "img/"),
         ("big_vision_gap.npz", "params/img/"),
-        ("big_vision_gap.npz", "opt/target/"),
     ],
 )
 def test_what_may_stand_before_every_name(name, wrapper, tmp_path):
