@@ -30,8 +30,9 @@ OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
 # To look at pages as a person does; the browser is Debian's `chromium`.
 BROWSER = ["axe-playwright-python>=0.1.7", "playwright>=1.55"]
-# The site, and what its figures are computed with.
+# The site, and what its figures and its reference are made with.
 DOCS = [
+    "importlib_resources",
     "matplotlib>=3.8",
     "mkdocs>=1.6,<2",
     "mkdocs-material>=9.7,<10",
@@ -40,6 +41,7 @@ DOCS = [
     "ruff>=0.9",  # It formats signatures.
     "scikit-learn>=1.4",
     "tensorflow>=2.20",
+    "tensorflow-datasets>=4.9.9",
 ]
 DEV = [
     *TRAIN,

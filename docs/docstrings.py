@@ -4,7 +4,6 @@ A Griffe extension, named in mkdocs.yml. Griffe knows `Args`, `Returns` and
 `Raises`; what it does not know is rewritten as Markdown before it is parsed.
 """
 
-import ast
 import inspect
 import json
 import re
@@ -54,49 +53,50 @@ def find_class(module: griffe.Module, name: str) -> griffe.Class | None:
 def document_fields(recipe: griffe.Class):
     """List the fields of Recipe as arguments, with the help of their flags.
 
-    A field is written `name: type = _option(default, help, ...)`.
-
     Args:
         recipe: The class, whose docstring is extended.
     """
     lines = ["", "", "Args:"]
-    for attribute in recipe.attributes.values():
-        if not isinstance(attribute.value, griffe.ExprCall):
-            continue
-        call = ast.parse(str(attribute.value), mode="eval").body
-        text = "A note."
-        if call.args:
-            text = read_text(call.args[1], recipe.module)
-        attribute.value = ast.unparse(call.args[0]) if call.args else "''"
-        lines.append(f"    {attribute.name}: {text}")
+    path = f"{recipe.module.path}:{recipe.name}"
+    for name, default, text in json.loads(run(print_fields, path)):
+        recipe.attributes[name].value = default
+        lines.append(f"    {name}: {text}")
     recipe.docstring.value += "\n".join(lines)
 
 
-def read_text(node: ast.expr, module: griffe.Module) -> str:
-    """Return a string constant; an f-string may name imported constants.
+def print_fields(path: str):
+    """Print names, defaults and help texts of a dataclass, as JSON."""
+    import dataclasses
+    import json
+    import pkgutil
+
+    fields = dataclasses.fields(pkgutil.resolve_name(path))
+    rows = [
+        (field.name, repr(field.default), field.metadata.get("help", "A note."))
+        for field in fields
+    ]
+    print(json.dumps(rows))
+
+
+def run(function, *arguments) -> str:
+    """Call a function in another process; return the last line it prints.
+
+    What importing Keras and TensorFlow prints is then no part of the build.
 
     Args:
-        node: The expression.
-        module: Where it stands, to look names up.
+        function: Needs nothing but what it imports itself.
+        arguments: Strings.
     """
-    if isinstance(node, ast.JoinedStr):
-        return "".join(read_text(part, module) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        value = module[node.value.id]
-        value = value.final_target if value.is_alias else value
-        return ast.literal_eval(str(value.value))
-    return node.value
+    code = inspect.getsource(function)
+    code += f"\n{function.__name__}(*{arguments!r})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    return result.stdout.splitlines()[-1]
 
 
 def describe_builders() -> dict[str, griffe.Function]:
     """Return the builders, which are made by a function and not written."""
-    # Beside this process: what importing Keras prints is no part of the build.
-    result = subprocess.run(
-        [sys.executable, "-c", inspect.getsource(print_builders) + CALL],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
     return {
         name: griffe.Function(
             name,
@@ -114,13 +114,8 @@ def describe_builders() -> dict[str, griffe.Function]:
             returns="keras.Model",
             docstring=griffe.Docstring(rewrite(docstring), lineno=1),
         )
-        for name, docstring, parameters in json.loads(
-            result.stdout.splitlines()[-1]
-        )
+        for name, docstring, parameters in json.loads(run(print_builders))
     }
-
-
-CALL = "\nprint_builders()"
 
 
 def print_builders():

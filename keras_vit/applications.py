@@ -18,27 +18,27 @@ from keras_vit.weights.builder_weights import (
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
-    The arguments are those of `keras.applications`, and the defaults too,
-    but for `weights`. Inputs are floats in [-1, 1] (`preprocess_input`),
-    channels last.
+    Arguments and defaults are those of `keras.applications`, except that
+    `weights` is None by default. Inputs are floats in [-1, 1]
+    (`preprocess_input`), channels last.
 
     Args:
-        include_top: Whether to end in the classifier.
+        include_top: Whether the model ends in the classifier.
         weights: None for new weights; a name of `PRETRAINED`, with or
             without the variant: {weights}; the path of a checkpoint of any
             family, see `from_checkpoint`; or a `.weights.h5` or `.keras` file
-            that this package saved. Choices that are not made here are then
+            that this package saved. Arguments that are not given are then
             those of the checkpoint, the image size among them.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)
             accepts any size in the call and resizes the position table.
-        pooling: What follows the last layer norm: "token" (class token),
+        pooling: The layer after the last layer norm: "token" (class token),
             "avg" or "max" (over the patches), "map" (attention pooling),
             "none" (all tokens, the class token first). Default with the
             classifier: {pooling!r}; without it: "none".
         classes: Number of classes of the classifier.
-        classifier_activation: Of the classifier; None gives logits.
+        classifier_activation: Activation of the classifier; None for logits.
         name: Name of the model.
         dtype: Type policy of the layers, such as "mixed_bfloat16".
         **choices: Any other field of `ViTConfig`, such as `dropout_rate`,
@@ -132,7 +132,7 @@ def describe(variant: str) -> str:
 
 
 def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
-    """Return the fields of ViTConfig that the input arguments decide.
+    """Return the fields of ViTConfig that the input arguments set.
 
     Args:
         default: The configuration of the variant.
@@ -140,7 +140,8 @@ def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
         input_shape: (height, width, channels), or None.
 
     Raises:
-        ValueError: If they are no image or contradict each other.
+        ValueError: If they are not the shape of an image or contradict each
+            other.
     """
     if input_tensor is not None:
         if not isinstance(input_tensor, keras.KerasTensor):
@@ -174,10 +175,10 @@ def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
 
 
 def check_choices(choices: dict) -> dict:
-    """Return `choices`, or raise a ValueError for what is no field.
+    """Return `choices`; raise a ValueError for unknown fields of ViTConfig.
 
-    The fields that an argument of the builder decides are not accepted
-    either; the error says which argument that is.
+    A field that an argument of the builder sets is refused as well; the error
+    names the argument.
     """
     renamed = {
         "image_size": "input_shape",

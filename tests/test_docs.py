@@ -142,7 +142,7 @@ def test_nothing_advises_to_install_the_other_project_of_that_name():
     found = [
         f"{name}: {match[0]}"
         for name, text in tracked_texts()
-        if name.endswith((".md", ".yml", ".yaml", ".sh", "Makefile"))
+        if name != "tests/test_docs.py"
         for match in advice.finditer(text)
     ]
     assert not found
@@ -444,6 +444,19 @@ def test_files_and_tables_to_touch_exist():
             assert any(
                 re.search(rf"^{table}\b", source, re.M) for source in sources
             ), row
+
+
+def test_ranks_in_contributing_are_those_of_the_architecture():
+    from tests.test_architecture import RANKS
+
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", page, re.M))
+    shown = {
+        name: int(rank)
+        for rank, names in rows.items()
+        for name in re.findall(r"`([\w.]+)`", names)
+    }
+    assert shown == RANKS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

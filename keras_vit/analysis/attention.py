@@ -1,4 +1,4 @@
-"""Attention maps of a model, and how far its heads look."""
+"""Attention maps of a model, and the distances that its heads attend over."""
 
 from collections.abc import Sequence
 
@@ -23,25 +23,25 @@ def attention_maps(
 ) -> np.ndarray:
     """Return the attention probabilities of blocks, as one array.
 
-    `model` stays as it is. Batch by batch, the maps of the blocks asked for
-    are copied into the answer and nothing else is kept; blocks behind the
-    last one are not run. For 128 images a ViT-L/16 has 8 GB of maps: where a
-    summary is wanted, `attention_rollout` and `attention_distances` make it
-    on the way.
+    `model` does not change. Only the maps of the requested blocks are kept,
+    and blocks after the last of them do not run. For 128 images, the maps of
+    a ViT-L/16 take 8 GB; `attention_rollout` and `attention_distances`
+    compute summaries without keeping the maps.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
         returns: (layers, B, K, T, T), float32; the last axis sums to one.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
-        layers: Indices of blocks; negative ones count from the last. None for
-            all.
+        images: The images to compute attention for.
+        layers: Indices of blocks; negative indices count from the end. None
+            for all blocks.
         batch_size: Images in memory at a time.
 
     Raises:
-        ValueError: If `model` is no VisionTransformer or has no such block.
+        ValueError: If `model` is not a VisionTransformer or does not have
+            these blocks.
 
     Example:
         >>> model = VisionTransformer(
@@ -75,11 +75,12 @@ def mean_attention_distance(
     patch_size: int,
     renormalize: bool = False,
 ) -> np.ndarray:
-    """Return how far each head looks, in pixels: the paper's figures 7 and 11.
+    """Return the mean attention distance of each head, in pixels.
 
-    For each query patch, the distances to all patches weighed by its
-    attention to them, from centre to centre; averaged over the queries and
-    the images. Rows and columns of tokens that are no patches are left out.
+    For each query patch, the distances between its centre and those of all
+    patches, weighted by its attention to them; averaged over queries and
+    images, as in figures 7 and 11 of the paper. Tokens other than patches
+    are left out.
 
     Shapes:
         maps: (layers, B, K, T, T), as from `attention_maps`.
@@ -90,13 +91,13 @@ def mean_attention_distance(
         grid_size: (h, w), rows and columns of the grid of patches.
         patch_size: Pixels from one patch to the next; behind a ResNet stem
             those of its stride, too.
-        renormalize: Divide each row by what it gives to the patches. Without
-            it, attention to the class token counts as a distance of 0, as in
-            the authors' own code; a head that looks at little else is then
-            near.
+        renormalize: Whether to divide each row by its total attention to the
+            patches. Without it, attention to the class token counts as a
+            distance of 0, as in the authors' code, so a head that attends
+            mostly to the class token has a small distance.
 
     Raises:
-        ValueError: If the maps are not of this grid.
+        ValueError: If the maps do not fit this grid.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.7.
     """
@@ -120,7 +121,7 @@ def mean_attention_distance(
     # The mean over images and queries of sums over keys.
     weighed = np.einsum("lbkqt,qt->lbkq", patches, distances, optimize=True)
     if renormalize:
-        # A row may give nothing to the patches; its distance is then 0.
+        # The distance of a row without attention to patches is 0.
         total = patches.sum(axis=-1)
         weighed = weighed / np.maximum(total, np.finfo("float32").tiny)
     return weighed.mean(axis=(1, 3)).astype("float32")
@@ -132,17 +133,17 @@ def attention_distances(
     renormalize: bool = False,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Return how far each head of a model looks, in pixels.
+    """Return the mean attention distance of each head of a model, in pixels.
 
-    `mean_attention_distance` of all blocks, without keeping their maps.
+    Computes `mean_attention_distance` of all blocks without keeping the maps.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
         returns: (layers, K), float32.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at; the paper takes 128.
+        images: The images to compute attention for; the paper takes 128.
         renormalize: See `mean_attention_distance`.
         batch_size: Images in memory at a time.
     """

@@ -1,4 +1,4 @@
-"""Relevance: which patches speak for a class, by gradients of attention."""
+"""Relevance: which patches support a class, by gradients of attention."""
 
 from collections.abc import Iterable
 
@@ -20,26 +20,28 @@ def attention_relevance(
     classes=None,
     batch_size: int = 4,
 ) -> np.ndarray:
-    """Return how much each token speaks for a class, in every last token.
+    """Return the relevance of each token to a class, for each output token.
 
-    Attention weighed by the gradient of the logit of the class with respect
-    to it, see `accumulate_relevance`. Unlike a rollout it depends on the
-    class. `head_grid` makes a picture of it.
+    Attention is weighted by the gradient of the logit of the class with
+    respect to it, see `accumulate_relevance`. Unlike a rollout, the result
+    depends on the class. `head_grid` turns it into a map of the image.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
         returns: (B, T, T), float32, not negative.
 
     Args:
-        model: A VisionTransformer with one answer for an image. Under
-            mixed_float16 small gradients are lost: use `with_dtype`.
-        images: What it looks at.
-        classes: A class, or one for each image; None for the most probable.
-        batch_size: Images in memory at a time, with what the backward pass
-            needs of them: half a gigabyte each for a ViT-B/16.
+        model: A VisionTransformer with one output vector for an image.
+            mixed_float16 loses small gradients; convert the model by
+            `with_dtype`.
+        images: The images to explain.
+        classes: A class for all images or one for each; None for the most
+            probable class of each image.
+        batch_size: Images in memory at a time. The backward pass of a
+            ViT-B/16 takes half a gigabyte for each.
 
     Raises:
-        ValueError: If the model has no logits of an image, or no such class.
+        ValueError: If the model has no logits for an image, or not this class.
 
     Example:
         >>> model = VisionTransformer(
@@ -52,7 +54,7 @@ def attention_relevance(
         (2, 9, 9)
 
     Reference: Chefer, Gur and Wolf 2021, arXiv:2103.15679, section 3.
-    Differs: Takes the logit where the model answers with probabilities.
+    Differs: Uses the logit even if the model returns probabilities.
     """
     check_has_logits(model)
     relevance = []
@@ -70,9 +72,9 @@ def attention_relevance(
 def accumulate_relevance(scores: Iterable, gradients: Iterable):
     """Combine attention and its gradients over all blocks.
 
-    R = I at first; each block adds E_h[(G * A)+] R, where A is its attention,
-    G the gradient with respect to it, + the positive part and E_h the mean
-    over the heads.
+    Starting from R = I, each block adds E_h[(G * A)+] R, where A is its
+    attention, G the gradient with respect to A, + the positive part and E_h
+    the mean over the heads.
 
     Shapes:
         scores, gradients: tensors or arrays (B, K, T, T), first block first.
@@ -80,7 +82,7 @@ def accumulate_relevance(scores: Iterable, gradients: Iterable):
 
     Args:
         scores: Attention probabilities.
-        gradients: What is explained, differentiated by them.
+        gradients: Gradients of the explained number by the scores.
 
     Reference: Chefer, Gur and Wolf 2021, arXiv:2103.15679, section 3,
         the rule for self-attention.

@@ -1,4 +1,4 @@
-"""What the tokens become: similarity between blocks, and norms."""
+"""The tokens after each block: their similarity between blocks, and norms."""
 
 import numpy as np
 from keras import ops
@@ -17,22 +17,23 @@ FEWEST_IMAGES = 4
 
 
 def linear_cka(features_a, features_b) -> float:
-    """Return how alike two representations of the same images are, 0 to 1.
+    """Return the similarity of two representations of the same images, 0 to 1.
 
-    Centred kernel alignment, |A'B|^2 / (|A'A| |B'B|) with the means of the
-    columns of A and B subtracted. It does not change when either is rotated
-    or scaled. With few images it is too large, and 1 for any features if they
-    are many more; `representation_similarity` has no such bias.
+    Centred kernel alignment, |A'B|^2 / (|A'A| |B'B|), where the mean of each
+    column of A and B is subtracted. Rotating or scaling A or B does not
+    change it. It is biased upwards for few images, up to 1 if there are many
+    more features than images; `representation_similarity` has no such bias.
 
     Shapes:
         features_a: (B, ...). features_b: (B, ...), of any other sizes.
 
     Args:
-        features_a: What one model makes of B images, such as its tokens.
-        features_b: What the other does, in the same order.
+        features_a: Features of B images from one model, such as its tokens.
+        features_b: Features of the same images from another model.
 
     Raises:
-        ValueError: If the images are not as many, or all alike.
+        ValueError: If the numbers of images differ, or if all images have the
+            same features.
 
     Example:
         >>> features = np.random.default_rng(0).normal(size=(50, 8))
@@ -62,23 +63,23 @@ def representation_similarity(
     images,
     batch_size: int = 64,
 ) -> np.ndarray:
-    """Return how alike the tokens behind any two blocks are: linear CKA.
+    """Return the linear CKA between the tokens after any two blocks.
 
-    Estimated batch by batch without bias: the three terms of the ratio are
-    averages over batches of the unbiased HSIC, so that the answer hardly
-    depends on the size of a batch and no image is kept. A value may be a
-    little below 0. The features of an image are all its tokens.
+    Each of the three terms of the ratio is an average over batches of the
+    unbiased HSIC, so the result hardly depends on the batch size and no image
+    is kept. A value may be slightly below 0. The features of an image are all
+    its tokens.
 
     Shapes:
-        images: (B, H, W, C), as both models read them.
+        images: (B, H, W, C), preprocessed for both models.
         returns: (blocks of a, blocks of b), float32, at most 1.
 
     Args:
         model_a: Any VisionTransformer.
         model_b: Another, or the same to compare its blocks.
-        images: What they look at; hundreds or more.
-        batch_size: Images in memory at a time; those left over are spread
-            over the batches.
+        images: Hundreds of images or more.
+        batch_size: Images in memory at a time; a remainder is spread over the
+            batches.
 
     Raises:
         ValueError: If there are fewer than four images to a batch.
@@ -107,22 +108,22 @@ def representation_similarity(
             norms_a += weight * np.sum(a * a, axis=1)
             norms_b += weight * np.sum(b * b, axis=1)
     scale = np.sqrt(np.outer(norms_a, norms_b))
-    tiny = np.finfo("float64").tiny  # Tokens that are alike for all images.
+    tiny = np.finfo("float64").tiny  # If tokens do not depend on the image.
     return (products / np.maximum(scale, tiny)).astype("float32")
 
 
 def token_norms(
     model: VisionTransformer, images, batch_size: int = 32
 ) -> np.ndarray:
-    """Return the length of each token behind each block.
+    """Return the norm of each token after each block.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
         returns: (layers, B, T), float32.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
+        images: The images to compute tokens for.
         batch_size: Images in memory at a time.
     """
     check_vision_transformer(model)
@@ -140,28 +141,29 @@ def token_norms(
 def artefact_tokens(
     norms, num_prefix_tokens: int = 1, ratio: float = 3.0
 ) -> np.ndarray:
-    """Return which patches hold something else than their patch.
+    """Return which patch tokens have outlier norms.
 
-    Large models keep what they know of the whole image in some patches of
-    little content, whose tokens are several times longer than the others
-    (tenfold in the paper) and spoil attention maps. A patch counts as one if
-    it is longer than `ratio` times the median of the patches of its image.
+    Large models store information about the whole image in the tokens of a
+    few patches with little content. The norms of these tokens are several
+    times larger than the others (tenfold in the paper), and they spoil
+    attention maps. A patch counts as one of them if its norm is more than
+    `ratio` times the median of the patches of its image.
 
     Shapes:
         norms: (..., T), as from `token_norms`. returns: (..., N), booleans.
 
     Args:
-        norms: The lengths of the tokens of an image.
+        norms: The norms of the tokens of images.
         num_prefix_tokens: Tokens before the patches: 1 with a class token.
             They are left out.
-        ratio: How many times the median; more than 1.
+        ratio: Multiple of the median; more than 1.
 
     Raises:
         ValueError: If `ratio` is not more than 1, or if there are no patches.
 
     Reference: Darcet et al. 2024, arXiv:2309.16588, section 2.1.
-    Differs: The paper sets a length, 150, by eye for one model; a multiple of
-        the median holds for any.
+    Differs: The paper chooses a fixed norm, 150, for one model; a multiple of
+        the median works for any model.
     """
     patches = np.asarray(norms)[..., num_prefix_tokens:]
     if not patches.shape[-1]:
@@ -196,7 +198,7 @@ def _centred_kernels(model, images):
     kernels = []
     for tokens in yield_tokens(model, images):
         x = to_float32(tokens).reshape(len(images), -1)  # (B, T*D)
-        # Changes nothing but the rounding.
+        # Centring changes nothing but improves the rounding.
         x = x - x.mean(axis=0)
         kernels.append(_unbiased_centring(np.float64(x @ x.T)).ravel())
     return np.stack(kernels)

@@ -1,4 +1,4 @@
-"""Attention rollout: what reaches a token through all the blocks."""
+"""Attention rollout: how attention combines over all blocks."""
 
 from collections.abc import Iterable
 
@@ -25,18 +25,18 @@ def attention_rollout(
     discard_ratio: float = 0.0,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Return how much of each token of the image every last token holds.
+    """Return how much each input token contributes to each output token.
 
-    `roll_out` of all blocks, without keeping their maps. `head_grid` makes a
-    picture of it.
+    Computes `roll_out` of all blocks without keeping their maps. `head_grid`
+    turns the result into a map of the image.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
         returns: (B, T, T), float32; the last axis sums to one.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
+        images: The images to compute attention for.
         head_fusion: See `roll_out`.
         discard_ratio: See `roll_out`.
         batch_size: Images in memory at a time.
@@ -70,20 +70,20 @@ def attention_grid(
     head_fusion: str = "mean",
     discard_ratio: float = 0.0,
 ):
-    """Return where the answer of a model comes from, on the grid of patches.
+    """Return how much each patch contributes to the input of the head.
 
-    The rollout of all blocks, as the head reads it: the row of the class
-    token or, where the head pools patches, the mean of their rows. Works
-    inside a traced function, such as the signature of a SavedModel.
+    This is the part of the rollout that the head reads: the row of the class
+    token or, if the head pools patches, the mean of their rows. Works inside
+    a traced function, such as the signature of a SavedModel.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them; B may be unknown.
-        returns: a tensor (B, h, w), float32. What is missing from a sum of
-            one came from the class token.
+        images: (B, H, W, C), preprocessed for `model`; B may be unknown.
+        returns: a tensor (B, h, w), float32. A sum below one leaves the rest
+            to the class token.
 
     Args:
         model: Any VisionTransformer.
-        images: What it looks at.
+        images: The images to compute attention for.
         head_fusion: See `roll_out`.
         discard_ratio: See `roll_out`.
     """
@@ -97,28 +97,29 @@ def roll_out(
     discard_ratio: float = 0.0,
     num_prefix_tokens: int = 1,
 ):
-    """Multiply the attention of all blocks, their residuals counted in.
+    """Multiply the attention of all blocks, residual branches included.
 
     R = A_L ... A_2 A_1, where A_l is the attention of block l, fused over its
-    heads, plus the identity for the residual branch, each row divided by its
-    sum.
+    heads, plus the identity for the residual branch; each row is divided by
+    its sum.
 
     Shapes:
-        scores: tensors or arrays (B, K, T, T), first block first; an array
-            (layers, B, K, T, T) is one such.
+        scores: tensors or arrays (B, K, T, T), first block first, or one
+            array (layers, B, K, T, T).
         returns: a tensor (B, T, T), float32; the last axis sums to one.
 
     Args:
-        scores: Attention probabilities. Read once, one at a time.
+        scores: Attention probabilities. An iterator is read once.
         head_fusion: A key of HEAD_FUSIONS.
-        discard_ratio: Share of the fused attention of a block to set to zero,
-            the smallest entries of each image; equal ones are kept or
-            dropped together. What a prefix token gives to itself stays.
+        discard_ratio: Share of the smallest entries of the fused attention of
+            a block to set to zero, for each image; equal entries are kept or
+            dropped together. The attention of a prefix token to itself is
+            kept.
         num_prefix_tokens: Tokens before the patches: 1 with a class token.
 
     Raises:
-        ValueError: If an option is unknown or out of its range, or if there
-            are no scores.
+        ValueError: If an argument is unknown or out of range, or if there are
+            no scores.
 
     Reference: Abnar and Zuidema 2020, arXiv:2005.00928, section 3; the paper
         fuses by the mean and discards nothing.
@@ -153,23 +154,25 @@ def to_grid(
     num_prefix_tokens: int = 1,
     from_patches: bool = False,
 ):
-    """Return what the class token, or the pooled patches, saw, on the grid.
+    """Return the row of the class token, or the mean row of the patches.
+
+    The columns of the patches become a grid.
 
     Shapes:
-        matrix: (B, T, T), from reading tokens to read ones, such as those of
-            `attention_rollout` or `attention_relevance`.
+        matrix: (B, T, T), a row for each output token and a column for each
+            input token, as from `attention_rollout` or `attention_relevance`.
         returns: (B, h, w), an array if `matrix` is one, else a tensor.
 
     Args:
         matrix: The weight of each token in each token.
         grid_size: (h, w), rows and columns of the grid of patches.
         num_prefix_tokens: Tokens before the patches: 1 with a class token.
-        from_patches: Average the rows of the patches in place of taking that
-            of the class token: what pooled patches see. See `pools_patches`.
+        from_patches: Whether to average the rows of the patches instead of
+            taking the row of the class token. See `pools_patches`.
 
     Raises:
-        ValueError: If the matrix is not of this grid, or if there is no class
-            token to take the row of.
+        ValueError: If the matrix does not fit this grid, or if there is no
+            class token.
     """
     h, w = grid_size
     length = matrix.shape[-1]
@@ -195,7 +198,7 @@ def to_grid(
 def head_grid(model: VisionTransformer, images, matrix):
     """Return the part of a matrix that the head of a model reads, as a grid.
 
-    `to_grid` with the grid and the readers of `model`.
+    Calls `to_grid` with the grid and the pooling of `model`.
 
     Shapes:
         images: (B, H, W, C).
@@ -205,7 +208,7 @@ def head_grid(model: VisionTransformer, images, matrix):
 
     Args:
         model: Any VisionTransformer.
-        images: What it looked at; only their size is used.
+        images: The images of the matrix; only their size is used.
         matrix: The weight of each token in each token.
     """
     return to_grid(
@@ -219,7 +222,7 @@ def head_grid(model: VisionTransformer, images, matrix):
 def pools_patches(model: VisionTransformer) -> bool:
     """Return whether the head reads the patches and not the class token.
 
-    Without pooling the class token, if there is one, counts as the reader.
+    For a model without pooling: whether it has no class token.
 
     Args:
         model: Any VisionTransformer.

@@ -1,4 +1,4 @@
-"""The layers a Vision Transformer is made of."""
+"""The layers of a Vision Transformer."""
 
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.layer_norm import LayerNorm

@@ -7,22 +7,22 @@ from keras import ops
 
 
 def attend(query, key, value, *, num_heads, mask=None, dropout=None):
-    """Attend from `query` to `key` and `value`, in heads.
+    """Return scaled dot-product attention in several heads.
 
     softmax(query key^T / sqrt(D / K)) value, for each of K slices of D.
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D).
-        mask: (B, T) or (B, S, T), True where a key may be attended to. Where
-            it allows no key at all, the attention is uniform.
-        returns: (B, S, D), and the probabilities (B, K, S, T).
+        mask: (B, T) or (B, S, T), True where a key may be attended to. If no
+            key is allowed, the attention is uniform.
+        returns: (B, S, D), and the attention probabilities (B, K, S, T).
 
     Args:
-        query: The projected tokens that ask.
-        key: The projected tokens that are asked.
-        value: The projected tokens that answer.
+        query: Projected tokens that attend to the others.
+        key: Projected tokens that the queries are compared with.
+        value: Projected tokens that are averaged.
         num_heads: Number K of heads.
-        mask: See above; None attends everywhere.
+        mask: See above; None attends to all keys.
         dropout: Applied to the probabilities before they weigh the values.
             The probabilities returned are those before dropout.
     """
@@ -33,7 +33,7 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
     value = _split_heads(value, num_heads, (0, 2, 1, 3))  # (B, K, T, D/K)
     logits = ops.cast(ops.matmul(query, key), "float32")  # (B, K, S, T)
     if keras.backend.standardize_dtype(query.dtype) == "float16":
-        # A product beyond 65504 is infinite, and a softmax of infinities nan.
+        # Products above 65504 overflow to infinity, whose softmax is nan.
         logits = ops.clip(logits, -65504.0, 65504.0)
     if mask is not None:
         mask = ops.cast(mask, "bool")
@@ -47,11 +47,11 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
 
 
 def projection(width: int, count: int, name: str, dtype):
-    """Return one Dense layer that stands for `count` square projections.
+    """Return one Dense layer that computes `count` square projections.
 
-    Each is initialised Glorot-uniform by itself. Its limit is that of a
-    (D, D) matrix: Keras would take it from the fused (D, count * D) kernel
-    and make q, k and v too small.
+    Each projection is initialised Glorot-uniform by itself, with the limit of
+    a (D, D) matrix. Keras would compute the limit of the fused
+    (D, count * D) kernel, which is too small.
     """
     limit = math.sqrt(6 / (width + width))
     return keras.layers.Dense(

@@ -10,17 +10,17 @@ from keras_vit.layers.stem_epsilons import group_norm
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BottleneckUnit(keras.layers.Layer):
-    """Add 1x1, 3x3 and 1x1 convolutions to their input; activate after.
+    """Add 1x1, 3x3 and 1x1 convolutions to their input, then apply ReLU.
 
-    The shortcut is projected where the shape changes. The scale of the last
-    normalisation starts at zero, so that a new unit passes its input on.
+    If the shape changes, a convolution projects the shortcut. The scale of
+    the last normalisation starts at zero, so a new unit passes its shortcut on.
 
     Shapes:
         x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
 
     Args:
         features: Channels of the inner convolutions.
-        stride: Of the 3x3 convolution and the projected shortcut.
+        stride: Stride of the 3x3 convolution and the projected shortcut.
         epsilons: A key of STEM_EPSILONS.
 
     Reference: He et al. 2016, arXiv:1512.03385, figure 5.

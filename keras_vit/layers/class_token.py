@@ -1,4 +1,4 @@
-"""ClassToken: the learned token that stands for the whole image."""
+"""ClassToken: the learned token that represents the whole image."""
 
 import keras
 from keras import ops
@@ -32,9 +32,9 @@ class ClassToken(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens):
-        # Two paddings and a sum say the same as a concatenation, without
-        # copying the token once an image: no shape op is left in an exported
-        # graph, which a TFLite delegate can then run as a whole.
+        # Two paddings and a sum equal a concatenation but do not copy the
+        # token for each image. So the exported graph has no shape op, and a
+        # TFLite delegate can run all of it.
         length = ops.shape(tokens)[1]
         token = ops.pad(self.token, ((0, 0), (0, length), (0, 0)))
         tokens = ops.pad(tokens, ((0, 0), (1, 0), (0, 0)))  # (B, 1 + N, D)
@@ -50,5 +50,5 @@ class ClassToken(keras.layers.Layer):
         return (batch, None if length is None else 1 + length, width)
 
     def get_config(self):
-        # Keras cannot tell by itself that a type policy is serialisable.
+        # Keras' automatic config does not support a type policy.
         return super().get_config()

@@ -1,24 +1,23 @@
-"""What a layer made of layers must remember about their types."""
+"""Type policies of layers that contain other layers."""
 
 import keras
 from keras.dtype_policies import DTypePolicyMap
 
 
 def nested_dtype_policy(layer):
-    """Return the `dtype` entry of the config of a layer made of layers.
+    """Return the `dtype` entry of the config of a composite layer.
 
-    `model.quantize(...)` gives the innermost layers a policy of their own.
-    A composite layer that forgets these policies cannot be reloaded: it
-    rebuilds float kernels where the file holds int8 ones. So the config holds
-    a map from the path of each quantised sublayer to its policy; without any
-    it holds the plain policy.
+    `model.quantize(...)` gives each innermost layer a policy of its own. If
+    the config of the composite layer did not hold these policies, reloading
+    would build float kernels where the file has int8 kernels. So the config
+    holds a map from the path of each quantised sublayer to its policy, or the
+    plain policy if no sublayer is quantised.
 
     Args:
         layer: The composite layer.
 
     Returns:
-        A serialisable configuration that `dtype=` of the layer's constructor
-        accepts.
+        A serialisable configuration for the argument `dtype` of the layer.
     """
     default = layer.dtype_policy
     if isinstance(default, DTypePolicyMap):
@@ -35,8 +34,9 @@ def nested_dtype_policy(layer):
 def sublayer_policy(layer, name: str):
     """Return the type policy of the sublayer `name` of a built layer.
 
-    Its own entry of the map, and not the map: a Dense layer that holds a map
-    cannot be saved again (Keras 3.15 looks at the mode of the map's default).
+    This is the entry of the sublayer and not the whole map: a Dense layer
+    that holds a map cannot be saved again, since Keras 3.15 reads the mode of
+    the map's default policy.
     """
     return policy_at(layer.dtype_policy, f"{layer.path}/{name}")
 
@@ -47,10 +47,10 @@ def policy_at(policy, path: str):
 
 
 def float32_unless_quantized(policy, path: str):
-    """Return the type policy of a layer that computes in float32.
+    """Return "float32", or the policy of a quantised layer at `path`.
 
     Logits are float32 under mixed precision, so that the softmax of a loss or
-    of a serving client sees full precision. A quantised head keeps its entry
+    of a serving client has full precision. A quantised head keeps its entry
     in the map.
     """
     policy = policy_at(policy, path)

@@ -8,10 +8,10 @@ from keras import ops
 class LayerNorm(keras.layers.LayerNormalization):
     """Normalise each token to mean 0 and variance 1, then scale and shift.
 
-    The same numbers as Keras' layer over the last axis, with the epsilon of
+    Computes the same as Keras' layer over the last axis, with the epsilon of
     the official code. The variance is the mean of the centred squares, in
-    float32: fewer passes over the tokens than `ops.moments` makes, and no
-    difference of two large numbers.
+    float32: this takes fewer passes over the tokens than `ops.moments` and
+    subtracts no two large numbers.
 
     Shapes:
         tokens: (..., D). returns: the same.
@@ -28,7 +28,7 @@ class LayerNorm(keras.layers.LayerNormalization):
     def call(self, inputs):
         plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
         plain = plain and self.center and self.scale and not self.rms_scaling
-        # PyTorch has a kernel of its own.
+        # PyTorch's own kernel is faster.
         if not plain or keras.backend.backend() == "torch":
             return super().call(inputs)
         x = ops.cast(inputs, "float32")

@@ -18,9 +18,9 @@ class MlpBlock(keras.layers.Layer):
 
     Args:
         mlp_dim: Size of the hidden layer.
-        dropout_rate: Dropout after either dense layer.
-        gelu: "tanh", the approximation that the official code computes, or
-            "exact" (erf), which timm and Hugging Face compute.
+        dropout_rate: Dropout rate after each of the dense layers.
+        gelu: "tanh" for the approximation in the official code, or "exact"
+            (erf) as in timm and Hugging Face.
 
     Example:
         >>> tuple(MlpBlock(mlp_dim=48)(np.ones((2, 17, 24))).shape)
@@ -41,7 +41,7 @@ class MlpBlock(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.gelu = gelu
         self.supports_masking = True
-        pick(GELUS, gelu, "gelu")  # Raises for an unknown one.
+        pick(GELUS, gelu, "gelu")  # Raises if unknown.
         self.dropout = keras.layers.Dropout(
             dropout_rate, dtype=self.dtype_policy, name="dropout"
         )
@@ -57,8 +57,8 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
-        # Rank-2 products: one fused MatMul + BiasAdd + GELU in TensorFlow,
-        # which a gradient of our own would keep it from.
+        # TensorFlow fuses the MatMul of rank-2 tensors, BiasAdd and GELU,
+        # but not with the custom gradient that training uses.
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M)
         x = pick(TRAINED_GELUS if training else GELUS, self.gelu, "gelu")(x)
         x = self.out(self.dropout(x, training=training))  # (B*T, D)
@@ -98,11 +98,11 @@ def gelu_exact(x):
 
 @ops.custom_gradient
 def gelu_tanh_written_out(x):
-    """`gelu_tanh` with its gradient written out, for TensorFlow.
+    """Compute `gelu_tanh` with an explicit gradient, for TensorFlow.
 
-    TensorFlow's own takes more passes over memory and keeps more there. It
-    also adds the three ways to `x` in the order in which buffers come free, so
-    that no two runs need agree to the bit.
+    TensorFlow's own gradient takes more passes over memory and keeps more
+    tensors. It also sums the gradients of the three uses of `x` in an order
+    that depends on when buffers become free, so runs may differ in rounding.
     """
     linear = math.sqrt(2 / math.pi)
     cubic = 0.044715 * linear
@@ -110,7 +110,7 @@ def gelu_tanh_written_out(x):
     y = x * gate
 
     def gradient(*upstream):
-        # The square is computed again: to keep it would take as long.
+        # Computing the square again is as fast as keeping it.
         slope = 2 * linear + 6 * cubic * ops.square(x)
         return upstream[0] * (gate + y * (1 - gate) * slope)
 
@@ -118,7 +118,7 @@ def gelu_tanh_written_out(x):
 
 
 GELUS = {"tanh": gelu_tanh, "exact": gelu_exact}
-# In training. JAX and PyTorch have fused gradients of their own.
+# For training. JAX and PyTorch have fused gradients of their own.
 TRAINED_GELUS = (
     {**GELUS, "tanh": gelu_tanh_written_out}
     if keras.backend.backend() == "tensorflow"

@@ -10,9 +10,10 @@ from keras_vit.layers.image_shape import ensure_image_shape
 class PatchEncoder(keras.layers.Layer):
     """Cut images into square patches and project each to a token.
 
-    The same numbers as a convolution of kernel and stride P without padding;
-    written as one matrix product over all patches, which runs faster and
-    refuses images that are not whole patches instead of dropping a border.
+    Computes the same as a convolution with kernel size and stride P and no
+    padding. One matrix product over all patches is faster, and images that
+    are not a whole number of patches are an error; a convolution would drop
+    their border.
 
     Shapes:
         images: (B, H, W, C).
@@ -71,8 +72,8 @@ class PatchEncoder(keras.layers.Layer):
         batch, height, width, channels = ops.shape(images)
         side, features = self.patch_size, self.patch_size**2 * channels
         h, w = height // side, width // side
-        # With an open image size the batch must be said, so that a reshape
-        # fails for an image that is not whole patches.
+        # If the image size is unknown, the batch size is given: the reshape
+        # then fails for an image that is not a whole number of patches.
         batch = -1 if None not in self.input_spec.shape[1:] else batch
         x = ops.reshape(images, (batch, h, side, w, side * channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)

@@ -1,4 +1,4 @@
-"""Pooling: from tokens to one vector an image."""
+"""Pooling: from tokens to one vector for each image."""
 
 import keras
 from keras import ops
@@ -34,24 +34,24 @@ class TokenPooling(keras.layers.Layer):
         return None
 
     def call(self, tokens):
-        # A slice and a reshape: `tokens[:, 0]` leaves an op that the TFLite
-        # delegate does not take.
+        # TFLite delegates run a slice and a reshape, but not the strided
+        # slice of `tokens[:, 0]`.
         return ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
     def get_config(self):
-        # Keras cannot tell by itself that a type policy is serialisable.
+        # Keras' automatic config does not support a type policy.
         return super().get_config()
 
 
 class PatchPooling(keras.layers.Layer):
-    """Reduce the patch tokens; the prefix tokens have no part in it.
+    """Reduce the patch tokens to one vector; prefix tokens are ignored.
 
     Shapes:
         tokens: (B, T, D).
-        mask: (B, T), True for the tokens that count; or None.
+        mask: (B, T), True for the tokens to pool; None for all tokens.
         returns: (B, D).
 
     Args:
@@ -110,20 +110,20 @@ class MaxPooling(PatchPooling):
 
     def pool(self, tokens, mask):
         if mask is not None:
-            # The lowest finite number of float16, so that no image is infinite.
+            # The lowest finite number of float16 keeps the result finite.
             tokens = ops.where(mask, tokens, -65504.0)
         return ops.max(tokens, axis=1)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionPooling(keras.layers.Layer):
-    """Let a learned probe attend to all tokens; then a residual MLP. MAP.
+    """Let a learned probe attend to all tokens, then add an MLP (MAP head).
 
     z = MHA(probe, tokens, tokens), returns z + MLP(LN(z)).
 
     Shapes:
         tokens: (B, T, D).
-        mask: (B, T), True for the tokens that count; or None.
+        mask: (B, T), True for the tokens to pool; None for all tokens.
         returns: (B, D).
 
     Args:
@@ -207,7 +207,8 @@ def make_pooling(kind: str, choices: dict, **kwargs):
 
     Args:
         kind: A key of POOLINGS.
-        choices: What a model is made of; a layer takes what it `needs`.
+        choices: The fields of ViTConfig and `num_prefix_tokens`; the layer is
+            given those that its `needs` lists.
         **kwargs: Further arguments of the layer, such as `name`.
     """
     layer_class = pick(POOLINGS, kind, "pooling")
@@ -217,8 +218,8 @@ def make_pooling(kind: str, choices: dict, **kwargs):
     return layer_class(**needs, **kwargs)
 
 
-# A layer that pools names in `needs` the choices of the model that its
-# constructor takes.
+# A row is a layer, or None for all tokens. Its `needs` lists the fields of
+# ViTConfig that the constructor takes.
 POOLINGS = {
     "token": TokenPooling,
     "avg": AveragePooling,

@@ -6,10 +6,10 @@ from keras import ops
 def resize_position_grid(table, sizes: tuple):
     """Resize the leading axes of a table of positions.
 
-    Bilinear with the corners aligned: row i of n' rows reads the old table at
-    i (n - 1) / (n' - 1). The official code says scipy.ndimage.zoom(order=1),
-    which is the same, except that scipy writes zeros into the last row and
-    column for some sizes. An equal size gives the same numbers.
+    Bilinear with aligned corners: row i of n' rows reads the old table at
+    i (n - 1) / (n' - 1). The official code calls scipy.ndimage.zoom(order=1),
+    which computes the same, except that for some sizes scipy writes zeros to
+    the last row and column. Resizing to the same size changes nothing.
 
     Shapes:
         table: (n_1, ..., n_k, ...). returns: (*sizes, ...).
@@ -27,7 +27,7 @@ def _resize_axis(table, size, axis):
     last = table.shape[axis] - 1
     if isinstance(size, int) and size == last + 1:
         return table
-    # Multiplied before it is divided, so that whole positions stay whole.
+    # Multiplying before dividing keeps whole positions exact.
     source = ops.arange(size, dtype="float32") * float(last)
     source = source / ops.cast(ops.maximum(size - 1, 1), "float32")
     low = ops.floor(source)

@@ -14,11 +14,11 @@ ROOT_WIDTH = 64
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResNetStem(keras.layers.Layer):
-    """Make a feature map of an image, with a ResNet in the style of BiT.
+    """Compute a feature map of an image, with a ResNet in the style of BiT.
 
     A 7x7 convolution and a max-pooling, each of stride 2, then stages of
-    bottleneck units; every stage but the first halves the map. Convolutions
-    are weight-standardised and padded as TensorFlow's SAME, normalisation is
+    bottleneck units; each stage after the first halves the map. Convolutions
+    standardise their kernels and pad like TensorFlow's SAME; normalisation is
     by groups.
 
     Shapes:
@@ -29,8 +29,8 @@ class ResNetStem(keras.layers.Layer):
     Args:
         stages: Units of each stage: (3, 4, 9) for R50+B/16, () for the root
             alone.
-        epsilons: A key of STEM_EPSILONS: "official", or "timm" for what timm
-            adds where it divides.
+        epsilons: A key of STEM_EPSILONS: the constants of the "official" code
+            or of "timm".
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, hybrid;
         Kolesnikov et al. 2020, arXiv:1912.11370.

@@ -9,19 +9,20 @@ from keras_vit.tables import pick
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StandardizedConv2D(keras.layers.Conv2D):
-    """A convolution whose kernel has mean 0 and deviation 1 per output.
+    """Convolve with a kernel of mean 0 and standard deviation 1 per output.
 
-    The kernel is stored as trained and standardised in each call: minus its
-    mean, divided by its deviation + 1e-5. No bias, SAME padding.
+    The kernel is stored as it is trained and standardised in each call: its
+    mean is subtracted, then it is divided by its standard deviation + 1e-5.
+    The layer has no bias and pads as SAME.
 
     Args:
         filters: Number of outputs.
         kernel_size: Side of the kernel.
-        strides: Of the convolution.
+        strides: Stride of the convolution.
         epsilons: A key of STEM_EPSILONS.
 
-    Reference: Qiao et al. 2019, arXiv:1903.10520; the epsilon is added to the
-        deviation, as in the official code.
+    Reference: Qiao et al. 2019, arXiv:1903.10520; as in the official code,
+        the epsilon is added to the standard deviation.
     """
 
     def __init__(

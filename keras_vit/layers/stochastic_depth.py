@@ -7,14 +7,15 @@ import keras
 class StochasticDepth(keras.layers.Layer):
     """Zero a residual branch for each image with probability `rate`.
 
-    What is kept is divided by 1 - rate, so that inference needs no change.
+    The branches that are kept are divided by 1 - rate, so that inference
+    needs no scaling.
 
     Shapes:
         residual: (B, ...). returns: the same.
 
     Args:
         rate: Probability in [0, 1) of dropping the branch.
-        seed: Seed of the draws, an integer or None.
+        seed: Random seed, an integer or None.
 
     Reference: Huang et al. 2016, arXiv:1603.09382.
     Differs: big_vision's Mixer does not divide by 1 - rate.

@@ -17,7 +17,7 @@ from keras_vit.layers.stochastic_depth import StochasticDepth
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TransformerBlock(keras.layers.Layer):
-    """Add self-attention, then an MLP, each to a normalised copy of its input.
+    """Add self-attention, then an MLP, each applied to normalised tokens.
 
     z' = z + MSA(LN(z)), z'' = z' + MLP(LN(z')).
 
@@ -29,13 +29,13 @@ class TransformerBlock(keras.layers.Layer):
     Args:
         num_heads: Number K of attention heads. Must divide D.
         mlp_dim: Hidden size of the MLP.
-        dropout_rate: Dropout after the attention and in the MLP.
-        attention_dropout_rate: Dropout of the attention probabilities.
-        stochastic_depth_rate: Probability of dropping either branch.
+        dropout_rate: Dropout rate after the attention and in the MLP.
+        attention_dropout_rate: Dropout rate of the attention probabilities.
+        stochastic_depth_rate: Probability of dropping each branch.
         gelu: "tanh" or "exact", see `MlpBlock`.
         layer_norm_epsilon: Added to the variance. Keras' own default is 1e-3.
-        use_remat: In training, keep only the input of the block and compute
-            the rest again in the backward pass.
+        use_remat: Whether training keeps only the input of the block and
+            computes the rest again in the backward pass.
 
     Example:
         >>> block = TransformerBlock(num_heads=3, mlp_dim=48)

@@ -1,4 +1,4 @@
-"""The Vision Transformer and its configuration; its builders beside it."""
+"""The Vision Transformer, its configuration and its intermediate results."""
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS

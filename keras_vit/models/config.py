@@ -1,4 +1,4 @@
-"""ViTConfig: every choice a VisionTransformer is made of."""
+"""ViTConfig: the configuration of a VisionTransformer."""
 
 import dataclasses
 import math
@@ -13,45 +13,47 @@ from keras_vit.tables import pick
 
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
-    """Every choice a VisionTransformer is made of.
+    """The configuration of a VisionTransformer.
 
     Args:
         width: Size D of a token.
         depth: Number of Transformer blocks.
         mlp_dim: Hidden size of the MLP of a block.
         num_heads: Number of attention heads. Must divide `width`.
-        patch_size: Side of a square patch, in pixels of the image or, behind
+        patch_size: Side of a square patch, in pixels of the image or, after
             a stem, in cells of its feature map.
         image_size: (height, width) in pixels; one number means a square.
-        use_dynamic_image_size: Accept images of any size. `image_size` is
-            then the size that the position table is kept for; it is resized
-            in the call.
+        use_dynamic_image_size: Whether to accept images of any size. The
+            position table is then of `image_size` and is resized in the call.
         channels: Channels of the image.
         stem_stages: Units of each stage of the ResNet stem of a hybrid; None
             for no stem, () for its root alone.
-        stem_epsilons: A key of STEM_EPSILONS: what the stem adds where it
-            divides, "official" or "timm".
-        use_class_token: Prepend the class token.
+        stem_epsilons: A key of STEM_EPSILONS: the constants that the stem
+            adds to its divisors, "official" or "timm".
+        use_class_token: Whether to prepend the class token.
         position_embedding: A key of POSITION_EMBEDDINGS.
-        pooling: A key of POOLINGS; "none" gives one answer for every token.
-        use_pooling_norm: Apply the last layer norm to what was pooled, in
-            place of the tokens; the `fc_norm` of timm.
+        pooling: A key of POOLINGS; "none" returns an output for every token.
+        use_pooling_norm: Whether the last layer norm follows the pooling, as
+            timm's `fc_norm`, instead of the last block.
         representation_size: Size of a tanh layer before the head, or None.
         num_classes: Outputs of the head; 0 for a model without a head.
-        classifier_activation: Of the head; None for logits.
-        head_bias: Initial value of the bias of the head. The sigmoid recipes
-            start at -10, so that the first loss is small.
-        dropout_rate: After the positions, the attention and both MLP layers.
-        attention_dropout_rate: Of the attention probabilities.
-        stochastic_depth_rate: Of the last block; growing linearly from 0.
+        classifier_activation: Activation of the head; None for logits.
+        head_bias: Initial bias of the head. The sigmoid recipes start at -10,
+            so that the first loss is small.
+        dropout_rate: Dropout rate after the positions, the attention and both
+            MLP layers.
+        attention_dropout_rate: Dropout rate of the attention probabilities.
+        stochastic_depth_rate: Rate of the last block; it grows linearly from
+            0 at the first block.
         gelu: "tanh" as in the official code, or "exact" as in timm and
             Hugging Face.
         layer_norm_epsilon: Added to the variance of every layer norm.
-        use_remat: Training keeps only what enters each block and computes the
-            rest again in the backward pass: less memory, more time.
+        use_remat: Whether training keeps only the input of each block and
+            computes the rest again in the backward pass: less memory, more
+            time.
 
     Raises:
-        ValueError: If the choices do not fit each other.
+        ValueError: If a value is invalid or two values contradict each other.
 
     Example:
         >>> VARIANTS["B/16"].config.grid_size
@@ -97,7 +99,7 @@ class ViTConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, numbers.Integral) and type(value) is not bool:
-                # NumPy's integers, which Keras and JSON refuse.
+                # Keras and JSON refuse NumPy's integers.
                 object.__setattr__(self, field.name, int(value))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
@@ -115,13 +117,13 @@ class ViTConfig:
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Height and width of what the patches are cut from."""
+        """Height and width of the image, or of the feature map of the stem."""
         # SAME padding rounds up.
         return tuple(math.ceil(s / self.stem_stride) for s in self.image_size)
 
     @property
     def stem_stride(self) -> int:
-        """Pixels of the image to a cell of what the patches are cut from."""
+        """Image pixels between neighbouring cells of the feature map."""
         if self.stem_stages is None:
             return 1
         # The root halves twice, each stage but the first once more.
@@ -176,12 +178,12 @@ class ViTConfig:
 
 
 def check_fields(choices: dict, renamed: dict[str, str]):
-    """Raise a ValueError for keyword arguments that are no fields of ViTConfig.
+    """Raise a ValueError unless all keyword arguments are fields of ViTConfig.
 
     Args:
         choices: The keyword arguments, by name.
-        renamed: Names that are not accepted, and the argument to use in place
-            of each.
+        renamed: Names that are not accepted, each with the argument to use
+            instead.
     """
     fields = [f.name for f in dataclasses.fields(ViTConfig)]
     fields = dict.fromkeys(name for name in fields if name not in renamed)

@@ -1,4 +1,4 @@
-"""The two things about gradients that each backend says in its own way."""
+"""Gradients on each backend."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from keras_vit.tables import pick
 
 
 def without_gradients():
-    """Return a context in which nothing is kept for a backward pass."""
+    """Return a context that keeps nothing for a backward pass."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     import torch
@@ -18,11 +18,11 @@ def without_gradients():
 
 
 def differentiate(function: Callable, tensors: Sequence) -> tuple:
-    """Return (gradients of `function` by `tensors`, what else it returns).
+    """Return (gradients of `function` by `tensors`, its second result).
 
     Args:
         function: Maps a list of tensors to (a scalar, anything).
-        tensors: Where it is evaluated.
+        tensors: The arguments of `function`.
 
     Example:
         >>> from keras import ops

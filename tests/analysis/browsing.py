@@ -34,7 +34,7 @@ def open_browser():
     try:
         from playwright.sync_api import expect, sync_playwright
     except ModuleNotFoundError:
-        missing("needs `playwright`: pip install keras-vit[dev]")
+        missing("needs `playwright`: pip install playwright")
 
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:

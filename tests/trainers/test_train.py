@@ -11,14 +11,14 @@ import tensorflow as tf
 from PIL import Image
 
 import keras_vit
-import trainers.evaluate
 import trainers.runs.job
 import trainers.runs.preparation
 import trainers.train
 from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
 from trainers.data.bad_examples import BadExampleError
-from trainers.evaluate import evaluate
+from trainers.evaluation import evaluation
+from trainers.evaluation.evaluation import evaluate
 from trainers.loop.errors import NonFiniteLossError
 from trainers.models.factory import build_model, load_initial_model
 from trainers.runs.run import Run, write_atomically
@@ -370,7 +370,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     def record(images, truths, guesses, scores, value_range, path):
         drawn.update(truths=truths, guesses=guesses, scores=scores)
 
-    monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
+    monkeypatch.setattr(evaluation, "plot_predictions", record)
     report = evaluate(run, digits)
     pairs = list(digits.examples("test").as_numpy_iterator())
     images = np.stack([image for image, _ in pairs]) / 127.5 - 1
@@ -530,7 +530,7 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
 FRAMES = """
 import inspect, json, pathlib, runpy, sys
 import keras_vit
-from keras_vit.layers import attention
+from keras_vit.layers import multi_head_self_attention as attention
 root = pathlib.Path(keras_vit.__file__).parents[1]
 attend = attention.attend
 
@@ -557,7 +557,7 @@ def test_ten_functions_of_ours_lead_from_the_command_to_attention(
     stack = json.loads(result.stdout.splitlines()[-1])
     assert stack[-1][0].endswith("trainers/train.py")
     # And `attend` itself, in whose place it was looked.
-    assert len(stack) + 1 <= 11, "\n".join(map(str, stack))
+    assert len(stack) + 1 <= 10, "\n".join(map(str, stack))
 
 
 CLAIM = """

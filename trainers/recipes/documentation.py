@@ -1,4 +1,4 @@
-"""The table of recipes in docs/recipes.md, generated from RECIPES."""
+"""The tables of recipes in docs/recipes.md, generated from RECIPES."""
 
 import pathlib
 import re
@@ -7,9 +7,9 @@ from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
 
 
-def describe_recipes() -> str:
-    """Return RECIPES as a Markdown table, that of docs/recipes.md."""
-    columns = "recipe model data pixels length batch rate source expected"
+def describe_settings() -> str:
+    """Return the settings of RECIPES as a Markdown table."""
+    columns = ["recipe", "model", "data", "pixels", "length", "batch", "rate"]
     rows = []
     for name, recipe in RECIPES.items():
         length = f"{recipe.epochs:g} epochs"
@@ -24,30 +24,39 @@ def describe_recipes() -> str:
                 length,
                 str(recipe.batch_size),
                 f"{recipe.learning_rate:g}",
-                recipe.source,
-                recipe.expected,
             ]
         )
-    return format_table(columns.split(), rows) + "\n"
+    return format_table(columns, rows) + "\n"
+
+
+def describe_sources() -> str:
+    """Return sources and expected results of RECIPES as a Markdown table."""
+    rows = [
+        [f"`{name}`", recipe.source, recipe.expected]
+        for name, recipe in RECIPES.items()
+    ]
+    return format_table(["recipe", "source", "expected"], rows) + "\n"
 
 
 def update_page(path: str):
-    """Replace the table of recipes in a Markdown page by that of RECIPES.
+    """Replace the tables of recipes in a Markdown page by those of RECIPES.
 
     Raises:
-        ValueError: If there is no such table in the page.
+        ValueError: If one of the tables is not in the page.
     """
-    page, table = pathlib.Path(path), describe_recipes()
-    header = table.splitlines()[0]
-    text, count = re.subn(
-        rf"^{re.escape(header)}\n(?:\|.*\n)*",
-        lambda match: table,
-        page.read_text(encoding="utf-8"),
-        flags=re.MULTILINE,
-    )
-    if not count:
-        raise ValueError(
-            "`path` must be a page with a table that begins with "
-            f"{header!r}. Received: path={path!r}"
+    page = pathlib.Path(path)
+    text = page.read_text(encoding="utf-8")
+    for table in (describe_settings(), describe_sources()):
+        header = table.splitlines()[0]
+        text, count = re.subn(
+            rf"^{re.escape(header)}\n(?:\|.*\n)*",
+            lambda match, table=table: table,
+            text,
+            flags=re.MULTILINE,
         )
+        if not count:
+            raise ValueError(
+                "`path` must be a page with a table that begins with "
+                f"{header!r}. Received: path={path!r}"
+            )
     page.write_text(text, encoding="utf-8")

@@ -17,7 +17,11 @@ from tests.trainers.mocked import write_metadata
 from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.documentation import describe_recipes, update_page
+from trainers.recipes.documentation import (
+    describe_settings,
+    describe_sources,
+    update_page,
+)
 from trainers.recipes.flags import (
     define_flags,
     flag_fields,
@@ -382,18 +386,21 @@ def test_images_come_out_at_the_size_of_the_recipe(name):
 
 
 def test_the_page_shows_the_recipes():
-    assert describe_recipes() in PAGE.read_text(), "run the command of the page"
-    rows = re.findall(r"^\| `(\w+)` \|", describe_recipes(), re.M)
-    assert rows == list(RECIPES)
+    for table in (describe_settings(), describe_sources()):
+        assert table in PAGE.read_text(), "run the command of the page"
+        rows = re.findall(r"^\| `(\w+)` \|", table, re.M)
+        assert rows == list(RECIPES)
 
 
-def test_the_command_of_the_page_writes_its_table(tmp_path, monkeypatch):
+def test_the_command_of_the_page_writes_its_tables(tmp_path, monkeypatch):
     page = tmp_path / "docs/recipes.md"
     page.parent.mkdir()
-    page.write_text(PAGE.read_text().replace("| 4096 |", "| 8 |"))
-    assert describe_recipes() not in page.read_text()
+    text = PAGE.read_text().replace("| 4096 |", "| 8 |")
+    page.write_text(text.replace(". Not run here. |", " |"))
+    for table in (describe_settings(), describe_sources()):
+        assert table not in page.read_text()
     monkeypatch.chdir(tmp_path)
-    [code] = re.findall(r'-m?c? "(.*update_page.*)"$', PAGE.read_text(), re.M)
+    [code] = re.findall(r'-c "([^"]*update_page[^"]*)"', PAGE.read_text())
     exec(code, {})
     assert page.read_text() == PAGE.read_text()
 
