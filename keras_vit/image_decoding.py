@@ -7,7 +7,7 @@ import tensorflow as tf
 JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
 
 
-def decode_photo(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
+def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Return the pixels (H, W, C) of an image file, as they are stored.
 
     The first frame, if there are several.

@@ -10,6 +10,10 @@ from keras_vit.tables import pick
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.layouts import parts_of, whole_shape
 from keras_vit.weights.lora import reset_updates
+from keras_vit.weights.normalization import (
+    describe_normalization,
+    find_normalization,
+)
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITIONS, Source
@@ -169,14 +173,19 @@ def _report(source, config, steps, reset) -> LoadReport:
     if source.has_class_slot and not source.config.use_class_token:
         # What the oldest files of big_vision keep of a token they lost.
         ignored.append(f"{source.stored(POSITIONS)}, row 0")
+    path, mode = source.checkpoint.path, find_normalization(source.checkpoint)
     return LoadReport(
-        path=source.checkpoint.path,
+        path=path,
         layout=source.family,
         used=tuple(used),
         resized=tuple(text for step in steps for text in step.resized),
         reset=tuple(reset),
         ignored=tuple(ignored),
-        notes=tuple(_differences(source.config, config)),
+        notes=(
+            *_differences(source.config, config),
+            *describe_normalization(path, mode),
+        ),
+        normalization=mode,
     )
 
 

@@ -8,8 +8,6 @@ import keras
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.linear_model import Ridge
-from sklearn.neighbors import KNeighborsClassifier
 
 import trainers.evaluation.predictions
 import trainers.evaluation.probes
@@ -26,8 +24,6 @@ from trainers.evaluation.probes import (
     Features,
     ProbeChoices,
     few_shot,
-    find_nearest,
-    fit_ridge,
     knn,
     shuffle_by_class,
 )
@@ -52,23 +48,8 @@ def make_features(size, num_train=300, num_test=200, num_classes=6, seed=0):
     return Features(*train, test[0], np.eye(num_classes, dtype=bool)[test[1]])
 
 
-@pytest.mark.parametrize("size", [7, 80])  # Below and above the images.
-def test_ridge_solves_the_normal_equations(size):
-    rng = np.random.default_rng(size)
-    inputs, targets = rng.normal(0, 3, (30, size)), rng.normal(0, 1, (30, 4))
-    weights = fit_ridge(inputs, targets, 2.5)
-    np.testing.assert_allclose(
-        weights,
-        np.linalg.solve(
-            inputs.T @ inputs + 2.5 * np.eye(size), inputs.T @ targets
-        ),
-        rtol=1e-9,
-        atol=1e-12,
-    )
-
-
 def written_out_few_shot(features, shots, seed):
-    """The protocol again: its own loops, the regression of scikit-learn."""
+    """The protocol again: its own loops, and the normal equations solved."""
     generator = np.random.default_rng(seed)
     num_classes = features.test_truths.shape[1]
     support = []
@@ -87,10 +68,10 @@ def written_out_few_shot(features, shots, seed):
     def prepare(x):
         return np.c_[(x - mean) / std, np.full(len(x), 100.0)]
 
-    model = Ridge(alpha=1024, fit_intercept=False, solver="cholesky")
-    scores = model.fit(prepare(x), y).predict(
-        prepare(features.test.astype("float64"))
-    )
+    inputs = prepare(x)
+    gram = inputs.T @ inputs + 1024 * np.eye(inputs.shape[1])
+    weights = np.linalg.solve(gram, inputs.T @ y)
+    scores = prepare(features.test.astype("float64")) @ weights
     right = features.test_truths[np.arange(len(scores)), scores.argmax(-1)]
     return right.mean()
 
@@ -143,23 +124,26 @@ def test_features_that_never_change_do_no_harm():
 
 
 @pytest.mark.parametrize("neighbors", [1, 10, 20, 200])
-def test_knn_is_that_of_scikit_learn(neighbors):
-    features = make_features(30, num_test=300)  # More than a chunk.
-    model = KNeighborsClassifier(
-        neighbors,
-        metric="cosine",
-        weights=lambda distances: np.exp((1 - distances) / 0.07),
-        algorithm="brute",
-    ).fit(features.train, features.train_classes)
-    expected = model.predict(features.test)
+def test_knn_is_the_vote_written_out(neighbors):
+    features = make_features(30, num_test=300)
+    train, test = (
+        f / np.linalg.norm(f, axis=-1, keepdims=True)
+        for f in (features.train, features.test)
+    )
+    cosines = (test @ train.T).astype("float64")
+    expected = []
+    for row in cosines:
+        votes = np.zeros(6)
+        for index in np.argsort(-row)[:neighbors]:
+            votes[features.train_classes[index]] += np.exp(row[index] / 0.07)
+        expected.append(votes.argmax())
     truths = features.test_truths
     found = knn(features, ProbeChoices(neighbors=(neighbors, 3)))
     assert found[f"knn/{neighbors}"] == [
         truths[np.arange(len(truths)), expected].mean()
     ]
-    # Not of the mean alone: the same answers count as right for each image.
-    answers = np.eye(6, dtype=bool)[expected]
-    agreeing = features._replace(test_truths=answers)
+    # Not only the mean: the same predictions count as right for each image.
+    agreeing = features._replace(test_truths=np.eye(6, dtype=bool)[expected])
     found = knn(agreeing, ProbeChoices(neighbors=(neighbors,)))
     assert found[f"knn/{neighbors}"] == [1.0]
 
@@ -190,41 +174,27 @@ def test_a_test_image_may_have_several_right_classes():
         assert strict < lenient < 1
 
 
-@pytest.mark.parametrize("number", [1, 5, 40])
-@pytest.mark.parametrize("chunks", [(1, 7), (16, 3), (50, 40), (256, 65_536)])
-def test_chunks_change_nothing(number, chunks):
-    rng = np.random.default_rng(2)
-    queries, keys = rng.normal(0, 1, (50, 4)), rng.normal(0, 1, (40, 4))
-    products = queries @ keys.T
-    expected = np.argsort(-products, axis=-1)[:, :number]
-    parts = list(find_nearest(queries, keys, number, *chunks))
-    assert [start for start, *_ in parts] == list(range(0, 50, chunks[0]))
-    found = np.concatenate([indices for *_, indices in parts])
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_allclose(
-        np.concatenate([values for _, values, _ in parts]),
-        np.take_along_axis(products, expected, -1),
-    )
-
-
 def test_chunks_of_the_test_images_change_nothing(monkeypatch):
     features = make_features(8)
-    whole = few_shot(features, ProbeChoices())
+    choices = ProbeChoices()
+    whole = [probe(features, choices) for probe in PROBES.values()]
     monkeypatch.setattr(trainers.evaluation.probes, "CHUNK", 64)
-    assert few_shot(features, ProbeChoices()) == whole
+    assert [probe(features, choices) for probe in PROBES.values()] == whole
 
 
 def test_memory_is_that_of_a_chunk():
     rng = np.random.default_rng(2)
-    queries = rng.normal(0, 1, (600, 4)).astype("float32")
-    keys = rng.normal(0, 1, (80_000, 4)).astype("float32")
+    features = Features(
+        rng.normal(0, 1, (80_000, 4)).astype("float32"),
+        rng.integers(0, 2, 80_000),
+        rng.normal(0, 1, (600, 4)).astype("float32"),
+        np.eye(2, dtype=bool)[rng.integers(0, 2, 600)],
+    )
     tracemalloc.start()
-    for _ in find_nearest(queries, keys, 20, 100, 1000):
-        pass
+    knn(features, ProbeChoices(neighbors=(20,)))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # A chunk: 100 * 1000 products of 4 bytes, their order of 8, some copies.
-    assert peak < 4e6 < queries.shape[0] * keys.shape[0] * 4 / 40
+    assert peak < 20e6 < 600 * 80_000 * 4 / 9  # All distances.
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
 
+import io
 import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -56,6 +58,70 @@ def test_what_is_wrong_is_said_in_one_line(command, capsys, tmp_path):
     error = capsys.readouterr().err
     assert error.startswith("error: There is no file")
     assert error.count("\n") == 1
+
+
+def a_model(path):
+    from_checkpoint(path_of("official_token.npz")).save(path)
+    return path.read_bytes()
+
+
+def zipped(**members):
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, text in members.items():
+                archive.writestr(name.replace("_", "."), text)
+        return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: b"no archive",
+        lambda data: data[:-100],
+        lambda data: data.replace(b"VisionTransformer", b"VisionTransformed"),
+        lambda data: zipped(config_json="{}", metadata_json="{}"),
+        lambda data: zipped(config_json="[", metadata_json="{}"),
+        lambda data: zipped(other=""),
+    ],
+)
+def test_a_damaged_keras_file_is_an_error_of_one_line(change, tmp_path, capsys):
+    source = tmp_path / "model.keras"
+    source.write_bytes(change(a_model(source)))
+    arguments = [str(source), str(tmp_path / "out.npz"), "--layout=official"]
+    assert convert.main(arguments) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {source} cannot be read: ")
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("name", ["none.keras", "folder.keras"])
+def test_a_keras_file_that_is_not_there(name, tmp_path, capsys):
+    (tmp_path / "folder.keras").mkdir()
+    arguments = [str(tmp_path / name), str(tmp_path / "out.npz")]
+    assert convert.main([*arguments, "--layout=official"]) == 1
+    assert str(tmp_path / name) in capsys.readouterr().err
+
+
+def test_a_target_that_cannot_be_written(tmp_path, capsys):
+    source = str(path_of("official_token.npz"))
+    (tmp_path / "file").touch()
+    for target, layout in (
+        (tmp_path / "file" / "out.npz", "official"),
+        (tmp_path / "file" / "out.keras", "keras"),
+    ):
+        assert convert.main([source, str(target), f"--layout={layout}"]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and str(tmp_path / "file") in error
+
+
+def test_the_normalization_is_shown(tmp_path, capsys):
+    path = tmp_path / "deit.safetensors"
+    shutil.copy(path_of("timm_token.safetensors"), path)
+    arguments = [str(path), "--brief", "--num_heads=3"]
+    assert inspect_checkpoint.main(arguments) == 0
+    call = "images         preprocess_input(images, mode='imagenet')"
+    assert call in capsys.readouterr().out
 
 
 def test_converting_round_the_families(tmp_path, capsys):

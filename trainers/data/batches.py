@@ -7,6 +7,7 @@ other, in batches of one replica each.
 """
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -94,34 +95,31 @@ def train_batches(
         check_data_service(num_streams, bad_examples)
         reading = BatchSlots(batch_size)
         decode = make_decode(dataset)
-    cached = fits_into_memory(dataset)
+    # Small data sets are decoded once and kept, others in every epoch.
+    is_kept = fits_into_memory(dataset)
     prepare = make_prepare(
-        dataset, image_size, augmentation, seed, None if cached else decode
+        dataset, image_size, augmentation, seed, None if is_kept else decode
     )
     streams = [
-        read_stream(
-            dataset,
-            stream,
-            reading,
-            seed=seed,
-            first_step=first_step,
-            decode=decode if cached else None,
-        )
-        .map(
-            as_written(lambda position, example: prepare(position, *example)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        .batch(slots.per_piece, drop_remainder=True)
+        prepare_examples(
+            read_stream(
+                dataset,
+                stream,
+                reading,
+                seed=seed,
+                first_step=first_step,
+                decode=decode if is_kept else None,
+            ),
+            prepare,
+        ).batch(slots.per_piece, drop_remainder=True)
         for stream in reading.streams
     ]
     batches = tf.data.Dataset.choose_from_datasets(
         streams, tf.data.Dataset.range(len(streams)).repeat()
     )
     if data_service is not None:
-        # Workers that train share the epochs of a job; one needs no name.
-        job = f"{dataset.name}_{seed}_{first_step}" if num_workers > 1 else None
-        batches = distribute(batches, data_service, job)
+        job = f"{dataset.name}_{seed}_{first_step}"
+        batches = distribute(batches, data_service, job, num_workers)
     batches = mix_batches(batches, augmentation, seed, first_step, len(streams))
     if slots.per_piece != slots.per_replica:
         batches = batches.rebatch(slots.per_replica, drop_remainder=True)
@@ -159,18 +157,36 @@ def mix_batches(
 
 
 def distribute(
-    batches: tf.data.Dataset, address: str, job: str | None
+    batches: tf.data.Dataset, address: str, job: str, num_workers: int
 ) -> tf.data.Dataset:
     """Leave the work on batches to the workers of a tf.data service.
 
     Args:
-        batches: What the workers compute.
+        batches: What the workers of the service compute.
         address: Of the dispatcher.
-        job: Those that name the same job share its batches.
+        job: Name of the job whose epochs several that train share.
+        num_workers: How many train.
     """
     service = tf.data.experimental.service
     policy = service.ShardingPolicy.DYNAMIC
+    job = job if num_workers > 1 else None  # One does not share.
     return batches.apply(service.distribute(policy, address, job_name=job))
+
+
+def prepare_examples(
+    examples: tf.data.Dataset, prepare: Callable
+) -> tf.data.Dataset:
+    """Return the model inputs of examples, in their order.
+
+    Args:
+        examples: (position, example) pairs.
+        prepare: See `make_prepare`.
+    """
+    return examples.map(
+        as_written(lambda position, example: prepare(position, *example)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
 
 
 def eval_batches(
@@ -227,15 +243,13 @@ def eval_batches(
             tf.zeros(()),
         )
     ).repeat(missing)
-    return (
+    examples = (
         dataset.reader.read(ranges)
         .enumerate()
         .filter(lambda position, _: slots.contains(position % batch_size))
-        .map(
-            as_written(lambda position, example: prepare(position, *example)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+    )
+    return (
+        prepare_examples(examples, prepare)
         .concatenate(filler)
         .batch(slots.per_replica, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)

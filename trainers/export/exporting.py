@@ -14,7 +14,7 @@ from keras_vit.export import (
 )
 from keras_vit.export.bundle import check_formats
 from keras_vit.export.publishing import check_destination
-from keras_vit.image_decoding import decode_photo, turn_upright
+from keras_vit.image_decoding import decode_image, turn_upright
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
@@ -152,7 +152,7 @@ def make_reader(
     prepare, value_range = make_prepare_one(preprocess, image_shape[:2])
 
     def read_image(encoded):
-        pixels = decode_photo(encoded, image_shape[-1])
+        pixels = decode_image(encoded, image_shape[-1])
         return prepare(turn_upright(pixels, encoded))
 
     return read_image, value_range

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from keras_vit.image_decoding import cut_window, decode_photo
+from keras_vit.image_decoding import cut_window, decode_image
 from trainers.data import batches, decoding
 from trainers.data.bad_examples import BadExampleError, BadExamples, DataError
 from trainers.data.batches import eval_batches, train_batches
@@ -442,7 +442,7 @@ class TestWindows:
         calls = []
 
         def decode_window(encoded, pick_window, channels):
-            image = decode_photo(encoded)
+            image = decode_image(encoded)
             calls.append(image)
             return cut_window(image, pick_window(tf.shape(image)))
 
