@@ -214,3 +214,14 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
     for field in dataclasses.fields(Recipe):
         assert rows[field.name] == field.metadata.get("help", "A note.")
+
+
+@pytest.mark.parametrize(
+    "page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.stem
+)
+def test_code_is_no_wider_than_the_column(page):
+    """At 1280 pixels a line has room for 84 letters."""
+    for code in re.findall(
+        r"^```\w+\n(.*?)^```", page.read_text(), re.M | re.S
+    ):
+        assert max(map(len, code.splitlines())) <= 84

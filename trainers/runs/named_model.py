@@ -8,6 +8,7 @@ import keras
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
 from trainers.paths import as_path
+from trainers.runs.run import load_keras_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class NamedModel:
                 "`model` must be an existing .keras file, a checkpoint or the "
                 f"name of a published one. Received: model={str(self)!r}"
             )
-        model = keras.saving.load_model(str(path), compile=False)
+        model = load_keras_file(path)
         if isinstance(model, VisionTransformer):
             return model.with_classifier_activation(None)
         return model

@@ -5,6 +5,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import zipfile
 
 import keras
 
@@ -12,6 +13,7 @@ from trainers.paths import (
     Path,
     RemotePath,
     atomic_write,
+    first_line,
     write_atomically,
 )
 from trainers.recipes.schema import Recipe
@@ -183,7 +185,7 @@ class Run:
                 "`run_dir` must be the folder of a finished run, with a "
                 f"model.keras in it. Received: run_dir={str(self.folder)!r}"
             )
-        return keras.saving.load_model(str(self.model_path), compile=False)
+        return load_keras_file(self.model_path)
 
     def _content(self):
         if not self.recipe_path.exists():
@@ -207,6 +209,23 @@ def _binding_fields(recipe):
         for field in dataclasses.fields(recipe)
         if not field.metadata["is_free"]
     }
+
+
+def load_keras_file(path: Path) -> keras.Model:
+    """Return the model in a `.keras` file.
+
+    Raises:
+        ValueError: If the file holds no model that can be read.
+    """
+    try:
+        return keras.saving.load_model(str(path), compile=False)
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        received = first_line(error)
+        if received.startswith("File not found"):  # So Keras calls it.
+            received = "a file that is no zip archive"
+        raise ValueError(
+            f"{path} must be a model that Keras can read. Received: {received}"
+        ) from None
 
 
 def write_report(folder: Path, name: str, report: dict):

@@ -23,7 +23,7 @@ from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 from trainers.runs.source_flags import open_source
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
 
