@@ -59,7 +59,6 @@ class Shapes:
         """Return the shape of a weight as we keep it, None if missing.
 
         Args:
-            *row: Template, kind and weight.
             rank: Number of axes that the stored array must have.
             **fields: Numbers in the template.
         """
