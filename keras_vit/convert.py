@@ -114,32 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The arguments; default is the command line of this process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.convert",
-        description="Write the weights of a Vision Transformer for "
-        "another library.",
-        epilog="Layouts: "
-        + "; ".join(f"{name}: {LAYOUTS[name].title}" for name in WRITERS)
-        + "; keras: a .keras file.",
-    )
-    parser.add_argument(
-        "source",
-        metavar="SRC",
-        help="a checkpoint of any family, a .keras file of this package, or "
-        "the name of a pretrained model",
-    )
-    parser.add_argument("target", metavar="DST", help="what to write")
-    parser.add_argument(
-        "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
-    )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the positions to images of this size",
-    )
-    add_hints(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         # Its notes are logged.
         convert(
@@ -155,6 +130,37 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    titles = [f"{name}: {LAYOUTS[name].title}" for name in WRITERS]
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_vit.convert",
+        description="Write the weights of a Vision Transformer for another "
+        "library.",
+        epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a checkpoint of any family, a .keras file of this package, or "
+        "the name of a pretrained model",
+    )
+    parser.add_argument(
+        "target", metavar="DST", help="the file or folder to write"
+    )
+    parser.add_argument(
+        "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
+    )
+    parser.add_argument(
+        "--image_size",
+        type=parse_image_size,
+        metavar="SIZE",
+        help="resize the position embedding to images of this size",
+    )
+    add_hints(parser)
+    return parser
 
 
 if __name__ == "__main__":

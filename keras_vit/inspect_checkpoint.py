@@ -27,7 +27,7 @@ def describe(source: Source, show_names: bool = True) -> str:
     lines = [
         f"path           {source.checkpoint.path}",
         f"family         {source.family}: {source.layout.title}{spelling}",
-        f"variant        {variant_of(config) or 'none of VARIANTS'}",
+        f"variant        {variant_of(config) or 'custom'}",
         f"parameters     {source.num_parameters:,}",
         f"arrays         {len(source.checkpoint.entries)}, "
         f"{len(source.ignored)} of them ignored",

@@ -29,19 +29,19 @@ def read_image(
     Args:
         path: Any image that Pillow reads; the first frame of several.
         channels: 3, or 1 for shades of grey.
-        image_size: (H, W) to resize it to, its proportions ignored; bilinear,
-            with antialiasing. None for the size of the file.
+        image_size: (H, W) to resize the image to, bilinear with antialiasing;
+            its proportions may change. None keeps the size of the file.
 
     Raises:
-        ValueError: If the file is no image, a damaged or an enormous one.
-        OSError: If it cannot be read.
+        ValueError: If the file is not an image, damaged or enormous.
+        OSError: If the file cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     mode = pick({1: "L", 3: "RGB"}, channels, "channels")
     try:
         with Image.open(path) as image:
-            # Phones store pictures turned, with a note how to turn them back.
+            # Phones store photos as the sensor saw them.
             image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I"):  # 16 bits, which convert() clips.
                 image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
@@ -182,18 +182,18 @@ def decode_predictions(
 
     Args:
         predictions: Scores, probabilities or logits, an array or a tensor.
-        top: How many classes to return, at most.
-        class_names: Names of the C classes; None for the 1000 classes of
-            ImageNet (ILSVRC 2012) in their official order, named by their
-            WordNet lemmas.
+        top: Largest number of classes to return.
+        class_names: Names of the C classes. None stands for the 1000 classes
+            of ImageNet (ILSVRC 2012) in their official order, with their
+            WordNet lemmas as names.
 
     Returns:
-        For each image a list of (identifier, name, score), highest first.
-        The identifier is the WordNet one of an ImageNet class, else the index.
+        For each image a list of (identifier, name, score), highest first. The
+        identifier is that of WordNet for a class of ImageNet, else the index.
 
     Raises:
-        ValueError: If the predictions are not (B, C) or their classes are
-            not as many as the names.
+        ValueError: If the predictions are not (B, C), or if the number of
+            classes is not that of the names.
 
     Example:
         >>> decode_predictions(np.eye(1, 1000, 2), top=1)[0][0][:2]
@@ -218,7 +218,7 @@ def decode_predictions(
             "classes; pass `class_names` for classes of your own. "
             f"Received: shape={scores.shape}"
         )
-    # As floats: minus the lowest integer is itself, minus zero is zero.
+    # As floats: negating the lowest integer would overflow.
     order = np.argsort(-scores.astype("float64"), axis=1, kind="stable")
     order = order[:, :top]
     return [

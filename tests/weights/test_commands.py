@@ -223,7 +223,7 @@ def test_the_hints_reach_the_commands(tmp_path, capsys):
     assert inspect_checkpoint.main([str(path), *hints]) == 0
     output = capsys.readouterr().out
     assert "image_size               (24, 40)" in output
-    assert "variant        of its own" in output
+    assert "variant        custom" in output
     out = str(tmp_path / "folder" / "out.keras")
     assert convert.main([str(path), out, "--layout=keras", *hints]) == 0
     model = keras.saving.load_model(out)

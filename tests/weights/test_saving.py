@@ -57,15 +57,6 @@ def test_equal_models_give_equal_files(layout, tmp_path):
 
 
 @pytest.mark.parametrize("layout", ENDINGS)
-def test_the_model_is_not_changed(layout, tmp_path):
-    model = make()
-    before = [to_numpy(weight) for weight in model.weights]
-    save_checkpoint(model, tmp_path / f"m{ENDINGS[layout]}", layout=layout)
-    for old, weight in zip(before, model.weights):
-        np.testing.assert_array_equal(old, to_numpy(weight))
-
-
-@pytest.mark.parametrize("layout", ENDINGS)
 def test_a_failure_leaves_what_was_there(layout, tmp_path, monkeypatch):
     path = tmp_path / f"model{ENDINGS[layout]}"
     save_checkpoint(make(), path, layout=layout)
@@ -296,7 +287,7 @@ def lora_layers(model):
 
 @pytest.mark.parametrize("layout", ENDINGS)
 def test_lora_updates_are_merged(layout, tmp_path):
-    """In float32, in every kind of layer that Keras adds them to."""
+    """In float32, in every kind of layer, and the model is not changed."""
     stem = {"stem_stages": (1,), "patch_size": 2, "depth": 1}
     config = tiny_config(**stem if layout in ("official", "timm") else {})
     path = tmp_path / f"model{ENDINGS[layout]}"

@@ -209,6 +209,8 @@ def test_what_is_no_plain_vit_is_refused_by_name(name, part, tmp_path):
 
 
 def test_identifying_reads_no_array_and_builds_no_model(monkeypatch):
+    sizes = [a.size for a in stored_in("big_vision_map.npz").values()]
+
     def refuse(*_, **__):
         raise AssertionError("it was read or built")
 
@@ -217,7 +219,6 @@ def test_identifying_reads_no_array_and_builds_no_model(monkeypatch):
     with open_checkpoint(path_of("big_vision_map.npz")) as checkpoint:
         source = identify(checkpoint)
     assert source.config.pooling == "map"
-    sizes = [a.size for a in stored_in("big_vision_map.npz").values()]
     assert source.num_parameters == sum(sizes)
 
 
