@@ -29,6 +29,8 @@ from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
+Trained = tuple[keras.Model, int]  # And the updates it took.
+
 
 @dataclasses.dataclass(frozen=True)
 class Result:
@@ -131,9 +133,7 @@ def measure(package: str, recipe: Recipe, dataset: ImageDataset) -> Result:
     return Result(package, recipe.seed, accuracy, loss, size, updates, seconds)
 
 
-def train_ours(
-    recipe: Recipe, dataset: ImageDataset
-) -> tuple[keras.Model, int]:
+def train_ours(recipe: Recipe, dataset: ImageDataset) -> Trained:
     """Return the model that the trainer leaves, and its updates."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -144,9 +144,7 @@ def train_ours(
     return job.loop.model, job.total_steps
 
 
-def train_keras_hub(
-    recipe: Recipe, dataset: ImageDataset
-) -> tuple[keras.Model, int]:
+def train_keras_hub(recipe: Recipe, dataset: ImageDataset) -> Trained:
     """Return keras-hub's ViT after `fit`, and its updates."""
     num_train = dataset.num_examples(dataset.train_split)
     steps_per_epoch = round(num_train / recipe.batch_size)
@@ -199,9 +197,7 @@ def make_adamw(
     return optimizer
 
 
-def train_ours_from_keras_hub(
-    recipe: Recipe, dataset: ImageDataset
-) -> tuple[keras.Model, int]:
+def train_ours_from_keras_hub(recipe: Recipe, dataset: ImageDataset) -> Trained:
     """Return what the trainer makes of keras-hub's initial weights."""
     keras.utils.set_random_seed(recipe.seed)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Convert checkpoints: `python -m keras_vit.convert SRC DST --layout=timm`."""
+"""Convert a checkpoint: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
 import argparse
 import sys
@@ -30,12 +30,13 @@ def convert(
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
-        num_heads: Number of attention heads, if the source does not say.
-        image_size: The positions are resized to it; default as in the source.
-        source_image_size: Of the images of the source, if it does not say.
+        num_heads: Number of attention heads, if the source does not tell.
+        image_size: Image size of the new model; positions are resized to it.
+            Default is that of the source.
+        source_image_size: Image size of the source, if it does not tell.
 
     Returns:
-        What a reader must know because the file cannot say it.
+        Notes on what the file cannot express, such as another GELU.
 
     Raises:
         ValueError: If the source cannot be read or the layout cannot express
@@ -79,7 +80,7 @@ def open_model(
             image_size=image_size,
             source_image_size=source_image_size,
         )
-    model = keras.saving.load_model(source, compile=False)
+    model = load_keras(source)
     if not isinstance(model, VisionTransformer):
         raise ValueError(
             f"{source} holds no VisionTransformer but a {type(model).__name__}."
@@ -87,41 +88,35 @@ def open_model(
     return model if image_size is None else model.with_image_size(image_size)
 
 
+def load_keras(path: str) -> keras.Model:
+    """Return the model of a `.keras` file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: If it cannot be read, whatever is wrong with it.
+        OSError: If there is no such file, or it may not be read.
+    """
+    with open(path, "rb"):  # Keras' own error would not name it.
+        pass
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except Exception as error:
+        # What follows the first line is the whole configuration.
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} cannot be read: {reason}") from error
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     Args:
-        arguments: The command line without the program, default that of this
-            process.
+        arguments: The arguments; default is the command line of this process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.convert",
-        description="Write the weights of a Vision Transformer for the users "
-        "of another library.",
-        epilog="Layouts: "
-        + "; ".join(f"{name}: {LAYOUTS[name].title}" for name in WRITERS)
-        + "; keras: a .keras file.",
-    )
-    parser.add_argument(
-        "source",
-        metavar="SRC",
-        help="a checkpoint of any family, a .keras file of this package, or "
-        "the name of a pretrained model",
-    )
-    parser.add_argument("target", metavar="DST", help="what to write")
-    parser.add_argument(
-        "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
-    )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the positions to images of this size",
-    )
-    add_hints(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
-        # What the reader must know is logged.
+        # Its notes are logged.
         convert(
             options.source,
             options.target,
@@ -135,6 +130,37 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    titles = [f"{name}: {LAYOUTS[name].title}" for name in WRITERS]
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_vit.convert",
+        description="Write the weights of a Vision Transformer for another "
+        "library.",
+        epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a checkpoint of any family, a .keras file of this package, or "
+        "the name of a pretrained model",
+    )
+    parser.add_argument(
+        "target", metavar="DST", help="the file or folder to write"
+    )
+    parser.add_argument(
+        "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
+    )
+    parser.add_argument(
+        "--image_size",
+        type=parse_image_size,
+        metavar="SIZE",
+        help="resize the position embedding to images of this size",
+    )
+    add_hints(parser)
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Image files: decoding them, a part of them, and turning them upright."""
+"""Decoding image files in a TensorFlow graph: whole, a window, upright.
+
+Pillow cannot take part: a served model decodes its images in the graph.
+"""
 
 from collections.abc import Callable
 
@@ -7,15 +10,15 @@ import tensorflow as tf
 JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
 
 
-def decode_photo(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
+def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Return the pixels (H, W, C) of an image file, as they are stored.
 
-    The first frame, if there are several.
+    Of a file with several frames, the first.
 
     Args:
         encoded: The bytes of the file.
-        channels: Of the result: 3; 1 (grey, of JPEG and PNG files only); or
-            4 (of PNG and BMP files only).
+        channels: Number of channels of the result: 3; 1 for grey (JPEG and
+            PNG files only); or 4 (PNG and BMP files only).
     """
     image = tf.io.decode_image(encoded, channels, expand_animations=False)
     if channels == 3:
@@ -28,15 +31,15 @@ def decode_photo(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
 
 def look_up_colours(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Return a BMP with the colours of its palette, if it has one.
+    """Return the pixels of a BMP file with the colours of its palette, if any.
 
-    TensorFlow takes the numbers of the colours for shades of grey. In the
-    file: at 10 the place of the pixels, at 14 the length of the header that
-    begins there, at 28 the bits of a pixel; behind the header the colours,
-    4 bytes each, blue first.
+    TensorFlow decodes the indices into the palette as shades of grey. Bytes
+    10 to 13 of the file are the offset of the pixels, 14 to 17 the length of
+    the header that begins there, 28 and 29 the bits of a pixel. The colours
+    follow the header, 4 bytes each, blue first.
 
     Args:
-        image: (H, W, 3), as TensorFlow decodes it.
+        image: Pixels (H, W, 3), as TensorFlow decodes them.
         encoded: The bytes of the file.
     """
 
@@ -60,16 +63,16 @@ def decode_window(
 
     Args:
         encoded: The bytes of the file.
-        pick_window: Function of the shape (3,) of the image; returns top,
-            left, height and width.
-        channels: Of the result.
+        pick_window: Takes the shape (3,) of the image; returns top, left,
+            height and width of the window.
+        channels: Number of channels of the result.
     """
-    # It says so by itself, but on the standard error, too.
+    # TensorFlow's own error would also be printed for each image.
     check = tf.debugging.Assert(is_jpeg(encoded), ["no JPEG"])
     with tf.control_dependencies([check] if check is not None else []):
         shape = tf.io.extract_jpeg_shape(encoded)
     start, size = tf.split(pick_window(shape), 2)
-    # A column of colour is a mean with the one beside it.
+    # The colour of a column is blended with that of its neighbours.
     first = tf.maximum(start - 1, 0)
     last = tf.minimum(start + size + 1, shape[:2])
     image = tf.io.decode_and_crop_jpeg(
@@ -82,8 +85,8 @@ def cut_window(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     """Return the pixels (height, width, C) of a window.
 
     Args:
-        image: (H, W, C).
-        window: Top, left, height and width.
+        image: Pixels (H, W, C).
+        window: Top, left, height and width of the window.
     """
     part = tf.slice(
         image,
@@ -99,11 +102,16 @@ def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Return the image (H, W, C) or (W, H, C), turned as its file says.
+    """Return the image (H, W, C) or (W, H, C), turned upright.
 
-    Phones store pictures turned, with a note how to turn them back.
+    Phones store photos as the sensor saw them; the Exif data of the file say
+    how to turn them.
+
+    Args:
+        image: Pixels (H, W, C), as they are stored.
+        encoded: The bytes of the file.
     """
-    # In a JPEG it comes first.
+    # In a JPEG, the Exif data come first.
     parts = tf.raw_ops.StringSplitV2(
         input=tf.strings.substr(encoded, 0, 4096)[None],
         sep="Exif\0\0",
@@ -117,14 +125,14 @@ def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 
 
 def read_orientation(exif: tf.Tensor) -> tf.Tensor:
-    """Return how a picture is turned, a number from 1, upright, to 8.
+    """Return the orientation of a picture, from 1 (upright) to 8.
 
-    Exif is a TIFF file: the order of the bytes ("II" or "MM"), the number 42,
-    the place of a list of entries (4 bytes); there their number and for each,
-    12 bytes, the tag, type, count and value. All of it is words of 2 bytes.
+    Exif data are a TIFF file: the byte order ("II" or "MM"), the number 42
+    and the offset of a list of entries (4 bytes). The list begins with their
+    number. An entry has 12 bytes: tag, type, count and value.
 
     Args:
-        exif: What follows "Exif" in the file; may be cut off.
+        exif: The bytes that follow "Exif" in the file; may be cut off.
 
     Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
     """
@@ -146,7 +154,12 @@ def read_orientation(exif: tf.Tensor) -> tf.Tensor:
 
 
 def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
-    """Return the image (H, W, C) or (W, H, C), turned as Exif says."""
+    """Return the image (H, W, C) or (W, H, C), turned upright.
+
+    Args:
+        image: Pixels (H, W, C).
+        orientation: See `read_orientation`.
+    """
 
     def is_one_of(*numbers):
         return tf.reduce_any(orientation == tf.constant(numbers))

@@ -29,7 +29,7 @@ from keras_vit.preprocessing import (
 def open_subject(source: str, **hints) -> Subject:
     """Open a `.keras` file, a checkpoint or a published model.
 
-    Its images are resized as a whole and scaled by `preprocess_input`.
+    Its images are resized as a whole and normalised as the checkpoint asks.
 
     Args:
         source: Path or name.
@@ -40,10 +40,12 @@ def open_subject(source: str, **hints) -> Subject:
     """
     model = open_model(source, **hints)
     config = model.config
+    report = getattr(model, "load_report", None)
+    mode = (report and report.normalization) or "vit"
 
     def read(path):
         pixels = read_image(path, config.channels, config.image_size)
-        return preprocess_input(pixels)
+        return preprocess_input(pixels, "channels_last", mode)
 
     class_names = None
     if config.num_classes == len(imagenet_classes()):

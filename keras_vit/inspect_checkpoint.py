@@ -1,6 +1,6 @@
-"""Say what a checkpoint holds: `python -m keras_vit.inspect_checkpoint PATH`.
+"""Show what a checkpoint holds: `python -m keras_vit.inspect_checkpoint PATH`.
 
-Reads names and shapes alone: neither a model is built nor an array loaded.
+Only names and shapes are read: no model is built and no array is loaded.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import sys
 
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.normalization import find_normalization
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
@@ -17,66 +18,76 @@ def describe(source: Source, show_names: bool = True) -> str:
     """Return the family, the configuration and the names of a checkpoint.
 
     Args:
-        source: What was understood.
+        source: The identified checkpoint.
         show_names: Whether to list every weight and the arrays it comes from.
     """
     config = source.config
     spelling = f", {source.spelling} names" if source.spelling else ""
+    mode = find_normalization(source.checkpoint)
     lines = [
         f"path           {source.checkpoint.path}",
         f"family         {source.family}: {source.layout.title}{spelling}",
-        f"variant        {variant_of(config) or 'of its own'}",
+        f"variant        {variant_of(config) or 'custom'}",
         f"parameters     {source.num_parameters:,}",
         f"arrays         {len(source.checkpoint.entries)}, "
         f"{len(source.ignored)} of them ignored",
+        f"images         {_describe_images(mode)}",
         "",
     ]
     lines += [
         f"{field.name:24} {getattr(config, field.name)}"
         for field in dataclasses.fields(config)
         if getattr(config, field.name) != field.default
-        or field.name in ("gelu", "layer_norm_epsilon", "image_size")
+        or field.name in ALWAYS_SHOWN
     ]
     if show_names:
-        rows = [("weight", "array in the file", "shape", "type")]
-        for path, parts in source.parts.items():
-            for part in parts:
-                raw, index = source.names.get(part.name, (None, None))
-                if raw is None:
-                    rows.append((path, "(left out: zero)", "", ""))
-                    continue
-                entry = source.checkpoint.entries[raw]
-                slice_ = "" if index is None else f"[{index}]"
-                rows.append((path, raw + slice_, str(entry.shape), entry.dtype))
-        for name in source.ignored:
-            entry = source.checkpoint.entries[name]
-            rows.append(("(ignored)", name, str(entry.shape), entry.dtype))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines.append("")
-        lines += [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip()
-            for row in rows
-        ]
+        lines += ["", *_align(_name_rows(source))]
     return "\n".join(lines)
 
 
+def _describe_images(mode):
+    if mode is None:
+        return "the file does not say how they were normalised"
+    return f"preprocess_input(images, mode={mode!r})"
+
+
+def _name_rows(source) -> list[tuple[str, ...]]:
+    """Return a row for each weight, and for each array that is ignored."""
+    rows = [("weight", "array in the file", "shape", "type")]
+    for path, parts in source.parts.items():
+        for part in parts:
+            raw, index = source.names.get(part.name, (None, None))
+            if raw is None:
+                rows.append((path, "(left out: zero)", "", ""))
+                continue
+            entry = source.checkpoint.entries[raw]
+            name = raw if index is None else f"{raw}[{index}]"
+            rows.append((path, name, str(entry.shape), entry.dtype))
+    for name in source.ignored:
+        entry = source.checkpoint.entries[name]
+        rows.append(("(ignored)", name, str(entry.shape), entry.dtype))
+    return rows
+
+
+def _align(rows):
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip()
+        for row in rows
+    ]
+
+
 def variant_of(config) -> str | None:
-    """Return the name of the published variant of the sizes of `config`.
+    """Return the published variant that has the sizes of `config`, or None.
 
     Args:
-        config: What a model is made of.
+        config: The configuration of a model.
     """
-    sizes = (
-        "width",
-        "depth",
-        "mlp_dim",
-        "num_heads",
-        "patch_size",
-        "stem_stages",
-        "use_class_token",
-    )
     for name, variant in VARIANTS.items():
-        if all(getattr(variant.config, s) == getattr(config, s) for s in sizes):
+        if all(
+            getattr(variant.config, field) == getattr(config, field)
+            for field in SIZES
+        ):
             return name
     return None
 
@@ -85,12 +96,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     Args:
-        arguments: The command line without the program, default that of this
-            process.
+        arguments: The arguments; default is the command line of this process.
     """
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.inspect_checkpoint",
-        description="Say what a checkpoint of a Vision Transformer holds.",
+        description="Show what a checkpoint of a Vision Transformer holds.",
     )
     parser.add_argument(
         "path",
@@ -99,7 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_hints(parser)
     parser.add_argument(
-        "--brief", action="store_true", help="do not list the names"
+        "--brief",
+        action="store_true",
+        help="do not list the weights and arrays",
     )
     options = parser.parse_args(arguments)
     try:
@@ -117,10 +129,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def add_hints(parser: argparse.ArgumentParser):
-    """Add the flags for what a file may leave open.
+    """Add the flags for what a file may not say.
 
     Args:
-        parser: Takes the flags.
+        parser: The parser that takes the flags.
     """
     parser.add_argument(
         "--num_heads",
@@ -140,7 +152,7 @@ def parse_image_size(text: str) -> tuple[int, int]:
     """Return (height, width) of "224" or "224x160".
 
     Args:
-        text: As it was typed.
+        text: The argument as it was typed.
 
     Raises:
         argparse.ArgumentTypeError: If it is neither.
@@ -152,6 +164,20 @@ def parse_image_size(text: str) -> tuple[int, int]:
         )
     sizes = tuple(int(part) for part in parts)
     return sizes if len(sizes) == 2 else (sizes[0], sizes[0])
+
+
+# Fields that make a variant.
+SIZES = (
+    "width",
+    "depth",
+    "mlp_dim",
+    "num_heads",
+    "patch_size",
+    "stem_stages",
+    "use_class_token",
+)
+# Fields that are shown even if they have their default.
+ALWAYS_SHOWN = ("gelu", "image_size", "layer_norm_epsilon")
 
 
 if __name__ == "__main__":

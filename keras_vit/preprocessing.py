@@ -1,4 +1,4 @@
-"""What stands before and after the model: pixels in, class names out.
+"""Pre- and post-processing: pixels in, class names out.
 
 No function needs a network.
 """
@@ -6,6 +6,7 @@ No function needs a network.
 import functools
 import importlib.resources
 import os
+import sys
 from collections.abc import Sequence
 
 import keras
@@ -28,19 +29,19 @@ def read_image(
     Args:
         path: Any image that Pillow reads; the first frame of several.
         channels: 3, or 1 for shades of grey.
-        image_size: (H, W) to resize it to, its proportions ignored; bilinear,
-            with antialiasing. None for the size of the file.
+        image_size: (H, W) to resize the image to, bilinear with antialiasing;
+            its proportions may change. None keeps the size of the file.
 
     Raises:
-        ValueError: If the file is no image, a damaged or an enormous one.
-        OSError: If it cannot be read.
+        ValueError: If the file is not an image, damaged or enormous.
+        OSError: If the file cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     mode = pick({1: "L", 3: "RGB"}, channels, "channels")
     try:
         with Image.open(path) as image:
-            # Phones store pictures turned, with a note how to turn them back.
+            # Phones store photos as the sensor saw them.
             image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I"):  # 16 bits, which convert() clips.
                 image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
@@ -61,41 +62,114 @@ def read_image(
     return pixels.reshape((*pixels.shape[:2], channels))
 
 
-def preprocess_input(x, data_format: str | None = None):
-    """Scale pixels to [-1, 1], the range every released ViT was trained on.
+def preprocess_input(
+    x,
+    data_format: str | None = None,
+    mode: str | tuple[Sequence[float], Sequence[float]] = "vit",
+):
+    """Normalise pixels as a pretrained model expects them.
 
-    x / 127.5 - 1. The argument is left as it is.
+    (x / 255 - mean) / deviation, with the numbers of `mode`. The default
+    scales pixels to [-1, 1], as for all models of `PRETRAINED` and most other
+    released ViTs. DeiT, DINO and MAE want mode="imagenet", CLIP and EVA
+    mode="clip". The `load_report` of a loaded model says which mode its
+    checkpoint asks for. The argument is left as it is.
 
     Shapes:
-        x: any, usually (B, H, W, C). returns: the same, floats.
+        x: any, usually (B, H, W, 3). returns: the same, floats.
 
     Args:
-        x: Pixels from 0 to 255, an array or a tensor.
-        data_format: Only here for callers of `keras.applications`; the
-            scaling is the same for both.
+        x: Pixels from 0 to 255, an array or a tensor; also a tensor of
+            `tf.data`, on any backend.
+        data_format: "channels_last" or "channels_first", where the channels
+            are; None for Keras' setting.
+        mode: A key of NORMALIZATIONS, or (mean, deviation), each with one
+            number for every channel, as fractions of 255:
+
+            * "vit": to [-1, 1]; Google's models, SigLIP, timm's own.
+            * "imagenet": mean and deviation of ImageNet; DeiT, DINO, MAE,
+              I-JEPA.
+            * "clip": mean and deviation of CLIP's training data; CLIP, EVA,
+              Bamboo.
+            * "zero_one": to [0, 1]; the MIIL models.
 
     Returns:
         float32, or the type of `x` if that is a floating-point one.
 
     Raises:
-        ValueError: If `data_format` is no Keras data format.
+        ValueError: If `data_format` or `mode` is unknown, or `x` has another
+            number of channels than `mode`.
 
     Example:
         >>> preprocess_input(np.array([0, 255], "uint8"))
         array([-1.,  1.], dtype=float32)
+        >>> preprocess_input(np.zeros((1, 1, 3)), mode="imagenet").round(2)
+        array([[[-2.12, -2.04, -1.8 ]]])
     """
-    if data_format not in (None, "channels_first", "channels_last"):
+    formats = (None, "channels_first", "channels_last")
+    if data_format not in formats:
         raise ValueError(
             "`data_format` must be None, 'channels_first' or 'channels_last'. "
             f"Received: data_format={data_format!r}"
         )
-    is_tensor = ops.is_tensor(x) or isinstance(x, keras.KerasTensor)
-    if not is_tensor:
+    cast = _caster(x)
+    if cast is _cast_array:
         x = np.asarray(x)
     dtype = keras.backend.standardize_dtype(x.dtype)
     if "float" not in dtype:
-        x = ops.cast(x, "float32") if is_tensor else x.astype("float32")
-    return x / 127.5 - 1.0
+        dtype = "float32"
+        x = cast(x, dtype)
+    scale, offset = _scale_and_offset(mode, x.shape, data_format)
+    if isinstance(scale, np.ndarray):
+        scale, offset = cast(scale, dtype), cast(offset, dtype)
+    return x / scale - offset
+
+
+def _caster(x):
+    """Return the function that casts values to be computed with `x`."""
+    tensorflow = sys.modules.get("tensorflow")
+    # Keras does not know a tensor of tf.data on JAX and PyTorch.
+    if tensorflow is not None and tensorflow.is_tensor(x):
+        return tensorflow.cast
+    if ops.is_tensor(x) or isinstance(x, keras.KerasTensor):
+        return ops.cast
+    return _cast_array
+
+
+def _cast_array(x, dtype):
+    return x.astype(dtype)
+
+
+def _scale_and_offset(mode, shape, data_format):
+    """Return what pixels are divided by, and what is subtracted then.
+
+    Floats, or arrays that broadcast along the channels of `shape`.
+    """
+    mean, deviation = (
+        pick(NORMALIZATIONS, mode, "mode") if isinstance(mode, str) else mode
+    )
+    if np.ndim(mean) == 0:
+        return 255.0 * deviation, mean / deviation
+    mean, deviation = np.asarray(mean), np.asarray(deviation)
+    if mean.shape != deviation.shape or not (deviation > 0).all():
+        raise ValueError(
+            "`mode` must be a name or (mean, deviation), with one number for "
+            "each channel and deviations greater than 0. "
+            f"Received: mode={mode!r}"
+        )
+    if data_format is None:
+        data_format = keras.config.image_data_format()
+    axes = 3 if data_format == "channels_first" else 1
+    # A tensor of tf.data may have an unknown shape.
+    known = getattr(shape, "rank", 0) is not None
+    if known and tuple(shape)[-axes:][:1] not in ((None,), mean.shape):
+        raise ValueError(
+            f"`x` must have {len(mean)} channels with mode={mode!r} and "
+            f"data_format={data_format!r}. Received: shape={tuple(shape)}"
+        )
+    by_channel = (-1,) + (1,) * (axes - 1)
+    mean, deviation = mean.reshape(by_channel), deviation.reshape(by_channel)
+    return 255.0 * deviation, mean / deviation
 
 
 def decode_predictions(
@@ -108,18 +182,18 @@ def decode_predictions(
 
     Args:
         predictions: Scores, probabilities or logits, an array or a tensor.
-        top: How many classes to return, at most.
-        class_names: Names of the C classes; None for the 1000 classes of
-            ImageNet (ILSVRC 2012) in their official order, named by their
-            WordNet lemmas.
+        top: Largest number of classes to return.
+        class_names: Names of the C classes. None stands for the 1000 classes
+            of ImageNet (ILSVRC 2012) in their official order, with their
+            WordNet lemmas as names.
 
     Returns:
-        For each image a list of (identifier, name, score), highest first.
-        The identifier is the WordNet one of an ImageNet class, else the index.
+        For each image a list of (identifier, name, score), highest first. The
+        identifier is that of WordNet for a class of ImageNet, else the index.
 
     Raises:
-        ValueError: If the predictions are not (B, C) or their classes are
-            not as many as the names.
+        ValueError: If the predictions are not (B, C), or if the number of
+            classes is not that of the names.
 
     Example:
         >>> decode_predictions(np.eye(1, 1000, 2), top=1)[0][0][:2]
@@ -144,7 +218,7 @@ def decode_predictions(
             "classes; pass `class_names` for classes of your own. "
             f"Received: shape={scores.shape}"
         )
-    # As floats: minus the lowest integer is itself, minus zero is zero.
+    # As floats: negating the lowest integer would overflow.
     order = np.argsort(-scores.astype("float64"), axis=1, kind="stable")
     order = order[:, :top]
     return [
@@ -164,3 +238,16 @@ def imagenet_classes() -> list[tuple[str, str]]:
     file = importlib.resources.files("keras_vit") / "data" / "imagenet1k.tsv"
     lines = file.read_text(encoding="utf-8").splitlines()
     return [tuple(line.split("\t")) for line in lines]
+
+
+# Mean and deviation of each channel, as fractions of 255; a single number is
+# that of every channel.
+NORMALIZATIONS = {
+    "vit": (0.5, 0.5),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": (
+        (0.48145466, 0.4578275, 0.40821073),
+        (0.26862954, 0.26130258, 0.27577711),
+    ),
+    "zero_one": (0.0, 1.0),
+}

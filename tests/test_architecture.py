@@ -28,7 +28,7 @@ RANKS = {
     "keras_vit.weights": 4,
     "keras_vit.analysis": 4,
     "keras_vit.serving": 4,
-    "keras_vit.preprocessing": 4,
+    "keras_vit.preprocessing": 3,
     "keras_vit.export": 5,
     "keras_vit.applications": 5,
     "keras_vit": 6,  # Its __init__, the public names, and the commands.

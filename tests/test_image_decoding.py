@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from keras_vit.image_decoding import decode_photo, decode_window, turn_upright
+from keras_vit.image_decoding import decode_image, decode_window, turn_upright
 
 
 def read_photo(encoded):
-    return turn_upright(decode_photo(encoded), encoded)
+    return turn_upright(decode_image(encoded), encoded)
 
 
 class TestTurned:
@@ -93,7 +93,7 @@ def test_a_bmp_has_the_colours_of_its_palette(mode, colours):
     file = io.BytesIO()
     image.save(file, "BMP")
     want = np.asarray(image.convert("RGB"))
-    for decode in (decode_photo, tf.function(decode_photo)):
+    for decode in (decode_image, tf.function(decode_image)):
         np.testing.assert_array_equal(decode(file.getvalue()), want)
 
 
@@ -123,7 +123,7 @@ def test_a_window_has_the_pixels_of_the_whole(options):
     """To the bit, also where colours of neighbouring blocks are blended."""
     size = np.array([75, 107])
     encoded = encode(*size, **options)
-    whole = decode_photo(encoded).numpy()
+    whole = decode_image(encoded).numpy()
     random = np.random.default_rng(1)
     windows = [(0, 0, *size), (74, 106, 1, 1), (3, 16, 40, 32)]
     for _ in range(100):

@@ -180,6 +180,26 @@ def test_figures_are_those_that_the_scripts_draw(script, tmp_path, monkeypatch):
             np.testing.assert_allclose(new[1], old[1], atol=0.5)
 
 
+def test_a_figure_that_differs_by_rounding_keeps_its_file(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "path", [str(DOCS / "figures"), *sys.path])
+    import style
+
+    def draw(height):
+        figure, axes = style.plt.subplots(figsize=(2, 1))
+        axes.plot([0, 1, 2], [0, height, 1])
+        return figure
+
+    def write(height):
+        style.write({"line.svg": lambda: draw(height)}, tmp_path)
+        return (tmp_path / "line.svg").read_bytes()
+
+    first = write(0.5)
+    assert write(0.500001) == first
+    assert write(0.6) != first
+
+
 def test_every_flag_of_a_recipe_is_in_the_reference():
     griffe = pytest.importorskip("griffe")
     if keras.backend.backend() != "tensorflow":
@@ -194,3 +214,14 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
     for field in dataclasses.fields(Recipe):
         assert rows[field.name] == field.metadata.get("help", "A note.")
+
+
+@pytest.mark.parametrize(
+    "page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.stem
+)
+def test_code_is_no_wider_than_the_column(page):
+    """At 1280 pixels a line has room for 84 letters."""
+    for code in re.findall(
+        r"^```\w+\n(.*?)^```", page.read_text(), re.M | re.S
+    ):
+        assert max(map(len, code.splitlines())) <= 84

@@ -15,14 +15,14 @@ from keras_vit.export import (
 )
 from trainers.export.exporting import export_source
 from trainers.paths import as_path
-from trainers.runs import run as runs
+from trainers.runs import source_flags
 from trainers.runs.command_line import (
     refuse_arguments,
     start,
     stop_at_once,
     user_errors,
 )
-from trainers.runs.run import open_source
+from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 
@@ -71,7 +71,7 @@ def main(arguments):
 
 def define_flags():
     """Define the flags of this command."""
-    runs.define_source_flags()
+    source_flags.define_source_flags()
     define_destination_flags()
     define_format_flags()
     define_comparison_flags()
@@ -179,5 +179,5 @@ def define_serving_flags():
 
 if __name__ == "__main__":
     define_flags()
-    flags.adopt_module_key_flags(runs)  # So that --help lists them.
+    flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     start(main)

@@ -28,7 +28,8 @@ from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import check_model, load_image
 from trainers.paths import as_path
 from trainers.runs.command_line import start, stop_at_once, user_errors
-from trainers.runs.run import Run, open_source
+from trainers.runs.run import Run
+from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 NUM_IMAGES = 4

@@ -1,4 +1,4 @@
-"""How a file of a run is found and written, in a folder or in a bucket."""
+"""Paths of a run: in a folder of this machine or in a bucket."""
 
 import contextlib
 import dataclasses
@@ -16,7 +16,10 @@ gfile = tf.io.gfile
 
 @dataclasses.dataclass(frozen=True)
 class RemotePath:
-    """A path in a bucket: what the trainers use of pathlib, by TensorFlow.
+    """A path in a bucket: the methods of pathlib that the trainers use.
+
+    TensorFlow reads and writes, so that every scheme works that it knows;
+    `etils.epath` takes an unknown scheme, hdfs:// among them, for a folder.
 
     Args:
         address: With its scheme, such as gs://bucket/runs/digits.
@@ -49,7 +52,7 @@ class RemotePath:
             return self.exists() and not gfile.isdir(self.address)
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False):
-        """Make the folder, whatever is there; a bucket needs none."""
+        """Make the folder, if it does not exist."""
         with _os_errors(self):
             gfile.makedirs(self.address)
 
@@ -67,7 +70,7 @@ Path = pathlib.Path | RemotePath
 
 
 def as_path(path: str | os.PathLike) -> Path:
-    """Return a path of this machine or, with a scheme, of a bucket.
+    """Return a path on this machine or, with a scheme, in a bucket.
 
     Raises:
         ValueError: If TensorFlow does not know the scheme.
@@ -111,7 +114,7 @@ def write_atomically(path: str | os.PathLike, text: str):
 
 
 def first_line(error: Exception) -> str:
-    r"""Return what an error says, in short; its kind if it says nothing.
+    r"""Return the first line of an error's message, or its type if it has none.
 
     Example:
         >>> first_line(OSError("disk full\n in line 7")), first_line(OSError())
@@ -122,7 +125,7 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _os_errors(path):
-    """Turn the errors of TensorFlow's files into those of Python's."""
+    """Turn the errors of TensorFlow's file system into OSErrors."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -2,10 +2,10 @@
 
 Example:
     python serve_data.py --port=5050                  # the first machine
-    python serve_data.py --dispatcher=first:5050      # each one more
+    python serve_data.py --dispatcher=first:5050      # each further machine
 
-They must find the data set at the paths that the training has for it, and run
-the TensorFlow that it runs.
+All machines must see the data set at the same path as the training, and run
+the same version of TensorFlow.
 """
 
 import argparse
@@ -24,9 +24,9 @@ def main():
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--host", default=socket.gethostname(), help="how others call this one")
-    add("--port", type=int, default=5050, help="of the dispatcher")
-    add("--dispatcher", help="HOST:PORT of that of the first machine")
+    add("--host", default=socket.gethostname(), help="name of this machine")
+    add("--port", type=int, default=5050, help="port of the dispatcher")
+    add("--dispatcher", help="HOST:PORT of the first machine")
     options = parser.parse_args()
     address = options.dispatcher
     if address is None:
@@ -39,7 +39,7 @@ def main():
         )
     )
     print(f"--data_service=grpc://{address}", flush=True)
-    # Python's own would wait for the end of `join`.
+    # Python's own handler would wait until `join` ends.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     worker.join()
 

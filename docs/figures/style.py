@@ -1,6 +1,8 @@
-"""What the figures of the background pages have in common."""
+"""The look of the figures of the background pages, and how they are written."""
 
+import io
 import pathlib
+import re
 
 import matplotlib
 import numpy as np
@@ -36,19 +38,42 @@ LOOK = {
 
 
 def write(figures: dict, folder: pathlib.Path = FOLDER):
-    """Draw figures and write them, the same bytes each time.
+    """Draw figures and write those that have changed.
 
     Args:
         figures: Maps the name of a file to the function that draws it.
         folder: Where to write.
     """
     for name, draw in figures.items():
-        is_svg = name.endswith(".svg")
-        metadata = {"Date" if is_svg else "Software": None}
+        file = io.BytesIO()
+        suffix = pathlib.Path(name).suffix
+        metadata = {"Date" if suffix == ".svg" else "Software": None}
         with plt.rc_context(LOOK):
             figure = draw()
-            figure.savefig(folder / name, metadata=metadata)
+            figure.savefig(file, format=suffix[1:], metadata=metadata)
         plt.close(figure)
+        path, content = folder / name, file.getvalue()
+        if not (path.exists() and is_same_svg(path.read_bytes(), content)):
+            path.write_bytes(content)
+
+
+def is_same_svg(old: bytes, new: bytes) -> bool:
+    """Return whether two SVG files differ by rounding errors at most.
+
+    These depend on the machine that draws. A figure that is the same to a
+    hundredth of a point keeps its file.
+
+    Args:
+        old: The content of a file.
+        new: The content of another file, of any format.
+    """
+    if not old.startswith(b"<?xml"):
+        return old == new
+    number = rb"-?\d+\.\d+(?:e-?\d+)?"
+    if re.sub(number, b"", old) != re.sub(number, b"", new):
+        return False
+    old, new = (re.findall(number, svg) for svg in (old, new))
+    return np.allclose(np.array(old, float), np.array(new, float), atol=0.01)
 
 
 def photo(size: int = 224) -> np.ndarray:

@@ -172,8 +172,7 @@ def inspect_model(
     top = min(num_classes, classes)
     counter = _StepCounter(len(images) * (1 + top), report)
     views = [
-        _look_at(model, images[i : i + 1], activate, top, counter)
-        for i in range(len(images))
+        _look_at(model, image[None], activate, top, counter) for image in images
     ]
     maps = np.stack([view.maps for view in views], axis=1)
     if not np.isfinite(maps).all():

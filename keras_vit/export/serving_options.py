@@ -96,10 +96,10 @@ def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """
     import tensorflow as tf
 
-    from keras_vit.image_decoding import decode_photo, turn_upright
+    from keras_vit.image_decoding import decode_image, turn_upright
 
     def read_whole_image(encoded):
-        image = decode_photo(encoded, image_shape[-1])
+        image = decode_image(encoded, image_shape[-1])
         image = turn_upright(image, encoded)
         # Photos are usually much larger than the inputs of the model.
         image = tf.image.resize(image, image_shape[:2], antialias=True)

@@ -1,8 +1,9 @@
 """Weights: checkpoints of all families, read, loaded, written and fetched."""
 
+from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint, load_checkpoint
-from keras_vit.weights.pretrained import PRETRAINED, augreg
+from keras_vit.weights.pretrained import PRETRAINED
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.saving import save_checkpoint

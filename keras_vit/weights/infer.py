@@ -128,7 +128,10 @@ def _infer_pooling(shapes, hints, has_token, has_pooling_norm):
     told = hints.get("pooling")
     if told == "token" and not has_token:
         name = shapes.name_of(*CLASS_TOKEN)
-        shapes.fail(f"it is to pool by the class token and lacks {name}.")
+        shapes.fail(
+            "its JSON says that it pools by the class token, but it lacks "
+            f"{name}."
+        )
     if told and told != "map":
         return told
     return "token" if has_token and not has_pooling_norm else "avg"

@@ -39,6 +39,8 @@ class Layout(NamedTuple):
     """A family of checkpoints.
 
     Args:
+        order: Place in LAYOUTS. A file that has the names of several families
+            belongs to the first of them.
         title: Name of the family in messages.
         style: How it stores the weights of each kind of layer.
         names: Its name of each layer, by the template of the layer. Several
@@ -84,6 +86,7 @@ class Layout(NamedTuple):
             by default, in words for the user.
     """
 
+    order: int
     title: str
     style: Style
     names: dict[str, str | tuple[str, ...]]

@@ -10,6 +10,8 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from keras_vit.models.intermediates import to_float32
+
 # Names of the second factors. Without them, at zero, there is no update.
 SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
 
@@ -63,14 +65,5 @@ def reset_updates(model: keras.Model) -> tuple[str, ...]:
     """
     factors = [w for w in model.weights if w.name in SECOND_FACTORS]
     for factor in factors:
-        factor.assign(keras.ops.zeros_like(factor))
+        factor.assign(np.zeros(factor.shape, "float32"))
     return tuple(factor.path for factor in factors)
-
-
-def to_float32(tensor) -> np.ndarray:
-    """Return a tensor as a float32 array.
-
-    Args:
-        tensor: A tensor or variable of any floating type.
-    """
-    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))

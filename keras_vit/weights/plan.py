@@ -10,10 +10,14 @@ from keras_vit.tables import pick
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.layouts import parts_of, whole_shape
 from keras_vit.weights.lora import reset_updates
+from keras_vit.weights.normalization import (
+    describe_normalization,
+    find_normalization,
+)
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITIONS, Source
-from keras_vit.weights.steps import Step, make_step
+from keras_vit.weights.transfers import Transfer, make_transfer
 
 HEADS = ("auto", "strict", "reset")
 
@@ -39,13 +43,13 @@ class Plan(NamedTuple):
     Args:
         source: The checkpoint.
         config: Configuration of the model.
-        steps: One for each weight that is loaded.
+        transfers: One for each weight that is loaded.
         report: The report of the load, as far as it is known before.
     """
 
     source: Source
     config: ViTConfig
-    steps: list[Step]
+    transfers: list[Transfer]
     report: LoadReport
 
     def carry_out(self, model: keras.Model) -> LoadReport:
@@ -59,10 +63,10 @@ class Plan(NamedTuple):
         stacks = {}
         # Weights that share stacked arrays follow each other, so that each
         # array is read once and few are held at a time.
-        for step in sorted(self.steps, key=lambda step: str(step.names)):
-            value = step.make(self._read(step.names, stacks))
-            weights[step.path].assign(value)
-            if step.path == "predictions/kernel" and not value.any():
+        for transfer in sorted(self.transfers, key=lambda row: str(row.names)):
+            value = transfer.make(self._read(transfer.names, stacks))
+            weights[transfer.path].assign(value)
+            if transfer.path == "predictions/kernel" and not value.any():
                 notes.append(_describe_zero_head(self.report.path, self.config))
             del value  # Or it would hold its stack while the next is read.
         for path in self.report.reset:
@@ -71,7 +75,7 @@ class Plan(NamedTuple):
         return dataclasses.replace(self.report, reset=reset, notes=tuple(notes))
 
     def _read(self, names, stacks) -> list:
-        """Return the arrays of a step; `stacks` keeps those in use."""
+        """Return the arrays of a transfer; `stacks` keeps those in use."""
         for name in stacks.keys() - {ref[0] for ref in names if ref}:
             del stacks[name]
         checkpoint, arrays = self.source.checkpoint, []
@@ -132,7 +136,7 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
     """
     shapes = shapes_of(config)
     taken, reset = _choose_head(source, shapes, choices.head)
-    problems, steps = [], []
+    problems, transfers = [], []
     for path, shape in shapes.items():
         if path in reset:
             continue
@@ -141,7 +145,8 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
             problems.append(f"{path} is missing in the file{name}")
             continue
         try:
-            steps.append(make_step(source, config, path, shape, *choices[1:]))
+            row = make_transfer(source, config, path, shape, *choices[1:])
+            transfers.append(row)
         except ValueError as error:
             problems.append(str(error))
     left = [path for path in taken if path not in shapes]
@@ -156,12 +161,13 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
             f"{source.checkpoint.path} does not fit the model: "
             f"{'; '.join(problems)}.{_advise(source.config, config)}"
         )
-    return Plan(source, config, steps, _report(source, config, steps, reset))
+    report = _report(source, config, transfers, reset)
+    return Plan(source, config, transfers, report)
 
 
-def _report(source, config, steps, reset) -> LoadReport:
+def _report(source, config, transfers, reset) -> LoadReport:
     used = dict.fromkeys(
-        ref[0] for step in steps for ref in step.names if ref is not None
+        ref[0] for row in transfers for ref in row.names if ref is not None
     )
     every = {raw for raw, _ in source.names.values()}
     unused = sorted(every - set(used) - set(source.ignored))
@@ -169,14 +175,19 @@ def _report(source, config, steps, reset) -> LoadReport:
     if source.has_class_slot and not source.config.use_class_token:
         # What the oldest files of big_vision keep of a token they lost.
         ignored.append(f"{source.stored(POSITIONS)}, row 0")
+    path, mode = source.checkpoint.path, find_normalization(source.checkpoint)
     return LoadReport(
-        path=source.checkpoint.path,
+        path=path,
         layout=source.family,
         used=tuple(used),
-        resized=tuple(text for step in steps for text in step.resized),
+        resized=tuple(text for row in transfers for text in row.resized),
         reset=tuple(reset),
         ignored=tuple(ignored),
-        notes=tuple(_differences(source.config, config)),
+        notes=(
+            *_differences(source.config, config),
+            *describe_normalization(path, mode),
+        ),
+        normalization=mode,
     )
 
 
@@ -246,7 +257,7 @@ def _differences(theirs, ours):
         yield (
             f"The source computes with {field}={source!r}, the model with "
             f"{field}={model!r}: {effect}. Build the model with "
-            f"`{field}={source!r}` to mend it."
+            f"`{field}={source!r}` to match it."
         )
 
 

@@ -17,6 +17,8 @@ class LoadReport:
         ignored: Names of the arrays in the file that were not loaded.
         notes: Why the outputs may differ from those of the source, and the
             argument that settles it.
+        normalization: The `mode` of `preprocess_input` that the file asks
+            for; None if it does not say.
     """
 
     path: str
@@ -26,6 +28,7 @@ class LoadReport:
     reset: tuple[str, ...]
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    normalization: str | tuple | None = None
 
     def __str__(self):
         lines = [f"{self.path} ({self.layout}): {len(self.used)} arrays used"]

@@ -1,5 +1,6 @@
 """The folder of pictures: which files, of which models, with which words."""
 
+import keras
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -15,6 +16,10 @@ from keras_vit.analysis import (
 from keras_vit.analysis.gallery import NamedImages, Subject, write_gallery
 from tests.tiny import noise, randomize, tiny_config
 
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="What is drawn are arrays: one backend is enough.",
+)
 NAMES = [f"class {i}" for i in range(7)]
 
 
@@ -81,6 +86,11 @@ def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
     }
 
 
+def touch(figure, path):
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+
+
 def test_two_models_are_compared_on_images_that_both_read(
     tmp_path, monkeypatch
 ):
@@ -91,6 +101,8 @@ def test_two_models_are_compared_on_images_that_both_read(
         lambda *what: drawn.append(what) or Figure(),
     )
     monkeypatch.setattr(gallery, "FEWEST_FOR_SIMILARITY", 4)
+    # To write a picture takes most of the time.
+    monkeypatch.setattr(plots, "save_figure", touch)
     subjects = [make_subject(), make_subject("second", seed=7)]
     images = make_images(4)
     write_gallery(subjects, [images, images], tmp_path)
@@ -123,7 +135,6 @@ def test_blocks_of_few_or_of_other_images_are_not_compared(
 
 
 def test_the_film_of_a_training(tmp_path):
-    pytest.importorskip("tensorflow")
     for step in (0, 10, 20):
         similarity = step * np.eye(16, dtype="float16").reshape(4, 4, 4, 4)
         np.save(tmp_path / f"step-{step:08d}.npy", similarity)

@@ -15,7 +15,7 @@ from keras_vit.export import Serving, export_saved_model
 from keras_vit.export.endpoint_checks import expected_records
 from keras_vit.export.endpoints import make_endpoints
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
-from tests.export.test_export import make_model
+from tests.export.conftest import make_model
 
 TENSORFLOW = pathlib.Path(tf.__file__).parent
 LIBRARY = TENSORFLOW / "libtensorflow_cc.so.2"

@@ -258,7 +258,7 @@ def test_other_commands_name_what_there_is():
 
     [line] = [x for x in blocks("bash") if "export_model" in x]
     source = pathlib.Path(export_model.__file__).read_text()
-    source += (ROOT / "trainers/runs/run.py").read_text()
+    source += (ROOT / "trainers/runs/source_flags.py").read_text()
     for flag in re.findall(r"--(\w+)", line):
         assert f'"{flag}"' in source
 

@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
-from trainers.evaluate import evaluate
+from trainers.evaluation.evaluation import evaluate
 from trainers.export.exporting import export_source
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
 from trainers.paths import RemotePath, as_path, atomic_write, write_atomically
-from trainers.runs.run import NamedModel, Run
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
 from trainers.train import prepare, train
 
 gfile = tf.io.gfile

@@ -5,7 +5,14 @@ import pathlib
 
 import numpy as np
 
-from keras_vit import from_checkpoint
+from keras_vit import VisionTransformer, from_checkpoint
+from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.layouts import parts_of
+from tests.tiny import randomize, tiny_config, to_numpy
+
+TOKEN = "official_token.npz"
+TIMM = "timm_token.safetensors"
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden"
 NAMES = [
@@ -75,6 +82,53 @@ def answer_of(name):
 def model_of(name):
     """Return the model of a case; it must not be changed."""
     return from_checkpoint(path_of(name), **arguments_of(name))
+
+
+def assert_answers(model, name, tolerance=1e-5):
+    """Assert that `model` answers as the other library did."""
+    np.testing.assert_allclose(
+        to_numpy(model(expected_of(name)["x"])),
+        answer_of(name),
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@functools.cache
+def _read(name):
+    with open_checkpoint(path_of(name)) as checkpoint:
+        return {n: checkpoint.read(n) for n in checkpoint.entries}
+
+
+def stored_in(name):
+    """Return copies of the arrays of a golden checkpoint."""
+    return {key: array.copy() for key, array in _read(name).items()}
+
+
+def change(tmp_path, name, edit):
+    """Return the path of a golden checkpoint whose arrays `edit` changed."""
+    arrays = stored_in(name)
+    edit(arrays)
+    np.savez(tmp_path / "changed.npz", **arrays)
+    return tmp_path / "changed.npz"
+
+
+def checkpoint_of(family, config):
+    """Return a checkpoint of names and shapes alone."""
+    shapes = {
+        part.name: part.shape_in_file(config.num_heads)
+        for parts in parts_of(LAYOUTS[family], config).values()
+        for part in parts
+    }
+    entries = {
+        name: Entry(name, shape, "<f4", None) for name, shape in shapes.items()
+    }
+    return Checkpoint("there.npz", entries)
+
+
+def make(**choices):
+    """Return a tiny model of random weights."""
+    return randomize(VisionTransformer(tiny_config(**choices)))
 
 
 def other_gelu(kind):

@@ -4,13 +4,6 @@ import re
 
 import numpy as np
 
-from tests.weights.cases import path_of
-
-
-def arrays_of(name):
-    with np.load(path_of(name)) as file:
-        return {key: file[key] for key in file.files}
-
 
 def wrapped(arrays, prefix):
     return {prefix + key: value for key, value in arrays.items()}

@@ -1,16 +1,24 @@
 """python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
 
+import io
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import convert, from_checkpoint, inspect_checkpoint
-from tests.tiny import to_numpy
-from tests.weights.cases import answer_of, expected_of, path_of
+from keras_vit import (
+    VARIANTS,
+    VisionTransformer,
+    convert,
+    from_checkpoint,
+    inspect_checkpoint,
+)
+from tests.weights.cases import TIMM, TOKEN, assert_answers, path_of, stored_in
 
 
 def test_inspecting_a_file(capsys):
@@ -52,9 +60,73 @@ def test_what_is_wrong_is_said_in_one_line(command, capsys, tmp_path):
     assert error.count("\n") == 1
 
 
+def a_model(path):
+    from_checkpoint(path_of("official_token.npz")).save(path)
+    return path.read_bytes()
+
+
+def zipped(**members):
+    with io.BytesIO() as file:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, text in members.items():
+                archive.writestr(name.replace("_", "."), text)
+        return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: b"",
+        lambda data: b"no archive",
+        lambda data: data[:-100],
+        lambda data: data.replace(b"VisionTransformer", b"VisionTransformed"),
+        lambda data: zipped(config_json="{}", metadata_json="{}"),
+        lambda data: zipped(config_json="[", metadata_json="{}"),
+        lambda data: zipped(other=""),
+    ],
+)
+def test_a_damaged_keras_file_is_an_error_of_one_line(change, tmp_path, capsys):
+    source = tmp_path / "model.keras"
+    source.write_bytes(change(a_model(source)))
+    arguments = [str(source), str(tmp_path / "out.npz"), "--layout=official"]
+    assert convert.main(arguments) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: {source} cannot be read: ")
+    assert not (tmp_path / "out.npz").exists()
+
+
+@pytest.mark.parametrize("name", ["none.keras", "folder.keras"])
+def test_a_keras_file_that_is_not_there(name, tmp_path, capsys):
+    (tmp_path / "folder.keras").mkdir()
+    arguments = [str(tmp_path / name), str(tmp_path / "out.npz")]
+    assert convert.main([*arguments, "--layout=official"]) == 1
+    assert str(tmp_path / name) in capsys.readouterr().err
+
+
+def test_a_target_that_cannot_be_written(tmp_path, capsys):
+    source = str(path_of("official_token.npz"))
+    (tmp_path / "file").touch()
+    for target, layout in (
+        (tmp_path / "file" / "out.npz", "official"),
+        (tmp_path / "file" / "out.keras", "keras"),
+    ):
+        assert convert.main([source, str(target), f"--layout={layout}"]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ") and str(tmp_path / "file") in error
+
+
+def test_the_normalization_is_shown(tmp_path, capsys):
+    path = tmp_path / "deit.safetensors"
+    shutil.copy(path_of("timm_token.safetensors"), path)
+    arguments = [str(path), "--brief", "--num_heads=3"]
+    assert inspect_checkpoint.main(arguments) == 0
+    call = "images         preprocess_input(images, mode='imagenet')"
+    assert call in capsys.readouterr().out
+
+
 def test_converting_round_the_families(tmp_path, capsys):
     """Official, Hugging Face, Keras, timm: each from the one before."""
-    path = str(path_of("official_token.npz"))
+    path = str(path_of(TOKEN))
     for target, layout in (
         ("hf", "huggingface"),
         ("model.keras", "keras"),
@@ -67,16 +139,11 @@ def test_converting_round_the_families(tmp_path, capsys):
         assert f"{target}: written, {layout}" in capsys.readouterr().out
         path = target
     model = from_checkpoint(path)
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of("official_token.npz")["x"])),
-        answer_of("official_token.npz"),
-        rtol=0,
-        atol=1e-5,
-    )
+    assert_answers(model, TOKEN)
 
 
 def test_converting_to_another_size(tmp_path):
-    source, target = path_of("official_token.npz"), tmp_path / "large.npz"
+    source, target = path_of(TOKEN), tmp_path / "large.npz"
     arguments = [str(source), str(target), "--layout=official"]
     assert convert.main([*arguments, "--image_size=48x64"]) == 0
     assert from_checkpoint(target).config.image_size == (48, 64)
@@ -102,7 +169,7 @@ def test_a_mistyped_size(size, capsys):
 
 
 def test_errors_of_converting(tmp_path):
-    source = str(path_of("official_token.npz"))
+    source = str(path_of(TOKEN))
     with pytest.raises(ValueError, match="`target` must end in .keras"):
         convert.convert(source, "model.h5", "keras")
     with pytest.raises(ValueError, match="`layout` must be one of 'official'"):
@@ -128,3 +195,75 @@ def test_help(command, subprocess_environment):
     )
     assert "--num_heads" in result.stdout
     assert f"python -m keras_vit.{command}" in result.stdout
+
+
+def test_a_failed_conversion_leaves_no_draft(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no space left on device")
+
+    target = tmp_path / "m.keras"
+    target.write_text("before")
+
+    def half(model, path):
+        with open(path, "w") as file:
+            file.write("half")
+        fail()
+
+    monkeypatch.setattr(VisionTransformer, "save", half)
+    source = str(path_of(TOKEN))
+    assert convert.main([source, str(target), "--layout=keras"]) == 1
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_hints_reach_the_commands(tmp_path, capsys):
+    path = tmp_path / "m.safetensors"
+    shutil.copy(path_of("timm_rect.safetensors"), path)
+    hints = ["--num_heads=3", "--source_image_size=24X40"]
+    assert inspect_checkpoint.main([str(path), *hints]) == 0
+    output = capsys.readouterr().out
+    assert "image_size               (24, 40)" in output
+    assert "variant        custom" in output
+    out = str(tmp_path / "folder" / "out.keras")
+    assert convert.main([str(path), out, "--layout=keras", *hints]) == 0
+    model = keras.saving.load_model(out)
+    assert (model.config.num_heads, model.config.image_size) == (3, (24, 40))
+    # A .keras file knows its size; the flag resizes it.
+    small = str(tmp_path / "small.keras")
+    arguments = [out, small, "--layout=keras", "--image_size=16"]
+    assert convert.main(arguments) == 0
+    assert keras.saving.load_model(small).config.image_size == (16, 16)
+
+
+def test_what_is_ignored_or_left_out_is_listed(tmp_path, capsys):
+    arrays = stored_in(TIMM)
+    del arrays["blocks.0.attn.qkv.bias"], arrays["blocks.1.attn.qkv.bias"]
+    arrays["mask_token"] = np.zeros((1, 1, 24), "f4")
+    np.savez(tmp_path / "m.npz", **arrays)
+    path = str(tmp_path / "m.npz")
+    assert inspect_checkpoint.main([path, "--num_heads=3"]) == 0
+    output = capsys.readouterr().out
+    assert f"arrays         {len(arrays)}, 1 of them ignored" in output
+    assert re.search(r"block_00/attention/qkv/bias +\(left out: zero\)", output)
+    assert re.search(r"\(ignored\) +mask_token +\(1, 1, 24\) +<f4", output)
+
+
+@pytest.mark.parametrize("command", [inspect_checkpoint, convert])
+def test_without_a_connection_a_command_says_so(
+    command, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("KERAS_VIT_MIRROR", "http://127.0.0.1:9")
+    arguments = ["B/16-sam"]
+    if command is convert:
+        arguments += [str(tmp_path / "m.npz"), "--layout=official"]
+    assert command.main(arguments) == 1
+    assert "could not be fetched" in capsys.readouterr().err
+
+
+def test_a_hybrid_is_not_named_as_the_plain_variant():
+    """Nor a model without the class token as one that has it."""
+    for variant in VARIANTS.values():
+        theirs = VARIANTS[inspect_checkpoint.variant_of(variant.config)].config
+        for field in ("width", "depth", "stem_stages", "use_class_token"):
+            assert getattr(theirs, field) == getattr(variant.config, field)

@@ -1,5 +1,6 @@
 """Loading into models that differ from the source: plan, check, assign."""
 
+import contextlib
 import dataclasses
 import re
 import warnings
@@ -11,17 +12,25 @@ import pytest
 
 from keras_vit import (
     VisionTransformer,
+    ViT_Ti16,
     from_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
 from keras_vit.weights.resize import resize_patch_kernel, resize_positions
 from tests.tiny import noise, randomize, tiny_config, to_numpy
-from tests.weights import forms
-from tests.weights.cases import answer_of, expected_of, model_of, path_of
+from tests.weights.cases import (
+    TIMM,
+    TOKEN,
+    answer_of,
+    assert_answers,
+    expected_of,
+    make,
+    model_of,
+    path_of,
+    stored_in,
+)
 
-TOKEN = "official_token.npz"
-TIMM = "timm_token.safetensors"
 PRE_LOGITS = "official_pre_logits.npz"
 
 
@@ -35,8 +44,17 @@ def weights_of(model):
     return {weight.path: to_numpy(weight) for weight in model.weights}
 
 
+@contextlib.contextmanager
+def untouched(model):
+    """Assert that the weights of `model` stay as they are."""
+    before = weights_of(model)
+    yield
+    assert_equal_but(model, before)
+
+
 def assert_equal_but(model, source, *but):
-    ours, theirs = weights_of(model), weights_of(source)
+    ours = weights_of(model)
+    theirs = source if isinstance(source, dict) else weights_of(source)
     for path in ours.keys() - set(but):
         np.testing.assert_array_equal(ours[path], theirs[path], path)
 
@@ -73,11 +91,11 @@ def test_a_head_starts_anew_on_request():
 @pytest.mark.parametrize("changes", [{"num_classes": 5}, {"num_classes": 0}])
 def test_strict_wants_the_very_head(changes):
     model = fresh(TOKEN, **changes)
-    before = weights_of(model)
-    with pytest.raises(ValueError, match="head='strict'.*its head is"):
+    with (
+        untouched(model),
+        pytest.raises(ValueError, match="head='strict'.*its head is"),
+    ):
         load_checkpoint(model, path_of(TOKEN), head="strict")
-    for path, value in weights_of(model).items():
-        np.testing.assert_array_equal(value, before[path])
 
 
 def test_a_model_without_a_head_leaves_it():
@@ -95,7 +113,7 @@ def test_pre_logits_stay_below_a_new_head():
 
 def test_a_head_without_the_pre_logits_it_was_trained_on_starts_anew(tmp_path):
     """Even where its shape would fit: R = D in the published files."""
-    arrays = forms.arrays_of(TOKEN)
+    arrays = stored_in(TOKEN)
     arrays["pre_logits/kernel"] = noise(24, 24)
     arrays["pre_logits/bias"] = noise(24)
     path = tmp_path / "square.npz"
@@ -116,8 +134,6 @@ def test_pre_logits_that_the_file_has_not_start_anew():
         "predictions/kernel",
         "predictions/bias",
     )
-    kernel = weights_of(model)["pre_logits/kernel"]
-    assert 0.5 < kernel.std() * np.sqrt(24) < 1.5  # LeCun normal.
     assert not weights_of(model)["pre_logits/bias"].any()
 
 
@@ -160,16 +176,11 @@ def test_lora_updates_are_gone_after_a_load():
     report = load_checkpoint(model, path_of(TOKEN))
     assert report.reset == ("block_00/attention/qkv/lora_kernel_b",)
     assert to_numpy(dense.lora_kernel_a).any()
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=1e-5,
-    )
+    assert_answers(model, TOKEN)
 
 
 def test_a_zero_head_is_warned_of(tmp_path):
-    arrays = forms.arrays_of(TOKEN)
+    arrays = stored_in(TOKEN)
     arrays["head/kernel"] = np.zeros((24, 21_843), "float32")
     arrays["head/bias"] = np.zeros(21_843, "float32")
     path = tmp_path / "zero.npz"
@@ -228,12 +239,7 @@ def test_resizing_while_loading_is_resizing_afterwards():
 
 def test_a_model_of_any_image_size():
     model = from_checkpoint(path_of(TOKEN), use_dynamic_image_size=True)
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=1e-5,
-    )
+    assert_answers(model, TOKEN)
     assert tuple(model(noise(1, 16, 40, 3)).shape) == (1, 7)
 
 
@@ -264,13 +270,11 @@ def test_more_channels_of_a_hybrid_go_into_its_stem():
 
 def test_patches_are_resized_on_request_only():
     model = fresh(TOKEN, patch_size=16, image_size=64)
-    before = weights_of(model)
-    with pytest.raises(
-        ValueError, match="patches of 8x8.*16x16.*patch_resize="
+    with (
+        untouched(model),
+        pytest.raises(ValueError, match="patches of 8x8.*16x16.*patch_resize="),
     ):
         load_checkpoint(model, path_of(TOKEN))
-    for path, value in weights_of(model).items():
-        np.testing.assert_array_equal(value, before[path])
     report = load_checkpoint(model, path_of(TOKEN), patch_resize="bilinear")
     assert report.resized == (
         "patch_encoder/kernel: 8x8 pixels to 16x16 (bilinear)",
@@ -287,8 +291,7 @@ def test_patches_are_resized_on_request_only():
 
 def test_all_that_does_not_fit_is_named_and_nothing_is_touched():
     model = fresh(TOKEN, mlp_dim=32, num_heads=4)
-    before = weights_of(model)
-    with pytest.raises(ValueError) as error:
+    with untouched(model), pytest.raises(ValueError) as error:
         load_checkpoint(model, path_of(TOKEN))
     message = str(error.value)
     for words in (
@@ -300,8 +303,6 @@ def test_all_that_does_not_fit_is_named_and_nothing_is_touched():
         "The model it holds has mlp_dim=48, num_heads=3.",
     ):
         assert words in message
-    for path, value in weights_of(model).items():
-        np.testing.assert_array_equal(value, before[path])
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,7 @@ def test_another_model_is_refused(changes, words):
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
     path = tmp_path / "damaged.npz"
-    save(path, **forms.arrays_of(TOKEN))
+    save(path, **stored_in(TOKEN))
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         last = archive.infolist()[-1]
@@ -343,11 +344,11 @@ def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
     data[archive.start_dir - last.compress_size // 4] ^= 1
     path.write_bytes(data)
     model = fresh(TOKEN)
-    before = weights_of(model)
-    with pytest.raises(ValueError, match="damaged.npz cannot be read"):
+    with (
+        untouched(model),
+        pytest.raises(ValueError, match="damaged.npz cannot be read"),
+    ):
         load_checkpoint(model, path)
-    for name, value in weights_of(model).items():
-        np.testing.assert_array_equal(value, before[name])
 
 
 @pytest.mark.parametrize(
@@ -457,12 +458,7 @@ def test_weights_take_the_type_of_the_model():
     model = from_checkpoint(path_of(TOKEN), dtype="bfloat16")
     kernel = model.get_layer("block_00").mlp.hidden.kernel
     assert keras.backend.standardize_dtype(kernel.dtype) == "bfloat16"
-    np.testing.assert_allclose(
-        to_numpy(model(expected_of(TOKEN)["x"])),
-        answer_of(TOKEN),
-        rtol=0,
-        atol=0.1,
-    )
+    assert_answers(model, TOKEN, 0.1)
 
 
 def test_the_model_survives_a_keras_file(tmp_path):
@@ -520,3 +516,39 @@ def test_names_of_other_builders_are_answered():
     for name, ours in (("include_top", "classes"), ("input_shape", "image_s")):
         with pytest.raises(ValueError, match=f"Use `{ours}.* of `{name}`"):
             from_checkpoint(path_of(TOKEN), **{name: None})
+
+
+def test_another_stem_is_noted(tmp_path):
+    model = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
+    path = tmp_path / "m.safetensors"
+    save_checkpoint(model, path, layout="timm")
+    other = make(stem_stages=(), patch_size=4, gelu=model.config.gelu)
+    with pytest.warns(UserWarning, match="`stem_epsilons='timm'` to match"):
+        report = load_checkpoint(other, path)
+    assert len(report.notes) == 1
+
+
+def test_a_zero_head_of_others_is_not_blamed_on_the_official_files(tmp_path):
+    arrays = stored_in(TOKEN)
+    arrays["head/kernel"] = arrays["head/kernel"] * 0
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.warns(UserWarning, match="all zeros") as caught:
+        from_checkpoint(tmp_path / "m.npz")
+    assert "issues" not in str(caught[0].message)
+
+
+def test_the_name_of_a_model():
+    path = path_of(TOKEN)
+    assert from_checkpoint(path).name == "vision_transformer"
+
+
+def test_another_number_of_heads_is_another_variant():
+    with pytest.raises(ValueError, match="it has num_heads=3 and not 4"):
+        ViT_Ti16(
+            weights=path_of(TOKEN),
+            width=24,
+            depth=2,
+            mlp_dim=48,
+            patch_size=8,
+            num_heads=4,
+        )

@@ -103,6 +103,7 @@ HF_TINY = {
 }
 # Sixteen patches, which a square could hold as well.
 RECTANGLE_MAX = {"img_size": (16, 64), "global_pool": "max"}
+MAP = {"class_token": False, "global_pool": "map"}
 NO_TOKEN = {"class_token": False, "global_pool": "avg"}
 
 
@@ -206,6 +207,21 @@ TIMM = {
             "hub": {**TIMM_TINY, **RECTANGLE_MAX},
         }
     ),
+    # Two architectures of equal arguments, but for the GELU.
+    **{
+        f"hub_{name}": Case(
+            {
+                "name": name,
+                "arguments": {**TIMM_TINY, **MAP},
+                "images": (2, 32, 32, 3),
+                "hub": {**TIMM_TINY, **MAP},
+            }
+        )
+        for name in (
+            "vit_base_patch32_siglip_256",
+            "vit_base_patch16_siglip_256",
+        )
+    },
     "R_Ti16": timm_named("vit_tiny_r_s16_p8_224", 3),
     "R26_S32": timm_named("vit_small_r26_s32_224", 6),
     # The tokens behind so deep a stem are rounded by 3e-4 in timm itself.

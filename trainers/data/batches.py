@@ -7,6 +7,7 @@ other, in batches of one replica each.
 """
 
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -36,27 +37,27 @@ def train_batches(
 ) -> tf.data.Dataset:
     """Return the endless batches to train on, those of one worker.
 
-    The train split is cut into streams. Each has an order of its own in each
-    epoch, and an equal share of each global batch, one after the other. With
-    as many streams as workers, a worker reads its share of the files only;
-    with one stream every worker reads all of them, but decodes its share.
+    The train split is cut into streams. Each stream has its own order in each
+    epoch and fills an equal share of each global batch. With as many streams
+    as workers, each worker reads only its share of the files; with one stream
+    every worker reads all files but decodes only its share of the images.
 
-    A run that goes on at `first_step` sees what it would have seen; to get
-    there it reads no more than one epoch, and decodes nothing in vain.
+    A run that resumes at `first_step` gets the batches that it would have got
+    without the stop. To get there it reads one epoch at most and decodes no
+    image that it does not need.
 
-    An image that cannot be read stays in its slot, with weight 0. So does one
-    without a label.
+    An image that cannot be read stays in its slot with weight 0, and so does
+    an image without a label.
 
-    Operations that mix images take them in pairs, from the share of a stream
-    or what a worker has of it. If that is an even number, or whole shares,
-    they mix the same images on any number of workers.
+    Operations that mix images take them in pairs, from the part of a stream
+    that a worker fills. If that part has an even number of images, or is a
+    whole share, they mix the same images on any number of workers.
 
     `data_service` leaves decoding and augmentation to the workers of a
-    tf.data service. Given up for it: each of them goes through epochs of its
-    own and batches come as they are ready, so that epochs overlap and no run
-    can be repeated bit by bit, not even by seed; a run that goes on does so
-    in the right epoch, but not at the right image; an image that cannot be
-    read ends the run with the message of TensorFlow.
+    tf.data service, each of which goes through epochs of its own. The price:
+    epochs overlap, and no run can be repeated bit by bit, not even by seed; a
+    run resumes in the right epoch but not at the right image; an image that
+    cannot be read ends the run with the message of TensorFlow.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of the augmentation,
@@ -68,8 +69,8 @@ def train_batches(
         image_size: (height, width) of the batches, in pixels.
         batch_size: Images of the global batch.
         augment: See `parse_augmentation`.
-        seed: Of the order and the augmentation.
-        first_step: Number of global batches to leave out at the start.
+        seed: Seed of the order and the augmentation.
+        first_step: Number of global batches to skip at the start.
         num_replicas: Replicas of all workers. Must divide batch_size.
         worker: Number of this worker, from 0.
         num_workers: Must divide num_replicas.
@@ -94,34 +95,31 @@ def train_batches(
         check_data_service(num_streams, bad_examples)
         reading = BatchSlots(batch_size)
         decode = make_decode(dataset)
-    cached = fits_into_memory(dataset)
+    # Small data sets are decoded once and kept, others in every epoch.
+    is_kept = fits_into_memory(dataset)
     prepare = make_prepare(
-        dataset, image_size, augmentation, seed, None if cached else decode
+        dataset, image_size, augmentation, seed, None if is_kept else decode
     )
     streams = [
-        read_stream(
-            dataset,
-            stream,
-            reading,
-            seed=seed,
-            first_step=first_step,
-            decode=decode if cached else None,
-        )
-        .map(
-            as_written(lambda position, example: prepare(position, *example)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        .batch(slots.per_piece, drop_remainder=True)
+        prepare_examples(
+            read_stream(
+                dataset,
+                stream,
+                reading,
+                seed=seed,
+                first_step=first_step,
+                decode=decode if is_kept else None,
+            ),
+            prepare,
+        ).batch(slots.per_piece, drop_remainder=True)
         for stream in reading.streams
     ]
     batches = tf.data.Dataset.choose_from_datasets(
         streams, tf.data.Dataset.range(len(streams)).repeat()
     )
     if data_service is not None:
-        # Workers that train share the epochs of a job; one needs no name.
-        job = f"{dataset.name}_{seed}_{first_step}" if num_workers > 1 else None
-        batches = distribute(batches, data_service, job)
+        job = f"{dataset.name}_{seed}_{first_step}"
+        batches = distribute(batches, data_service, job, num_workers)
     batches = mix_batches(batches, augmentation, seed, first_step, len(streams))
     if slots.per_piece != slots.per_replica:
         batches = batches.rebatch(slots.per_replica, drop_remainder=True)
@@ -159,18 +157,36 @@ def mix_batches(
 
 
 def distribute(
-    batches: tf.data.Dataset, address: str, job: str | None
+    batches: tf.data.Dataset, address: str, job: str, num_workers: int
 ) -> tf.data.Dataset:
     """Leave the work on batches to the workers of a tf.data service.
 
     Args:
-        batches: What the workers compute.
+        batches: What the workers of the service compute.
         address: Of the dispatcher.
-        job: Those that name the same job share its batches.
+        job: Name of the job whose epochs several that train share.
+        num_workers: How many train.
     """
     service = tf.data.experimental.service
     policy = service.ShardingPolicy.DYNAMIC
+    job = job if num_workers > 1 else None  # One does not share.
     return batches.apply(service.distribute(policy, address, job_name=job))
+
+
+def prepare_examples(
+    examples: tf.data.Dataset, prepare: Callable
+) -> tf.data.Dataset:
+    """Return the model inputs of examples, in their order.
+
+    Args:
+        examples: (position, example) pairs.
+        prepare: See `make_prepare`.
+    """
+    return examples.map(
+        as_written(lambda position, example: prepare(position, *example)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
 
 
 def eval_batches(
@@ -186,9 +202,9 @@ def eval_batches(
 ) -> tf.data.Dataset:
     """Return the batches to evaluate on, once through, those of one worker.
 
-    The last global batch is filled up with images of weight 0, so that all
-    batches have one shape, every worker has as many, and every example counts
-    once.
+    The last global batch is padded with images of weight 0. So all batches
+    have one shape, all workers have the same number of them, and every example
+    counts once.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of `preprocess`, labels
@@ -227,15 +243,13 @@ def eval_batches(
             tf.zeros(()),
         )
     ).repeat(missing)
-    return (
+    examples = (
         dataset.reader.read(ranges)
         .enumerate()
         .filter(lambda position, _: slots.contains(position % batch_size))
-        .map(
-            as_written(lambda position, example: prepare(position, *example)),
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+    )
+    return (
+        prepare_examples(examples, prepare)
         .concatenate(filler)
         .batch(slots.per_replica, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)

@@ -11,7 +11,7 @@ from keras_vit.image_decoding import (
     decode_window,
     turn_upright,
 )
-from trainers.data.bad_examples import BadExamples
+from trainers.data.bad_examples import BadExampleError, BadExamples
 from trainers.data.datasets import ImageDataset
 
 # Decoded images of a split that are kept in memory, in bytes.
@@ -49,11 +49,17 @@ def make_decode(
     attempt = _run if bad_examples is None else _attempt
 
     def report(name):
-        bad_examples.report(name.decode("utf-8", "replace"))
+        try:
+            bad_examples.report(name.decode("utf-8", "replace"))
+        except BadExampleError:
+            return False  # Raised here, TensorFlow would log its traceback.
+        return True
 
     def replace(name):
-        tf.numpy_function(report, [name], [])
-        return tf.zeros([size or 1 for size in shape], tf.uint8)
+        is_allowed = tf.numpy_function(report, [name], tf.bool)
+        check = tf.debugging.Assert(is_allowed, [name, "cannot be read"])
+        with tf.control_dependencies([check]):
+            return tf.zeros([size or 1 for size in shape], tf.uint8)
 
     def decode(stored, label, name, pick_window=None):
         if pick_window is None:

@@ -1,7 +1,9 @@
 """STRATEGIES: one device or several, on one machine or more."""
 
+import dataclasses
 import functools
 import signal
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -28,13 +30,27 @@ def make_strategy(
             missing.
         WorkerLostError: If other processes do not come in time.
     """
-    strategy = pick(STRATEGIES, name, "strategy")
-    if name != "multi_worker" and config.workers:
+    row = pick(STRATEGIES, name, "strategy")
+    if config.workers and not row.takes_workers:
+        fitting = [name for name, r in STRATEGIES.items() if r.takes_workers]
         raise ValueError(
-            "`workers` needs `strategy='multi_worker'`. "
+            f"`workers` needs `strategy={' or '.join(map(repr, fitting))}`. "
             f"Received: strategy={name!r}, workers={config.workers!r}"
         )
-    return strategy(config)
+    return row.make(config)
+
+
+@dataclasses.dataclass(frozen=True)
+class StrategyRow:
+    """A row of STRATEGIES.
+
+    Args:
+        make: Maps a WorkerConfig to the strategy.
+        takes_workers: Whether it has the processes that `workers` lists.
+    """
+
+    make: Callable[[WorkerConfig], tf.distribute.Strategy]
+    takes_workers: bool = False
 
 
 def assign_on_replicas(variables: list[tf.Variable], values: list):
@@ -108,8 +124,8 @@ def tpu(config):
 
 
 STRATEGIES = {
-    "one_device": one_device,
-    "mirrored": mirrored,
-    "multi_worker": multi_worker,
-    "tpu": tpu,
+    "one_device": StrategyRow(one_device),
+    "mirrored": StrategyRow(mirrored),
+    "multi_worker": StrategyRow(multi_worker, takes_workers=True),
+    "tpu": StrategyRow(tpu),
 }

@@ -1,10 +1,11 @@
-"""How much frozen features tell of the classes. Pure NumPy.
+"""How much frozen features tell about the classes: PROBES.
 
-The features are float32, as the model gives them; the few-shot regression is
-solved in float64.
+The features are float32, as the model returns them; the few-shot regression
+is solved in float64.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ CHUNK = 4096
 
 
 class Features(NamedTuple):
-    """What a model makes of two splits, and what their images show.
+    """The features of the images of two splits, and their classes.
 
     Shapes:
         train: (N, D). train_classes: (N,), integers. test: (M, D).
@@ -32,11 +33,11 @@ class Features(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ProbeChoices:
-    """What is probed.
+    """The settings of the probes.
 
     Args:
-        shots: Images of a class to learn from.
-        num_seeds: How many draws of them.
+        shots: Numbers of images of a class that the regression is fitted to.
+        num_seeds: How many draws of these images.
         neighbors: Numbers of neighbours that vote.
     """
 
@@ -116,7 +117,9 @@ def shuffle_by_class(
     return [generator.permutation(part) for part in np.split(order, ends)]
 
 
-def fit_classifier(support: np.ndarray, classes: np.ndarray, num_classes: int):
+def fit_classifier(
+    support: np.ndarray, classes: np.ndarray, num_classes: int
+) -> Callable:
     """Return the function that scores features (B, D) as (B, C).
 
     Shapes:
@@ -127,6 +130,8 @@ def fit_classifier(support: np.ndarray, classes: np.ndarray, num_classes: int):
         classes: Their classes.
         num_classes: How many there are.
     """
+    from sklearn.linear_model import Ridge
+
     support = support.astype("float64")
     mean, deviation = support.mean(0), support.std(0) + EPSILON
 
@@ -135,32 +140,10 @@ def fit_classifier(support: np.ndarray, classes: np.ndarray, num_classes: int):
         return np.pad(scaled, ((0, 0), (0, 1)), constant_values=BIAS)
 
     targets = 2.0 * np.eye(num_classes)[classes] - 1.0
-    weights = fit_ridge(prepare(support), targets, PENALTY)
-    return lambda features: prepare(features) @ weights
-
-
-def fit_ridge(
-    inputs: np.ndarray, targets: np.ndarray, penalty: float
-) -> np.ndarray:
-    """Return the W that minimises |inputs W - targets|^2 + penalty |W|^2.
-
-    By the eigenvectors of X'X or of XX', whichever is smaller:
-    (X'X + p)^-1 X'Y = X' (XX' + p)^-1 Y.
-
-    Shapes:
-        inputs: (N, D). targets: (N, C). returns: (D, C).
-
-    Args:
-        inputs: X.
-        targets: Y.
-        penalty: p, positive.
-    """
-    is_tall = inputs.shape[0] >= inputs.shape[1]
-    gram = inputs.T @ inputs if is_tall else inputs @ inputs.T
-    values, vectors = np.linalg.eigh(gram)
-    right = inputs.T @ targets if is_tall else targets
-    solved = vectors @ ((vectors.T @ right) / (values + penalty)[:, None])
-    return solved if is_tall else inputs.T @ solved
+    # The bias is one of the weights: the penalty is on it, too.
+    ridge = Ridge(alpha=PENALTY, fit_intercept=False, solver="cholesky")
+    ridge.fit(prepare(support), targets)
+    return lambda features: ridge.predict(prepare(features))
 
 
 def measure(classify, features: np.ndarray, truths: np.ndarray) -> float:
@@ -205,82 +188,39 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
         numbers of neighbours of Caron et al. 2021, arXiv:2104.14294. Neither
         the paper of ViT nor its code has this probe.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     most = max(choices.neighbors)
     if most > len(features.train):
         raise ValueError(
             "`neighbors` must be at most the number of training images, "
             f"{len(features.train)}. Received: neighbors={choices.neighbors}"
         )
-    train, test = normalize(features.train), normalize(features.test)
+    # Of vectors of length 1 the nearest have the highest cosine, 1 - d^2 / 2.
+    # scikit-learn's own cosine copies all training features for each chunk.
+    search = NearestNeighbors(n_neighbors=most, algorithm="brute")
+    search.fit(normalize(features.train))
     hits = dict.fromkeys(choices.neighbors, 0)
-    for start, similarities, indices in find_nearest(test, train, most):
-        weights = np.exp(similarities.astype("float64") / TEMPERATURE)
+    for start in range(0, len(features.test), CHUNK):
+        part = slice(start, start + CHUNK)
+        distances, indices = search.kneighbors(normalize(features.test[part]))
+        cosines = 1 - distances.astype("float64") ** 2 / 2
+        weights = np.exp(cosines / TEMPERATURE)
         classes = features.train_classes[indices]  # (B, K)
-        truths = features.test_truths[start : start + len(indices)]
+        truths = features.test_truths[part]
         rows = np.arange(len(indices))[:, None]
         for number in hits:
             votes = np.zeros(truths.shape)
             np.add.at(votes, (rows, classes[:, :number]), weights[:, :number])
             hits[number] += count_hits(votes, truths)
-    return {f"knn/{n}": [hits[n] / len(test)] for n in choices.neighbors}
+    total = len(features.test)
+    return {f"knn/{n}": [hits[n] / total] for n in choices.neighbors}
 
 
 def normalize(features: np.ndarray) -> np.ndarray:
     """Return the features at length 1; zeros stay zeros."""
     lengths = np.linalg.norm(features, axis=-1, keepdims=True)
     return features / np.maximum(lengths, np.finfo(features.dtype).tiny)
-
-
-def find_nearest(
-    queries: np.ndarray,
-    keys: np.ndarray,
-    number: int,
-    num_queries: int = 256,
-    num_keys: int = 65_536,
-):
-    """Yield the keys of the highest products with each query, highest first.
-
-    In chunks: all products of two large splits would not fit into memory.
-
-    Shapes:
-        queries: (M, D). keys: (N, D). yields (B, number) twice.
-
-    Args:
-        queries: What to look for.
-        keys: Where to look for it.
-        number: How many keys to find, N at most.
-        num_queries: Queries B of a chunk.
-        num_keys: Keys of a chunk.
-
-    Yields:
-        The index of the first query of a chunk, the products and the indices
-        of the keys.
-    """
-    for start in range(0, len(queries), num_queries):
-        chunk = queries[start : start + num_queries]
-        products = np.empty((len(chunk), 0), chunk.dtype)
-        indices = np.empty((len(chunk), 0), int)
-        for first in range(0, len(keys), num_keys):
-            found = chunk @ keys[first : first + num_keys].T
-            places = find_highest(found, number)
-            found = np.take_along_axis(found, places, -1)
-            products = np.concatenate([products, found], -1)
-            indices = np.concatenate([indices, places + first], -1)
-            places = find_highest(products, number)
-            products = np.take_along_axis(products, places, -1)
-            indices = np.take_along_axis(indices, places, -1)
-        order = np.lexsort((indices, -products), axis=-1)
-        yield (
-            start,
-            np.take_along_axis(products, order, -1),
-            np.take_along_axis(indices, order, -1),
-        )
-
-
-def find_highest(scores: np.ndarray, number: int) -> np.ndarray:
-    """Return where the highest scores of each row are, in no order."""
-    number = min(number, scores.shape[-1])
-    return np.argpartition(scores, -number, axis=-1)[:, -number:]
 
 
 PROBES = {"few_shot": few_shot, "knn": knn}

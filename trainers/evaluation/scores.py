@@ -1,4 +1,4 @@
-"""How right the answers of a model are. Pure NumPy."""
+"""Accuracy, loss and calibration of predictions. Pure NumPy."""
 
 import dataclasses
 
@@ -82,15 +82,15 @@ def sigmoid_likelihood(
 def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
     """Return the expected calibration error, over 15 bins of equal width.
 
-    How far the confidence of an answer is from the share of answers of that
-    confidence that are right: sum over bins of n_bin / n * |hits - confidence|.
+    The distance between the confidence of predictions and the share of them
+    that is right: the sum over bins of n_bin / n * |hits - confidence|.
 
     Shapes:
         confidence, hits: (N,).
 
     Args:
-        confidence: Probabilities of the answers.
-        hits: Whether they are right.
+        confidence: Probabilities of the predicted classes.
+        hits: Whether the predictions are right.
 
     Reference: Guo et al. 2017, arXiv:1706.04599, eq. 3.
     """
@@ -120,7 +120,7 @@ class Tally:
         )
 
     def add(self, logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
-        """Add a batch; return which of its answers are right.
+        """Add a batch; return which of its predictions are right.
 
         Shapes:
             logits: (B, C), finite. truths: (B, C), True for the right classes.

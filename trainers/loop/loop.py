@@ -58,16 +58,8 @@ class Loop:
     must_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self):
-        step = Step(
-            model=self.model,
-            optimizer=self.optimizer,
-            loss=self.loss,
-            clip_norm=self.clip_norm,
-            accumulation_steps=self.accumulation_steps,
-            seed=self.seed,
-            loss_scale=self.loss_scale,
-            use_xla=self.use_xla,
-        )
+        of_a_step = [field.name for field in dataclasses.fields(Step)]
+        step = Step(**{name: getattr(self, name) for name in of_a_step})
         self._inner = InnerLoop(step, self.strategy)
         self._seconds_per_step = 0.0
         # Variables of this process, not of the devices: a TPU has no float64.

@@ -1,4 +1,4 @@
-"""The figures of a run, one row an evaluation, in metrics.csv."""
+"""metrics.csv: the metrics of a run, one row for each evaluation."""
 
 import csv
 import io
@@ -9,7 +9,7 @@ import keras
 
 from trainers.paths import as_path, write_atomically
 
-# What comes first, in this order; further columns follow by name.
+# The first columns, in this order; others follow, sorted by name.
 COLUMNS = (
     "epoch",
     "step",
@@ -24,15 +24,15 @@ COLUMNS = (
 class MetricsFile(keras.callbacks.Callback):
     """Write the logs of each evaluation as a row of a CSV file.
 
-    `keras.callbacks.CSVLogger` appends, and an appended file disagrees with
-    the checkpoint after a crash: the last row may be cut, and an epoch whose
-    state was not saved is made, and written, twice. This one begins by
-    dropping what is not of the past of the run, and replaces the file whole.
+    `keras.callbacks.CSVLogger` appends to its file, which disagrees with the
+    checkpoint after a crash: the last row may be cut off, and an epoch whose
+    state was not saved is trained and written twice. This callback first drops
+    the rows after the checkpoint, and replaces the file as a whole.
 
-    Must come behind the callbacks that add to the logs, such as Progress.
+    Must come after the callbacks that add to the logs, such as Progress.
 
     Args:
-        path: The CSV file. Made anew if the run starts at update 0.
+        path: The CSV file. Overwritten if the run starts at update 0.
         first_step: Updates made before; later rows are dropped.
     """
 
@@ -47,7 +47,7 @@ class MetricsFile(keras.callbacks.Callback):
         self.rows = [row for row in rows if row["step"] <= self.first_step]
 
     def on_epoch_end(self, epoch, logs=None):
-        # A run that was stopped while it evaluated does so again.
+        # A run that was stopped during an evaluation repeats it.
         self.rows = [row for row in self.rows if row["step"] < logs["step"]]
         self.rows.append({"epoch": float(epoch), **logs})
         write_atomically(self.path, format_metrics(self.rows))
@@ -56,14 +56,14 @@ class MetricsFile(keras.callbacks.Callback):
 def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
     """Return the rows of a metrics.csv, in the order of their steps.
 
-    A row that was cut off is left out, and so are cells that are no number,
-    the NA of Keras among them; of several rows of one step the last counts.
+    Leaves out a row that was cut off and cells that are not numbers, such as
+    the NA of Keras. Of several rows of one step the last counts.
 
     Args:
         path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
     """
     text = as_path(path).read_text(encoding="utf-8")
-    # Without its end a line may be cut inside of a number.
+    # A line without its end may be cut off within a number.
     lines = [line for line in text.splitlines(True) if line.endswith("\n")]
     columns, *rows = csv.reader(lines) if lines else [[]]
     found = {}
@@ -76,7 +76,7 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
 
 
 def format_metrics(rows: list[dict[str, float]]) -> str:
-    """Return rows as CSV text; what a row does not have is an empty cell.
+    """Return rows as CSV text, with empty cells for missing values.
 
     Example:
         >>> print(format_metrics([{"loss": 0.5, "step": 3}]), end="")

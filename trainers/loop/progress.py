@@ -1,4 +1,4 @@
-"""Progress: what a person sees while a model is trained."""
+"""Progress: what is printed while a model is trained."""
 
 import datetime
 import math
@@ -10,24 +10,25 @@ from typing import TextIO
 
 import keras
 
-# Share of the time spent waiting for images above which we say so.
+# Share of the time spent waiting for images that causes a warning.
 LONGEST_INPUT_WAIT = 0.2
 SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 class Progress(keras.callbacks.Callback):
-    """Show how far the training is, how well it does and how fast it is.
+    """Show how far, how well and how fast the training goes.
 
-    On a terminal a bar that is drawn over and over; anywhere else, such as in
-    a log file, one line an evaluation. (`keras.utils.Progbar` takes any Linux
-    for a terminal, and shows numbers only.)
+    On a terminal this is a progress bar; elsewhere, such as in a log file, one
+    line for each evaluation. (`keras.utils.Progbar` takes every Linux for a
+    terminal. Neither it nor `tqdm` shortens its line to the terminal by
+    dropping the least important values.)
 
-    Adds to the logs of `on_epoch_end`, for the callbacks behind this one:
+    Adds to the logs of `on_epoch_end`, for the callbacks after this one:
     updates_per_second; images_per_second; input_wait, the share of the time
-    that was spent waiting for images; and mfu, the share of the peak FLOP/s
-    that the model made use of. They are means over the calls of an epoch; the
-    first call of all, which includes tracing, is left out, and an epoch of that
-    call alone has none.
+    spent waiting for images; and mfu, the share of the peak FLOP/s that the
+    model used. These are means over the calls of an epoch. The very first call,
+    which includes tracing, is left out; an epoch of that call alone has none of
+    these values.
 
     The logs of `on_train_batch_end` must hold loss and accuracy (means so far
     of the epoch), learning_rate, step (updates so far in all), and of the last
@@ -38,7 +39,7 @@ class Progress(keras.callbacks.Callback):
         steps_per_epoch: Updates between two evaluations.
         flops_per_image: Of training on one image, forward and backward:
             `flops.TRAINING_PASSES * flops.count_flops(model)`; None for no
-            mfu. What rematerialisation repeats does not count.
+            mfu. What rematerialization repeats does not count.
         peak_flops: FLOP/s of all devices together; None for no mfu.
         stream: Where to write; None for the standard output.
         clock: Returns seconds, from any start.
@@ -64,8 +65,8 @@ class Progress(keras.callbacks.Callback):
         self.clock = clock
 
     def on_train_begin(self, logs=None):
-        self._first = None  # Time and step behind the first call.
-        self._step = 0  # Behind the last one.
+        self._first = None  # Time and step after the first call.
+        self._step = 0  # After the last call.
         self._has_warned = False
         self._is_drawn = False
 
@@ -112,7 +113,7 @@ class Progress(keras.callbacks.Callback):
             )
 
     def on_train_end(self, logs=None):
-        self._end_line()  # An error in the middle of an epoch.
+        self._end_line()  # After an error in the middle of an epoch.
 
     def _rates(self):
         if not self._seconds:
@@ -129,12 +130,12 @@ class Progress(keras.callbacks.Callback):
         return rates
 
     def _parts(self, logs):
-        """Return what there is to say, the most important first."""
+        """Return the parts of the line, the most important first."""
         step = int(logs["step"])
         parts = [f"update {step:,}/{self.total_steps:,}"]
         start, first_step = self._first or (None, step)
         if first_step < step < self.total_steps:
-            # Of wall time, so that evaluations are in it.
+            # Wall time, which includes evaluations.
             pace = (self.clock() - start) / (step - first_step)
             left = pace * (self.total_steps - step)
             parts.append(f"{format_seconds(left)} left")
@@ -146,7 +147,7 @@ class Progress(keras.callbacks.Callback):
         ]
 
     def _draw(self, logs):
-        """Draw the line over the last one, as much of it as there is room."""
+        """Draw the line over the last one, as many parts as fit."""
         columns = shutil.get_terminal_size().columns - 1
         steps = self.total_steps - self._epoch_start
         steps = min(steps, self.steps_per_epoch)
@@ -167,7 +168,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def draw_bar(share: float, width: int = 20) -> str:
-    """Return a bar of which `share` is done.
+    """Return a progress bar.
 
     Example:
         >>> draw_bar(0.5, width=10)
@@ -188,7 +189,7 @@ def format_seconds(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-# What is shown of the logs, the most important first.
+# The values of the logs that are shown, the most important first.
 SHOWN = {
     "loss": "loss {:.4f}",
     "accuracy": "accuracy {:.4f}",

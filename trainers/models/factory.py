@@ -9,7 +9,8 @@ from keras_vit.models import VARIANTS, VisionTransformer
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.paths import as_path
-from trainers.recipes.schema import BASELINES, PRECISIONS, Recipe
+from trainers.recipes.precisions import PRECISIONS
+from trainers.recipes.schema import BASELINES, Recipe
 
 
 def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
@@ -20,7 +21,7 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
             VisionTransformer nor a checkpoint, or has other channels.
     """
     num_classes = len(dataset.class_names)
-    dtype = PRECISIONS[recipe.precision]
+    dtype = PRECISIONS[recipe.precision].policy
     if not recipe.init_from and recipe.model in BASELINES:
         return build_baseline(
             recipe.model,

@@ -4,15 +4,15 @@ import re
 
 
 def layer_rates(variables: list, layer_decay: float) -> list[float]:
-    """Return the share of the learning rate that each variable gets.
+    """Return the factor of the learning rate of each variable.
 
-    Everything in front of the first block is layer 0, block i is layer i + 1,
-    everything behind the blocks is layer depth + 1. Layer i gets the share
-    layer_decay^(depth + 1 - i). A path with `block_<i>` is one of block i.
+    Everything before the first block is layer 0, block i is layer i + 1, and
+    everything after the blocks is layer depth + 1. Layer i gets the factor
+    layer_decay^(depth + 1 - i). A path with `block_<i>` belongs to block i.
 
     Args:
         variables: Keras variables, in the order of the model.
-        layer_decay: More than 0 and at most 1, which shortens no rate.
+        layer_decay: More than 0 and at most 1; with 1 all factors are 1.
 
     Raises:
         ValueError: If the decay is out of its range, or there is no block.

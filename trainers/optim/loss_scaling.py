@@ -4,15 +4,16 @@ import tensorflow as tf
 
 from trainers.distribute.strategies import assign_on_replicas
 
-# Twice as much is infinite, and so would be each half of it.
+# Its double is infinite, and so would be half of that.
 LARGEST = 2.0**127
 
 
 class LossScale(tf.Module):
-    """A factor of the loss that is as large as the gradients allow.
+    """A factor of the loss, as large as the gradients allow.
 
-    Halved whenever a gradient is not finite, that update being left out, and
-    doubled after `growth_steps` updates without such a gradient, up to 2^127.
+    When a gradient is not finite, that update is left out and the factor is
+    halved. After `growth_steps` updates without such a gradient it is doubled,
+    up to 2^127.
 
     Args:
         factor: The first factor.

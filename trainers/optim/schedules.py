@@ -1,4 +1,4 @@
-"""Learning-rate schedules, by the step convention of the official code."""
+"""Learning-rate schedules, with the steps counted as in the official code."""
 
 import math
 
@@ -10,15 +10,16 @@ from keras_vit.tables import pick
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Grow the learning rate linearly, then let it decay.
+    """Increase the learning rate linearly, then let it decay.
 
     Update number s, counted from 0, uses
 
         peak * min(1, s / W) * decay * min(1, (T - s) / C)
 
-    of T updates, W of them warm-up and C cool-down: with a warm-up the first
-    update has the rate 0, and the last one is number T - 1. With
-    p = (s - W) / (T - W), clipped to [0, 1], and the final fraction f
+    of T updates, W of them warm-up and C cool-down. With a warm-up the first
+    update has the rate 0; the last update is number T - 1. With
+    p = (s - W) / (T - W), clipped to [0, 1], and the final fraction f, the
+    decay is
 
         cosine    f + (1 - f) * (1 + cos(pi * p)) / 2
         linear    f + (1 - f) * (1 - p)
@@ -31,14 +32,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Number W of updates before `peak` is reached.
         decay: A key of DECAYS.
         cooldown_steps: Number C of last updates in which a second factor
-            falls to 0 along a line, since `rsqrt` itself never ends.
+            falls linearly to 0, since `rsqrt` itself never ends.
         final_fraction: Part f of `peak` at which `cosine` and `linear` end.
             The papers' linear decay ends at the rate 1e-5: f = 1e-5 / peak.
-        timescale: Of `rsqrt`, in updates: three timescales behind the warm-up
+        timescale: Of `rsqrt`, in updates: three timescales after the warm-up
             the rate has halved.
 
     Raises:
-        ValueError: If there is no such decay, or a number is impossible.
+        ValueError: If there is no such decay, or a number is out of range.
 
     Example:
         >>> schedule = WarmupSchedule(1.0, total_steps=6, warmup_steps=2)
@@ -67,7 +68,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             )
         if not 0 <= cooldown_steps <= total_steps - warmup_steps:
             raise ValueError(
-                "`cooldown_steps` must fit behind the warm-up. Received: "
+                "`cooldown_steps` must fit after the warm-up. Received: "
                 f"cooldown_steps={cooldown_steps}, "
                 f"warmup_steps={warmup_steps}, total_steps={total_steps}"
             )
@@ -128,7 +129,7 @@ def cosine(progress, age):
 
 
 def linear(progress, age):
-    """Fall from 1 to 0 along a line."""
+    """Fall linearly from 1 to 0."""
     return 1.0 - progress
 
 
@@ -138,7 +139,7 @@ def constant(progress, age):
 
 
 def rsqrt(progress, age):
-    """Fall from 1 with the root of the age, whatever the number of updates."""
+    """Fall with the inverse root of the age, whatever the number of updates."""
     return ops.rsqrt(1.0 + age)
 
 
@@ -148,4 +149,4 @@ DECAYS = {
     "constant": constant,
     "rsqrt": rsqrt,
 }
-ENDING = ("cosine", "linear")  # Those that `final_fraction` is about.
+ENDING = ("cosine", "linear")  # The decays that `final_fraction` applies to.

@@ -18,12 +18,8 @@ from trainers.recipes.options import (
     note,
     option,
 )
+from trainers.recipes.precisions import PRECISIONS
 
-PRECISIONS = {
-    "float32": "float32",
-    "bfloat16": "mixed_bfloat16",
-    "float16": "mixed_float16",
-}
 # Models of keras.applications to compare with, trained in the same way.
 BASELINES = ("ResNet50", "ResNet50V2")
 

@@ -22,6 +22,7 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import variable_bytes
 from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
+from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
 from trainers.runs.pictures import plot_learning_curve
@@ -179,9 +180,8 @@ class Job:
         if self.recipe.peak_tflops:
             one = self.recipe.peak_tflops * 1e12
         else:
-            is_half = self.recipe.precision != "float32"
             one = measure_peak_flops(
-                "bfloat16" if is_half else "float32",
+                PRECISIONS[self.recipe.precision].peak_dtype,
                 strategy.extended.worker_devices[0],
             )
         return one * num_processors(strategy)

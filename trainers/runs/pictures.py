@@ -7,16 +7,16 @@ import numpy as np
 from trainers.loop.metrics import read_metrics
 from trainers.paths import Path, atomic_write
 
-# Of a batch in a picture.
+# Most images of a batch that a picture shows.
 MOST_IMAGES = 32
-# Share of a second class that is worth a word.
+# Smallest share of a second class that is written below an image.
 SMALLEST_SHARE = 0.005
 
 
 def plot_learning_curve(metrics_path: Path, path: Path):
     """Draw loss, error and learning rate over the updates.
 
-    Leaves out what the rows do not have, such as the figures of a test split.
+    Leaves out columns that the rows do not have, such as those of a test split.
 
     Args:
         metrics_path: The metrics.csv of a run.
@@ -59,7 +59,7 @@ def plot_learning_curve(metrics_path: Path, path: Path):
 def _plot_column(axes, rows, name, change=float, **style):
     points = [(row["step"], change(row[name])) for row in rows if name in row]
     if points:
-        # Points crowd a long line, and are all there is of a single row.
+        # Markers crowd a long line, but a single point needs one.
         marker = "." if len(points) <= 50 else None
         axes.plot(*zip(*points), marker=marker, clip_on=False, **style)
 
@@ -77,15 +77,15 @@ def plot_batch(
 ):
     """Draw the first images of a batch, with their labels below.
 
-    A label that is shared by several classes, as mixup makes them, shows the
-    two largest shares.
+    For a label shared by several classes, as mixup makes them, the two largest
+    shares are shown.
 
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
         labels: (B, classes), shares.
 
     Args:
-        images: What a model is trained on.
+        images: As the model receives them.
         labels: Of each image.
         class_names: In the order of the labels.
         value_range: The numbers that are black and white.

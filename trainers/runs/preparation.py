@@ -26,6 +26,7 @@ from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.paths import as_path
+from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
 from trainers.runs.run import Run
@@ -172,7 +173,8 @@ def make_loop(
             average_decay=recipe.average_decay,
             use_average_debias=recipe.use_average_debias,
         )
-        loss_scale = LossScale() if recipe.precision == "float16" else None
+        scales_loss = PRECISIONS[recipe.precision].scales_loss
+        loss_scale = LossScale() if scales_loss else None
     return Loop(
         model=model,
         optimizer=optimizer,

@@ -1,4 +1,4 @@
-"""What is said before and after a training run."""
+"""The texts and the picture before and after a training run."""
 
 import os
 from collections.abc import Sequence
@@ -25,16 +25,16 @@ def header(
     first_step: int,
     total_steps: int,
 ) -> str:
-    """Return the line that says what is about to be trained.
+    """Return the line that describes the training that starts.
 
     Args:
-        model: What the model is called.
+        model: Name of the model.
         num_parameters: Of the model.
         flops_per_image: Of a forward pass, see `flops.count_flops`.
         image_size: (height, width) in pixels.
-        dataset: What the data set is called.
-        strategy: What the strategy is called.
-        num_devices: Over which the batch is divided.
+        dataset: Name of the data set.
+        strategy: Name of the strategy.
+        num_devices: Number of devices that share the batch.
         precision: Type of computation.
         batch_size: Images of an update, over all devices.
         first_step: Updates made before.
@@ -74,12 +74,12 @@ def final_table(
     seconds: float | None = None,
     folder: str | os.PathLike | None = None,
 ) -> str:
-    """Return what became of a run, a small table.
+    """Return the results of a run, a small table.
 
     Args:
         rows: The metrics of each evaluation: `MetricsFile.rows`.
         seconds: How long the training took.
-        folder: Where everything is.
+        folder: The folder of the run.
     """
     cells = []
     if rows:
@@ -89,7 +89,7 @@ def final_table(
     for name in BEST:
         judged = [row for row in rows if name in row]
         if judged:
-            # Of equals the first: max returns it.
+            # Of equal values `max` returns the first.
             best = max(judged, key=lambda row: row[name])
             figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
             if best["step"] != rows[-1]["step"]:
@@ -115,17 +115,17 @@ def write_first_batch(
     png_path: str | os.PathLike,
     step: int = 0,
 ):
-    """Draw what the model is trained on, as a PNG and for TensorBoard.
+    """Draw the images of a batch, as a PNG and for TensorBoard.
 
-    The one look that finds wrong labels, wrong ranges of pixels and
-    augmentation that leaves nothing to see.
+    A look at them finds wrong labels, wrong pixel ranges and augmentation that
+    leaves nothing to see.
 
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
         labels: (B, classes), shares.
 
     Args:
-        images: As the model gets them.
+        images: As the model receives them.
         labels: Of each image.
         class_names: In the order of the labels.
         value_range: The numbers that are black and white.
@@ -142,7 +142,7 @@ def write_first_batch(
         png_path,
     )
     picture = tf.io.decode_png(png_path.read_bytes(), channels=3)
-    # Where the callback writes what it knows of the training.
+    # The folder in which the callback writes the training metrics.
     folder = os.path.join(tensorboard_dir, "train")
     with tf.summary.create_file_writer(folder).as_default(step):
         tf.summary.image("first_batch", picture[None])

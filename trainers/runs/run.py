@@ -1,22 +1,19 @@
-"""What can be judged: the folder of a run, or a model known by its name."""
+"""Run: the folder of a training run and the files in it."""
 
 import contextlib
 import dataclasses
 import fcntl
 import json
 import os
+import zipfile
 
 import keras
-from absl import flags
 
-from keras_vit import from_checkpoint
-from keras_vit.models import VisionTransformer
-from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.paths import (
     Path,
     RemotePath,
-    as_path,
     atomic_write,
+    first_line,
     write_atomically,
 )
 from trainers.recipes.schema import Recipe
@@ -188,7 +185,7 @@ class Run:
                 "`run_dir` must be the folder of a finished run, with a "
                 f"model.keras in it. Received: run_dir={str(self.folder)!r}"
             )
-        return keras.saving.load_model(str(self.model_path), compile=False)
+        return load_keras_file(self.model_path)
 
     def _content(self):
         if not self.recipe_path.exists():
@@ -214,141 +211,21 @@ def _binding_fields(recipe):
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedModel:
-    """A model that comes from no run; read like a `Run`.
-
-    Args:
-        path_or_name: A `.keras` file, or what `from_checkpoint` takes: a
-            checkpoint of any family or the name of a published one.
-        is_grey: Whether the images have one channel; a checkpoint for
-            coloured ones then answers as it does on their grey copies.
-    """
-
-    path_or_name: str
-    is_grey: bool = False
-
-    # It has no folder to write reports to, and its file does not say how the
-    # model was trained.
-    folder = None
-    preprocess = ""
-    activation = "softmax"
-
-    def __str__(self):
-        return self.path_or_name
-
-    def load_class_names(self) -> None:
-        """Return None: files do not say what their classes are called."""
-
-    def load_model(self) -> keras.Model:
-        """Return the model; a VisionTransformer answers logits.
-
-        Raises:
-            ValueError: If there is no such file and no such name.
-            ConnectionError: If it must be fetched and cannot be.
-        """
-        if not self.path_or_name.endswith(".keras"):
-            grey = {"channels": 1} if self.is_grey else {}
-            return from_checkpoint(self.path_or_name, **grey)
-        path = as_path(os.path.expanduser(self.path_or_name))
-        if not path.is_file():
-            raise ValueError(
-                "`model` must be an existing .keras file, a checkpoint or the "
-                f"name of a published one. Received: model={str(self)!r}"
-            )
-        model = keras.saving.load_model(str(path), compile=False)
-        if isinstance(model, VisionTransformer):
-            return model.with_classifier_activation(None)
-        return model
-
-
-def open_source(
-    run_dir: str | None = None,
-    model: str | None = None,
-    dataset: str | None = None,
-    data_dir: str | None = None,
-    **splits: str | None,
-) -> tuple[Run | NamedModel, ImageDataset]:
-    """Return the model to judge and the data to judge it on.
-
-    Args:
-        run_dir: The folder of a run; or
-        model: a file or a name, see `NamedModel`.
-        dataset: See `open_dataset`; None for that of the run.
-        data_dir: Where TFDS keeps its data sets; None for that of the run.
-        **splits: `train_split` or `eval_split`, names or slices; None for
-            those of the run or, with another data set, of the data set.
+def load_keras_file(path: Path) -> keras.Model:
+    """Return the model in a `.keras` file.
 
     Raises:
-        ValueError: If not exactly one model is named, or what is named is not
-            there.
+        ValueError: If the file holds no model that can be read.
     """
-    if bool(run_dir) == bool(model):
+    try:
+        return keras.saving.load_model(str(path), compile=False)
+    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        received = first_line(error)
+        if received.startswith("File not found"):  # So Keras calls it.
+            received = "a file that is no zip archive"
         raise ValueError(
-            "Give either --run_dir or --model. "
-            f"Received: run_dir={run_dir!r}, model={model!r}"
-        )
-    if model and not dataset:
-        raise ValueError(
-            "`dataset` must be given with `model`. Received: dataset=None"
-        )
-    if run_dir:
-        source = Run(as_path(run_dir))
-        recipe = source.load_recipe()
-        data_dir = data_dir or recipe.data_dir
-        if dataset in (None, recipe.dataset):
-            dataset = recipe.dataset
-            for name in splits:
-                splits[name] = splits[name] or getattr(recipe, name)
-    data = open_dataset(dataset, data_dir, **splits)
-    if model:
-        source = NamedModel(model, is_grey=data.channels == 1)
-    return source, data
-
-
-def define_source_flags():
-    """Define the flags that say which model, on which images."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model, in place of that of a run: a .keras file, a checkpoint of "
-        "any family, or the name of a published one. Needs --dataset.",
-    )
-    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
-    )
-    flags.DEFINE_string(
-        "eval_split",
-        None,
-        "Split to read, or a slice of one. Default: that of the run.",
-    )
-    flags.DEFINE_string(
-        "preprocess",
-        None,
-        "What is done to the images, operations separated by '|', such as "
-        "'resize_small(256)|central_crop(224)'. Default: what the run did; "
-        "for a --model, resized as a whole.",
-    )
-
-
-def define_flags():
-    """Define the flags that say what is judged, on what, and how it is read."""
-    define_source_flags()
-    flags.DEFINE_integer(
-        "max_bad_examples",
-        0,
-        "Unreadable images that are left out before it stops.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
-    flags.DEFINE_string(
-        "report_dir",
-        None,
-        "Where the report is written. Default: the folder of the run; for a "
-        "--model it is printed only.",
-    )
+            f"{path} must be a model that Keras can read. Received: {received}"
+        ) from None
 
 
 def write_report(folder: Path, name: str, report: dict):

@@ -1,22 +1,15 @@
-"""LAYOUTS: the families of checkpoints that are known, one file each."""
+"""LAYOUTS: the families of checkpoints, each in the file of its name."""
 
-from keras_vit.weights.families import (
-    big_vision,
-    huggingface,
-    keras_hub,
-    official,
-    timm,
-    vit_keras,
-)
+import importlib
+import pkgutil
 
-# The order matters: of several families whose names a file has, the first one
-# is taken.
-LAYOUTS = {
-    "official": official.LAYOUT,
-    "big_vision": big_vision.LAYOUT,
-    "timm": timm.LAYOUT,
-    "huggingface": huggingface.LAYOUT,
-    "keras_hub": keras_hub.LAYOUT,
-    "vit_keras": vit_keras.LAYOUT,
-    "vit_keras_h5": vit_keras.LAYOUT_H5,
-}
+
+def _find_layouts():
+    found = {
+        info.name: importlib.import_module(f"{__name__}.{info.name}").LAYOUT
+        for info in pkgutil.iter_modules(__path__)
+    }
+    return dict(sorted(found.items(), key=lambda row: (row[1].order, row[0])))
+
+
+LAYOUTS = _find_layouts()

@@ -50,6 +50,7 @@ def _refuse(config):
 
 
 LAYOUT = Layout(
+    order=1,
     title="google-research/big_vision",
     style=FLAX,
     names={

@@ -99,6 +99,7 @@ def _complete(config, hints):
 
 
 LAYOUT = Layout(
+    order=3,
     title="Hugging Face transformers",
     style=TORCH,
     names={

@@ -43,6 +43,7 @@ def _complete(config, hints):
 
 
 LAYOUT = Layout(
+    order=4,
     title="keras-hub",
     style=KERAS_3_HEADS_APART,
     names={

@@ -75,6 +75,7 @@ def refuse(config) -> str | None:
 
 
 LAYOUT = Layout(
+    order=0,
     title="the official Flax code (google-research/vision_transformer)",
     style=FLAX,
     names={

@@ -123,6 +123,7 @@ def _complete(config, hints):
 
 
 LAYOUT = Layout(
+    order=2,
     title="timm (huggingface/pytorch-image-models)",
     style=TORCH,
     names={

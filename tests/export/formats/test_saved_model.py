@@ -25,37 +25,6 @@ def saved_model(model, images, tmp_path_factory):
     return export_saved_model(model, path, images)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_saved_model_answers_as_keras(saved_model, model, images, batch_size):
-    serve = tf.saved_model.load(saved_model.path).signatures["serving_default"]
-    answers = serve(images=tf.constant(images[:batch_size]))
-    assert list(answers) == ["logits"]
-    assert answers["logits"].dtype == tf.float32
-    np.testing.assert_allclose(
-        answers["logits"],
-        model.predict_on_batch(images[:batch_size]),
-        atol=1e-5,
-    )
-
-
-def test_softmax_outputs_are_called_probabilities(images, tmp_path):
-    model = make_model(classifier_activation="softmax")
-    report = export_saved_model(model, str(tmp_path / "1"), images)
-    serve = tf.saved_model.load(report.path).signatures["serving_default"]
-    answers = serve(images=tf.constant(images))["probabilities"]
-    np.testing.assert_allclose(np.sum(answers, -1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "shape", [(4, 16, 12, 3), (1, 64, 48, 3), (1, 24, 32, 3), (1, 32, 24, 1)]
-)
-def test_saved_model_refuses_another_image_size(saved_model, shape):
-    """(4, 16, 12) has as many pixels as one image: it must not pass for it."""
-    serve = tf.saved_model.load(saved_model.path).signatures["serving_default"]
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        serve(images=tf.zeros(shape))
-
-
 def test_mixed_precision_saved_model_answers_in_float32(images, tmp_path):
     model = make_model(dtype="mixed_bfloat16", num_classes=0)
     report = export_saved_model(model, str(tmp_path / "1"), images)

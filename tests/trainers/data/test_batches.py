@@ -1,114 +1,24 @@
 import dataclasses
 import itertools
-import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageOps
 
-from keras_vit.image_decoding import cut_window, decode_photo
+from tests.trainers.data.reading import (
+    Counted,
+    Numbers,
+    Undecodable,
+    assert_equal,
+    counted,
+    join,
+    take,
+)
 from trainers.data import batches, decoding
-from trainers.data.bad_examples import BadExampleError, BadExamples, DataError
+from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches, train_batches
-from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import to_model_range
-from trainers.data.slots import BatchSlots
-from trainers.data.splits import count_split
-
-
-def take(dataset, count):
-    return [[t.numpy() for t in batch] for batch in dataset.take(count)]
-
-
-def join(batches):
-    """Return images, labels and weights of some batches, one array each."""
-    return [np.concatenate(parts) for parts in zip(*batches)]
-
-
-def assert_equal(left, right):
-    for a, b in zip(left, right, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-class Counted:
-    """A reader that counts what is read from it and what is decoded."""
-
-    def __init__(self, reader):
-        self.reader = reader
-        self.read_names = []
-        self.decoded = []
-
-    def __getattr__(self, name):
-        return getattr(self.reader, name)
-
-    def read(self, ranges):
-        def note(name):
-            self.read_names.append(name.decode())
-
-        def count(stored, label, name):
-            tf.numpy_function(note, [name], [])
-            return stored, label, name
-
-        return self.reader.read(ranges).map(count)
-
-    def fetch(self, stored):
-        tf.numpy_function(self.decoded.append, [stored], [])
-        return self.reader.fetch(stored)
-
-    @property
-    def num_decoded(self):
-        return len(self.decoded)
-
-
-class Numbers:
-    """A reader without files: white images, as large as photos may be."""
-
-    class_names = ["number"]
-    image_shape = (None, None, 1)
-    train_split = eval_split = None
-    shuffle_buffer = 10_000
-    has_exif = False
-
-    def __init__(self, size):
-        self.splits = {"train": count_split("train", size)}
-
-    def read(self, ranges):
-        [(_, first, last)] = ranges
-        numbers = tf.data.Dataset.range(first, last)
-        return numbers.map(lambda n: (n, 0 * n, tf.strings.as_string(n)))
-
-    def fetch(self, stored):
-        return tf.strings.as_string(stored)
-
-    def decode(self, encoded):
-        return tf.fill((2, 2, 1), tf.constant(255, tf.uint8))
-
-
-def counted(dataset):
-    return dataclasses.replace(dataset, reader=Counted(dataset.reader))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return 24 images of noise to train on and 7 to test on, three classes.
-
-    The first pixels of an image are its number, so that it can be told.
-    """
-    path = tmp_path_factory.mktemp("folder")
-    random = np.random.default_rng(0)
-    for split, count in (("train", 24), ("test", 7)):
-        for index in range(count):
-            file = path / split / "abc"[index % 3] / f"{index}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            pixels = random.integers(0, 255, (12, 10, 3), "uint8")
-            tf.io.write_file(str(file), tf.io.encode_png(pixels))
-    return path
-
-
-@pytest.fixture
-def photos(folder):
-    return open_dataset(f"folder:{folder}")
 
 
 class TestTrainBatches:
@@ -379,19 +289,6 @@ class TestDataService:
             take(self.batches(dataset, service), 1)
 
 
-class Undecodable:
-    """A reader whose images cannot be read."""
-
-    def __init__(self, reader):
-        self.reader = reader
-
-    def __getattr__(self, name):
-        return getattr(self.reader, name)
-
-    def fetch(self, stored):
-        return tf.strings.join(["x", stored])
-
-
 class FakeAugmentation:
     """Notes its seeds in the images and the labels."""
 
@@ -406,78 +303,6 @@ class FakeAugmentation:
         rolled = tf.roll(images, 1, 0)
         seeds = tf.repeat(tf.cast(seed, tf.float32)[None], size, 0)
         return tf.concat([images, rolled], -1), seeds
-
-
-class TestWindows:
-    """Of JPEGs, only what the first operation cuts out is decoded."""
-
-    @pytest.fixture
-    def jpegs(self, tmp_path):
-        """Return a folder of six photos, two of them turned, and a PNG."""
-        path = tmp_path / "train/class"
-        path.mkdir(parents=True)
-        pixels = np.kron(noise((12, 10, 3)), np.ones((8, 8, 1), "uint8"))
-        for index in range(6):
-            exif = Image.Exif()
-            if index % 3 == 2:
-                exif[0x0112] = 6
-            image = Image.fromarray(np.roll(pixels, index))
-            image.save(path / f"{index}.jpg", exif=exif)
-        image.save(path / "6.png")
-        return tmp_path
-
-    def batches(self, path, **changes):
-        dataset = open_dataset(f"folder:{path}", eval_split="train")
-        choices = {
-            "image_size": (16, 16),
-            "batch_size": 7,
-            "augment": "inception_crop|flip_lr",
-            "seed": 3,
-            **changes,
-        }
-        return take(train_batches(dataset, **choices), 2)
-
-    def test_give_what_whole_images_give(self, jpegs, monkeypatch):
-        found = self.batches(jpegs)
-        calls = []
-
-        def decode_window(encoded, pick_window, channels):
-            image = decode_photo(encoded)
-            calls.append(image)
-            return cut_window(image, pick_window(tf.shape(image)))
-
-        monkeypatch.setattr(decoding, "decode_window", decode_window)
-        for one, other in zip(found, self.batches(jpegs)):
-            assert_equal(one, other)
-        assert calls
-
-    def test_of_turned_photos_are_upright(self, jpegs):
-        """As Pillow turns them; a whole image is the one window here."""
-        for file in (jpegs / "train/class").iterdir():
-            target = jpegs / "train" / file.stem / file.name
-            target.parent.mkdir()
-            file.rename(target)
-        for augment in ("inception_crop(16, 1)", "resize(16)"):
-            images, labels, _ = join(self.batches(jpegs, augment=augment))
-            for image, label in zip(images, labels.argmax(-1)):
-                [file] = (jpegs / "train" / str(label)).iterdir()
-                turned = ImageOps.exif_transpose(Image.open(file))
-                want = to_model_range(np.array(turned, "float32"), (16, 16))
-                np.testing.assert_allclose(image, want, atol=0.15)
-
-    def test_do_not_hide_that_a_file_is_cut_off(self, jpegs):
-        file = jpegs / "train/class/0.jpg"
-        file.write_bytes(file.read_bytes()[:-200])
-        bad_examples = BadExamples(1)
-        _, _, weights = join(
-            self.batches(
-                jpegs,
-                augment="inception_crop(smallest=0.01)",
-                bad_examples=bad_examples,
-            )
-        )
-        assert bad_examples.names == [str(file)]
-        assert weights.sum() == 12
 
 
 class TestAugmentationOfBatches:
@@ -647,193 +472,3 @@ def test_numbers_that_do_not_fit(photos, choices, match):
         train_batches(
             photos, **{"image_size": (8, 8), "batch_size": 8, **choices}
         )
-
-
-def test_slots_cover_the_batch():
-    slots = [BatchSlots(24, 6, worker, 3).slots for worker in range(3)]
-    assert [p for part in slots for p in part] == list(range(24))
-
-
-def test_model_range_is_minus_one_to_one():
-    image = tf.constant([[[0.0], [255.0]], [[127.5], [51.0]]])
-    np.testing.assert_allclose(
-        to_model_range(image, (2, 2))[..., 0], [[-1, 1], [0, -0.6]], atol=1e-6
-    )
-    every = np.arange(256, dtype="float32").reshape(16, 16, 1)
-    np.testing.assert_array_equal(
-        to_model_range(every, (16, 16)), every / np.float32(127.5) - 1
-    )
-    np.testing.assert_allclose(
-        to_model_range(image, (2, 2), (0, 1))[..., 0], [[0, 1], [0.5, 0.2]]
-    )
-
-
-DAMAGES = {
-    "empty": lambda file: b"",
-    "garbage": lambda file: b"garbage" * 99,
-    "truncated JPEG": lambda file: tf.io.encode_jpeg(noise()).numpy()[:300],
-    "truncated PNG": lambda file: file.read_bytes()[:200],
-    "headless JPEG": lambda file: tf.io.encode_jpeg(noise()).numpy()[100:],
-    "16 columns of nothing": lambda file: b"\x89PNG\r\n\x1a\n",
-}
-
-
-def noise(shape=(40, 40, 3)):
-    return np.random.default_rng(0).integers(0, 255, shape, "uint8")
-
-
-class TestBadExamples:
-    @pytest.fixture
-    def copy(self, folder, tmp_path):
-        """Return a copy of the folder that a test may damage."""
-        for file in folder.rglob("*.png"):
-            target = tmp_path / file.relative_to(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
-        return tmp_path
-
-    def batches(self, path, count, bad_examples=None, augment="inception_crop"):
-        return take(
-            train_batches(
-                open_dataset(f"folder:{path}"),
-                image_size=(8, 8),
-                batch_size=8,
-                augment=augment,
-                bad_examples=bad_examples,
-            ),
-            count,
-        )
-
-    @pytest.mark.parametrize("damage", DAMAGES)
-    def test_stays_in_its_slot_without_weight(self, copy, damage):
-        want = join(self.batches(copy, 6))
-        file = copy / "train/b/4.png"
-        file.write_bytes(DAMAGES[damage](file))
-        bad_examples = BadExamples(1)
-        images, labels, weights = join(self.batches(copy, 6, bad_examples))
-        assert bad_examples.names == [str(file)]  # Once, not each epoch.
-        slots = np.flatnonzero(weights == 0)
-        assert len(slots) == 2 and slots[0] < 24 <= slots[1]
-        assert not images[slots].any() and not labels[slots].any()
-        others = weights == 1
-        np.testing.assert_array_equal(images[others], want[0][others])
-        np.testing.assert_array_equal(labels[others], want[1][others])
-
-    def test_stops_at_the_first_by_default(self, copy):
-        file = copy / "train/b/4.png"
-        file.write_bytes(b"")
-        with pytest.raises(tf.errors.OpError):
-            self.batches(copy, 3)
-        bad_examples = BadExamples()
-        with pytest.raises(
-            BadExampleError,
-            match=r"^`.*/train/b/4.png` is not a readable image of the data "
-            "set; --max_bad_examples=0$",
-        ):
-            with bad_examples.named_errors():
-                self.batches(copy, 3, bad_examples)
-
-    def test_stops_when_there_are_more_than_allowed(self, copy):
-        for name in ("a/0", "b/4", "c/5"):
-            (copy / f"train/{name}.png").write_bytes(b"")
-        bad_examples = BadExamples(2)
-        with pytest.raises(BadExampleError, match="are not readable images"):
-            with bad_examples.named_errors():
-                self.batches(copy, 3, bad_examples)
-        assert len(bad_examples.names) == 3
-        bad_examples = BadExamples(3)
-        weights = join(self.batches(copy, 6, bad_examples))[2]
-        assert weights.sum() == 42
-
-    def test_a_file_that_is_gone(self, copy):
-        dataset = open_dataset(f"folder:{copy}")
-        (copy / "test/b/4.png").unlink()
-        bad_examples = BadExamples(1)
-        batches = take(
-            eval_batches(
-                dataset,
-                image_size=(8, 8),
-                batch_size=7,
-                bad_examples=bad_examples,
-            ),
-            -1,
-        )
-        assert join(batches)[2].sum() == 6
-        assert bad_examples.names == [str(copy / "test/b/4.png")]
-
-    @pytest.mark.parametrize("crop", ["random_crop", "central_crop"])
-    def test_one_that_is_too_small_for_a_crop_is_named(self, copy, crop):
-        file = copy / "train/b/4.png"
-        Image.fromarray(noise((12, 7, 3))).save(file)
-        with pytest.raises(
-            tf.errors.InvalidArgumentError,
-            match=rf"(?s){crop} takes images of 8 x 8 pixels .*12 7 3.*{file}",
-        ):
-            self.batches(copy, 3, augment=crop)
-
-    def test_images_under_the_wrong_name_are_read(self, copy):
-        pixels = noise((12, 10, 3))
-        for file, form in (("a/0", "GIF"), ("b/4", "BMP"), ("c/5", "JPEG")):
-            Image.fromarray(pixels).save(copy / f"train/{file}.png", form)
-        assert np.all(join(self.batches(copy, 3))[2] == 1)
-
-    @pytest.mark.parametrize("kind", ["bytes", "channels"])
-    def test_examples_of_tfds_have_a_name(self, digits, kind):
-        """What TFDS promises is checked, also before images are kept."""
-
-        class Wrong(Undecodable):
-            def decode(self, encoded):
-                if kind == "bytes":
-                    return self.reader.decode(encoded)
-                image = tf.zeros((8, 8, tf.strings.length(encoded)), tf.uint8)
-                return tf.ensure_shape(image, (8, 8, 1))
-
-        dataset = dataclasses.replace(
-            digits, train_split="train[700:701]", reader=Wrong(digits.reader)
-        )
-        bad_examples = BadExamples()
-        with pytest.raises(
-            BadExampleError, match="digits-train.tfrecord-00000-of-00001__700"
-        ):
-            with bad_examples.named_errors():
-                batches = train_batches(
-                    dataset,
-                    image_size=(8, 8),
-                    batch_size=1,
-                    bad_examples=bad_examples,
-                )
-                take(batches, 1)
-
-    def test_errors_of_files_are_named_without_the_nodes_of_tensorflow(
-        self, copy
-    ):
-        file = copy / "train/b/4.png"
-        Image.fromarray(noise((12, 7, 3))).save(file)
-        with pytest.raises(DataError) as error:
-            with BadExamples().named_errors():
-                self.batches(copy, 3, augment="central_crop")
-        assert str(error.value) == (
-            "The data set cannot be read: central_crop takes images of 8 x 8 "
-            f"pixels or more. Received: one of shape 12 7 3 {file}"
-        )
-
-    def test_other_errors_pass(self):
-        with pytest.raises(tf.errors.InvalidArgumentError):
-            with BadExamples().named_errors():
-                tf.io.decode_image(b"")
-
-    def test_threads_may_share_it(self):
-        bad_examples = BadExamples(100)
-
-        def report():
-            for index in range(100):
-                bad_examples.report(str(index))
-
-        threads = [threading.Thread(target=report) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(bad_examples.names) == 100
-        with pytest.raises(BadExampleError, match="`0`, .*`9` and 91 more"):
-            bad_examples.report("one more")

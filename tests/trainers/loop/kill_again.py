@@ -2,6 +2,8 @@
 
     python -m tests.trainers.loop.kill_again FOLDER NUMBER_OF_KILLS
 
+Goes on until one of the kills has met a save, up to MOST_KILLS.
+
 A program of its own, because its processes are forks: those must come before
 TensorFlow begins to work, and they save its import.
 """
@@ -30,6 +32,7 @@ from trainers.optim.schedules import WarmupSchedule
 
 TOTAL_STEPS = 300
 STEPS_PER_CHECKPOINT = 4
+MOST_KILLS = 50
 
 
 class Tell(keras.callbacks.Callback):
@@ -139,18 +142,17 @@ def main(folder, num_kills):
     for function in (InnerLoop.train, InnerLoop.measure):
         tf.autograph.to_graph(function.python_function)
     whole, broken = folder / "whole", folder / "broken"
-    process, _ = start(whole)
-    if end(process):
-        sys.exit("The unbroken run failed.")
+    unbroken, _ = start(whole)  # Beside the other.
     draws = random.Random(0)
     kills = in_a_save = 0
     while True:
         process, reader = start(broken)
         os.read(reader, 1)  # Or nothing, when it ended.
         os.close(reader)
-        if kills < num_kills:
+        if kills < num_kills or (not in_a_save and kills < MOST_KILLS):
             # So far that the kills are spread over the whole run,
-            target = (kills + draws.random()) / num_kills * TOTAL_STEPS
+            share = (kills + draws.random()) / num_kills
+            target = min(share, 0.9) * TOTAL_STEPS
             while newest(
                 broken
             ) + STEPS_PER_CHECKPOINT < target and not has_ended(process):
@@ -163,6 +165,8 @@ def main(folder, num_kills):
             break
         kills += 1
         in_a_save += any(broken.glob("checkpoints/.draft*"))
+    if end(unbroken):
+        sys.exit("The unbroken run failed.")
     one, other = final_state(whole), final_state(broken)
     metrics = [(f / "metrics.csv").read_bytes() for f in (whole, broken)]
     report = {

@@ -519,8 +519,10 @@ def take_step(made_up, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(made_up / "cache"))
     (tmp_path / "imagenet21k").symlink_to(made_up / "imagenet21k")
-    # Of the same images and as long as the step itself; test_reports.py.
+    # Each takes as long as the step itself, and has tests of its own.
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
+    monkeypatch.setattr(Job, "flops_per_image", 1)
+    monkeypatch.setattr("trainers.runs.job.plot_learning_curve", min)
     for name in BASELINES:
         monkeypatch.setattr(keras.applications, name, small_network)
     for name, row in VARIANTS.items():

@@ -6,7 +6,7 @@ import random
 
 import tensorflow as tf
 
-from keras_vit.image_decoding import decode_photo
+from keras_vit.image_decoding import decode_image
 from trainers.data.splits import (
     EVAL_SPLITS,
     TRAIN_SPLITS,
@@ -53,7 +53,7 @@ class FolderReader:
         return tf.io.read_file(stored)
 
     def decode(self, encoded):
-        return decode_photo(encoded)
+        return decode_image(encoded)
 
 
 def open_folder(path: str) -> FolderReader:

@@ -6,7 +6,7 @@ import os
 
 import tensorflow as tf
 
-from keras_vit.image_decoding import decode_photo
+from keras_vit.image_decoding import decode_image
 from trainers.data.bad_examples import describe_error
 from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, count_split
 
@@ -80,7 +80,7 @@ class TFRecordReader:
         return stored
 
     def decode(self, encoded):
-        return decode_photo(encoded)
+        return decode_image(encoded)
 
 
 def open_tfrecords(path: str) -> TFRecordReader:

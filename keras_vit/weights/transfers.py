@@ -1,4 +1,4 @@
-"""Steps of a load: how one weight of the model is made from the file."""
+"""Transfers: how one weight of the model is made from the arrays of a file."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ PATCHES = "patch_encoder/kernel"
 ROOT = "stem/root_conv/kernel"
 
 
-class Step(NamedTuple):
+class Transfer(NamedTuple):
     """How one weight of the model is made from the file.
 
     Args:
@@ -37,15 +37,15 @@ class Step(NamedTuple):
     resized: tuple[str, ...] = ()
 
 
-def make_step(
+def make_transfer(
     source: Source,
     config: ViTConfig,
     path: str,
     shape: tuple,
     position_resize: str,
     patch_resize: str | None,
-) -> Step:
-    """Return the step that makes a weight.
+) -> Transfer:
+    """Return the transfer that makes a weight.
 
     Args:
         source: The checkpoint.
@@ -59,7 +59,7 @@ def make_step(
         ValueError: If the shape in the file does not fit.
     """
     if path == POSITIONS:
-        return _position_step(source, config, position_resize)
+        return _transfer_positions(source, config, position_resize)
     parts = source.parts[path]
     stored, adapt, resized = whole_shape(parts), [], []
     first = PATCHES if config.stem_stages is None else ROOT
@@ -90,10 +90,10 @@ def make_step(
             weight = function(weight)
         return weight
 
-    return Step(path, _names(source, path), make, tuple(resized))
+    return Transfer(path, _names(source, path), make, tuple(resized))
 
 
-def _position_step(source, config, method) -> Step:
+def _transfer_positions(source, config, method) -> Transfer:
     old_grid, new_grid = source.config.grid_size, config.grid_size
     num_patches = math.prod(old_grid)
     if source.config.width != config.width:
@@ -118,7 +118,7 @@ def _position_step(source, config, method) -> Step:
     if old_grid != new_grid:
         old, new = ("x".join(map(str, grid)) for grid in (old_grid, new_grid))
         resized = (f"{POSITIONS}: {old} patches to {new} ({method})",)
-    return Step(POSITIONS, _names(source, POSITIONS), make, resized)
+    return Transfer(POSITIONS, _names(source, POSITIONS), make, resized)
 
 
 def _names(source, path):

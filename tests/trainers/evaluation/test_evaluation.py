@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-import trainers.evaluate
 import trainers.evaluation.predictions
 from tests.trainers.made import (
     MadeDataset,
@@ -17,11 +16,14 @@ from tests.trainers.made import (
     made_split,
     save_identity,
 )
-from trainers.evaluate import evaluate
+from trainers.evaluation import evaluation
+from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import predict_dataset
-from trainers.runs.run import NamedModel, Run, open_source
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
+from trainers.runs.source_flags import open_source
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]
 
 
@@ -76,7 +78,7 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
         drawn.update(images=images, truths=truths, guesses=guesses)
         drawn["value_range"] = value_range
 
-    monkeypatch.setattr(trainers.evaluate, "plot_predictions", record)
+    monkeypatch.setattr(evaluation, "plot_predictions", record)
     evaluate(
         identity,
         several,

@@ -1,6 +1,7 @@
 """What a model says about image files."""
 
 import dataclasses
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from keras_vit.inspect import open_subject
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.predictions import load_image, predict_files
 from trainers.export_model import export_source
+from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
 
@@ -116,6 +118,19 @@ def test_a_sigmoid_run_predicts_what_its_server_and_its_page_say(run, tmp_path):
     of_page = CLASSIFIER_ACTIVATIONS[subject.activation](outputs)[0].numpy()
     assert dict(zip(subject.class_names, of_page)) == pytest.approx(scores)
     assert subject.value_range == (0, 1)
+
+
+@pytest.mark.parametrize("damage", ["text", "cut off", "empty archive"])
+def test_a_damaged_model_file_is_an_error(run, damage, tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_bytes(run.model_path.read_bytes()[:-3000])
+    if damage == "text":
+        path.write_text("no model")
+    elif damage == "empty archive":
+        zipfile.ZipFile(path, "w").close()
+    for load in (NamedModel(str(path)).load_model, Run(tmp_path).load_model):
+        with pytest.raises(ValueError, match=f"{path} must be a model that"):
+            load()
 
 
 def test_file_that_is_no_image_is_an_error(tmp_path):

@@ -1,0 +1,103 @@
+"""How large files and functions may be.
+
+A line is any line of a file, blank ones and comments included. The body of a
+function runs from its first statement behind the docstring to its last line.
+`-rP` prints the figures.
+"""
+
+import ast
+import pathlib
+import statistics
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = ("keras_vit", "trainers", "benchmarks")
+MOST_LINES = 300
+MOST_LINES_OF_THE_MEDIAN = 120
+MOST_LINES_OF_A_BODY = 40
+
+SOURCES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for package in PACKAGES
+    for pattern in ("*.py", "*.js")
+    for path in sorted((ROOT / package).rglob(pattern))
+}
+
+
+def count_lines(text):
+    return text.count("\n")
+
+
+def count_body_lines(function):
+    """Return the lines of a function without its signature and docstring."""
+    body = function.body
+    if ast.get_docstring(function) is not None:
+        body = body[1:]
+    return body[-1].end_lineno - body[0].lineno + 1 if body else 0
+
+
+def functions(text):
+    """Yield (name, lines of the body) of all functions of a source text."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, count_body_lines(node)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_file_is_long(name):
+    assert count_lines(SOURCES[name]) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", [n for n in SOURCES if n.endswith(".py")])
+def test_no_function_is_long(name):
+    long = {
+        function: lines
+        for function, lines in functions(SOURCES[name])
+        if lines > MOST_LINES_OF_A_BODY
+    }
+    assert not long
+
+
+def test_half_of_the_files_are_short():
+    lines = {
+        name: count_lines(text)
+        for name, text in SOURCES.items()
+        if name.endswith(".py") and not name.startswith("benchmarks")
+    }
+    median = statistics.median(lines.values())
+    print(f"{len(lines)} files, median {median:.0f} lines")
+    for package in (*PACKAGES, "tests"):
+        total = sum(
+            count_lines(path.read_text(encoding="utf-8"))
+            for path in (ROOT / package).rglob("*.py")
+        )
+        print(f"{package}: {total} lines")
+    assert median <= MOST_LINES_OF_THE_MEDIAN
+
+
+def test_the_graph_of_the_model_reads_on_one_screen():
+    source = SOURCES["keras_vit/models/vision_transformer.py"]
+    [lines] = [count for name, count in functions(source) if name == "connect"]
+    print(f"connect: {lines} lines")
+    assert lines <= MOST_LINES_OF_A_BODY
+
+
+def test_lines_are_counted_without_signature_and_docstring():
+    text = '''
+def function(
+    argument,
+):
+    """Do.
+
+    Long.
+    """
+    first = argument
+
+    return first
+
+
+def empty():
+    """Do nothing."""
+'''
+    assert dict(functions(text)) == {"function": 3, "empty": 0}

@@ -1,0 +1,124 @@
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.trainers.data.reading import take
+from trainers.data.batches import eval_batches
+from trainers.data.datasets import open_dataset
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder of made JPEG and PNG images, two classes."""
+    random = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 3)):
+        for name, shade in (("black", 20), ("white", 220)):
+            path = tmp_path / split / name
+            path.mkdir(parents=True)
+            for index in range(count):
+                pixels = random.integers(shade - 9, shade + 9, (20, 16, 3))
+                pixels = tf.constant(pixels, tf.uint8)
+                encode, ending = (
+                    (tf.io.encode_png, "png")
+                    if index % 2
+                    else (tf.io.encode_jpeg, "jpg")
+                )
+                tf.io.write_file(
+                    str(path / f"{index}.{ending}"), encode(pixels)
+                )
+    return tmp_path
+
+
+def test_folder_of_images(folder):
+    dataset = open_dataset(f"folder:{folder}")
+    assert dataset.class_names == ["black", "white"]
+    assert dataset.channels == 3
+    assert dataset.num_examples(dataset.train_split) == 12
+    assert dataset.num_examples(dataset.eval_split) == 6
+    [(images, labels, _)] = take(
+        eval_batches(dataset, image_size=(8, 8), batch_size=6), 1
+    )
+    bright = images.mean((1, 2, 3)) > 0
+    np.testing.assert_array_equal(bright, labels[:, 1] == 1)
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_folder_that_is_none(tmp_path, make):
+    path = tmp_path if make else tmp_path / "absent"
+    with pytest.raises(ValueError, match="PATH/train/CLASS/IMAGE.jpg"):
+        open_dataset(f"folder:{path}")
+
+
+def test_folder_without_a_test_split(folder):
+    (folder / "test").rename(folder / "holdout")
+    with pytest.raises(ValueError, match="split called test or validation"):
+        open_dataset(f"folder:{folder}")
+    dataset = open_dataset(f"folder:{folder}", eval_split="holdout")
+    assert dataset.num_examples(dataset.eval_split) == 6
+
+
+def test_folder_to_evaluate_on_only(folder):
+    shutil.rmtree(folder / "train")
+    dataset = open_dataset(f"folder:{folder}")
+    assert (dataset.train_split, dataset.eval_split) == (None, "test")
+
+
+def test_folder_with_an_empty_split(folder):
+    shutil.rmtree(folder / "test")
+    (folder / "test/white").mkdir(parents=True)
+    with pytest.raises(ValueError, match="images in each split.*'test'"):
+        open_dataset(f"folder:{folder}")
+
+
+def test_empty_folders_are_no_classes(folder):
+    for name in ("train/aaa", "test/green"):
+        (folder / name).mkdir()
+    (folder / "train/aaa/notes.txt").write_text("no image")
+    assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
+
+
+def test_what_is_no_image_of_a_class_is_passed_over(folder):
+    """What versions of code, Macs and editors leave behind."""
+    want = open_dataset(f"folder:{folder}").reader.files
+    for name in (
+        ".DS_Store",
+        ".cache/black/0.jpg",
+        "train/0.jpg",
+        "train/.git/0.jpg",
+        "train/black/._0.jpg",
+        "train/black/0.jpg.txt",
+        "train/black/thumbnails.png/0.jpg",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(b"")
+    reader = open_dataset(f"folder:{folder}").reader
+    assert reader.class_names == ["black", "white"]
+    assert reader.files == want
+
+
+@pytest.mark.parametrize("ending", ["JPG", "Jpeg", "PNG", "webp", "bmp"])
+def test_endings_of_images(folder, ending):
+    (folder / "train/black/0.jpg").rename(folder / f"train/black/é 0.{ending}")
+    assert open_dataset(f"folder:{folder}").num_examples("train") == 12
+
+
+def test_a_slice_of_a_folder_has_images_of_all_classes(folder):
+    """And the rest of the split has the other images."""
+    dataset = open_dataset(
+        f"folder:{folder}", train_split="train[:50%]", eval_split="train[50%:]"
+    )
+    names = [
+        [
+            name.numpy()
+            for *_, name in dataset.reader.read(dataset.ranges(split))
+        ]
+        for split in (dataset.train_split, dataset.eval_split)
+    ]
+    assert len(set(names[0] + names[1])) == 12
+    for half in names:
+        assert len(half) == 6
+        assert any(b"black" in n for n in half) and any(
+            b"white" in n for n in half
+        )

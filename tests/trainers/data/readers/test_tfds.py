@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from tests.trainers.data.reading import take
+from tests.trainers.mocked import write_metadata
+from trainers.data.batches import eval_batches
+from trainers.data.datasets import open_dataset
+from trainers.data.readers.tfds import DATASETS
+
+MOCKED = [
+    # name, the same in TFDS, splits, classes, pixels, splits to use
+    ("cifar10", "", "train test", 10, 32, ("train", "test")),
+    ("cifar100", "", "train test", 100, 32, ("train", "test")),
+    (
+        "oxford_flowers102",
+        "",
+        "train test validation",
+        102,
+        None,
+        ("train", "test"),
+    ),
+    ("oxford_iiit_pet", "", "train test", 37, None, ("train", "test")),
+    (
+        "imagenet2012",
+        "",
+        "train validation test",
+        1000,
+        None,
+        ("train", "validation"),
+    ),
+    ("imagenet2012_real", "", "validation", 1000, None, (None, "validation")),
+    (
+        "imagenet_v2",
+        "imagenet_v2/matched-frequency",
+        "test",
+        1000,
+        None,
+        (None, "test"),
+    ),
+    ("mnist", "", "train test", 10, 28, ("train", "test")),
+]
+
+
+@pytest.mark.parametrize(
+    "name, tfds_name, splits, classes, size, used",
+    MOCKED,
+    ids=[row[0] for row in MOCKED],
+)
+def test_any_data_set_of_tfds(
+    name, tfds_name, splits, classes, size, used, tmp_path
+):
+    """TFDS makes up the examples; nothing is downloaded."""
+    write_metadata(tfds_name or name, splits.split(), tmp_path)
+    with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
+        dataset = open_dataset(name)
+        assert (dataset.train_split, dataset.eval_split) == used
+        assert dataset.reader.image_shape[:2] == (size, size)
+        assert len(dataset.class_names) == classes
+        [(images, labels, weights)] = take(
+            eval_batches(dataset, image_size=(24, 16), batch_size=8), -1
+        )
+        rows = list(dataset.reader.read([(used[1], 0, 8)]))
+    assert images.shape == (8, 24, 16, dataset.channels)
+    assert labels.shape == (8, classes)
+    assert rows[3][2].numpy().decode().endswith("__3")
+    for row, label, weight in zip(rows, labels, weights):
+        want = np.unique(row[1])
+        np.testing.assert_array_equal(np.flatnonzero(label), want)
+        assert weight == bool(len(want)) and np.all(label <= 1)
+
+
+def test_data_set_without_labels_is_an_error(tmp_path):
+    write_metadata("celeb_a", ["train", "test"], tmp_path)
+    with tfds.testing.mock_data(num_examples=8, data_dir=str(tmp_path)):
+        with pytest.raises(ValueError, match="features `image` and `label`"):
+            open_dataset("celeb_a")
+
+
+def test_table_names_are_all_tested():
+    tested = {row[0] for row in MOCKED} - {"mnist"}
+    digits = {"digits", "digits_0to4", "digits_5to9"}
+    assert set(DATASETS) == digits | tested

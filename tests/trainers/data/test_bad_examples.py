@@ -1,0 +1,178 @@
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tests.trainers.data.reading import Undecodable, join, noise, take
+from trainers.data.bad_examples import BadExampleError, BadExamples, DataError
+from trainers.data.batches import eval_batches, train_batches
+from trainers.data.datasets import open_dataset
+
+DAMAGES = {
+    "empty": lambda file: b"",
+    "garbage": lambda file: b"garbage" * 99,
+    "truncated JPEG": lambda file: tf.io.encode_jpeg(noise()).numpy()[:300],
+    "truncated PNG": lambda file: file.read_bytes()[:200],
+    "headless JPEG": lambda file: tf.io.encode_jpeg(noise()).numpy()[100:],
+    "16 columns of nothing": lambda file: b"\x89PNG\r\n\x1a\n",
+}
+
+
+class TestBadExamples:
+    @pytest.fixture
+    def copy(self, folder, tmp_path):
+        """Return a copy of the folder that a test may damage."""
+        for file in folder.rglob("*.png"):
+            target = tmp_path / file.relative_to(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+        return tmp_path
+
+    def batches(self, path, count, bad_examples=None, augment="inception_crop"):
+        return take(
+            train_batches(
+                open_dataset(f"folder:{path}"),
+                image_size=(8, 8),
+                batch_size=8,
+                augment=augment,
+                bad_examples=bad_examples,
+            ),
+            count,
+        )
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_stays_in_its_slot_without_weight(self, copy, damage):
+        want = join(self.batches(copy, 6))
+        file = copy / "train/b/4.png"
+        file.write_bytes(DAMAGES[damage](file))
+        bad_examples = BadExamples(1)
+        images, labels, weights = join(self.batches(copy, 6, bad_examples))
+        assert bad_examples.names == [str(file)]  # Once, not each epoch.
+        slots = np.flatnonzero(weights == 0)
+        assert len(slots) == 2 and slots[0] < 24 <= slots[1]
+        assert not images[slots].any() and not labels[slots].any()
+        others = weights == 1
+        np.testing.assert_array_equal(images[others], want[0][others])
+        np.testing.assert_array_equal(labels[others], want[1][others])
+
+    def test_stops_at_the_first_by_default(self, copy):
+        file = copy / "train/b/4.png"
+        file.write_bytes(b"")
+        with pytest.raises(tf.errors.OpError):
+            self.batches(copy, 3)
+        bad_examples = BadExamples()
+        with pytest.raises(
+            BadExampleError,
+            match=r"^`.*/train/b/4.png` is not a readable image of the data "
+            "set; --max_bad_examples=0$",
+        ):
+            with bad_examples.named_errors():
+                self.batches(copy, 3, bad_examples)
+
+    def test_stops_when_there_are_more_than_allowed(self, copy):
+        for name in ("a/0", "b/4", "c/5"):
+            (copy / f"train/{name}.png").write_bytes(b"")
+        bad_examples = BadExamples(2)
+        with pytest.raises(BadExampleError, match="are not readable images"):
+            with bad_examples.named_errors():
+                self.batches(copy, 3, bad_examples)
+        assert len(bad_examples.names) == 3
+        bad_examples = BadExamples(3)
+        weights = join(self.batches(copy, 6, bad_examples))[2]
+        assert weights.sum() == 42
+
+    def test_a_file_that_is_gone(self, copy):
+        dataset = open_dataset(f"folder:{copy}")
+        (copy / "test/b/4.png").unlink()
+        bad_examples = BadExamples(1)
+        batches = take(
+            eval_batches(
+                dataset,
+                image_size=(8, 8),
+                batch_size=7,
+                bad_examples=bad_examples,
+            ),
+            -1,
+        )
+        assert join(batches)[2].sum() == 6
+        assert bad_examples.names == [str(copy / "test/b/4.png")]
+
+    @pytest.mark.parametrize("crop", ["random_crop", "central_crop"])
+    def test_one_that_is_too_small_for_a_crop_is_named(self, copy, crop):
+        file = copy / "train/b/4.png"
+        Image.fromarray(noise((12, 7, 3))).save(file)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"(?s){crop} takes images of 8 x 8 pixels .*12 7 3.*{file}",
+        ):
+            self.batches(copy, 3, augment=crop)
+
+    def test_images_under_the_wrong_name_are_read(self, copy):
+        pixels = noise((12, 10, 3))
+        for file, form in (("a/0", "GIF"), ("b/4", "BMP"), ("c/5", "JPEG")):
+            Image.fromarray(pixels).save(copy / f"train/{file}.png", form)
+        assert np.all(join(self.batches(copy, 3))[2] == 1)
+
+    @pytest.mark.parametrize("kind", ["bytes", "channels"])
+    def test_examples_of_tfds_have_a_name(self, digits, kind):
+        """What TFDS promises is checked, also before images are kept."""
+
+        class Wrong(Undecodable):
+            def decode(self, encoded):
+                if kind == "bytes":
+                    return self.reader.decode(encoded)
+                image = tf.zeros((8, 8, tf.strings.length(encoded)), tf.uint8)
+                return tf.ensure_shape(image, (8, 8, 1))
+
+        dataset = dataclasses.replace(
+            digits, train_split="train[700:701]", reader=Wrong(digits.reader)
+        )
+        bad_examples = BadExamples()
+        with pytest.raises(
+            BadExampleError, match="digits-train.tfrecord-00000-of-00001__700"
+        ):
+            with bad_examples.named_errors():
+                batches = train_batches(
+                    dataset,
+                    image_size=(8, 8),
+                    batch_size=1,
+                    bad_examples=bad_examples,
+                )
+                take(batches, 1)
+
+    def test_errors_of_files_are_named_without_the_nodes_of_tensorflow(
+        self, copy
+    ):
+        file = copy / "train/b/4.png"
+        Image.fromarray(noise((12, 7, 3))).save(file)
+        with pytest.raises(DataError) as error:
+            with BadExamples().named_errors():
+                self.batches(copy, 3, augment="central_crop")
+        assert str(error.value) == (
+            "The data set cannot be read: central_crop takes images of 8 x 8 "
+            f"pixels or more. Received: one of shape 12 7 3 {file}"
+        )
+
+    def test_other_errors_pass(self):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            with BadExamples().named_errors():
+                tf.io.decode_image(b"")
+
+    def test_threads_may_share_it(self):
+        bad_examples = BadExamples(100)
+
+        def report():
+            for index in range(100):
+                bad_examples.report(str(index))
+
+        threads = [threading.Thread(target=report) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(bad_examples.names) == 100
+        with pytest.raises(BadExampleError, match="`0`, .*`9` and 91 more"):
+            bad_examples.report("one more")

@@ -1,0 +1,130 @@
+"""The model of a recipe: new, from a file of ours, or from a checkpoint."""
+
+import dataclasses
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from trainers.models.factory import build_model, load_initial_model
+
+
+def test_seed_decides_the_initial_weights(recipe, digits):
+    keras.utils.set_random_seed(recipe.seed)
+    first = build_model(recipe, digits).get_weights()
+    keras.utils.set_random_seed(recipe.seed)
+    again = build_model(recipe, digits).get_weights()
+    keras.utils.set_random_seed(1)
+    other = build_model(recipe, digits).get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other))
+
+
+@pytest.mark.parametrize(
+    "field, value, attribute",
+    [
+        ("pooling", "map", "pooling"),
+        ("position_embedding", "sincos_2d", "position_embedding"),
+        ("gelu", "exact", "gelu"),
+        ("representation_size", 12, "representation_size"),
+        ("dropout_rate", 0.3, "dropout_rate"),
+        ("stochastic_depth_rate", 0.3, "stochastic_depth_rate"),
+        ("head_bias", -3.0, "head_bias"),
+        ("patch_size", 4, "patch_size"),
+    ],
+)
+def test_model_flags_reach_the_model(recipe, digits, field, value, attribute):
+    model = build_model(dataclasses.replace(recipe, **{field: value}), digits)
+    assert getattr(model.config, attribute) == value
+
+
+def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path), image_size=16
+    )
+    source = run.load_model()
+    model = build_model(recipe, digits)
+    assert model.input_shape == (None, 16, 16, 1)
+    for layer in ("block_00", "predictions"):
+        for a, b in zip(
+            source.get_layer(layer).get_weights(),
+            model.get_layer(layer).get_weights(),
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
+def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
+    """Another size, other classes, grey images; the body is the file's."""
+    path = pathlib.Path(__file__).parents[2] / "golden" / name
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        init_from=str(path),
+        image_size=16,
+        dropout_rate=0.1,
+        stochastic_depth_rate=0.2,
+        precision="bfloat16",
+    )
+    source = keras_vit.from_checkpoint(path)
+    model = build_model(recipe, digits)
+    assert model.input_shape == (None, 16, 16, 1)
+    assert model.output_shape == (None, 10)
+    assert model.config.dropout_rate == 0.1
+    assert model.config.stochastic_depth_rate == 0.2
+    assert model.config.gelu == source.config.gelu
+    assert model.dtype_policy.name == "mixed_bfloat16"
+    for a, b in zip(
+        source.get_layer("block_01").get_weights(),
+        model.get_layer("block_01").get_weights(),
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_fine_tuning_on_other_classes_gets_a_new_head(run):
+    model = load_initial_model(str(run.model_path), 8, 3, 1)
+    assert model.output_shape == (None, 3)
+    kernel, bias = model.get_layer("predictions").get_weights()
+    assert not kernel.any() and not bias.any()
+    assert run.load_model().get_layer("predictions").get_weights()[0].any()
+
+
+def test_fine_tuning_has_the_precision_of_its_own_recipe(run, digits):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path), precision="bfloat16"
+    )
+    model = build_model(recipe, digits)
+    assert model.get_layer("block_00").compute_dtype == "bfloat16"
+
+
+def test_fine_tuning_a_classifier_with_softmax_trains_its_logits(
+    digits, tmp_path
+):
+    path = str(tmp_path / "softmax.keras")
+    model = keras_vit.ViT_Ti16(
+        input_shape=(32, 32, 1), classes=10, depth=1, width=24, mlp_dim=24
+    )
+    model.save(path)
+    loaded = load_initial_model(path, 32, 10, 1)
+    head = loaded.get_layer("predictions")
+    assert head.activation is keras.activations.linear
+
+
+@pytest.mark.parametrize(
+    "path, channels, message",
+    [
+        ("absent.keras", 1, "existing .keras file.*absent.keras"),
+        (None, 3, "1 channels; those of the data set have 3"),
+    ],
+)
+def test_bad_start_is_refused(run, path, channels, message):
+    with pytest.raises(ValueError, match=message):
+        load_initial_model(path or str(run.model_path), 8, 10, channels)
+
+
+def test_start_from_another_kind_of_model_is_refused(tmp_path):
+    path = str(tmp_path / "dense.keras")
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
+    with pytest.raises(ValueError, match="VisionTransformer.*Sequential"):
+        load_initial_model(path, 8, 10, 1)

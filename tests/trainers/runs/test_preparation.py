@@ -1,0 +1,151 @@
+"""What `prepare` checks, and where a run continues."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from trainers.runs import preparation
+from trainers.runs.run import Run
+from trainers.train import prepare
+
+
+def test_another_recipe_in_the_same_folder_is_refused(run):
+    recipe = dataclasses.replace(run.load_recipe(), seed=5)
+    with pytest.raises(
+        ValueError, match="another recipe.*seed: 0 there, 5 here"
+    ):
+        prepare(recipe, str(run.folder))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"image_size": 9}, "`patch_size` must divide.*9x9"),
+        ({"dataset": "digit"}, "`dataset` must be one of"),
+        ({"warmup_steps": 3}, "`warmup_steps` must be fewer"),
+        ({"strategy": "mirrored", "batch_size": 33}, "multiple of .* 2 x 1."),
+    ],
+)
+def test_bad_recipe_is_refused_and_nothing_is_written(
+    recipe, tmp_path, changes, message
+):
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match=message):
+        prepare(dataclasses.replace(recipe, **changes), str(folder))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"recipe": 1}'])
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, text):
+    (tmp_path / "recipe.json").write_text(text)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ValueError, match="recipe.json is not what a run has"):
+        prepare(recipe, str(tmp_path))
+
+
+def test_epochs_decide_the_updates_and_the_seed_the_weights(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=None, epochs=1.5)
+    job = prepare(recipe, str(tmp_path / "one"))
+    assert (job.steps_per_epoch, job.total_steps) == (45, 68)
+    keras.utils.set_random_seed(99)  # Must not matter.
+    again = prepare(recipe, str(tmp_path / "again")).loop.model
+    for a, b in zip(job.loop.model.get_weights(), again.get_weights()):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_stopped_run_goes_on_from_its_newest_checkpoint(recipe, tmp_path):
+    recipe = dataclasses.replace(recipe, total_steps=90)
+    loop = prepare(recipe, str(tmp_path)).loop
+    loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
+    for number in (43, 44, 45):
+        loop._step.assign(number)
+        loop.checkpoints.save(number)
+    rest = prepare(recipe, str(tmp_path)).loop
+    assert rest.step == 45
+    bias = rest.model.get_layer("predictions").bias
+    np.testing.assert_array_equal(bias, np.arange(10.0))
+    assert rest.checkpoints.steps() == [44, 45]
+
+
+def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, warmup_steps=2, total_steps=4, schedule="linear"
+    )
+    optimizer = prepare(recipe, str(tmp_path)).loop.optimizer
+    rates = []
+    for step in range(4):
+        optimizer.iterations.assign(step)
+        rates.append(float(optimizer.learning_rate))
+    shares = np.array(rates) / recipe.learning_rate
+    np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
+
+
+def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
+    Run(tmp_path).save_recipe(recipe, ["another"])
+    prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
+
+
+def test_what_does_not_change_the_mathematics_may_change(run):
+    """A run goes on with other devices, in parts, faster or more carefully."""
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        strategy="mirrored",
+        batch_size=361,
+        accumulation_steps=1,
+        steps_per_loop=3,
+        use_remat=True,
+        max_bad_examples=4,
+        log_attention=2,
+        expected="Something else.",
+    )
+    with pytest.raises(ValueError, match="multiple of .* 2 x 1."):
+        prepare(recipe, str(run.folder))
+    recipe = dataclasses.replace(recipe, strategy="one_device")
+    assert prepare(recipe, str(run.folder)).loop.step == 4
+
+
+def test_force_goes_on_with_another_recipe(run):
+    recipe = dataclasses.replace(run.load_recipe(), weight_decay=0.5)
+    with pytest.raises(ValueError, match="--force.*weight_decay: 0.05 there"):
+        prepare(recipe, str(run.folder))
+    assert prepare(recipe, str(run.folder), force=True).loop.step == 4
+
+
+def test_weights_do_not_depend_on_preparing_the_data(recipe, tmp_path):
+    """TFDS draws numbers when it prepares a data set."""
+    recipe = dataclasses.replace(recipe, data_dir=str(tmp_path / "data"))
+    first = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    again = prepare(recipe, str(tmp_path / "run")).loop.model.get_weights()
+    assert all(np.array_equal(a, b) for a, b in zip(first, again))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pooling": "none"}, {"init_from": "frozen"}], ids=str
+)
+def test_a_model_that_cannot_be_trained_is_refused(
+    recipe, run, tmp_path, changes
+):
+    if "init_from" in changes:
+        model = run.load_model()
+        model.trainable = False
+        changes = {"init_from": str(tmp_path / "frozen.keras")}
+        model.save(changes["init_from"])
+    with pytest.raises(
+        ValueError, match="one prediction an image and have weights"
+    ):
+        prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
+
+
+def test_attention_of_a_model_without_any_is_refused(
+    recipe, tmp_path, monkeypatch
+):
+    def build_dense(recipe, dataset):
+        layers = keras.layers.Flatten(), keras.layers.Dense(10)
+        return keras.Sequential([keras.Input((8, 8, 1)), *layers])
+
+    monkeypatch.setattr(preparation, "build_model", build_dense)
+    prepare(recipe, str(tmp_path))
+    with pytest.raises(ValueError, match="VisionTransformer.*log_attention=2"):
+        prepare(dataclasses.replace(recipe, log_attention=2), str(tmp_path))

@@ -1,0 +1,63 @@
+"""big_vision: stacked blocks, and the position tables of its oldest files."""
+
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint
+from tests.tiny import to_numpy
+from tests.weights import forms
+from tests.weights.cases import assert_answers, stored_in
+from tests.weights.test_detect import FORMS
+
+
+def test_a_row_that_is_dropped_is_reported(tmp_path):
+    name, change = FORMS["unused_class_slot"]
+    np.savez(tmp_path / "old.npz", **change(stored_in(name)))
+    report = from_checkpoint(tmp_path / "old.npz").load_report
+    assert report.ignored == ("params/pos_embedding, row 0",)
+
+
+def test_the_slot_of_old_files_is_added_to_the_class_token(tmp_path):
+    arrays = stored_in("big_vision_tok.npz")
+    slot = np.linspace(-1, 1, 24, dtype="float32")
+    arrays["params/cls"] = arrays["params/cls"] - slot
+    np.savez(tmp_path / "old.npz", **forms.with_class_slot(arrays, slot))
+    model = from_checkpoint(tmp_path / "old.npz")
+    assert_answers(model, "big_vision_tok.npz")
+
+
+@pytest.mark.parametrize("stack", [False, True])
+def test_blocks_beyond_the_tenth_keep_their_order(stack, tmp_path):
+    """Sorted as text, block 10 would come before block 2."""
+    name = "big_vision_gap.npz"
+    arrays = forms.deeper(stored_in(name), 12)
+    key = "params/Transformer/encoderblock_{}/MlpBlock_0/Dense_0/kernel"
+    expected = [arrays[key.format(i)] for i in range(12)]
+    if stack:
+        prefix = "params/Transformer/encoderblock"
+        leaves = [k.removeprefix(prefix + "_0") for k in arrays]
+        leaves = [k for k in leaves if k.startswith("/")]
+        stacks = {
+            prefix + leaf: np.stack(
+                [arrays.pop(f"{prefix}_{i}{leaf}") for i in range(12)]
+            )
+            for leaf in leaves
+        }
+        arrays.update(stacks)
+    np.savez(tmp_path / "deep.npz", **arrays)
+    model = from_checkpoint(tmp_path / "deep.npz")
+    assert model.config.depth == 12
+    for index, kernel in enumerate(expected):
+        layer = model.get_layer(f"block_{index:02d}").mlp.hidden
+        np.testing.assert_array_equal(to_numpy(layer.kernel), kernel)
+
+
+def test_stacks_of_unequal_depth_are_refused(tmp_path):
+    arrays = stored_in("big_vision_gap_scan.npz")
+    name = next(
+        n for n in arrays if n.endswith("encoderblock/LayerNorm_0/bias")
+    )
+    arrays[name] = np.concatenate([arrays[name], arrays[name]])
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match="are not of one depth"):
+        from_checkpoint(tmp_path / "m.npz")

@@ -1,0 +1,148 @@
+"""Hugging Face: its names, its pooler, and the JSON that is written for it."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit.weights.families import LAYOUTS, huggingface
+from tests.tiny import tiny_config, to_numpy
+from tests.weights import forms
+from tests.weights.cases import (
+    answer_of,
+    expected_of,
+    make,
+    model_of,
+    path_of,
+    stored_in,
+)
+
+NEW_NAMES = (
+    (r"^vit\.encoder\.layer\.", "vit.layers."),
+    (r"attention\.attention\.query", "attention.q_proj"),
+    (r"attention\.attention\.key", "attention.k_proj"),
+    (r"attention\.attention\.value", "attention.v_proj"),
+    (r"attention\.output\.dense", "attention.o_proj"),
+    (r"intermediate\.dense", "mlp.fc1"),
+    (r"(\d)\.output\.dense", r"\1.mlp.fc2"),
+)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_the_new_names_of_hugging_face(prefix, tmp_path):
+    arrays = stored_in("hf_vit")
+    changes = NEW_NAMES if prefix else (*NEW_NAMES, (r"^vit\.", ""))
+    new = forms.renamed(arrays, *changes)
+    assert "vit.layers.1.mlp.fc2.bias" in {*new, *map("vit.{}".format, new)}
+    assert not any("encoder" in name or "dense" in name for name in new)
+    np.savez(tmp_path / "model.npz", **new)
+    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
+    model = from_checkpoint(tmp_path / "model.npz")
+    for ours, theirs in zip(model.weights, model_of("hf_vit").weights):
+        np.testing.assert_array_equal(to_numpy(ours), to_numpy(theirs))
+
+
+def test_the_pooler_of_hugging_face_is_the_pre_logits(tmp_path):
+    """And is left where a classifier does not read it."""
+    rng = np.random.default_rng(5)
+    arrays = stored_in("hf_vit")
+    weight = rng.normal(0, 0.2, (24, 24)).astype("float32")
+    arrays["vit.pooler.dense.weight"] = weight
+    arrays["vit.pooler.dense.bias"] = weight[0]
+    shutil.copy(path_of("hf_vit") / "config.json", tmp_path / "model.json")
+    np.savez(tmp_path / "model.npz", **arrays)
+    both = from_checkpoint(tmp_path / "model.npz")
+    assert both.load_report.ignored == (
+        "vit.pooler.dense.weight",
+        "vit.pooler.dense.bias",
+    )
+    x = expected_of("hf_vit")["x"]
+    logits = to_numpy(both(x))
+    np.testing.assert_allclose(logits, answer_of("hf_vit"), rtol=0, atol=1e-5)
+    headless = {k: v for k, v in arrays.items() if "classifier" not in k}
+    np.savez(tmp_path / "model.npz", **headless)
+    pooled = to_numpy(from_checkpoint(tmp_path / "model.npz")(x))
+    tokens = from_checkpoint(path_of("hf_vit"), classes=0)(x)
+    expected = np.tanh(to_numpy(tokens) @ weight.T + weight[0])
+    np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
+
+
+def test_a_pooler_of_another_activation_is_refused(tmp_path):
+    arrays = stored_in("hf_vit")
+    arrays = {n: a for n, a in arrays.items() if "classifier" not in n}
+    arrays["vit.pooler.dense.weight"] = np.ones((24, 24), "float32")
+    arrays["vit.pooler.dense.bias"] = np.ones(24, "float32")
+    np.savez(tmp_path / "model.npz", **arrays)
+    config = json.loads((path_of("hf_vit") / "config.json").read_text())
+    (tmp_path / "model.json").write_text(
+        json.dumps({**config, "pooler_act": "gelu"})
+    )
+    with pytest.raises(ValueError, match="its pooler ends in 'gelu'"):
+        from_checkpoint(tmp_path / "model.npz")
+
+
+def test_epsilons_follow_the_family(tmp_path):
+    """Without a JSON file that says them; config.json says 1e-12 too."""
+    np.savez(tmp_path / "m.npz", **stored_in("hf_vit"))
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    assert model.config.layer_norm_epsilon == 1e-12
+    assert LAYOUTS["timm"].layer_norm_epsilon == 1e-6
+
+
+def test_what_is_said_to_hugging_face():
+    config = tiny_config(
+        image_size=(32, 48),
+        channels=4,
+        dropout_rate=0.25,
+        attention_dropout_rate=0.5,
+        representation_size=16,
+        num_classes=0,
+        gelu="tanh",
+    )
+    jsons = huggingface.make_jsons(config)
+    assert jsons == {
+        "config.json": {
+            "architectures": ["ViTModel"],
+            "model_type": "vit",
+            "hidden_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 3,
+            "intermediate_size": 48,
+            "hidden_act": "gelu_pytorch_tanh",
+            "layer_norm_eps": 1e-6,
+            "image_size": [32, 48],
+            "patch_size": 8,
+            "num_channels": 4,
+            "qkv_bias": True,
+            "hidden_dropout_prob": 0.25,
+            "attention_probs_dropout_prob": 0.5,
+            "initializer_range": 0.02,
+            "encoder_stride": 8,
+            "torch_dtype": "float32",
+            "pooler_output_size": 16,
+            "pooler_act": "tanh",
+        },
+        "preprocessor_config.json": {
+            "image_processor_type": "ViTImageProcessor",
+            "do_resize": True,
+            "size": {"height": 32, "width": 48},
+            "resample": 2,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": [0.5] * 4,
+            "image_std": [0.5] * 4,
+        },
+    }
+    assert json.loads(json.dumps(jsons)) == jsons
+    model = huggingface.make_jsons(tiny_config(num_classes=2))["config.json"]
+    assert model["id2label"] == {"0": "LABEL_0", "1": "LABEL_1"}
+    assert model["label2id"] == {"LABEL_0": 0, "LABEL_1": 1}
+
+
+def test_a_last_norm_after_the_pooling_is_not_for_hugging_face(tmp_path):
+    model = make(use_pooling_norm=True)
+    with pytest.raises(ValueError, match="norm comes before the pooling"):
+        save_checkpoint(model, tmp_path / "hf", layout="huggingface")

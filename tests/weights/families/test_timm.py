@@ -1,0 +1,231 @@
+"""timm: what its files leave open, and the JSON that is written for it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit import (
+    VARIANTS,
+    VisionTransformer,
+    from_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from keras_vit.weights.families import timm
+from keras_vit.weights.source import identify
+from tests.tiny import tiny_config, to_numpy
+from tests.weights import forms
+from tests.weights.cases import (
+    TIMM,
+    assert_answers,
+    checkpoint_of,
+    make,
+    stored_in,
+)
+
+
+def test_timm_names_in_an_npz(tmp_path):
+    arrays = stored_in(TIMM)
+    np.savez(tmp_path / "timm.npz", **forms.wrapped(arrays, "module."))
+    model = from_checkpoint(tmp_path / "timm.npz", num_heads=3)
+    assert_answers(model, TIMM)
+
+
+def test_an_architecture_with_the_names_of_another_is_refused(alone):
+    path = alone(TIMM)
+    config = {"architecture": "vit_base_patch16_rpn_224", "num_heads": 3}
+    path.with_suffix(".json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="normalises after the attention"):
+        from_checkpoint(path)
+
+
+def test_a_table_of_timm_without_the_row_of_the_class_token(tmp_path):
+    """no_embed_class=True: positions are added before the token is."""
+    arrays = stored_in(TIMM)
+    row = arrays["pos_embed"][:, :1]
+    arrays["pos_embed"] = arrays["pos_embed"][:, 1:]
+    arrays["cls_token"] = arrays["cls_token"] + row
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match="16 positions are no square grid"):
+        from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    for size in (32, (16, 64)):
+        path = tmp_path / "m.npz"
+        model = from_checkpoint(path, num_heads=3, source_image_size=size)
+        table = to_numpy(model.get_layer("position_embedding").embedding)
+        np.testing.assert_array_equal(table[1:], arrays["pos_embed"][0])
+        assert not table[0].any()
+    path = tmp_path / "m.npz"
+    model = from_checkpoint(path, num_heads=3, source_image_size=32)
+    assert_answers(model, TIMM)
+    # A size for the model alone does not say that the row is missing: these
+    # might be 3x5 patches behind one.
+    with pytest.raises(ValueError, match="16 positions are no square grid"):
+        from_checkpoint(path, num_heads=3, image_size=32)
+
+
+def test_what_is_said_to_timm():
+    config = tiny_config(
+        image_size=(32, 48),
+        channels=4,
+        mlp_dim=60,
+        pooling="avg",
+        use_class_token=False,
+        use_pooling_norm=True,
+        gelu="tanh",
+    )
+    jsons = timm.make_jsons(config)
+    assert jsons == {
+        "config.json": {
+            "architecture": "vit_base_patch16_224",
+            "num_classes": 7,
+            "num_features": 24,
+            "global_pool": "avg",
+            "model_args": {
+                "img_size": [32, 48],
+                "patch_size": 8,
+                "in_chans": 4,
+                "embed_dim": 24,
+                "depth": 2,
+                "num_heads": 3,
+                "mlp_ratio": 2.5,
+                "class_token": False,
+                "global_pool": "avg",
+                "fc_norm": True,
+                "act_layer": "gelu_tanh",
+            },
+            "pretrained_cfg": {
+                "num_classes": 7,
+                "input_size": [4, 32, 48],
+                "fixed_input_size": True,
+                "interpolation": "bilinear",
+                "crop_pct": 1.0,
+                "mean": [0.5] * 3,
+                "std": [0.5] * 3,
+                "first_conv": "patch_embed.proj",
+                "classifier": "head",
+            },
+        }
+    }
+    tokens = timm.make_jsons(tiny_config(pooling="none"))["config.json"]
+    assert tokens["global_pool"] == tokens["model_args"]["global_pool"] == ""
+
+
+def test_timm_makes_the_mlp_as_wide_as_it_was():
+    """timm: hidden_features=int(dim * mlp_ratio)."""
+    for width in range(1, 400, 3):
+        for mlp_dim in (width + 1, 2 * width + 3, 4 * width - 1):
+            config = tiny_config(width=width, mlp_dim=mlp_dim, num_heads=1)
+            [model] = timm.make_jsons(config).values()
+            assert int(width * model["model_args"]["mlp_ratio"]) == mlp_dim
+
+
+# From timm 1.0.31: what `timm.create_model(name)` computes.
+TANH = (
+    "vit_base_patch32_siglip_256",
+    "vit_base_patch32_siglip_gap_256",
+    "vit_giantopt_patch16_siglip_256",
+    "vit_giantopt_patch16_siglip_384",
+    "vit_giantopt_patch16_siglip_gap_256",
+    "vit_giantopt_patch16_siglip_gap_384",
+    "vit_large_patch16_siglip_512",
+    "vit_large_patch16_siglip_gap_512",
+    "vit_so400m_patch16_siglip_256",
+    "vit_so400m_patch16_siglip_384",
+    "vit_so400m_patch16_siglip_512",
+    "vit_so400m_patch16_siglip_gap_256",
+    "vit_so400m_patch16_siglip_gap_384",
+    "vit_so400m_patch16_siglip_gap_512",
+)
+EXACT = (
+    "vit_base_patch16_224",
+    "vit_base_patch32_clip_224",
+    "vit_base_patch16_siglip_512",
+    "vit_base_patch16_siglip_gap_224",
+    "vit_large_patch16_siglip_256",
+    "vit_large_patch16_siglip_gap_384",
+    "vit_so400m_patch14_siglip_378",
+    "vit_so400m_patch14_siglip_gap_896",
+)
+
+
+@pytest.mark.parametrize("name", [*TANH, *EXACT])
+def test_the_architecture_tells_the_gelu(name):
+    source = checkpoint_of("timm", VARIANTS["Ti/16"].config)
+    source.config = {"architecture": name, "num_heads": 3}
+    expected = "tanh" if name in TANH else "exact"
+    assert identify(source).config.gelu == expected
+    assert not identify(source).notes
+    # What the arguments of the model say goes before.
+    source.config["model_args"] = {"act_layer": "gelu"}
+    assert identify(source).config.gelu == "exact"
+
+
+def test_the_architecture_tells_the_heads():
+    source = checkpoint_of("timm", VARIANTS["B/16"].config)
+    source.config = {"architecture": "vit_base_patch16_gap_224"}
+    assert identify(source).config.num_heads == 16
+
+
+SIGLIP = {"use_class_token": False, "pooling": "map", "num_classes": 0}
+
+
+@pytest.mark.parametrize(
+    ("variant", "changes", "name"),
+    [
+        ("B/32", {"image_size": 256}, "vit_base_patch32_siglip"),
+        ("L/16", {"image_size": 512}, "vit_large_patch16_siglip_512"),
+        (
+            "So400m/14",
+            {"patch_size": 16, "image_size": 384},
+            "vit_so400m_patch16_siglip",
+        ),
+        (
+            "B/16",
+            {
+                "width": 1536,
+                "depth": 40,
+                "mlp_dim": 6144,
+                "num_heads": 16,
+                "image_size": 256,
+            },
+            "vit_giantopt_patch16_siglip",
+        ),
+        ("B/16", {"image_size": 256}, None),
+        ("L/16", {"image_size": 384}, None),
+        ("So400m/14", {"image_size": 224}, None),
+        ("B/32", {"use_class_token": True, "pooling": "token"}, None),
+    ],
+    ids=str,
+)
+def test_without_a_configuration_the_sizes_tell_the_gelu(
+    variant, changes, name
+):
+    config = VARIANTS[variant].config
+    config = dataclasses.replace(config, **{**SIGLIP, **changes})
+    source = identify(checkpoint_of("timm", config), config.num_heads)
+    assert source.config.gelu == ("tanh" if name else "exact")
+    assert [name in note for note in source.notes] == [True] * bool(name)
+
+
+def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(timm.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
+    model = make(use_class_token=False, pooling="avg", gelu="exact")
+    save_checkpoint(model, tmp_path / "own.npz", layout="timm")
+    assert from_checkpoint(tmp_path / "own.npz").config.gelu == "exact"
+    with np.load(tmp_path / "own.npz") as arrays:
+        np.savez(tmp_path / "m.npz", **arrays)
+    options = {"num_heads": 3}
+    with pytest.warns(UserWarning, match="Pass `gelu='tanh'` to confirm"):
+        model = from_checkpoint(tmp_path / "m.npz", **options)
+    assert model.config.gelu == "tanh"
+    for gelu in ("tanh", "exact"):
+        # Warnings are errors.
+        model = from_checkpoint(tmp_path / "m.npz", gelu=gelu, **options)
+        assert model.config.gelu == gelu
+    # A model that exists has a GELU.
+    tanh = VisionTransformer(dataclasses.replace(model.config, gelu="tanh"))
+    assert not load_checkpoint(tanh, tmp_path / "m.npz").notes

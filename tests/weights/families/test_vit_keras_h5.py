@@ -1,0 +1,29 @@
+"""vit-keras: the names of its blocks in every version of Keras."""
+
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint
+from tests.weights import forms
+from tests.weights.cases import assert_answers, stored_in
+
+# vit-keras named its blocks otherwise in every version of Keras.
+H5_SPELLINGS = {
+    "slash": (r"Transformer_(encoder|posembed)", r"Transformer/\1"),
+    "plain": (r"Transformer_(encoder|posembed)", r"\1"),
+    "short": (r"/MlpBlock_3/Transformer_encoderblock_\d/?_?", "/"),
+    "colon": (r"$", ":0"),
+}
+
+
+@pytest.mark.parametrize("spelling", H5_SPELLINGS)
+def test_the_spellings_of_vit_keras(spelling, tmp_path):
+    arrays = stored_in("vit_keras.h5")
+    change = H5_SPELLINGS[spelling]
+    arrays = forms.renamed(arrays, change)
+    assert arrays.keys() != stored_in("vit_keras.h5").keys()
+    np.savez(tmp_path / "m.npz", **arrays)
+    model = from_checkpoint(
+        tmp_path / "m.npz", num_heads=3, image_size=(32, 48)
+    )
+    assert_answers(model, "vit_keras.h5")

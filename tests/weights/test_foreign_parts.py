@@ -1,0 +1,50 @@
+"""Names that no VisionTransformer has."""
+
+import re
+
+import pytest
+
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.foreign_parts import FOREIGN_PARTS, foreign_parts
+
+FOREIGN = {
+    "dist_token": "a distillation token",
+    "reg_token": "register tokens",
+    "blocks.0.ls1.gamma": "LayerScale",
+    "blocks.0.attn.q_norm.weight": "a norm of queries and keys",
+    "norm_pre.weight": "a norm before the first block",
+    "blocks.0.attn.rel_pos.table": "relative positions",
+    "rope.freqs": "rotary positions",
+    "head_dist.weight": "a distillation token",
+    "embeddings.distillation_token": "a distillation token",
+    "embeddings.register_token": "register tokens",
+    "layer.0.layer_scale1.lambda1": "LayerScale",
+    "blocks.0.lambda_2": "LayerScale",
+    "blocks.0.gamma_1": "LayerScale",
+    "attention/query_norm/scale": "a norm of queries and keys",
+    "attention/key_norm/scale": "a norm of queries and keys",
+    "ln_pre.weight": "a norm before the first block",
+    "layer.0.relative_position_bias": "relative positions",
+    "freqs": "rotary positions",
+    "blocks.0.mlp.w12.weight": "a gated MLP",
+    "blocks.0.mlp.fc1_g.weight": "a gated MLP",
+    "layer.0.mlp.swiglu.weight": "a gated MLP",
+    "layer.0.mlp.weights_in.weight": "a gated MLP",
+    "query.lora_A.weight": "LoRA adapters, to be merged first",
+    "decoder.decoder_embed.weight": "a decoder of masked patches",
+    "txt/head": "a text tower",
+    "text_model.embeddings": "a text tower",
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_a_foreign_name_tells(name):
+    assert foreign_parts(["head", name]) == [f"{FOREIGN[name]} ({name})"]
+
+
+def test_no_name_of_ours_is_foreign():
+    for family, layout in LAYOUTS.items():
+        for names in layout.names.values():
+            for name in (names,) if isinstance(names, str) else names:
+                for pattern, what in FOREIGN_PARTS:
+                    assert not re.search(pattern, name), (family, what)

@@ -1,0 +1,153 @@
+"""What the JSON of other libraries says."""
+
+import json
+
+import pytest
+
+from keras_vit import from_checkpoint
+from keras_vit.weights.hints import find_hints
+from tests.weights.cases import TIMM
+
+HINTS = {
+    "hugging_face": (
+        {"num_attention_heads": 12, "image_size": 224, "hidden_act": "gelu"},
+        {"num_heads": 12, "image_sizes": [(224, 224)], "gelu": "exact"},
+    ),
+    "hugging_face_tanh": (
+        {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12},
+        {"gelu": "tanh", "layer_norm_epsilon": 1e-12},
+    ),
+    "timm": (
+        {
+            "global_pool": "avg",
+            "pretrained_cfg": {"input_size": [3, 224, 160], "classifier": "x"},
+            "model_args": {"num_heads": 6, "img_size": [32, 48]},
+        },
+        {
+            "pooling": "avg",
+            "num_heads": 6,
+            "image_sizes": [(224, 160), (32, 48)],
+        },
+    ),
+    "keras_hub": (
+        {"config": {"image_shape": [32, 48, 3], "num_heads": 3}},
+        {"image_sizes": [(32, 48)], "num_heads": 3},
+    ),
+    "keras": (
+        {"layers": [{"config": {"batch_shape": [None, 32, 48, 3]}}]},
+        {"image_sizes": [(32, 48)]},
+    ),
+    "outer_first": ({"a": {"num_heads": 3}, "num_heads": 4}, {"num_heads": 4}),
+    "nonsense": (
+        {
+            "num_heads": True,
+            "image_size": "224",
+            "hidden_act": ["gelu"],
+            "layer_norm_eps": "1e-6",
+            "pool": 3,
+            "img_size": [1, 2, 3, 4, 5],
+            "image": [-1, 4],
+        },
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_what_configurations_of_others_say(name):
+    config, expected = HINTS[name]
+    assert find_hints(config) == expected
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"hidden_act": "relu"},
+        {"model_args": {"act_layer": "quick_gelu"}},
+        {"global_pool": "avgmax"},
+        {"model_args": {"pool_include_prefix": True}},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_model_is_refused(config, alone):
+    path = alone(TIMM)
+    path.with_suffix(".json").write_text(json.dumps(config))
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path, num_heads=3)
+    assert str(path) in str(error.value)
+    assert "its configuration has" in str(error.value)
+
+
+VALUES = {
+    "hidden_act": {
+        "gelu": "exact",
+        "gelu_python": "exact",
+        "gelu_new": "tanh",
+        "gelu_fast": "tanh",
+        "gelu_pytorch_tanh": "tanh",
+        "gelu_python_tanh": "tanh",
+    },
+    "act_layer": {"gelu": "exact", "gelu_tanh": "tanh"},
+    "gelu": {"erf": "exact", "exact": "exact", "tanh": "tanh"},
+    "pool": {
+        "tok": "token",
+        "token": "token",
+        "gap": "avg",
+        "map": "map",
+        "none": "none",
+        "unpooled": "none",
+    },
+    "global_pool": {"token": "token", "avg": "avg", "max": "max", "": "none"},
+    "classifier": {"token": "token", "gap": "avg", "unpooled": "none"},
+    "posemb": {"learn": "learned", "sincos2d": "sincos_2d"},
+}
+
+
+FIELDS = {
+    "hidden_act": "gelu",
+    "act_layer": "gelu",
+    "gelu": "gelu",
+    "pool": "pooling",
+    "global_pool": "pooling",
+    "classifier": "pooling",
+    "posemb": "position_embedding",
+}
+
+
+@pytest.mark.parametrize("key", VALUES)
+def test_every_value_of_a_hint(key):
+    for theirs, ours in VALUES[key].items():
+        assert find_hints({key: theirs}) == {FIELDS[key]: ours}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pool": "cls"},
+        {"classifier": "head.fc"},
+        {"pool_include_prefix": "no"},
+        {"num_heads": 2**20},
+        {"num_heads": 0},
+        {"layer_norm_eps": 1.0},
+        {"layer_norm_eps": 0},
+    ],
+    ids=str,
+)
+def test_a_value_that_cannot_be_one_is_passed_over(config):
+    assert find_hints(config) == {}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ([3, 32, 48], (32, 48)),
+        ([32, 48, 3], (32, 48)),
+        ([48, 32, 3], (48, 32)),
+        ([3, 48, 32], (48, 32)),
+        ([None, 48, 32, 3], (48, 32)),
+        ([48, 32], (48, 32)),
+    ],
+    ids=str,
+)
+def test_an_image_size_with_and_without_channels(size, expected):
+    assert find_hints({"input_size": size}) == {"image_sizes": [expected]}

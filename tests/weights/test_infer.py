@@ -1,0 +1,73 @@
+"""The configuration, from names, shapes, hints and arguments."""
+
+import numpy as np
+import pytest
+
+from keras_vit import VARIANTS, from_checkpoint
+from keras_vit.weights.source import identify
+from tests.weights import forms
+from tests.weights.cases import (
+    TIMM,
+    TOKEN,
+    change,
+    checkpoint_of,
+    path_of,
+    stored_in,
+)
+
+
+def test_heads_come_from_the_argument(alone):
+    path = alone(TIMM)
+    with pytest.raises(ValueError, match="does not store the number of heads"):
+        from_checkpoint(path)
+    assert from_checkpoint(path, num_heads=3).config.num_heads == 3
+    with pytest.raises(ValueError, match="`num_heads` must divide"):
+        from_checkpoint(path, num_heads=5)
+
+
+def test_heads_that_the_file_shows_are_not_overruled():
+    with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
+        from_checkpoint(path_of(TOKEN), num_heads=4)
+    with pytest.raises(ValueError, match=r"has 3 heads. .*num_heads=4"):
+        from_checkpoint(path_of(TIMM), num_heads=4)
+
+
+def test_the_published_number_of_heads_is_suggested_and_not_assumed():
+    source = checkpoint_of("timm", VARIANTS["B/16"].config)
+    # Only a configuration of timm, which names one of its own models, will do.
+    for config in ({}, {"model_type": "vit"}):
+        source.config = config
+        with pytest.raises(ValueError, match="model of this size has 12"):
+            identify(source)
+    source.config = {"architecture": "vit_base_patch16_224"}
+    assert identify(source).config.num_heads == 12
+
+
+def test_a_damaged_array_is_outvoted_and_named(tmp_path):
+    def edit(arrays):
+        wide = np.zeros((8, 8, 3, 25), "float32")
+        arrays["embedding/kernel"] = wide
+        arrays["head/kernel"] = np.zeros((24, 8), "float32")
+
+    path = change(tmp_path, TOKEN, edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    for words in (
+        "embedding/kernel (8, 8, 3, 25), expected (8, 8, 3, 24)",
+        "head/kernel (24, 8), expected (24, 7)",
+    ):
+        assert words in str(error.value)
+
+
+def test_a_norm_after_the_pooling_tells_of_an_average(tmp_path):
+    """timm has fc_norm where it averages, the class token or not."""
+    arrays = forms.renamed(stored_in(TIMM), (r"^norm\.", "fc_norm."))
+    np.savez(tmp_path / "m.npz", **arrays)
+    config = from_checkpoint(tmp_path / "m.npz", num_heads=3).config
+    assert (config.pooling, config.use_pooling_norm) == ("avg", True)
+
+
+def test_a_pooling_that_the_weights_belie_is_passed_over(tmp_path):
+    np.savez(tmp_path / "m.npz", **stored_in(TOKEN))
+    (tmp_path / "m.json").write_text('{"pool": "map"}')
+    assert from_checkpoint(tmp_path / "m.npz").config.pooling == "token"

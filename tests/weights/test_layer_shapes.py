@@ -1,0 +1,50 @@
+"""The list of weights is that of the model."""
+
+import math
+
+import pytest
+
+from keras_vit import VARIANTS, VisionTransformer
+from keras_vit.weights.layer_shapes import layers_of
+from tests.tiny import tiny_config
+
+CONFIGS = {
+    "token": {},
+    "average": {"pooling": "avg", "use_class_token": False},
+    "map": {"pooling": "map", "use_class_token": False},
+    "max": {"pooling": "max"},
+    "tokens": {"pooling": "none", "num_classes": 0},
+    "pooling_norm": {"pooling": "avg", "use_pooling_norm": True},
+    "pre_logits": {"representation_size": 16},
+    "rectangle": {"image_size": (16, 40), "channels": 5},
+    "learned_2d": {"position_embedding": "learned_2d"},
+    "sincos_1d": {"position_embedding": "sincos_1d"},
+    "sincos_2d": {"position_embedding": "sincos_2d"},
+    "no_positions": {"position_embedding": "none"},
+    "root": {"stem_stages": (), "patch_size": 4, "channels": 1},
+    "stem": {"stem_stages": (2, 1, 2), "patch_size": 1, "depth": 1},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_list_of_weights_is_that_of_the_model(name):
+    """In name, shape and order; the list builds nothing."""
+    config = tiny_config(**CONFIGS[name])
+    listed = {
+        f"{layer.path}/{weight}": shape
+        for layer in layers_of(config)
+        for weight, shape in layer.shapes.items()
+    }
+    weights = VisionTransformer(config).weights
+    assert listed == {weight.path: tuple(weight.shape) for weight in weights}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_list_has_the_parameters_of_the_published_models(name):
+    variant = VARIANTS[name]
+    sizes = [
+        math.prod(shape)
+        for layer in layers_of(variant.config)
+        for shape in layer.shapes.values()
+    ]
+    assert sum(sizes) == variant.num_parameters

@@ -1,0 +1,245 @@
+"""A checkpoint is complete, or all that is wrong with it is named."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, from_checkpoint
+from keras_vit.weights.containers import Entry, open_checkpoint
+from keras_vit.weights.source import identify
+from tests.tiny import to_numpy
+from tests.weights.cases import TIMM, TOKEN, change, path_of, stored_in
+
+POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+LOST = {
+    "cls": (TOKEN, ["cls"], ["17 positions"]),
+    "cls_of_a_hybrid": ("official_hybrid.npz", ["cls"], ["65 positions"]),
+    "positions": (TOKEN, [POSITIONS], [POSITIONS]),
+    "positions_of_a_hybrid": ("official_hybrid.npz", [POSITIONS], [POSITIONS]),
+    "positions_of_timm": (
+        TIMM,
+        ["pos_embed"],
+        ["pos_embed"],
+    ),
+    "positions_of_hugging_face": (
+        "hf_vit",
+        ["vit.embeddings.position_embeddings"],
+        ["vit.embeddings.position_embeddings"],
+    ),
+    "one_bias": (
+        TIMM,
+        ["blocks.1.attn.qkv.bias"],
+        ["missing: blocks.1.attn.qkv.bias."],
+    ),
+    "one_bias_of_hugging_face": (
+        "hf_vit",
+        ["vit.encoder.layer.0.attention.attention.key.bias"],
+        ["missing: vit.encoder.layer.0.attention.attention.key.bias."],
+    ),
+    "head_kernel": (TOKEN, ["head/kernel"], ["head/kernel"]),
+    "classifier": ("hf_vit", ["classifier.weight"], ["classifier.weight"]),
+    "pre_logits": (
+        "official_pre_logits.npz",
+        ["pre_logits/kernel"],
+        ["missing: pre_logits/kernel."],
+    ),
+    "norm_of_the_last_block": (
+        TOKEN,
+        ["Transformer/encoderblock_1/LayerNorm_0/scale"],
+        ["missing: Transformer/encoderblock_1/LayerNorm_0/scale."],
+    ),
+    "query": (
+        TOKEN,
+        [
+            f"Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/{x}"
+            for x in ("kernel", "bias")
+        ],
+        ["encoderblock_0/MultiHeadDotProductAttention_1/query/kernel, Tr"],
+    ),
+    "last_norm": (
+        "big_vision_gap.npz",
+        ["params/Transformer/encoder_norm/scale"],
+        ["missing: Transformer/encoder_norm/scale."],
+    ),
+    "hidden": (
+        TOKEN,
+        ["Transformer/encoderblock_0/MlpBlock_3/Dense_0/kernel", "head/bias"],
+        ["MlpBlock_3/Dense_0/kernel, head/bias."],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_what_is_lost_is_named_and_no_other_model_is_made_of_the_rest(
+    case, tmp_path
+):
+    name, lost, words = LOST[case]
+    arrays = stored_in(name)
+    for key in lost:
+        del arrays[key]
+    np.savez(tmp_path / "lost.npz", **arrays)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path / "lost.npz", num_heads=3, image_size=32)
+    assert "missing: " in str(error.value) or case.startswith(("cls", "pos"))
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "config", "words"),
+    [
+        ("big_vision_tok.npz", "params/cls", {"pool": "tok"}, "lacks cls"),
+        (
+            "big_vision_gap.npz",
+            "params/pos_embedding",
+            {"posemb": "learn", "image": 32},
+            "lacks pos_embedding",
+        ),
+        (
+            "timm_rect.safetensors",
+            "cls_token",
+            {"global_pool": "token", "num_heads": 3},
+            "lacks cls_token",
+        ),
+    ],
+)
+def test_what_the_configuration_speaks_of_must_be_there(
+    name, key, config, words, tmp_path
+):
+    arrays = stored_in(name)
+    del arrays[key]
+    np.savez(tmp_path / "lost.npz", **arrays)
+    (tmp_path / "lost.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=words):
+        from_checkpoint(tmp_path / "lost.npz")
+
+
+BLOCK = "Transformer/encoderblock_1/"
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path):
+    def edit(arrays):
+        del arrays[BLOCK + "LayerNorm_2/scale"], arrays["head/bias"]
+        arrays["surplus/one"] = arrays["surplus/two"] = np.zeros(3)
+        kernel = arrays[BLOCK + "MlpBlock_3/Dense_0/kernel"]
+        arrays[BLOCK + "MlpBlock_3/Dense_0/kernel"] = kernel.T
+        arrays["cls"] = np.zeros((1, 1, 24), "int32")
+
+    path = change(tmp_path, TOKEN, edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    message = str(error.value)
+    for words in (
+        str(path),
+        f"missing: {BLOCK}LayerNorm_2/scale, head/bias.",
+        "left over: surplus/one, surplus/two.",
+        f"{BLOCK}MlpBlock_3/Dense_0/kernel (48, 24), expected (24, 48)",
+        "cls of type <i4",
+    ):
+        assert words in message
+
+
+FAULTS = {
+    "transposed": (
+        lambda a: a.update({"head/kernel": a["head/kernel"].T}),
+        "head",
+    ),
+    "a_block_is_missing": (
+        lambda a: [a.pop(k) for k in list(a) if "block_0/" in k],
+        "encoderblock_0/",
+    ),
+    "no_blocks": (
+        lambda a: [a.pop(k) for k in list(a) if "block_" in k],
+        "it has no block",
+    ),
+    "no_patches": (
+        lambda a: a.pop("embedding/kernel"),
+        "it lacks embedding/kernel",
+    ),
+    "rectangular_patches": (
+        lambda a: a.update({"embedding/kernel": np.zeros((8, 4, 3, 24))}),
+        "its patches are not square but 8x4",
+    ),
+    "patches_of_another_rank": (
+        lambda a: a.update({"embedding/kernel": np.zeros((192, 24))}),
+        "embedding/kernel has the shape (192, 24)",
+    ),
+    "positions_of_another_width": (
+        lambda a: a.update(
+            {"Transformer/posembed_input/pos_embedding": np.zeros((1, 17, 23))}
+        ),
+        "pos_embedding has the shape (1, 17, 23)",
+    ),
+    "both_spellings": (
+        lambda a: a.update(
+            {BLOCK + "LayerNorm_1/scale": a[BLOCK + "LayerNorm_2/scale"]}
+        ),
+        "twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_named(fault, tmp_path):
+    edit, words = FAULTS[fault]
+    path = change(tmp_path, TOKEN, edit)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(path)
+    assert words in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("reg_token", "register tokens"),
+        ("blocks.0.ls1.gamma", "LayerScale"),
+    ],
+)
+def test_what_is_no_plain_vit_is_refused_by_name(name, part, tmp_path):
+    arrays = {**stored_in(TIMM), name: np.zeros(24, "float32")}
+    np.savez(tmp_path / "foreign.npz", **arrays)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path / "foreign.npz", num_heads=3)
+    assert f"left over: {name}" in str(error.value)
+    assert f"It is a model with {part} ({name})." in str(error.value)
+
+
+def test_identifying_reads_no_array_and_builds_no_model(monkeypatch):
+    sizes = [a.size for a in stored_in("big_vision_map.npz").values()]
+
+    def refuse(*_, **__):
+        raise AssertionError("it was read or built")
+
+    monkeypatch.setattr(Entry, "read", refuse)
+    monkeypatch.setattr(VisionTransformer, "__init__", refuse)
+    with open_checkpoint(path_of("big_vision_map.npz")) as checkpoint:
+        source = identify(checkpoint)
+    assert source.config.pooling == "map"
+    assert source.num_parameters == sum(sizes)
+
+
+@pytest.mark.parametrize("name", [TIMM, "hf_vit", "keras_hub", TOKEN])
+def test_a_missing_bias_is_zero_or_an_error(name, tmp_path):
+    """Libraries in which the bias of queries can be left out; Flax' cannot."""
+    pattern = r"attn\.qkv\.bias|attention\.attention\..*bias|_dense/vars/1"
+    pattern = pattern.replace("_dense", "mha/(query|key|value)_dense")
+    pattern += r"|MultiHead.*/(query|key|value)/bias"
+    arrays = stored_in(name)
+    biases = [n for n in arrays if re.search(pattern, n)]
+    assert len(biases) == (2 if name == TIMM else 6)
+    for bias in biases:
+        del arrays[bias]
+    path = tmp_path / "m.npz"
+    np.savez(path, **arrays)
+    if name == TOKEN:
+        with pytest.raises(ValueError, match="missing: .*bias"):
+            from_checkpoint(path)
+        return
+    model = from_checkpoint(path, num_heads=3, image_size=32)
+    found = {w.path: to_numpy(w) for w in model.weights}
+    assert not found["block_01/attention/qkv/bias"].any()
+    assert found["block_01/attention/qkv/kernel"].any()

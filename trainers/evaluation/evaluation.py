@@ -1,0 +1,176 @@
+"""Evaluation of a classifier on a data set: figures and examples."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from trainers.augment.augmentation import parse_augmentation
+from trainers.data.bad_examples import BadExamples
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import predict_dataset, to_probabilities
+from trainers.evaluation.scores import Tally
+from trainers.paths import Path
+from trainers.runs.named_model import NamedModel
+from trainers.runs.pictures import plot_predictions
+from trainers.runs.run import Run, write_report
+
+NUM_PICTURES = 32
+
+
+def evaluate(
+    source: Run | NamedModel,
+    dataset: ImageDataset,
+    *,
+    batch_size: int = 128,
+    preprocess: str | None = None,
+    max_bad_examples: int = 0,
+    report_dir: Path | None = None,
+) -> dict[str, float | int | str]:
+    """Return the accuracy of a model on a data set, and draw some examples.
+
+    Writes `evaluation.json`, the report, and `predictions.png`, some images
+    with their predicted classes, mistakes first. An image may have several
+    right classes, see `judge`; one without any does not count.
+
+    Args:
+        source: A finished run, or a model known by name.
+        dataset: Its eval split is read; must have the classes of the model.
+        batch_size: Images at a time.
+        preprocess: The operations on images before the model, see
+            `eval_batches`; None for those of the run.
+        max_bad_examples: Most unreadable images to leave out.
+        report_dir: Where to write; None for the folder of a run, and nowhere
+            for other models.
+
+    Returns:
+        model, dataset, split, preprocess: What was evaluated.
+        num_left_out: Images that do not count: they have no label or cannot
+            be read.
+        num_unreadable: Those of them that cannot be read.
+        num_examples, accuracy, ...: See `Tally.report`.
+
+    Raises:
+        ValueError: If the classes are not those of the model, or more images
+            than allowed cannot be read.
+    """
+    if preprocess is None:
+        preprocess = source.preprocess
+    names = dataset.class_names
+    check_classes(source, names, dataset)
+    model = source.load_model()
+    check_logits(model, names, dataset)
+    bad_examples = BadExamples(max_bad_examples)
+    tally, examples = Tally(names, source.activation), Examples([])
+    for images, logits, labels in predict_dataset(
+        model,
+        dataset,
+        batch_size=batch_size,
+        preprocess=preprocess,
+        bad_examples=bad_examples,
+    ):
+        truths = labels > 0
+        examples.add(images, logits, truths, tally.add(logits, truths))
+    found = tally.report()
+    num_images = dataset.num_examples(dataset.eval_split)
+    report = {
+        "model": str(source),
+        "dataset": dataset.name,
+        "split": dataset.eval_split,
+        "preprocess": preprocess,
+        "num_left_out": num_images - found["num_examples"],
+        "num_unreadable": len(bad_examples.names),
+        **found,
+    }
+    folder = report_dir or source.folder
+    if folder:
+        write_report(folder, "evaluation.json", report)
+        size = model.input_shape[1:3]
+        augmentation = parse_augmentation(preprocess, size, "preprocess")
+        examples.draw(
+            names,
+            source.activation,
+            augmentation.value_range,
+            folder / "predictions.png",
+        )
+    return report
+
+
+def check_classes(source, names, dataset):
+    """Raise a ValueError if a run was trained on classes of other names."""
+    trained_on = source.load_class_names()
+    if trained_on not in (None, names):
+        raise ValueError(
+            "`dataset` must have the classes that the model was trained on. "
+            f"Received: {dataset.name!r}, classes {names[:5]} ..., trained on "
+            f"{trained_on[:5]} ..."
+        )
+
+
+def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
+    """Raise a ValueError unless `model` returns a logit for each class."""
+    if model.output_shape[1:] != (len(names),):
+        raise ValueError(
+            f"`model` must return one logit for each of the {len(names)} "
+            f"classes of {dataset.name!r}. "
+            f"Received: output_shape={model.output_shape}"
+        )
+    activation = getattr(model.layers[-1], "activation", None)
+    if activation is keras.activations.softmax or isinstance(
+        model.layers[-1], keras.layers.Softmax
+    ):
+        raise ValueError(
+            "`model` must return logits, not probabilities. Received: a "
+            f"softmax in its last layer {model.layers[-1].name!r}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Some images of a data set with their predictions, mistakes first.
+
+    Args:
+        rows: (image, logits, label, whether the prediction is right).
+    """
+
+    rows: list[tuple]
+
+    def add(self, images, logits, truths, hits):
+        """Add a batch; keep no more than NUM_PICTURES images.
+
+        Shapes:
+            images: (B, H, W, C). logits, truths: (B, C). hits: (B,).
+        """
+        # Of several right classes the one with the highest logit.
+        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+        self.rows.extend(zip(images, logits, nearest, hits))
+        # Not all images of a large split fit into memory.
+        self.rows.sort(key=lambda row: row[-1])
+        del self.rows[NUM_PICTURES:]
+
+    def draw(
+        self,
+        class_names: Sequence[str],
+        activation: str,
+        value_range: tuple[float, float],
+        path: Path,
+    ):
+        """Draw the images with their classes, the predicted and the right one.
+
+        Args:
+            class_names: In the order of the logits.
+            activation: What turns the logits into probabilities.
+            value_range: The numbers that are black and white.
+            path: The PNG file to write.
+        """
+        images, logits, labels, _ = zip(*self.rows)
+        probabilities = to_probabilities(np.stack(logits), activation)
+        plot_predictions(
+            images,
+            [class_names[label] for label in labels],
+            [class_names[index] for index in np.argmax(probabilities, -1)],
+            np.max(probabilities, -1),
+            value_range,
+            path,
+        )

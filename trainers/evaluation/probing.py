@@ -1,0 +1,161 @@
+"""Probing a frozen model: its features, and the report of the probes."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.models.features import without_head
+from keras_vit.tables import pick
+from trainers.data.bad_examples import BadExamples
+from trainers.data.datasets import ImageDataset
+from trainers.evaluation.predictions import predict_dataset
+from trainers.evaluation.probes import PROBES, Features, ProbeChoices
+from trainers.paths import Path
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run, write_report
+
+
+def probe(
+    source: Run | NamedModel,
+    dataset: ImageDataset,
+    probes: Sequence[str] = tuple(PROBES),
+    choices: ProbeChoices | None = None,
+    *,
+    batch_size: int = 128,
+    preprocess: str | None = None,
+    max_bad_examples: int = 0,
+    report_dir: Path | None = None,
+) -> dict:
+    """Return the accuracies of probes, fitted on one split, tested on another.
+
+    The images of both splits are prepared alike, without augmentation. The
+    report is written as `probe.json`.
+
+    Args:
+        source: A finished run, or a model known by name.
+        dataset: Its train split must have one class an image.
+        probes: Keys of PROBES.
+        choices: The settings of the probes; None for those of the paper.
+        batch_size: Images at a time.
+        preprocess: The operations on images before the model, see
+            `eval_batches`; None for those of the run.
+        max_bad_examples: Most unreadable images to leave out, of both splits
+            together.
+        report_dir: Where to write; None for the folder of a run, and nowhere
+            for other models.
+
+    Returns:
+        model, dataset, train_split, eval_split, preprocess: What was probed.
+        num_train, num_test, num_features: Images, and the size of features.
+        num_unreadable: Images that were left out.
+        probes: For each probe the accuracies, their mean and deviation.
+
+    Raises:
+        ValueError: If a probe is unknown, the model or the data do not fit, or
+            more images than allowed cannot be read.
+    """
+    choices = choices or ProbeChoices()
+    functions = [pick(PROBES, name, "probes") for name in probes]
+    if dataset.train_split is None:
+        raise ValueError(
+            "`dataset` must have a train split to learn on, or `train_split` "
+            f"name one. Received: dataset={dataset.name!r}"
+        )
+    if preprocess is None:
+        preprocess = source.preprocess
+    bad_examples = BadExamples(max_bad_examples)
+    features = extract_features(
+        without_head(source.load_model()),
+        dataset,
+        batch_size,
+        preprocess,
+        bad_examples,
+    )
+    report = {
+        "model": str(source),
+        "dataset": dataset.name,
+        "train_split": dataset.train_split,
+        "eval_split": dataset.eval_split,
+        "preprocess": preprocess,
+        "num_train": len(features.train),
+        "num_test": len(features.test),
+        "num_features": features.test.shape[1],
+        "num_unreadable": len(bad_examples.names),
+        "probes": {
+            name: summarize(accuracies)
+            for function in functions
+            for name, accuracies in function(features, choices).items()
+        },
+    }
+    folder = report_dir or source.folder
+    if folder:
+        write_report(folder, "probe.json", report)
+    return report
+
+
+def summarize(accuracies: list[float]) -> dict:
+    """Return the accuracies, their mean and deviation; one has none."""
+    many = len(accuracies) > 1
+    return {
+        "mean": float(np.mean(accuracies)),
+        "deviation": float(np.std(accuracies, ddof=1)) if many else None,
+        "accuracies": accuracies,
+    }
+
+
+def extract_features(
+    model: keras.Model,
+    dataset: ImageDataset,
+    batch_size: int = 128,
+    preprocess: str = "",
+    bad_examples: BadExamples | None = None,
+) -> Features:
+    """Return the features of the images of both splits.
+
+    Args:
+        model: Returns a vector for each image.
+        dataset: Where the images come from.
+        batch_size: Images at a time.
+        preprocess: See `eval_batches`.
+        bad_examples: Notes the images that cannot be read and are left out;
+            None stops at the first.
+
+    Raises:
+        ValueError: If an image of the train split has several classes.
+    """
+
+    def read(split: str, describe: Callable):
+        part = dataclasses.replace(dataset, eval_split=split)
+        pairs = [
+            (features, describe(labels > 0))
+            for _, features, labels in predict_dataset(
+                model,
+                part,
+                batch_size=batch_size,
+                preprocess=preprocess,
+                bad_examples=bad_examples,
+            )
+        ]
+        return [np.concatenate(column) for column in zip(*pairs)]
+
+    return Features(
+        *read(dataset.train_split, only_class),
+        *read(dataset.eval_split, lambda truths: truths),
+    )
+
+
+def only_class(truths: np.ndarray) -> np.ndarray:
+    """Return the one class of each row of `truths`.
+
+    Raises:
+        ValueError: If a row has none or several.
+    """
+    counts = truths.sum(-1)
+    if (counts != 1).any():
+        raise ValueError(
+            "`dataset` must have one class for each image of its train split. "
+            f"Received: an image with {counts[counts != 1][0]}"
+        )
+    return truths.argmax(-1)

@@ -1,0 +1,60 @@
+"""NamedModel: a model file or a published name in the place of a run."""
+
+import dataclasses
+import os
+
+import keras
+
+from keras_vit import from_checkpoint
+from keras_vit.models import VisionTransformer
+from trainers.paths import as_path
+from trainers.runs.run import load_keras_file
+
+
+@dataclasses.dataclass(frozen=True)
+class NamedModel:
+    """A model that does not come from a run, with the interface of `Run`.
+
+    Args:
+        path_or_name: A `.keras` file, or what `from_checkpoint` takes: a
+            checkpoint of any family or the name of a published one.
+        is_grey: Whether the images have one channel. A checkpoint for colour
+            images is then converted: it returns what it would for the grey
+            image copied to three channels.
+    """
+
+    path_or_name: str
+    is_grey: bool = False
+
+    # It has no folder to write reports to, and its file does not say how the
+    # model was trained.
+    folder = None
+    preprocess = ""
+    activation = "softmax"
+
+    def __str__(self):
+        return self.path_or_name
+
+    def load_class_names(self) -> None:
+        """Return None: such files do not name the classes."""
+
+    def load_model(self) -> keras.Model:
+        """Return the model; a VisionTransformer returns logits.
+
+        Raises:
+            ValueError: If there is no such file and no such name.
+            ConnectionError: If it cannot be downloaded.
+        """
+        if not self.path_or_name.endswith(".keras"):
+            grey = {"channels": 1} if self.is_grey else {}
+            return from_checkpoint(self.path_or_name, **grey)
+        path = as_path(os.path.expanduser(self.path_or_name))
+        if not path.is_file():
+            raise ValueError(
+                "`model` must be an existing .keras file, a checkpoint or the "
+                f"name of a published one. Received: model={str(self)!r}"
+            )
+        model = load_keras_file(path)
+        if isinstance(model, VisionTransformer):
+            return model.with_classifier_activation(None)
+        return model

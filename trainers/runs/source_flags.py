@@ -1,0 +1,97 @@
+"""The flags that name a model and a data set to evaluate it on."""
+
+from absl import flags
+
+from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.paths import as_path
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
+
+
+def open_source(
+    run_dir: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    **splits: str | None,
+) -> tuple[Run | NamedModel, ImageDataset]:
+    """Return a model and the data set to evaluate it on.
+
+    Args:
+        run_dir: The folder of a run; or
+        model: a file or a name, see `NamedModel`.
+        dataset: See `open_dataset`; None for that of the run.
+        data_dir: Where TFDS keeps its data sets; None for that of the run.
+        **splits: `train_split` or `eval_split`, names or slices; None for
+            those of the run or, with another data set, of the data set.
+
+    Raises:
+        ValueError: If not exactly one model is named, or what is named is not
+            there.
+    """
+    if bool(run_dir) == bool(model):
+        raise ValueError(
+            "Give either --run_dir or --model. "
+            f"Received: run_dir={run_dir!r}, model={model!r}"
+        )
+    if model and not dataset:
+        raise ValueError(
+            "`dataset` must be given with `model`. Received: dataset=None"
+        )
+    if run_dir:
+        source = Run(as_path(run_dir))
+        recipe = source.load_recipe()
+        data_dir = data_dir or recipe.data_dir
+        if dataset in (None, recipe.dataset):
+            dataset = recipe.dataset
+            for name in splits:
+                splits[name] = splits[name] or getattr(recipe, name)
+    data = open_dataset(dataset, data_dir, **splits)
+    if model:
+        source = NamedModel(model, is_grey=data.channels == 1)
+    return source, data
+
+
+def define_source_flags():
+    """Define the flags that name a model and the images for it."""
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model, in place of that of a run: a .keras file, a checkpoint of "
+        "any family, or the name of a published one. Needs --dataset.",
+    )
+    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
+    flags.DEFINE_string(
+        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
+    )
+    flags.DEFINE_string(
+        "eval_split",
+        None,
+        "Split to read, or a slice of one. Default: that of the run.",
+    )
+    flags.DEFINE_string(
+        "preprocess",
+        None,
+        "Operations on the images, separated by '|', such as "
+        "'resize_small(256)|central_crop(224)'. Default: those of the run; "
+        "for a --model, the whole image is resized.",
+    )
+
+
+def define_flags():
+    """Define the flags of the commands that evaluate a model."""
+    define_source_flags()
+    flags.DEFINE_integer(
+        "max_bad_examples",
+        0,
+        "Most unreadable images that may be left out.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+    flags.DEFINE_string(
+        "report_dir",
+        None,
+        "Where the report is written. Default: the folder of the run; for a "
+        "--model it is printed only.",
+    )
