@@ -20,6 +20,10 @@ SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
 SIDE = {"14": 28, "16": 32, "32": 32, "8": 32}
 
 each_builder = pytest.mark.parametrize("name", BUILDERS)
+# One function makes them all: one of each kind of patches, pooling and stem
+# stands for the others where sizes play no part.
+KINDS = ["ViT_B8", "ViT_L32", "ViT_H14", "ViT_M16", "R_ViT_Ti16", "R26_ViT_S32"]
+each_kind = pytest.mark.parametrize("name", KINDS)
 
 
 def small(name, **arguments):
@@ -85,7 +89,7 @@ def test_a_builder_states_its_variant_and_size(name, variant):
     assert first_line == f"Build the ViT {variant}, {count:,} parameters."
 
 
-@each_builder
+@each_kind
 @pytest.mark.parametrize("channels", [1, 4])
 def test_other_channels_without_top(name, channels):
     model = small(name, include_top=False, input_shape=shape(name, channels))
@@ -99,7 +103,7 @@ def test_other_channels_without_top(name, channels):
     assert np.isfinite(to_numpy(y)).all()
 
 
-@each_builder
+@each_kind
 def test_any_image_size_without_top(name):
     model = small(
         name, include_top=False, input_shape=(None, None, 3), pooling="avg"
@@ -123,7 +127,7 @@ def test_the_defaults_of_keras_applications(name):
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
 
 
-@each_builder
+@each_kind
 def test_serialization_keeps_the_weights(name):
     model = small(name, include_top=False, input_shape=shape(name))
     config = keras.saving.serialize_keras_object(model)
