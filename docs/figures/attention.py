@@ -65,16 +65,7 @@ def draw_patches():
     """Draw which patches of a photo attend to which, by how they look."""
     image = style.photo()
     h, w, side = 14, 14, 16
-    pixels = image.reshape(h, side, w, side, 3)
-    red, green, blue = np.moveaxis(pixels.mean((1, 3)), -1, 0)
-    spread = pixels.std((1, 3, 4))
-    looks = [red + green + blue, 3 * (red - green), 3 * (green - blue), spread]
-    looks = np.stack(looks, axis=-1).reshape(1, h * w, 4)
-    looks = (looks - looks.mean(1)) / looks.std(1)
-    looks /= np.linalg.norm(looks, axis=-1, keepdims=True)
-    query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
-    _, scores = attend(query, key, key, num_heads=1)
-    scores = ops.convert_to_numpy(scores).reshape(h, w, h, w)
+    scores = _compare_patches(image, h, w, side)
     figure, all_axes = plt.subplots(1, 4, figsize=(style.WIDTH, 2.6))
     places = {"a": (1, 10), "b": (6, 4), "c": (12, 11)}
     all_axes[0].imshow(image.astype("uint8"))
@@ -96,28 +87,45 @@ def draw_patches():
             label="weight, in %",
         )
         axes.set_title(f"where {name} looks")
-        for other, scale in ((all_axes[0], side), (axes, 1)):
-            box = plt.Rectangle(
-                (column * scale, row * scale), scale, scale, fill=False
-            )
-            box.set(
-                edgecolor="white",
-                linewidth=1.6,
-                path_effects=[withStroke(linewidth=3, foreground="black")],
-            )
-            other.add_patch(box)
-            other.text(
-                (column + 1.3) * scale,
-                (row + 0.9) * scale,
-                name,
-                color="white",
-                weight="bold",
-                path_effects=[withStroke(linewidth=2, foreground="black")],
-            )
+        _mark_patch(all_axes[0], name, row, column, side)
+        _mark_patch(axes, name, row, column, 1)
     for axes in all_axes:
         axes.set_anchor("N")
     style.hide_frame(all_axes)
     return figure
+
+
+def _compare_patches(image, h, w, side):
+    """Return the attention (h, w, h, w) between patches that look alike."""
+    pixels = image.reshape(h, side, w, side, 3)
+    red, green, blue = np.moveaxis(pixels.mean((1, 3)), -1, 0)
+    spread = pixels.std((1, 3, 4))
+    looks = [red + green + blue, 3 * (red - green), 3 * (green - blue), spread]
+    looks = np.stack(looks, axis=-1).reshape(1, h * w, 4)
+    looks = (looks - looks.mean(1)) / looks.std(1)
+    looks /= np.linalg.norm(looks, axis=-1, keepdims=True)
+    query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
+    _, scores = attend(query, key, key, num_heads=1)
+    return ops.convert_to_numpy(scores).reshape(h, w, h, w)
+
+
+def _mark_patch(axes, name, row, column, scale):
+    """Draw a square around a patch, and its name beside it."""
+    box = plt.Rectangle((column * scale, row * scale), scale, scale, fill=False)
+    box.set(
+        edgecolor="white",
+        linewidth=1.6,
+        path_effects=[withStroke(linewidth=3, foreground="black")],
+    )
+    axes.add_patch(box)
+    axes.text(
+        (column + 1.3) * scale,
+        (row + 0.9) * scale,
+        name,
+        color="white",
+        weight="bold",
+        path_effects=[withStroke(linewidth=2, foreground="black")],
+    )
 
 
 def draw_channels():

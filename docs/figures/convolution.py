@@ -30,27 +30,8 @@ HYBRID = {
 
 def draw_shift():
     """Draw what a shift of the image changes, the shift itself undone."""
-    image = preprocess_input(style.photo(272))
-    random = np.random.default_rng(0)
-    conv = keras.layers.Conv2D(8, 3, padding="valid")
-    patches = PatchEncoder(patch_size=16, width=32)
-    conv.build((None, 224, 224, 3))
-    patches.build((None, 224, 224, 3))
-    for layer in (conv, patches):
-        shape = layer.kernel.shape
-        layer.kernel.assign(random.normal(size=shape) / 10)
     shifts = np.arange(0, 49)
-    views = np.stack([image[:224, s : s + 224] for s in shifts])
-    maps = ops.convert_to_numpy(conv(views))
-    tokens = ops.convert_to_numpy(patches(views)).reshape(-1, 14, 14, 32)
-    of_conv, of_patches = [], []
-    for s in shifts:
-        # What both views see: the first moved by s pixels, or whole patches.
-        of_conv.append(_change(maps[0][:, s:], maps[s][:, : 222 - s]))
-        moved = round(s / 16)
-        of_patches.append(
-            _change(tokens[0][:, moved:], tokens[s][:, : 14 - moved])
-        )
+    of_conv, of_patches = _measure_changes(shifts)
     figure, axes = plt.subplots(figsize=(style.WIDTH, 2.5))
     axes.plot(
         shifts,
@@ -74,6 +55,31 @@ def draw_shift():
     return figure
 
 
+def _measure_changes(shifts):
+    """Return the relative change of a convolution and of patch embeddings."""
+    image = preprocess_input(style.photo(272))
+    random = np.random.default_rng(0)
+    conv = keras.layers.Conv2D(8, 3, padding="valid")
+    patches = PatchEncoder(patch_size=16, width=32)
+    conv.build((None, 224, 224, 3))
+    patches.build((None, 224, 224, 3))
+    for layer in (conv, patches):
+        shape = layer.kernel.shape
+        layer.kernel.assign(random.normal(size=shape) / 10)
+    views = np.stack([image[:224, s : s + 224] for s in shifts])
+    maps = ops.convert_to_numpy(conv(views))
+    tokens = ops.convert_to_numpy(patches(views)).reshape(-1, 14, 14, 32)
+    of_conv, of_patches = [], []
+    for s in shifts:
+        # What both views see: the first moved by s pixels, or whole patches.
+        of_conv.append(_change(maps[0][:, s:], maps[s][:, : 222 - s]))
+        moved = round(s / 16)
+        of_patches.append(
+            _change(tokens[0][:, moved:], tokens[s][:, : 14 - moved])
+        )
+    return of_conv, of_patches
+
+
 def _change(old, new):
     return float(np.linalg.norm(new - old) / np.linalg.norm(old))
 
@@ -83,13 +89,18 @@ def draw_reach():
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(style.WIDTH, 3.2), width_ratios=(1.35, 1)
     )
+    _draw_reach_by_layer(left)
+    _draw_mean_distance(right)
+    return figure
+
+
+def _draw_reach_by_layer(left):
+    """Draw how far the layers of a new S/16 and of convolutions see."""
     layers = np.arange(1, 13)
     keras.utils.set_random_seed(0)
     model = VisionTransformer(VARIANTS["S/16"].config)
     images = preprocess_input(style.photo()[None])
     heads = attention_distances(model, images)  # (layers, K)
-    uniform = np.full((1, 1, 1, 196, 196), 1 / 196)
-    uniform = mean_attention_distance(uniform, (14, 14), 16)[0, 0]
     farthest = 16 * 13 * 2**0.5
     left.axhline(
         farthest, color=style.BLUE, label="attention: the farthest patch"
@@ -123,6 +134,11 @@ def draw_reach():
     left.legend(fontsize=7.5, loc="upper left", ncols=2)
     left.grid(True)
 
+
+def _draw_mean_distance(right):
+    """Draw the mean distance of a head over the width of its weights."""
+    uniform = np.full((1, 1, 1, 196, 196), 1 / 196)
+    uniform = mean_attention_distance(uniform, (14, 14), 16)[0, 0]
     y, x = np.indices((14, 14)).reshape(2, -1)
     square = (y[:, None] - y) ** 2 + (x[:, None] - x) ** 2
     widths = np.geomspace(0.2, 30, 60)
@@ -138,7 +154,6 @@ def draw_reach():
         title="a head with weights exp(−d² / 2σ²)",
     )
     right.grid(True)
-    return figure
 
 
 def draw_hybrid():

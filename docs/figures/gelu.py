@@ -18,6 +18,12 @@ def draw_curves():
         ops.convert_to_numpy(GELUS[kind](ops.convert_to_tensor(x)))
         for kind in ("exact", "tanh")
     )
+    _draw_activations(left, x, exact)
+    _draw_gap(right, x, tanh - exact)
+    return figure
+
+
+def _draw_activations(left, x, exact):
     near = np.abs(x) <= 3
     curves = (
         ("ReLU", np.maximum(x, 0), style.GREY, "--"),
@@ -43,7 +49,8 @@ def draw_curves():
     left.legend()
     left.grid(True)
 
-    gap = tanh - exact
+
+def _draw_gap(right, x, gap):
     right.plot(x, 1e4 * gap, color=style.ORANGE)
     far = np.abs(gap).argmax()
     right.set_title(
@@ -51,7 +58,6 @@ def draw_curves():
     )
     right.set(xlabel="x", ylabel="tanh form − exact form, in 10⁻⁴")
     right.grid(True)
-    return figure
 
 
 FIGURES = {"gelu.svg": draw_curves}

@@ -10,7 +10,17 @@ import keras_vit
 def draw_model():
     """Draw the layers of ViT-B/16, what they make and what they hold."""
     model = keras_vit.ViT_B16()
-    block = model.get_layer("block_00")
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(style.WIDTH, 4.4), width_ratios=(1.55, 1)
+    )
+    style.hide_frame((left, right))
+    _draw_layers(left, model)
+    _draw_block(right, model.get_layer("block_00"))
+    return figure
+
+
+def _list_layers(model):
+    """Return (label, number of weights, shape of the output) of the layers."""
     rows = [("image", None, model.input.shape)]
     for name, label in (
         ("patch_encoder", "PatchEncoder: cut, project"),
@@ -24,10 +34,12 @@ def draw_model():
         layer = model.get_layer(name)
         count = layer.count_params() * (12 if name == "block_00" else 1)
         rows.append((label, count, layer.output.shape))
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(style.WIDTH, 4.4), width_ratios=(1.55, 1)
-    )
-    style.hide_frame((left, right))
+    return rows
+
+
+def _draw_layers(left, model):
+    """Draw the layers of a model from top to bottom."""
+    rows = _list_layers(model)
     left.set(xlim=(0, 10), ylim=(-len(rows) + 0.4, 0.9))
     for index, (label, count, shape) in enumerate(rows):
         is_block = "12 x" in label
@@ -48,6 +60,9 @@ def draw_model():
             _arrow(left, (3, -index + 0.68), (3, -index + 0.33))
     left.set_title(f"ViT-B/16: {model.count_params():,} weights")
 
+
+def _draw_block(right, block):
+    """Draw the layers of a block, and the branches that pass them by."""
     parts = (
         ("LayerNorm", block.attention_norm),
         ("self-attention", block.attention),
@@ -79,7 +94,6 @@ def draw_model():
             )
         _arrow(right, (5, -index - 0.33), (5, -index - 0.67))
     right.set_title("one block: (B, 197, 768) stays")
-    return figure
 
 
 def _box(axes, x, y, width, label, color, bold=False):

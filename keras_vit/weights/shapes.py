@@ -58,9 +58,7 @@ class Shapes:
     def get(self, *row, rank: int, **fields) -> tuple | None:
         """Return the shape of a weight as we keep it, None if missing.
 
-        Args:
-            rank: Number of axes that the stored array must have.
-            **fields: Numbers in the template.
+        It fails unless the stored array has `rank` axes.
         """
         shape = self.in_file(*row, **fields)
         if shape is None:

@@ -1,5 +1,9 @@
 """Every layer fulfils the contract of tests/contracts.py."""
 
+import importlib
+import inspect
+import pathlib
+
 import keras
 import pytest
 
@@ -34,6 +38,37 @@ def test_every_row_of_a_table_of_layers_has_a_case(table):
 def test_every_gelu_has_a_case():
     for gelu in layers.GELUS:
         assert CASES[f"mlp_{gelu}"].kwargs["gelu"] == gelu
+
+
+# The files of a kind hold the layers of a table, and the class they share.
+KINDS = {"pooling": "POOLINGS", "position_embedding": "POSITION_EMBEDDINGS"}
+
+
+FOLDER = pathlib.Path(layers.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "file", sorted(path.stem for path in FOLDER.glob("*.py"))
+)
+def test_a_layer_has_a_file_of_its_name(file):
+    """So that a layer is found by its name; a row of a table by its table."""
+    module = importlib.import_module(f"keras_vit.layers.{file}")
+    found = [
+        name
+        for name, member in vars(module).items()
+        if inspect.isclass(member)
+        and issubclass(member, keras.layers.Layer)
+        and member.__module__ == module.__name__
+    ]
+    if file in KINDS:
+        rows = getattr(layers, KINDS[file]).values()
+        rows = {row.__name__ for row in rows if row is not None}
+        assert rows < set(found) and len(found) == len(rows) + 1
+    else:
+        assert [name.lower() for name in found] in (
+            [],
+            [file.replace("_", "")],
+        )
 
 
 @each_case

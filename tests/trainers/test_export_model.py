@@ -13,8 +13,8 @@ from ai_edge_litert.interpreter import Interpreter
 
 from tests import commands
 from trainers.data.datasets import open_dataset
-from trainers.evaluation.predictions import predict_files
-from trainers.export.exporting import export_source, take_images
+from trainers.evaluation.predictions import predict_files, take_images
+from trainers.export.exporting import export_source
 
 QUIET = {"threads": (), "verbose": False}
 

@@ -14,7 +14,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.runs.run import Run
 
-BATCH_SIZE = 128  # Of images that are only read.
+BATCH_SIZE = 64  # Of images that are only read.
 
 
 def load_image(
@@ -137,44 +137,39 @@ def predict_dataset(
 
 
 def take_images(
-    model: keras.Model,
     dataset: ImageDataset,
+    preprocess: str,
+    model: keras.Model,
     count: int,
-    preprocess: str = "",
     bad_examples: BadExamples | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first images of the eval split that count, and their labels.
+) -> np.ndarray:
+    """Return the first images of the eval split as a model reads them.
 
     Shapes:
-        returns: images (B, H, W, C), float32, and labels (B, classes), B
-        being `count` at most.
+        returns: (B, H, W, C), float32, B being `count` at most.
 
     Args:
-        model: The model that is to read them.
         dataset: Its eval split is read.
-        count: How many images.
         preprocess: See `eval_batches`.
+        model: The model that reads the images.
+        count: Most images to return.
         bad_examples: See `read_batches`.
 
     Raises:
-        ValueError: If the model is not one for these images, or the data set
+        ValueError: If the model does not take these images, or the data set
             cannot be read.
     """
     check_model(model, dataset)
     found, num_found = [], 0
-    for images, labels, counts in read_batches(
-        dataset,
-        model.input_shape[1:3],
-        min(count, BATCH_SIZE),
-        preprocess,
-        bad_examples,
+    size, batch_size = model.input_shape[1:3], min(count, BATCH_SIZE)
+    for images, _, counts in read_batches(
+        dataset, size, batch_size, preprocess, bad_examples
     ):
-        found.append((images[counts], labels[counts]))
+        found.append(images[counts])
         num_found += counts.sum()
         if num_found >= count:
             break
-    images, labels = (np.concatenate(column)[:count] for column in zip(*found))
-    return images, labels
+    return np.concatenate(found)[:count]
 
 
 def read_batches(

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import keras
-import numpy as np
 
 from keras_vit.export import (
     ExportOptions,
@@ -16,15 +15,13 @@ from keras_vit.export.bundle import check_formats
 from keras_vit.export.publishing import check_destination
 from keras_vit.image_decoding import decode_image, turn_upright
 from trainers.data.bad_examples import BadExamples
-from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
-from trainers.evaluation.predictions import check_model
+from trainers.evaluation.predictions import take_images
 from trainers.paths import Path, RemotePath
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
-BATCH_SIZE = 64
 NUM_CALIBRATION = 256
 
 
@@ -164,45 +161,3 @@ def find_class_names(
     """Return the class names, or None if they do not fit the outputs."""
     names = source.load_class_names() or dataset.class_names
     return names if len(names) == model.output_shape[-1] else None
-
-
-def take_images(
-    dataset: ImageDataset,
-    preprocess: str,
-    model: keras.Model,
-    count: int,
-    bad_examples: BadExamples | None = None,
-) -> np.ndarray:
-    """Return the first images of the eval split.
-
-    Shapes:
-        returns: (B, H, W, C), float32, B being `count` at most.
-
-    Args:
-        dataset: The data set.
-        preprocess: See `eval_batches`.
-        model: The model that takes the images.
-        count: Most images to return.
-        bad_examples: Notes the images that cannot be read; None stops at the
-            first.
-
-    Raises:
-        ValueError: If the model does not take these images, or too many
-            cannot be read.
-    """
-    check_model(model, dataset)
-    bad_examples = bad_examples or BadExamples()
-    images, num_found = [], 0
-    with bad_examples.named_errors():
-        for batch, _, weights in eval_batches(
-            dataset,
-            image_size=model.input_shape[1:3],
-            batch_size=min(count, BATCH_SIZE),
-            preprocess=preprocess,
-            bad_examples=bad_examples,
-        ):
-            images.append(batch.numpy()[np.asarray(weights) > 0])
-            num_found += len(images[-1])
-            if num_found >= count:
-                break
-    return np.concatenate(images)[:count]

@@ -1,4 +1,7 @@
-"""The commands as a user types them, each in a process of its own."""
+"""The commands as a user types them, most in a fork that has TensorFlow.
+
+That they start in a process of their own is shown by tests/test_startup.py.
+"""
 
 import signal
 import subprocess
@@ -41,8 +44,8 @@ def real_command(subprocess_environment, tmp_path):
 
 
 @pytest.mark.parametrize("module", COMMANDS)
-def test_help_names_the_flags(real_command, module):
-    result = real_command(module, "--help")
+def test_help_names_the_flags(command, module):
+    result = command(module, "--help")
     assert "--run_dir" in result.stdout
     assert "Traceback" not in result.stderr
 
