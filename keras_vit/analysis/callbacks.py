@@ -12,7 +12,7 @@ from keras_vit.analysis.embeddings import (
     leading_filters,
     position_similarity,
 )
-from keras_vit.analysis.inspection import ACTIVATIONS, to_pixels
+from keras_vit.analysis.inspection import to_pixels
 from keras_vit.analysis.position_history import (
     drop_positions_after,
     import_tensorflow,
@@ -20,6 +20,7 @@ from keras_vit.analysis.position_history import (
 )
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models.attention_gradients import has_logits
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.intermediates import (
     grid_size_of,
     num_prefix_tokens_of,
@@ -53,7 +54,8 @@ class AttentionPictures(keras.callbacks.Callback):
             `log_dir`.
         every_epochs: Epochs between two drawings.
         class_names: Names of the classes.
-        activation: Turns logits into probabilities: a key of ACTIVATIONS.
+        activation: Turns logits into probabilities: a key of
+            CLASSIFIER_ACTIVATIONS.
         value_range: The numbers that are black and white in `images`.
         averages: Returns values to take in place of the trainable weights,
             such as their moving averages; or None for the weights.
@@ -102,7 +104,7 @@ class AttentionPictures(keras.callbacks.Callback):
         )
         self.every_epochs = every_epochs
         self.class_names = class_names
-        self.activate = pick(ACTIVATIONS, activation, "activation")
+        self.activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
         self.averages = averages
         self.first_step = first_step
         self.is_writer = is_writer

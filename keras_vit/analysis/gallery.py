@@ -35,7 +35,7 @@ class Subject:
         read: Returns the image in a file, preprocessed for the model.
         class_names: Names of the classes, or None.
         activation: Turns the model's logits into probabilities: a key of
-            `keras_vit.analysis.inspection.ACTIVATIONS`.
+            `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
         value_range: The numbers that the model reads for black and white.
         positions_dir: Where its training kept the position similarities, or
             None.

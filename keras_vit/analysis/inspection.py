@@ -17,6 +17,7 @@ from keras_vit.analysis.relevance import attention_relevance
 from keras_vit.analysis.rollout import pools_patches, roll_out, to_grid
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.attention_gradients import has_logits
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     get_block,
@@ -140,7 +141,8 @@ def inspect_model(
         model_name: The name of the model, in titles.
         image_names: Names of the images. Default: their numbers, from 1.
         class_names: Names of the classes.
-        activation: Turns logits into probabilities: a key of ACTIVATIONS.
+        activation: Turns logits into probabilities: a key of
+            CLASSIFIER_ACTIVATIONS.
         num_classes: The number of likeliest classes of an image that
             relevance is computed for.
         value_range: The numbers that the model reads for black and white.
@@ -272,7 +274,7 @@ def _run(model, image):
 
 def _find_activation(model, activation):
     """Return the function that makes probabilities of a model's output."""
-    activate = pick(ACTIVATIONS, activation, "activation")
+    activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
     if model.config.classifier_activation is None:
         return activate
     return lambda output: output  # The model has done it.
@@ -319,10 +321,3 @@ def _names(names, argument, count):
             f"`{argument}` must be {count} names. Received: {len(names)}"
         )
     return tuple(str(name) for name in names)
-
-
-# Turn logits into probabilities.
-ACTIVATIONS = {
-    "softmax": ops.softmax,
-    "sigmoid": ops.sigmoid,
-}

@@ -16,7 +16,8 @@ from keras_vit.export.forward import OUTPUTS
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.report import ExportReport
-from keras_vit.export.serving_options import CLASSIFIER_ACTIVATIONS, Serving
+from keras_vit.export.serving_options import Serving
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 
 __all__ = [
     "CLASSIFIER_ACTIVATIONS",

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.export.forward import name_output
 from keras_vit.models import VisionTransformer
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.tables import pick
 
 
@@ -131,9 +132,3 @@ def name_classes(outputs: dict, serving: Serving) -> dict:
     top = tf.math.top_k(scores, min(serving.top, num_classes))
     labels = tf.gather(tf.constant(list(names)), top.indices)
     return {"labels": labels, "probabilities": top.values}
-
-
-CLASSIFIER_ACTIVATIONS = {
-    "softmax": keras.ops.softmax,
-    "sigmoid": keras.ops.sigmoid,
-}

@@ -189,3 +189,8 @@ def reads_one_token(model: keras.Model) -> bool:
 
 
 OUTPUTS = ("logits", "probabilities", "features")
+# Turn logits into probabilities.
+CLASSIFIER_ACTIVATIONS = {
+    "softmax": keras.ops.softmax,
+    "sigmoid": keras.ops.sigmoid,
+}
