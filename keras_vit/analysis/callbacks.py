@@ -12,7 +12,7 @@ from keras_vit.analysis.embeddings import (
     leading_filters,
     position_similarity,
 )
-from keras_vit.analysis.inspection import to_pixels
+from keras_vit.analysis.inspecting import to_pixels
 from keras_vit.analysis.position_history import (
     drop_positions_after,
     import_tensorflow,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_vit.analysis.inspection import Inspection, inspect_model
+from keras_vit.analysis.inspecting import inspect_model
+from keras_vit.analysis.inspection import Inspection
 from keras_vit.analysis.page import write_page
 from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.representations import representation_similarity

@@ -1,0 +1,239 @@
+"""Run a model on images and collect everything there is to see."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis.attention import mean_attention_distance
+from keras_vit.analysis.embeddings import (
+    leading_filters,
+    position_similarity,
+)
+from keras_vit.analysis.inspection import Inspection
+from keras_vit.analysis.relevance import attention_relevance
+from keras_vit.analysis.rollout import pools_patches, roll_out
+from keras_vit.models import VisionTransformer
+from keras_vit.models.attention_gradients import has_logits
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
+from keras_vit.models.gradients import without_gradients
+from keras_vit.models.intermediates import (
+    get_block,
+    grid_size_of,
+    layers_after_blocks,
+    num_prefix_tokens_of,
+    run_with_scores,
+    to_float32,
+    tokens_before_blocks,
+)
+from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.tables import pick
+
+
+def inspect_model(
+    model: VisionTransformer,
+    images,
+    *,
+    model_name: str = "model",
+    image_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    activation: str = "softmax",
+    num_classes: int = 3,
+    value_range: tuple[float, float] = (-1.0, 1.0),
+    report: Callable[[int, int], None] | None = None,
+) -> Inspection:
+    """Look at a model, and at what it sees in some images.
+
+    Images are processed one by one, so that memory is needed for little more
+    than the attention maps: 11 MB for an image and a ViT-B/16 at 224 pixels.
+
+    Shapes:
+        images: (B, H, W, C), as `model` reads them.
+
+    Args:
+        model: Any VisionTransformer.
+        images: The images to look at.
+        model_name: The name of the model, in titles.
+        image_names: Names of the images. Default: their numbers, from 1.
+        class_names: Names of the classes.
+        activation: Turns logits into probabilities: a key of
+            CLASSIFIER_ACTIVATIONS.
+        num_classes: The number of likeliest classes of an image that
+            relevance is computed for.
+        value_range: The numbers that the model reads for black and white.
+        report: Called as report(steps done, number of steps).
+
+    Raises:
+        ValueError: If the model is no VisionTransformer or does not give
+            finite numbers, or names are not as many as what they name.
+
+    Example:
+        >>> model = VisionTransformer(
+        ...     ViTConfig(
+        ...         width=24, depth=3, mlp_dim=48, num_heads=2, patch_size=8,
+        ...         image_size=(32, 16), num_classes=7,
+        ...     )
+        ... )
+        >>> inspection = inspect_model(model, np.zeros((2, 32, 16, 3)))
+        >>> inspection.maps.shape, inspection.relevances.shape
+        ((3, 2, 2, 9, 9), (2, 3, 9, 9))
+    """
+    check_vision_transformer(model)
+    images = np.asarray(images, "float32")
+    classes = model.config.num_classes if has_logits(model) else 0
+    image_names = _names(image_names, "image_names", len(images))
+    if image_names is None:
+        image_names = tuple(f"image {i + 1}" for i in range(len(images)))
+    class_names = _names(class_names, "class_names", classes)
+    activate = _find_activation(model, activation)
+    top = min(num_classes, classes)
+    counter = _StepCounter(len(images) * (1 + top), report)
+    views = [
+        _look_at(model, image[None], activate, top, counter) for image in images
+    ]
+    maps = np.stack([view.maps for view in views], axis=1)
+    if not np.isfinite(maps).all():
+        raise ValueError(
+            "`model` must give finite attention. Received: NaN or infinity "
+            f"from {model_name!r}"
+        )
+    prefix = num_prefix_tokens_of(model)
+    has_positions = model.config.position_embedding != "none"
+    return Inspection(
+        model_name=model_name,
+        config=model.config,
+        image_names=image_names,
+        pixels=to_pixels(images, value_range),
+        grid_size=_grid_size(model, images),
+        num_prefix_tokens=prefix,
+        reads_patches=pools_patches(model),
+        maps=maps,
+        rollouts=to_float32(roll_out(maps, num_prefix_tokens=prefix)),
+        token_norms=np.stack([view.norms for view in views], axis=1),
+        distances=np.mean([view.distances for view in views], axis=0),
+        similarity=position_similarity(model) if has_positions else None,
+        filters=leading_filters(model),
+        class_names=class_names,
+        probabilities=_stack(views, "probabilities"),
+        top_classes=_stack(views, "top_classes"),
+        relevances=_stack(views, "relevances") if top else None,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """What a model sees in one image: the fields of `Inspection`, without B."""
+
+    maps: np.ndarray
+    norms: np.ndarray
+    distances: np.ndarray
+    probabilities: np.ndarray | None = None
+    top_classes: np.ndarray | None = None
+    relevances: np.ndarray | None = None
+
+
+class _StepCounter:
+    """Reports the steps done and the number of steps."""
+
+    def __init__(self, steps, report):
+        self._done, self._steps, self._report = 0, steps, report
+
+    def count(self):
+        self._done += 1
+        if self._report:
+            self._report(self._done, self._steps)
+
+
+def _look_at(model, image, activate, top, counter):
+    """Return what a model sees in one image (1, H, W, C)."""
+    maps, norms, output = _run(model, image)
+    config = model.config
+    distances = mean_attention_distance(
+        maps, _grid_size(model, image), config.patch_size * config.stem_stride
+    )
+    maps = maps[:, 0].astype("float16")
+    counter.count()
+    if not has_logits(model):
+        return _View(maps, norms, distances)
+    probabilities = to_float32(activate(output))[0]
+    # Negative, so that equal ones are sorted by their index.
+    top_classes = np.argsort(-probabilities, kind="stable")[:top]
+    relevances = []
+    for index in top_classes:
+        relevances.append(attention_relevance(model, image, index)[0])
+        counter.count()
+    relevances = np.asarray(relevances, "float32")
+    return _View(maps, norms, distances, probabilities, top_classes, relevances)
+
+
+def _run(model, image):
+    """Run a model once, block by block.
+
+    Shapes:
+        image: (1, H, W, C).
+        returns: attention (layers, 1, K, T, T), lengths of the tokens
+            (layers, T), and the output of the model.
+    """
+    maps, norms = [], []
+    with without_gradients():
+        x = tokens_before_blocks(model, image)
+        for index in range(model.config.depth):
+            x, scores = run_with_scores(get_block(model, index), x)
+            maps.append(to_float32(scores))
+            lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
+            norms.append(to_float32(lengths))
+        for layer in layers_after_blocks(model):
+            x = layer(x)
+    return np.stack(maps), np.stack(norms), x
+
+
+def _find_activation(model, activation):
+    """Return the function that makes probabilities of a model's output."""
+    activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
+    if model.config.classifier_activation is None:
+        return activate
+    return lambda output: output  # The model has done it.
+
+
+def _grid_size(model, images):
+    return tuple(int(n) for n in grid_size_of(model, images))
+
+
+def _stack(views, name):
+    parts = [getattr(view, name) for view in views]
+    return None if parts[0] is None else np.stack(parts)
+
+
+def to_pixels(
+    images, value_range: tuple[float, float] = (-1.0, 1.0)
+) -> np.ndarray:
+    """Return images as pixels from 0 to 255, grey or in colours.
+
+    Shapes:
+        images: (B, H, W, C). returns: (B, H, W, 1 or 3), uint8.
+
+    Args:
+        images: What a model reads. The mean is shown of channels that are
+            not colours.
+        value_range: The numbers that the model reads for black and white.
+
+    Example:
+        >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
+        array([  0, 153, 255], dtype=uint8)
+    """
+    if images.shape[-1] not in (1, 3):
+        images = images.mean(axis=-1, keepdims=True)
+    low, high = value_range
+    pixels = np.round((images - low) * (255 / (high - low)))
+    return np.clip(pixels, 0, 255).astype("uint8")
+
+
+def _names(names, argument, count):
+    if names is None:
+        return None
+    if len(names) != count:
+        raise ValueError(
+            f"`{argument}` must be {count} names. Received: {len(names)}"
+        )
+    return tuple(str(name) for name in names)
