@@ -24,10 +24,10 @@ NOISE = (
 def prepare_command():
     """Import Keras for a command, without the noise of TensorFlow.
 
-    Does nothing in a program that was not started by `python -m`. Set
-    TF_CPP_MIN_LOG_LEVEL to see every line.
+    Does nothing in any other program. Set TF_CPP_MIN_LOG_LEVEL to see every
+    line.
     """
-    if sys.argv[:1] != ["-m"]:  # As long as Python looks for the command.
+    if not is_own_command(sys.argv, sys.orig_argv):
         return
     sys.excepthook = report_error
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
@@ -40,6 +40,26 @@ def prepare_command():
             import tensorflow as tf
 
             tf.config.list_physical_devices()  # Looks for a GPU.
+
+
+def is_own_command(argv: list[str], orig_argv: list[str]) -> bool:
+    """Return whether Python is starting a command of this project.
+
+    Args:
+        argv: `sys.argv`, which is ["-m", ...] while Python looks for the
+            module that it shall run.
+        orig_argv: `sys.orig_argv`, which names that module.
+
+    Example:
+        >>> is_own_command(["-m"], ["python", "-m", "trainers.train"])
+        True
+        >>> is_own_command(["-m"], ["python", "-m", "your_package.train"])
+        False
+    """
+    if argv[:1] != ["-m"] or "-m" not in orig_argv[:-1]:
+        return False
+    module = orig_argv[orig_argv.index("-m") + 1]
+    return module.partition(".")[0] in ("keras_vit", "trainers")
 
 
 def report_error(kind, error, traceback):

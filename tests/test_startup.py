@@ -59,8 +59,25 @@ def load_startup():
     )
 
 
-def test_a_program_that_imports_the_package_is_left_alone():
+def test_a_program_that_imports_the_package_is_left_alone(
+    subprocess_environment, tmp_path
+):
     assert sys.excepthook is not startup.report_error
+    # Its __init__ runs while `sys.argv` is ["-m"], as that of a command does.
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/__init__.py").write_text(load_startup())
+    (tmp_path / "theirs/__main__.py").write_text(
+        "import sys; print(sys.excepthook is sys.__excepthook__)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-m", "theirs"],
+        env=subprocess_environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "True\n"
 
 
 @pytest.mark.slow
