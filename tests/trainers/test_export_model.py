@@ -204,7 +204,7 @@ def test_mistakes_are_told_before_anything_is_loaded(
         raise AssertionError("loaded")
 
     monkeypatch.setattr(type(run), "load_model", refuse)
-    monkeypatch.setattr("trainers.export.exporting.eval_batches", refuse)
+    monkeypatch.setattr("trainers.export.exporting.take_images", refuse)
     for name in ("openvino", "ai_edge_quantizer"):
         monkeypatch.setitem(sys.modules, name, None)  # Importing it fails.
     (tmp_path / "file").touch()
