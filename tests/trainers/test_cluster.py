@@ -214,7 +214,7 @@ def test_commands_of_the_page_run(programs, tmp_path):
     )
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 3
     for block in blocks:
         short = "--recipe=digits --total_steps=2 --warmup_steps=0"
         short += " --model=mu/16 --patch_size=2 --peak_tflops=1"

@@ -9,10 +9,10 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.export import CLASSIFIER_ACTIVATIONS
-from keras_vit.inspect import open_subject
 from trainers.data.datasets import open_dataset
 from trainers.evaluation.predictions import load_image, predict_files
 from trainers.export_model import export_source
+from trainers.inspect import open_run
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
@@ -113,7 +113,7 @@ def test_a_sigmoid_run_predicts_what_its_server_and_its_page_say(run, tmp_path):
     of_server = dict(zip(labels, answers["probabilities"][0].numpy()))
     assert of_server == pytest.approx(scores, abs=1e-5)
 
-    subject = open_subject(str(folder))
+    subject = open_run(str(folder))
     outputs = subject.model(subject.read(path)[None])
     of_page = CLASSIFIER_ACTIVATIONS[subject.activation](outputs)[0].numpy()
     assert dict(zip(subject.class_names, of_page)) == pytest.approx(scores)
