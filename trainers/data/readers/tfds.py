@@ -114,7 +114,8 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
 
     Args:
         name: A key of DATASETS or any name of TFDS.
-        data_dir: Where TFDS keeps its data sets; None for its own default.
+        data_dir: Where TFDS keeps its data sets; None or "" for its own
+            default. TFDS itself takes "" for the current folder.
 
     Raises:
         tfds.core.DatasetNotFoundError: If TFDS does not know the name.
@@ -124,7 +125,7 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
     row = DATASETS.get(name, DatasetRow())
     make = row.builder or functools.partial(tfds.builder, name)
     try:
-        builder = make(data_dir=data_dir)
+        builder = make(data_dir=data_dir or None)
         builder.download_and_prepare()
     except (AssertionError, ImportError) as error:
         # How TFDS says that files must be downloaded by hand, or that a

@@ -81,3 +81,12 @@ def test_table_names_are_all_tested():
     tested = {row[0] for row in MOCKED} - {"mnist"}
     digits = {"digits", "digits_0to4", "digits_5to9"}
     assert set(DATASETS) == digits | tested
+
+
+def test_an_empty_data_dir_is_the_default_not_the_current_folder(
+    tmp_path, monkeypatch
+):
+    """As `--data_dir="$DATA_DIR"` gives, where the variable is not set."""
+    monkeypatch.chdir(tmp_path)
+    assert open_dataset("digits", "").num_examples("train") > 0
+    assert not list(tmp_path.iterdir())
