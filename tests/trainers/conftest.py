@@ -4,11 +4,26 @@ import dataclasses
 import shutil
 
 import pytest
+import tensorflow as tf
 
 from trainers.data.datasets import open_dataset
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
 from trainers.train import prepare, train
+
+
+@pytest.fixture(scope="package", autouse=True)
+def graphs_as_written():
+    """Run graphs without TensorFlow's rewriting, which few updates repay.
+
+    It takes a quarter of the time of a short training. The commands that the
+    tests run in processes of their own rewrite their graphs as ever.
+    """
+    switch = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(switch, False)
+    tf.config.optimizer.set_experimental_options({switch: True})
+    yield
+    tf.config.optimizer.set_experimental_options({switch: before})
 
 
 @pytest.fixture(scope="session")
