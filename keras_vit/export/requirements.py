@@ -1,4 +1,4 @@
-"""Check what an export requires: TensorFlow, a model, packages, a new path."""
+"""Checks of what an export requires: backend, model, packages and path."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ def check_exportable(model: keras.Model, images: np.ndarray):
     check_backend()
     if not len(images):
         raise ValueError(
-            "`images` must hold at least one image to compare outputs on. "
+            "`images` must have at least one image to compare outputs on. "
             "Received: none"
         )
     if not is_graph(model):
@@ -68,8 +68,8 @@ def check_packages(modules: Iterable[str]):
     """Raise a ModuleNotFoundError unless all modules can be imported.
 
     Args:
-        modules: Import names. Where the name on PyPI differs, it is in
-            PYPI_NAMES.
+        modules: Import names. PYPI_NAMES contains the names on PyPI that
+            differ.
     """
     missing, cause = [], None
     for module in modules:

@@ -1,4 +1,4 @@
-"""Folders as Hugging Face, timm and keras-hub write them."""
+"""Checkpoint folders of Hugging Face, timm and keras-hub."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ def open_folder(path: pathlib.Path) -> Checkpoint:
     """Return the arrays of a folder, without reading them.
 
     Raises:
-        ValueError: If it holds no checkpoint that is known.
+        ValueError: If it does not contain a known kind of checkpoint.
     """
     names = sorted(item.name for item in path.iterdir())
     for needed, opener in FOLDERS:
@@ -31,7 +31,7 @@ def open_folder(path: pathlib.Path) -> Checkpoint:
 
 
 def _open_keras_hub(path):
-    """Return the backbone of a preset and its head, if there is one."""
+    """Return the arrays of a preset: the backbone and, if present, the head."""
     config = read_json(path / "config.json")
     files = ["model.weights.h5"]
     if (path / "task.json").is_file():
@@ -89,7 +89,7 @@ def _open_shards(path):
     return Checkpoint(path, entries, config, close=close)
 
 
-# Files that a folder holds -> how it is opened; the first row that fits.
+# Required files -> function that opens the folder. The first match is used.
 FOLDERS = (
     (("model.weights.h5", "config.json"), _open_keras_hub),
     ((WEIGHTS,), _open_one_file),

@@ -22,7 +22,7 @@ from keras_vit.weights.containers.descriptions import (
 
 CHUNK = 2**20
 MAX_HEADER = 10_000
-# Everything but objects, strings of any length and records.
+# All kinds except objects, variable-length strings and records.
 PLAIN_KINDS = "biufcSUVMm"
 
 
@@ -31,7 +31,7 @@ def open_npz(path: pathlib.Path) -> Checkpoint:
 
     Raises:
         ValueError: If a member is not an array as NumPy stores it, or the
-            archive unfolds to more than a checkpoint can hold.
+            archive expands to more than a checkpoint can contain.
     """
     archive = zipfile.ZipFile(path)
     try:
@@ -64,13 +64,13 @@ def write_npz(
 ):
     """Write named arrays as `numpy.savez` does, one after the other.
 
-    Equal arrays give equal files. The configuration goes into the comment of
-    the archive, which readers of arrays pass over.
+    Equal arrays give equal files. The configuration is stored in the comment
+    of the archive, which other readers ignore.
 
     Args:
         path: The file to write.
         arrays: Names and arrays.
-        config: What `Checkpoint.config` is to hold when the file is read.
+        config: The `Checkpoint.config` of the file when it is read.
     """
     with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
         archive.comment = write_own_config(config).encode()
@@ -109,7 +109,7 @@ def _check_compression(member, name):
         zipfile.ZIP_STORED: member.file_size,
         zipfile.ZIP_DEFLATED: member.compress_size,
     }
-    # Python unpacks the other methods without a limit.
+    # Python decompresses the other methods without a limit.
     if member.compress_size != stored_size.get(member.compress_type):
         raise ValueError(f"{name} is not stored as NumPy stores an array")
 
@@ -130,7 +130,7 @@ def _read_header(archive, member, name):
         raise ValueError(f"{name} is not a NumPy array: {error}") from None
     try:
         with warnings.catch_warnings():
-            # NumPy warns of old notations, which are refused below.
+            # NumPy warns about old notations, which are refused below.
             warnings.simplefilter("ignore")
             shape, is_fortran, dtype = read(stream)
     except Exception as error:
@@ -146,14 +146,15 @@ def _read_header(archive, member, name):
     offset = stream.tell()
     size = offset + math.prod(shape) * dtype.itemsize
     if dtype.itemsize == 0 or size != member.file_size:
-        raise ValueError(f"{name} is not as long as its header says")
+        raise ValueError(f"{name} does not have the length in its header")
     return shape, is_fortran, dtype, offset
 
 
 def _read_stored(archive, member, offset, shape, dtype, index):
     """Return an array that is not compressed, or a slice of its first axis.
 
-    Reads the file itself: one copy, and the checksum is not computed again.
+    Reads from the file directly: this makes one copy and does not compute the
+    checksum again.
     """
     if index is not None:
         shape = shape[1:]
@@ -161,8 +162,8 @@ def _read_stored(archive, member, offset, shape, dtype, index):
     array = np.empty(shape, dtype)
     with open(archive.filename, "rb", buffering=0) as file:
         file.seek(member.header_offset)
-        # The directory does not say how long the name and the extra field in
-        # front of the data are.
+        # The directory does not contain the lengths of the name and the extra
+        # field before the data.
         name, extra = struct.unpack("<26xHH", file.read(30))
         file.seek(member.header_offset + 30 + name + extra + offset)
         _fill(file, array.reshape(-1).view(np.uint8))
@@ -182,12 +183,12 @@ def _fill(file, out):
 def _compare_checksum(archive, member, name):
     """Read a member to its end, where zipfile compares the checksum.
 
-    One pass in small pieces: nothing of a damaged file is used, and nothing
-    is kept.
+    This pass reads small pieces and keeps none of them, so no data of a
+    damaged file is used.
     """
     left = member.file_size
     with archive.open(member) as stream:
         while chunk := stream.read(CHUNK):
             left -= len(chunk)
     if left:
-        raise ValueError(f"{name} ends before its header says")
+        raise ValueError(f"{name} is shorter than its header states")
