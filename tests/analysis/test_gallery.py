@@ -61,7 +61,7 @@ def test_all_pictures_of_a_model(tmp_path, capsys):
         with Image.open(path) as image:
             assert min(image.size) > 100
             assert len(image.convert("L").getcolors(256)) > 2
-    assert "Looking with first" in capsys.readouterr().out
+    assert "Inspecting first" in capsys.readouterr().out
 
 
 def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
