@@ -253,11 +253,8 @@ class Recipe:
 
     @property
     def activation(self) -> str:
-        """What turns the logits into probabilities: softmax or sigmoid.
-
-        A loss has the name of the activation that belongs to it.
-        """
-        return self.loss
+        """The function that turns the logits into probabilities, by name."""
+        return LOSSES[self.loss].activation
 
     @property
     def value_range(self) -> tuple[float, float]:

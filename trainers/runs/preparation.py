@@ -206,7 +206,7 @@ def check_model(model: keras.Model, recipe: Recipe):
 
 def make_loss(recipe: Recipe):
     """Return the loss of `recipe` with its label smoothing."""
-    per_image = LOSSES[recipe.loss]
+    per_image = LOSSES[recipe.loss].function
 
     def loss(labels, logits):
         return per_image(smooth_labels(labels, recipe.label_smoothing), logits)
