@@ -20,7 +20,7 @@ from keras_vit.export.predicting import make_noise
 WARM_UP = 3
 
 
-def measure(folder: str):
+def measure_request(folder: str):
     """Measure what the request in a folder asks for; write the result there.
 
     Args:
