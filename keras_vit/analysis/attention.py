@@ -7,10 +7,10 @@ import numpy as np
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     block_indices,
     grid_size_of,
     split_batches,
-    to_float32,
     yield_scores,
 )
 
@@ -65,7 +65,7 @@ def attention_maps(
                     maps = np.empty(shape, "float32")
                 for place, wanted in enumerate(indices):
                     if wanted == index:
-                        maps[place, part] = to_float32(scores)
+                        maps[place, part] = as_float32(scores)
     return maps
 
 
@@ -154,7 +154,7 @@ def attention_distances(
         for _, batch in split_batches(images, batch_size):
             for index, scores in yield_scores(model, batch, indices):
                 mean = mean_attention_distance(
-                    to_float32(scores)[None],
+                    as_float32(scores)[None],
                     grid_size_of(model, batch),
                     config.patch_size * config.stem_stride,
                     renormalize,

@@ -22,9 +22,9 @@ from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.intermediates import (
+    as_float32,
     grid_size_of,
     num_prefix_tokens_of,
-    to_float32,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
@@ -210,7 +210,7 @@ class AttentionPictures(keras.callbacks.Callback):
         if self.model.config.classifier_activation is None:
             answers = self.activate(answers)
         titles = []
-        for probabilities in to_float32(answers):
+        for probabilities in as_float32(answers):
             index = int(probabilities.argmax())
             name = self.class_names[index] if self.class_names else index
             titles.append(f"{name}\n{probabilities[index]:.1%}")

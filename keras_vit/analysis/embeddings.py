@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
+    as_float32,
     num_prefix_tokens_of,
-    to_float32,
 )
 from keras_vit.models.submodels import check_vision_transformer
 
@@ -52,7 +52,7 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
         )
     grid_size = model.config.grid_size
     table = model.get_layer("position_embedding").table(grid_size)
-    rows = to_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
+    rows = as_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
     rows = rows.astype("float64")
     # The similarity of a row of zeros to all others is 0.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def embedding_filters(
     Differs: The paper does not state whether it subtracts the mean.
     """
     check_vision_transformer(model)
-    kernel = to_float32(model.get_layer("patch_encoder").kernel)
+    kernel = as_float32(model.get_layer("patch_encoder").kernel)
     shape, width = kernel.shape[:-1], kernel.shape[-1]
     samples = kernel.reshape(-1, width).T.astype("float64")  # (D, P*P*C)
     if not 1 <= num <= min(samples.shape):

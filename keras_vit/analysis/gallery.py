@@ -20,7 +20,7 @@ from keras_vit.models import VisionTransformer
 # With fewer images, the similarity of blocks is a poor estimate.
 FEWEST_FOR_SIMILARITY = 16
 # Subfolders for the pictures of the first and of the second model.
-FOLDERS = ("", "compared/")
+SUBFOLDERS = ("", "compared/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
         raise OSError(f"--out must be a folder to write to, not {out_dir}.")
 
 
-def read_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
+def load_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
     """Return the images in files, preprocessed for a model.
 
     Their names are the file names, or the full paths if two files have the
@@ -151,7 +151,7 @@ def write_gallery(
     out_dir = pathlib.Path(out_dir)
     inspections = [look(*pair) for pair in zip(subjects, images)]
     writers = {"report.html": functools.partial(write_page, inspections)}
-    for subject, inspection, folder in zip(subjects, inspections, FOLDERS):
+    for subject, inspection, folder in zip(subjects, inspections, SUBFOLDERS):
         pictures = pictures_of(inspection, suffix, subject.positions_dir)
         writers |= {folder + name: write for name, write in pictures}
     pixels = images[0].pixels
@@ -159,7 +159,7 @@ def write_gallery(
     # Two models are comparable only if both receive the same pixels.
     if is_enough and np.array_equal(pixels, images[-1].pixels):
         writers[f"similarity{suffix}"] = functools.partial(
-            draw_similarity, subjects[0], subjects[-1], pixels
+            write_similarity, subjects[0], subjects[-1], pixels
         )
     bar = ProgressBar("Drawing")
     for done, (name, write) in enumerate(writers.items(), 1):
@@ -242,7 +242,7 @@ def write_film(positions_dir: str, path: str | os.PathLike):
     plots.film_position_similarity(frames, steps, path)
 
 
-def draw_similarity(first: Subject, second: Subject, pixels, path):
+def write_similarity(first: Subject, second: Subject, pixels, path):
     """Draw the similarity of the blocks of two models, see `linear_cka`.
 
     Shapes:

@@ -19,12 +19,12 @@ from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     get_block,
     grid_size_of,
     layers_after_blocks,
     num_prefix_tokens_of,
     run_with_scores,
-    to_float32,
     tokens_before_blocks,
 )
 from keras_vit.models.submodels import check_vision_transformer
@@ -109,7 +109,7 @@ def inspect_model(
         num_prefix_tokens=prefix,
         reads_patches=pools_patches(model),
         maps=maps,
-        rollouts=to_float32(roll_out(maps, num_prefix_tokens=prefix)),
+        rollouts=as_float32(roll_out(maps, num_prefix_tokens=prefix)),
         token_norms=np.stack([view.norms for view in views], axis=1),
         distances=np.mean([view.distances for view in views], axis=0),
         similarity=position_similarity(model) if has_positions else None,
@@ -156,7 +156,7 @@ def _look_at(model, image, activate, top, counter):
     counter.count()
     if not has_logits(model):
         return _View(maps, norms, distances)
-    probabilities = to_float32(activate(output))[0]
+    probabilities = as_float32(activate(output))[0]
     # Negative, so that equal probabilities are sorted by class index.
     top_classes = np.argsort(-probabilities, kind="stable")[:top]
     relevances = []
@@ -180,9 +180,9 @@ def _run(model, image):
         x = tokens_before_blocks(model, image)
         for index in range(model.config.depth):
             x, scores = run_with_scores(get_block(model, index), x)
-            maps.append(to_float32(scores))
+            maps.append(as_float32(scores))
             lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
-            norms.append(to_float32(lengths))
+            norms.append(as_float32(lengths))
         for layer in layers_after_blocks(model):
             x = layer(x)
     return np.stack(maps), np.stack(norms), x

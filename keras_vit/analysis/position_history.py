@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-DRAFT = ".draft-"
+from keras_vit.files import DRAFT
 
 
 def read_positions(

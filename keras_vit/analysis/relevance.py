@@ -11,7 +11,7 @@ from keras_vit.models.attention_gradients import (
     score_gradients,
 )
 from keras_vit.models.gradients import without_gradients
-from keras_vit.models.intermediates import split_batches, to_float32
+from keras_vit.models.intermediates import as_float32, split_batches
 
 
 def attention_relevance(
@@ -64,7 +64,7 @@ def attention_relevance(
             chosen = None if chosen is None else chosen[part]
             scores, gradients = score_gradients(model, batch, chosen)
             relevance.append(
-                to_float32(accumulate_relevance(scores, gradients))
+                as_float32(accumulate_relevance(scores, gradients))
             )
     return np.concatenate(relevance)
 

@@ -6,8 +6,8 @@ from keras import ops
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     split_batches,
-    to_float32,
     yield_tokens,
 )
 from keras_vit.models.submodels import check_vision_transformer
@@ -131,7 +131,7 @@ def token_norms(
     with without_gradients():
         for _, batch in split_batches(images, batch_size):
             norms = [
-                to_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
+                as_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
                 for tokens in yield_tokens(model, batch)
             ]
             parts.append(np.stack(norms))  # (layers, B, T)
@@ -197,7 +197,7 @@ def _centred_kernels(model, images):
     """
     kernels = []
     for tokens in yield_tokens(model, images):
-        x = to_float32(tokens).reshape(len(images), -1)  # (B, T*D)
+        x = as_float32(tokens).reshape(len(images), -1)  # (B, T*D)
         # Centring does not change the result, but reduces rounding errors.
         x = x - x.mean(axis=0)
         kernels.append(_unbiased_centring(np.float64(x @ x.T)).ravel())

@@ -8,11 +8,11 @@ from keras import ops
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     block_indices,
     grid_size_of,
     num_prefix_tokens_of,
     split_batches,
-    to_float32,
     yield_scores,
 )
 from keras_vit.tables import pick
@@ -58,7 +58,7 @@ def attention_rollout(
     with without_gradients():
         return np.concatenate(
             [
-                to_float32(_roll_out(model, batch, head_fusion, discard_ratio))
+                as_float32(_roll_out(model, batch, head_fusion, discard_ratio))
                 for _, batch in split_batches(images, batch_size)
             ]
         )

@@ -117,7 +117,7 @@ def compare(
     )
     faults, warnings = find_not_finite(expected, outputs), []
     if not faults:
-        faults, warnings = judge(agreement, tolerance, cosines[~is_same])
+        faults, warnings = find_faults(agreement, tolerance, cosines[~is_same])
     agreement = dataclasses.replace(
         agreement, faults=tuple(faults), warnings=tuple(warnings)
     )
@@ -161,7 +161,7 @@ def find_not_finite(expected: np.ndarray, outputs: np.ndarray) -> list[str]:
     ]
 
 
-def judge(
+def find_faults(
     agreement: Agreement, tolerance: Tolerance, cosines: np.ndarray
 ) -> tuple[list[str], list[str]]:
     """Return the faults and the warnings.

@@ -20,12 +20,12 @@ from keras_vit.export.predicting import (
 )
 from keras_vit.export.serving_options import (
     Serving,
+    decode_inputs,
     name_classes,
-    read_images,
     to_range,
     to_uint8,
 )
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 from keras_vit.serving.warmup import WarmupRecord
 
 
@@ -60,11 +60,11 @@ def expected_records(
         yield expected_files_record(model, serving, pixels)
     # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, serving.output, is_short=False)
-    features = to_float32(forward(images)["features"])
+    features = as_float32(forward(images)["features"])
     yield WarmupRecord("features", {"images": images}, {"features": features})
     if "attention" in endpoints:
         outputs = endpoints["attention"].call(images)
-        outputs = {key: to_float32(x) for key, x in outputs.items()}
+        outputs = {key: as_float32(x) for key, x in outputs.items()}
         yield WarmupRecord("attention", {"images": images}, outputs)
 
 
@@ -75,7 +75,7 @@ def expected_files_record(
     import tensorflow as tf
 
     files = encode_larger(pixels)
-    images = read_images(files, model.input_shape[1:], serving).numpy()
+    images = decode_inputs(files, model.input_shape[1:], serving).numpy()
     name = name_output(model, serving.output)
     outputs = {name: tf.constant(expected_outputs(model, images))}
     # `check` needs the probabilities of all classes.

@@ -10,8 +10,8 @@ from keras_vit.export.forward import make_forward, name_output
 from keras_vit.export.serving_options import (
     Serving,
     check_serving,
+    decode_inputs,
     name_classes,
-    read_images,
     to_range,
 )
 
@@ -60,7 +60,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
         return serve(to_range(images, serving.value_range))
 
     def serve_bytes(image_bytes):
-        outputs = serve(read_images(image_bytes, image_shape, serving))
+        outputs = serve(decode_inputs(image_bytes, image_shape, serving))
         return name_classes(outputs, serving)
 
     def features(images):

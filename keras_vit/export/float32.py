@@ -25,9 +25,11 @@ def in_float32(model: keras.Model) -> keras.Model:
         copy = rebuild(model)
         copy.set_weights(model.get_weights())
     except Exception as error:  # A layer may raise anything.
-        raise refuse(model, f"{type(error).__name__}: {error}") from error
+        raise conversion_error(
+            model, f"{type(error).__name__}: {error}"
+        ) from error
     if not computes_in_float32(copy):
-        raise refuse(model, "a layer still computes in another type")
+        raise conversion_error(model, "a layer still computes in another type")
     return copy
 
 
@@ -61,7 +63,7 @@ def computes_in_16_bits(model: keras.Model) -> bool:
     )
 
 
-def refuse(model: keras.Model, reason: str) -> ValueError:
+def conversion_error(model: keras.Model, reason: str) -> ValueError:
     """Return the error for a model that cannot be converted."""
     return ValueError(
         "`model` must compute in float32, and this one cannot be converted to "

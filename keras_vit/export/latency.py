@@ -132,8 +132,8 @@ def run_process(folder: pathlib.Path, request: dict) -> dict:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     program = (
-        "from keras_vit.export.latency_process import measure; "
-        f"measure({str(folder)!r})"
+        "from keras_vit.export.latency_process import measure_request; "
+        f"measure_request({str(folder)!r})"
     )
     try:
         process = subprocess.run(

@@ -20,7 +20,7 @@ from keras_vit.export.predicting import make_noise
 WARM_UP = 3
 
 
-def measure(folder: str):
+def measure_request(folder: str):
     """Run the request in a folder and write the result to the same folder.
 
     Args:

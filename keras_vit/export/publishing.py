@@ -13,6 +13,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import MODELS_CONFIG
 
 
@@ -31,14 +32,14 @@ def check_destination(
         OSError: If the folder cannot be written.
     """
     if name is not None:
-        check_name(name)
+        check_model_name(name)
     folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
     with naming_export_dir(folder):
         tempfile.TemporaryFile(dir=folder).close()
     return choose_version(export_dir, name, version)
 
 
-def check_name(name: str):
+def check_model_name(name: str):
     """Raise a ValueError unless servers accept the name of the model."""
     pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
     if name == MODELS_CONFIG or not re.fullmatch(pattern, name):
@@ -133,7 +134,7 @@ def published_together(
         for folder in folders:
             with naming_export_dir(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                parent = tempfile.mkdtemp(prefix=".draft-", dir=folder)
+                parent = tempfile.mkdtemp(prefix=DRAFT, dir=folder)
             drafts.append(pathlib.Path(parent, name))
         yield drafts
         _rename_all(drafts, [folder / name for folder in folders])

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.export.forward import is_graph
+from keras_vit.packages import missing_packages
 
 
 def check_exportable(model: keras.Model, images: np.ndarray):
@@ -68,25 +69,14 @@ def check_packages(modules: Iterable[str]):
     """Raise a ModuleNotFoundError unless all modules can be imported.
 
     Args:
-        modules: Import names. PYPI_NAMES contains the names on PyPI that
-            differ.
+        modules: Import names.
     """
     missing, cause = [], None
     for module in modules:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            missing.append(PYPI_NAMES.get(module, module))
+            missing.append(module)
             cause = cause or error
     if missing:
-        raise ModuleNotFoundError(
-            f"This export needs {', '.join(missing)}: "
-            f"pip install {' '.join(missing)}"
-        ) from cause
-
-
-PYPI_NAMES = {
-    "ai_edge_litert": "ai-edge-litert",
-    "ai_edge_quantizer": "ai-edge-quantizer",
-    "tensorflow_serving": "tensorflow-serving-api",
-}
+        raise missing_packages("This export", missing) from cause

@@ -90,7 +90,7 @@ def to_uint8(images, value_range: tuple[float, float]) -> np.ndarray:
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
-def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
+def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """Decode image files to inputs of the model.
 
     Shapes:

@@ -265,6 +265,6 @@ def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
         yield part, images[part]
 
 
-def to_float32(x) -> np.ndarray:
+def as_float32(x) -> np.ndarray:
     """Return a tensor of any floating type as a float32 array."""
     return ops.convert_to_numpy(ops.cast(x, "float32"))

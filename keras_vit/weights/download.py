@@ -17,7 +17,7 @@ import urllib.request
 
 import keras
 
-CHUNK = 2**20
+CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = 60
 
 
@@ -120,7 +120,7 @@ def _copy(answer, file, have, total):
     # A terminal shows a moving bar; a log gets a line every 10 seconds.
     interval = 0.1 if sys.stdout.isatty() else 10
     bar = keras.utils.Progbar(total, unit_name="B", interval=interval)
-    while chunk := answer.read(CHUNK):
+    while chunk := answer.read(CHUNK_BYTES):
         file.write(chunk)
         have += len(chunk)
         bar.update(have, finalize=False)
@@ -148,7 +148,7 @@ def _check(part, path, checksums, sha256):
     recorded = recorded[0] if recorded else None
     digests = {"sha256": hashlib.sha256(), "md5": hashlib.md5()}
     with open(part, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             for digest in digests.values():
                 digest.update(chunk)
     found = {name: digest.hexdigest() for name, digest in digests.items()}

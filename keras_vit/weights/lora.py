@@ -10,7 +10,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 
 # Names of the second factors. If they are zero, so is the update.
 SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
@@ -28,7 +28,7 @@ def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
         The functions, by the path of the weight.
     """
     values = {
-        weight.path: functools.partial(to_float32, weight)
+        weight.path: functools.partial(as_float32, weight)
         for weight in model.weights
     }
     for layer in model._flatten_layers():
@@ -48,8 +48,8 @@ def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
 
 
 def _merge(weight, first, second, scale):
-    update = to_float32(first) @ to_float32(second)
-    return to_float32(weight) + np.float32(scale) * update
+    update = as_float32(first) @ as_float32(second)
+    return as_float32(weight) + np.float32(scale) * update
 
 
 def reset_updates(model: keras.Model) -> tuple[str, ...]:

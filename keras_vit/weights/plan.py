@@ -16,7 +16,7 @@ from keras_vit.weights.normalization import (
 )
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
-from keras_vit.weights.source import POSITIONS, Source
+from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.transfers import Transfer, make_transfer
 
 HEADS = ("auto", "strict", "reset")
@@ -174,7 +174,7 @@ def _report(source, config, transfers, reset) -> LoadReport:
     ignored = [*source.ignored, *unused]
     if source.has_class_slot and not source.config.use_class_token:
         # The oldest files of big_vision have this row, but no class token.
-        ignored.append(f"{source.stored(POSITIONS)}, row 0")
+        ignored.append(f"{source.stored(POSITION_TABLE)}, row 0")
     path, mode = source.checkpoint.path, find_normalization(source.checkpoint)
     return LoadReport(
         path=path,

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import Layout, Spelling, parts_of, rename
 from keras_vit.weights.lora import merged_values
-from keras_vit.weights.source import POSITIONS
+from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.writers import Arrays, Writer
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def _add_positions(values, model, family):
         if slot.any():
             token = values["class_token/token"]
             values["class_token/token"] = lambda: token() + slot
-    values[POSITIONS] = lambda: table
+    values[POSITION_TABLE] = lambda: table
 
 
 def _position_table(model):
@@ -169,7 +169,7 @@ def _position_table(model):
         rows = np.prod(config.grid_size) + config.use_class_token
         return np.zeros((rows, config.width), "float32")
     layer = model.get_layer("position_embedding")
-    return to_float32(layer.table(layer.grid_size))
+    return as_float32(layer.table(layer.grid_size))
 
 
 def _spell(arrays: Arrays, spelling: Spelling) -> Arrays:

@@ -14,7 +14,7 @@ from keras_vit.weights.layouts import Layout, Part, parts_of
 from keras_vit.weights.positions import Known
 from keras_vit.weights.shapes import Shapes
 
-POSITIONS = "position_embedding/embedding"
+POSITION_TABLE = "position_embedding/embedding"
 
 
 class Source(NamedTuple):
@@ -179,7 +179,7 @@ def _misshapen(detected, config, parts):
             if not entry.is_float:
                 found.append(f"{raw} of type {entry.dtype}")
             # The rows of the table were already compared with the image size.
-            elif path != POSITIONS and not _is_same(shape, wanted):
+            elif path != POSITION_TABLE and not _is_same(shape, wanted):
                 found.append(f"{raw} {shape}, expected {wanted}")
     return found
 

@@ -13,7 +13,7 @@ from keras_vit.weights.resize import (
     resize_patch_kernel,
     resize_positions,
 )
-from keras_vit.weights.source import POSITIONS, Source
+from keras_vit.weights.source import POSITION_TABLE, Source
 
 PATCHES = "patch_encoder/kernel"
 ROOT = "stem/root_conv/kernel"
@@ -58,7 +58,7 @@ def make_transfer(
     Raises:
         ValueError: If the shape in the file does not fit.
     """
-    if path == POSITIONS:
+    if path == POSITION_TABLE:
         return _transfer_positions(source, config, position_resize)
     parts = source.parts[path]
     stored, adapt, resized = whole_shape(parts), [], []
@@ -98,8 +98,8 @@ def _transfer_positions(source, config, method) -> Transfer:
     num_patches = math.prod(old_grid)
     if source.config.width != config.width:
         raise ValueError(
-            f"{source.stored(POSITIONS)} has the width {source.config.width} "
-            f"and the model {config.width}"
+            f"{source.stored(POSITION_TABLE)} has the width "
+            f"{source.config.width} and the model {config.width}"
         )
 
     def make(arrays):
@@ -117,8 +117,10 @@ def _transfer_positions(source, config, method) -> Transfer:
     resized = ()
     if old_grid != new_grid:
         old, new = ("x".join(map(str, grid)) for grid in (old_grid, new_grid))
-        resized = (f"{POSITIONS}: {old} patches to {new} ({method})",)
-    return Transfer(POSITIONS, _names(source, POSITIONS), make, resized)
+        resized = (f"{POSITION_TABLE}: {old} patches to {new} ({method})",)
+    return Transfer(
+        POSITION_TABLE, _names(source, POSITION_TABLE), make, resized
+    )
 
 
 def _names(source, path):

@@ -598,7 +598,7 @@ def assert_nothing_is_there(path):
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
 def test_a_file_is_fetched_whole(bucket, path, chunk, monkeypatch):
-    monkeypatch.setattr(download, "CHUNK", chunk)
+    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
     assert fetch(f"{bucket.url}/file.npz", path) == path
     assert path.read_bytes() == DATA
     assert bucket.requests == [("/file.npz", None)]
@@ -637,7 +637,7 @@ def test_halves_of_different_files_are_not_put_together(bucket, path):
 def test_a_download_goes_on_where_it_broke_off(
     bucket, path, chunk, monkeypatch
 ):
-    monkeypatch.setattr(download, "CHUNK", chunk)
+    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
     bucket.breaks = [100_001, 50_000]
     for have in ("100,001 of 300,000", "150,001 of 300,000"):
         with pytest.raises(ConnectionError, match=f"broke off after {have}"):

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
-from trainers.data.readers.folder import open_folder
+from trainers.data.readers.folder import open_image_folder
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.splits import (
@@ -135,7 +135,7 @@ def open_dataset(
 
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
-            `open_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
+            `open_image_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.
@@ -182,5 +182,5 @@ def _open_reader(name, data_dir):
 
 
 # The kinds of data sets that are named KIND:PATH.
-READERS = {"folder": open_folder, "tfrecord": open_tfrecords}
+READERS = {"folder": open_image_folder, "tfrecord": open_tfrecords}
 PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in READERS)

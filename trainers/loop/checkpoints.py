@@ -6,11 +6,11 @@ import warnings
 
 import tensorflow as tf
 
+from keras_vit.files import DRAFT
 from trainers.loop.errors import CheckpointError
 from trainers.paths import first_line
 
-DRAFT = ".draft-"
-INDEX = "state.index"
+STATE_INDEX = "state.index"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Checkpoints:
             path = f"{self.folder}/{name}".rstrip("/")
             is_step = self._is_remote and name.startswith("step-")
             if name.startswith(DRAFT) or (
-                is_step and not tf.io.gfile.exists(f"{path}/{INDEX}")
+                is_step and not tf.io.gfile.exists(f"{path}/{STATE_INDEX}")
             ):
                 _remove(path)
 
@@ -129,7 +129,7 @@ class Checkpoints:
         return "://" in self.folder
 
     def _has_index(self, step):
-        return tf.io.gfile.exists(f"{self.path(step)}/{INDEX}")
+        return tf.io.gfile.exists(f"{self.path(step)}/{STATE_INDEX}")
 
     def _read(self, step):
         # TensorFlow verifies the checksum of each array that it reads.

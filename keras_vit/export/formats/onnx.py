@@ -25,7 +25,7 @@ from keras_vit.export.serving_options import to_range, to_uint8
 from keras_vit.files import atomic_write
 
 OPSET = 15  # From 2021; nothing newer is needed.
-LARGEST = 2**31  # Bytes in a file of protocol buffers.
+MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
 
 
 def export_onnx(
@@ -72,7 +72,7 @@ def export_onnx(
     path = os.fspath(path)
     check_exportable(model, images)
     check_path(path, ".onnx")
-    if 4 * model.count_params() >= LARGEST:
+    if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(
             "`model` must be below 2 GiB, the limit of the format. Received: "
             f"{model.count_params():,} weights of 4 bytes"

@@ -29,6 +29,7 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
+from keras_vit.files import DRAFT
 
 
 def export_openvino(
@@ -81,7 +82,7 @@ def export_openvino(
         expected = expected_outputs(model, images)
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".draft-", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=parent) as folder:
         draft = os.path.join(folder, "model.xml")
         to_openvino(model, draft, output)
         agreement = compare(

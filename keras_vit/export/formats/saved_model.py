@@ -31,6 +31,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.export.serving_options import Serving
+from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
@@ -95,7 +96,7 @@ def export_saved_model(
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     # TF Serving ignores names that begin with a dot.
-    draft = tempfile.mkdtemp(prefix=".draft-", dir=parent)
+    draft = tempfile.mkdtemp(prefix=DRAFT, dir=parent)
     try:
         write_endpoints(draft, endpoints)
         expected = expected_records(model, serving, endpoints, images, expected)

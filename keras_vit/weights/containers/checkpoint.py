@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-FLOATS = ("f2", "f4", "f8", "bfloat16")
+ARRAY_FLOATS = ("f2", "f4", "f8", "bfloat16")
 
 
 class Entry(NamedTuple):
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     @property
     def is_float(self) -> bool:
         """Whether the array can be a weight."""
-        return self.dtype.lstrip("<>|=") in FLOATS
+        return self.dtype.lstrip("<>|=") in ARRAY_FLOATS
 
     def read(self, index: int | None = None) -> np.ndarray:
         """Return the array as float32, in the byte order of this machine.

@@ -10,17 +10,17 @@ from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.safetensors import open_safetensors
 
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+SHARD_INDEX = "model.safetensors.index.json"
 
 
-def open_folder(path: pathlib.Path) -> Checkpoint:
+def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
     """Return the arrays of a folder, without reading them.
 
     Raises:
         ValueError: If it does not contain a known kind of checkpoint.
     """
     names = sorted(item.name for item in path.iterdir())
-    for needed, opener in FOLDERS:
+    for needed, opener in FOLDER_KINDS:
         if set(needed) <= set(names):
             return opener(path)
     found = ", ".join(names[:10]) or "nothing"
@@ -58,9 +58,9 @@ def _open_one_file(path):
 
 def _open_shards(path):
     """Return the arrays of several `.safetensors` files with an index."""
-    weight_map = read_json(path / INDEX).get("weight_map")
+    weight_map = read_json(path / SHARD_INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise ValueError(f"{INDEX} has no weight_map")
+        raise ValueError(f"{SHARD_INDEX} has no weight_map")
     shards = sorted({str(file) for file in weight_map.values()})
     for file in shards:
         if file != os.path.basename(file) or not file.endswith(".safetensors"):
@@ -90,8 +90,8 @@ def _open_shards(path):
 
 
 # Required files -> function that opens the folder. The first match is used.
-FOLDERS = (
+FOLDER_KINDS = (
     (("model.weights.h5", "config.json"), _open_keras_hub),
     ((WEIGHTS,), _open_one_file),
-    ((INDEX,), _open_shards),
+    ((SHARD_INDEX,), _open_shards),
 )

@@ -14,7 +14,7 @@ from keras_vit.weights.containers.checkpoint import (
     read_through,
 )
 
-MAX_DEPTH = 32
+MAX_NESTING = 32
 # The first key of the description of a model, in Keras 3 and in Keras 2.
 MODEL_CONFIG_KEYS = (b"module", b"class_name")
 MAX_MODEL_CONFIG = 2**21
@@ -33,7 +33,7 @@ def open_h5(path: pathlib.Path) -> Checkpoint:
     try:
         entries, sizes = {}, []
         for name, dataset in _datasets(file, h5py):
-            shape = limits.check_shape(name, dataset.shape)
+            shape = limits.check_array_shape(name, dataset.shape)
             dtype = dataset.dtype
             entries[name] = Entry(name, shape, dtype.str, _load(dataset))
             # Reading any part of a chunk decompresses the whole chunk.
@@ -55,10 +55,10 @@ def _datasets(group, h5py, prefix="", seen=None) -> Iterator[tuple]:
         raise ValueError("its groups are linked in more than one place")
     seen.add(address)
     limits.check_count(len(seen), "arrays and groups")
-    if prefix.count("/") > MAX_DEPTH:
+    if prefix.count("/") > MAX_NESTING:
         raise ValueError("its groups are nested too deep")
     for key in group:
-        name = limits.check_name(prefix + key)
+        name = limits.check_array_name(prefix + key)
         link = group.get(key, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise ValueError(f"{name} is a link to elsewhere")

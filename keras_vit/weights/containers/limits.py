@@ -44,7 +44,7 @@ def check_count(count: int, what: str = "arrays"):
         raise ValueError(f"it holds more than {MAX_ENTRIES:,} {what}")
 
 
-def check_name(name: str) -> str:
+def check_array_name(name: str) -> str:
     """Return the name of an array, or raise a ValueError if it is too long."""
     if len(name) > MAX_NAME:
         raise ValueError(
@@ -54,7 +54,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_shape(name: str, shape) -> tuple[int, ...]:
+def check_array_shape(name: str, shape) -> tuple[int, ...]:
     """Return `shape` as a tuple of ints, or raise a ValueError.
 
     Args:

@@ -20,7 +20,7 @@ from keras_vit.weights.containers.descriptions import (
     write_own_config,
 )
 
-CHUNK = 2**20
+CHUNK_BYTES = 2**20
 MAX_HEADER = 10_000
 # All kinds except objects, variable-length strings and records.
 PLAIN_KINDS = "biufcSUVMm"
@@ -40,7 +40,7 @@ def open_npz(path: pathlib.Path) -> Checkpoint:
         limits.check_budget((m.file_size for m in members), file_size)
         entries, by_name = {}, {}
         for member in members:
-            name = limits.check_name(member.filename.removesuffix(".npy"))
+            name = limits.check_array_name(member.filename.removesuffix(".npy"))
             if name in entries:
                 raise ValueError(f"{name} is stored twice")
             entries[name] = _entry(archive, member, name)
@@ -139,7 +139,7 @@ def _read_header(archive, member, name):
         raise ValueError(f"{name} holds pickled objects, which are not read")
     if dtype.kind not in PLAIN_KINDS or dtype.names or dtype.subdtype:
         raise ValueError(f"{name} has no valid header: its type is {dtype}")
-    shape = limits.check_shape(name, shape)
+    shape = limits.check_array_shape(name, shape)
     if dtype.str == "|V2":
         # NumPy stores bfloat16 as two bytes without a type.
         dtype = np.dtype(ml_dtypes.bfloat16)
@@ -174,7 +174,7 @@ def _fill(file, out):
     """Read into all of `out`, an array of bytes."""
     view, done = memoryview(out), 0
     while done < len(view):
-        count = file.readinto(view[done : done + 64 * CHUNK])
+        count = file.readinto(view[done : done + 64 * CHUNK_BYTES])
         if not count:
             raise ValueError("it ends in the middle of an array")
         done += count
@@ -188,7 +188,7 @@ def _compare_checksum(archive, member, name):
     """
     left = member.file_size
     with archive.open(member) as stream:
-        while chunk := stream.read(CHUNK):
+        while chunk := stream.read(CHUNK_BYTES):
             left -= len(chunk)
     if left:
         raise ValueError(f"{name} is shorter than its header states")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from keras_vit.weights.containers.checkpoint import Checkpoint, errors_name
 from keras_vit.weights.containers.descriptions import config_beside
-from keras_vit.weights.containers.folder import open_folder
+from keras_vit.weights.containers.folder import open_checkpoint_folder
 from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.npz import open_npz
 from keras_vit.weights.containers.safetensors import open_safetensors
@@ -58,7 +58,7 @@ CONTAINERS = {
     ".npz": Container(open_npz),
     ".safetensors": Container(open_safetensors),
     ".h5": Container(open_h5),
-    FOLDER: Container(open_folder, has_config_beside=False),
+    FOLDER: Container(open_checkpoint_folder, has_config_beside=False),
 }
 
 UNKNOWN_ENDING = "the name of a checkpoint ends in .npz, .safetensors or .h5"

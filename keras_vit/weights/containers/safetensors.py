@@ -39,7 +39,7 @@ def open_safetensors(path: pathlib.Path) -> Checkpoint:
         names = sorted(file.keys())
         limits.check_count(len(names))
         entries = {
-            limits.check_name(name): _entry(file, name) for name in names
+            limits.check_array_name(name): _entry(file, name) for name in names
         }
         own = (file.metadata() or {}).get(WRITTEN_BY, "")
         close = stack.pop_all().close
@@ -98,12 +98,12 @@ def _check_header(path):
 
 
 def _entry(file, name):
-    limits.check_name(name)
+    limits.check_array_name(name)
     array = file.get_slice(name)
-    dtype = DTYPES.get(array.get_dtype())
+    dtype = STORED_DTYPES.get(array.get_dtype())
     if dtype is None:
         raise ValueError(f"{name} has the unknown type {array.get_dtype()!r}")
-    shape = limits.check_shape(name, array.get_shape())
+    shape = limits.check_array_shape(name, array.get_shape())
 
     def load(index=None):
         return file.get_tensor(name) if index is None else array[index]
@@ -112,7 +112,7 @@ def _entry(file, name):
 
 
 # Types in the file -> NumPy's notation.
-DTYPES = {
+STORED_DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",

@@ -56,7 +56,7 @@ class FolderReader:
         return decode_image(encoded)
 
 
-def open_folder(path: str) -> FolderReader:
+def open_image_folder(path: str) -> FolderReader:
     """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif,webp}.
 
     The classes are the folders that contain an image in at least one split,
