@@ -90,7 +90,7 @@ def make_builder(variant: str):
         return build_with_weights(weights, variant, choices, build_model)
 
     build.__name__ = build.__qualname__ = builder_name
-    build.__doc__ = describe(variant)
+    build.__doc__ = write_docstring(variant)
     return build
 
 
@@ -113,7 +113,7 @@ def build_on(config: ViTConfig, input_tensor, dtype, name: str) -> keras.Model:
     return keras.Model(inputs, outputs, name=name)
 
 
-def describe(variant: str) -> str:
+def write_docstring(variant: str) -> str:
     """Return the docstring of the builder of a variant.
 
     Args:

@@ -6,6 +6,9 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 
+# Begins the names of files and folders that are not complete.
+DRAFT = ".draft-"
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
@@ -20,7 +23,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(
-        prefix=f".draft-{path.stem}-", suffix=path.suffix, dir=path.parent
+        prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
     )
     os.close(handle)
     draft = pathlib.Path(draft)

@@ -13,8 +13,8 @@ import sys
 from keras_vit.analysis.gallery import (
     Subject,
     check_inputs,
+    load_images,
     name_apart,
-    read_images,
     write_gallery,
 )
 from keras_vit.convert import open_model
@@ -93,7 +93,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
     ]
     subjects = name_apart(subjects, sources)
     # All images are read before the first model runs.
-    images = [read_images(subject, options.images) for subject in subjects]
+    images = [load_images(subject, options.images) for subject in subjects]
     return write_gallery(subjects, images, options.out, f".{options.format}")
 
 

@@ -14,7 +14,7 @@ from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
 
-def describe(source: Source, show_names: bool = True) -> str:
+def describe_checkpoint(source: Source, show_names: bool = True) -> str:
     """Return the family, the configuration and the names of a checkpoint.
 
     Args:
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
                 options.num_heads,
                 source_image_size=options.source_image_size,
             )
-            print(describe(source, show_names=not options.brief))
+            print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

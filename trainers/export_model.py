@@ -18,7 +18,7 @@ from trainers.paths import as_path
 from trainers.runs import source_flags
 from trainers.runs.command_line import (
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     user_errors,
 )
@@ -180,4 +180,4 @@ def define_serving_flags():
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
-    start(main)
+    run_main(main)

@@ -15,8 +15,8 @@ from keras_vit.analysis.gallery import (
     NamedImages,
     Subject,
     check_inputs,
+    load_images,
     name_apart,
-    read_images,
     write_gallery,
 )
 from keras_vit.inspect import is_run
@@ -25,9 +25,9 @@ from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.predictions import check_model, load_image
+from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.paths import as_path
-from trainers.runs.command_line import start, stop_at_once, user_errors
+from trainers.runs.command_line import run_main, stop_at_once, user_errors
 from trainers.runs.run import Run
 from trainers.runs.source_flags import open_source
 
@@ -77,11 +77,11 @@ def inspect_run(
         subjects.append((open_run if is_run(compare) else open_file)(compare))
     subjects = name_apart(subjects, sources)
     if paths:
-        images = [read_images(subject, paths) for subject in subjects]
+        images = [load_images(subject, paths) for subject in subjects]
     else:
         _, dataset = open_source(run_dir=run_dir, eval_split=None)
         images = [
-            take_images(
+            first_test_images(
                 dataset,
                 subject,
                 num_images,
@@ -121,7 +121,7 @@ def open_run(run_dir: str) -> Subject:
     )
 
 
-def take_images(
+def first_test_images(
     dataset: ImageDataset,
     subject: Subject,
     count: int,
@@ -140,7 +140,7 @@ def take_images(
     Raises:
         ValueError: If the model does not read such images.
     """
-    check_model(subject.model, dataset)
+    check_classifier(subject.model, dataset)
     batches = eval_batches(
         dataset,
         image_size=subject.model.input_shape[1:3],
@@ -217,4 +217,4 @@ def define_flags():
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

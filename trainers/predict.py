@@ -8,7 +8,7 @@ from absl import flags
 
 from trainers.evaluation.predictions import predict_files
 from trainers.paths import as_path
-from trainers.runs.command_line import start, user_errors
+from trainers.runs.command_line import run_main, user_errors
 from trainers.runs.run import Run
 
 FLAGS = flags.FLAGS
@@ -37,4 +37,4 @@ def define_flags():
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

@@ -13,7 +13,7 @@ from trainers.evaluation.probes import PROBES, ProbeChoices
 from trainers.evaluation.probing import probe
 from trainers.paths import as_path
 from trainers.runs import source_flags
-from trainers.runs.command_line import refuse_arguments, start, user_errors
+from trainers.runs.command_line import refuse_arguments, run_main, user_errors
 from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
@@ -71,7 +71,7 @@ def main(arguments):
 
 def define_flags():
     """Define the flags of this command."""
-    source_flags.define_flags()
+    source_flags.define_evaluation_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     default = ProbeChoices()
     flags.DEFINE_list(
@@ -100,4 +100,4 @@ def define_flags():
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

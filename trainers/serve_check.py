@@ -19,7 +19,7 @@ from trainers.export.server_check import ServerReport, fill_report, say
 from trainers.paths import as_path, write_atomically
 from trainers.runs.command_line import (
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     user_errors,
 )
@@ -60,11 +60,11 @@ def main(arguments):
             sys.exit(os.EX_UNAVAILABLE)
         print(report)
         if FLAGS.json:
-            write_report(report, model, export.version)
+            write_check(report, model, export.version)
     sys.exit(0 if report.passed else 1)
 
 
-def write_report(report: ServerReport, model: str, version: int):
+def write_check(report: ServerReport, model: str, version: int):
     """Write the report and what was asked to the file of --json."""
     content = {
         "server": FLAGS.url or FLAGS.grpc,
@@ -106,4 +106,4 @@ def define_flags():
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

@@ -17,7 +17,7 @@ from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     training_errors,
     user_errors,
@@ -121,7 +121,7 @@ def define_run_flags():
 
 
 if __name__ == "__main__":
-    recipe_flags.define_flags()
+    recipe_flags.define_recipe_flags()
     flags.adopt_module_key_flags(recipe_flags)  # So that --help lists them.
     define_run_flags()
-    start(main)
+    run_main(main)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.packages import missing_packages
 from keras_vit.serving.errors import ServingError
 from keras_vit.serving.inputs import check_lengths, to_arrays
 from keras_vit.serving.signatures import Signature, TensorSpec
@@ -81,7 +82,8 @@ def connect(
                 grpc, target, timeout, retries, max_message_bytes
             )
     except ModuleNotFoundError as error:
-        raise missing_package(error) from None
+        module = error.name.partition(".")[0]
+        raise missing_packages("This client of TF Serving", [module]) from None
     return Client(transport, batch_size, concurrency)
 
 
@@ -115,16 +117,6 @@ def check_numbers(timeout, retries, batch_size, concurrency):
         raise ValueError(
             f"`timeout` must be positive. Received: timeout={timeout}"
         )
-
-
-def missing_package(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error that says what to install."""
-    module = error.name.split(".")[0]
-    package = PYPI_NAMES.get(module, module)
-    return ModuleNotFoundError(
-        f"This client of TF Serving needs {package}: pip install {package}",
-        name=error.name,
-    )
 
 
 class Client:
@@ -268,11 +260,3 @@ def check_outputs(
                 f"The server sent {name} of shape {outputs[name].shape} "
                 f"for {length} rows"
             )
-
-
-# Where the name on PyPI differs from the import.
-PYPI_NAMES = {
-    "google": "protobuf",
-    "grpc": "grpcio",
-    "tensorflow_serving": "tensorflow-serving-api",
-}

@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.serving.signatures import Signature, TensorSpec
 from keras_vit.tables import pick
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+SIGNATURE_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def to_arrays(
@@ -45,8 +45,8 @@ def to_array(value, spec: TensorSpec, name: str) -> np.ndarray:
         encode = np.frompyfunc(lambda x: _to_bytes(x, name), 1, 1)
         return np.array(encode(np.array(value, object)), object)
     array = np.asarray(value)
-    if spec.dtype in FLOATS:
-        fits = array.dtype.name in FLOATS
+    if spec.dtype in SIGNATURE_FLOATS:
+        fits = array.dtype.name in SIGNATURE_FLOATS
     else:
         fits = array.dtype.kind in "biu" and np.array_equal(
             array.astype(spec.dtype), array

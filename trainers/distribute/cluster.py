@@ -33,9 +33,6 @@ class WorkerConfig:
 ALONE = WorkerConfig()
 
 
-ALONE = WorkerConfig()
-
-
 def find_cluster(config: WorkerConfig) -> resolvers.ClusterResolver:
     """Return the processes that train: from `workers`, TF_CONFIG or Slurm.
 

@@ -32,7 +32,7 @@ def evaluate(
 
     Writes `evaluation.json`, the report, and `predictions.png`, some images
     with their predicted classes, mistakes first. An image may have several
-    right classes, see `judge`; one without any does not count.
+    right classes, see `score_predictions`; one without any does not count.
 
     Args:
         source: A finished run, or a model known by name.

@@ -107,7 +107,7 @@ def predict_dataset(
         ValueError: If the model is not one for these images, an output is not
             finite, no image counts or the data set cannot be read.
     """
-    check_model(model, dataset)
+    check_classifier(model, dataset)
     num_batches = dataset.num_examples(dataset.eval_split) / batch_size
     # On a terminal the bar moves; a log gets a line now and then.
     bar = keras.utils.Progbar(
@@ -159,7 +159,7 @@ def take_images(
         ValueError: If the model does not take these images, or the data set
             cannot be read.
     """
-    check_model(model, dataset)
+    check_classifier(model, dataset)
     found, num_found = [], 0
     size, batch_size = model.input_shape[1:3], min(count, BATCH_SIZE)
     for images, _, counts in read_batches(
@@ -209,7 +209,7 @@ def read_batches(
             yield images.numpy(), labels.numpy(), weights.numpy() > 0
 
 
-def check_model(model: keras.Model, dataset: ImageDataset):
+def check_classifier(model: keras.Model, dataset: ImageDataset):
     """Raise a ValueError unless `model` gives a vector for each image.
 
     Args:

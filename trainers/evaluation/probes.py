@@ -14,7 +14,7 @@ PENALTY = 2.0**10
 BIAS = 100.0  # Large, so that the penalty hardly holds its weight back.
 EPSILON = 1e-5
 TEMPERATURE = 0.07
-CHUNK = 4096
+CHUNK_IMAGES = 4096
 
 
 class Features(NamedTuple):
@@ -93,7 +93,7 @@ def few_shot(
                 num_classes,
             )
             accuracies[f"few_shot/{shots}"].append(
-                measure(classify, features.test, features.test_truths)
+                top1_accuracy(classify, features.test, features.test_truths)
             )
     return accuracies
 
@@ -146,7 +146,7 @@ def fit_classifier(
     return lambda features: ridge.predict(prepare(features))
 
 
-def measure(classify, features: np.ndarray, truths: np.ndarray) -> float:
+def top1_accuracy(classify, features: np.ndarray, truths: np.ndarray) -> float:
     """Return the share of images whose highest score is a right class.
 
     Shapes:
@@ -158,8 +158,8 @@ def measure(classify, features: np.ndarray, truths: np.ndarray) -> float:
         truths: The right classes.
     """
     hits = 0
-    for start in range(0, len(features), CHUNK):
-        part = slice(start, start + CHUNK)
+    for start in range(0, len(features), CHUNK_IMAGES):
+        part = slice(start, start + CHUNK_IMAGES)
         hits += count_hits(classify(features[part]), truths[part])
     return hits / len(features)
 
@@ -201,8 +201,8 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
     search = NearestNeighbors(n_neighbors=most, algorithm="brute")
     search.fit(normalize(features.train))
     hits = dict.fromkeys(choices.neighbors, 0)
-    for start in range(0, len(features.test), CHUNK):
-        part = slice(start, start + CHUNK)
+    for start in range(0, len(features.test), CHUNK_IMAGES):
+        part = slice(start, start + CHUNK_IMAGES)
         distances, indices = search.kneighbors(normalize(features.test[part]))
         cosines = 1 - distances.astype("float64") ** 2 / 2
         weights = np.exp(cosines / TEMPERATURE)

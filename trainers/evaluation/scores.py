@@ -10,7 +10,7 @@ TOP = 5
 NUM_BINS = 15
 
 
-def judge(
+def score_predictions(
     logits: np.ndarray, truths: np.ndarray, activation: str = "softmax"
 ) -> dict[str, np.ndarray]:
     """Compare the prediction for each image with its right classes.
@@ -44,7 +44,7 @@ def judge(
 
     Example:
         >>> truths = np.array([[True, True, False]])
-        >>> row = judge(np.array([[0.0, 1, 0]]), truths)
+        >>> row = score_predictions(np.array([[0.0, 1, 0]]), truths)
         >>> row["accuracy"], row["confidence"].round(3)
         (array([ True]), array([0.576]))
     """
@@ -103,11 +103,11 @@ def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
 
 @dataclasses.dataclass
 class Tally:
-    """Collects what `judge` returns for the batches of a data set.
+    """Collects what `score_predictions` returns for the batches of a data set.
 
     Args:
         class_names: Of the C classes, in the order of the logits.
-        activation: See `judge`.
+        activation: See `score_predictions`.
     """
 
     class_names: list[str]
@@ -126,7 +126,7 @@ class Tally:
             logits: (B, C), finite. truths: (B, C), True for the right classes.
             returns: (B,).
         """
-        row = judge(logits, truths, self.activation)
+        row = score_predictions(logits, truths, self.activation)
         self._rows.append(row)
         self._class_hits += truths[row["accuracy"]].sum(0)
         self._class_images += truths.sum(0)
@@ -137,8 +137,8 @@ class Tally:
 
         Returns:
             num_examples: Images.
-            accuracy, top5_accuracy, loss: Means of what `judge` returns; the
-                second for more than five classes.
+            accuracy, top5_accuracy, loss: Means of what `score_predictions`
+                returns; the second for more than five classes.
             calibration_error: See `calibration_error`.
             accuracy/CLASS: Over the images that show the class.
         """

@@ -80,7 +80,7 @@ def export_source(
     """
     if name is None and source.folder is not None:
         name = source.folder.name
-    check_arguments(export_dir, num_images, name, version)
+    check_export_arguments(export_dir, num_images, name, version)
     planned = ExportOptions(tflite_quantizations=tflite_quantizations)
     check_formats(formats, planned, bool(calibration_split))
     if calibration_split:
@@ -120,7 +120,7 @@ def export_source(
     )
 
 
-def check_arguments(export_dir, num_images, name, version):
+def check_export_arguments(export_dir, num_images, name, version):
     """Raise an error unless these arguments of `export_source` fit."""
     if isinstance(export_dir, RemotePath):
         raise ValueError(

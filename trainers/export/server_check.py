@@ -44,7 +44,7 @@ class ServerReport:
         """Return the report as JSON has it, which knows no nan."""
         return {
             "passed": self.passed,
-            "checks": [to_json(check) for check in self.checks],
+            "checks": [check_to_json(check) for check in self.checks],
             "latencies": [vars(times) for times in self.times],
         }
 
@@ -119,11 +119,11 @@ def format_times(times: Iterable[ResponseTimes]) -> str:
     return format_table(columns, rows)
 
 
-def to_json(check: Check) -> dict:
+def check_to_json(check: Check) -> dict:
     """Return a check as JSON has it, which knows no nan.
 
     Example:
-        >>> to_json(Check("answer", "features", np.nan))["difference"]
+        >>> check_to_json(Check("answer", "features", np.nan))["difference"]
         'nan'
     """
     number = check.difference

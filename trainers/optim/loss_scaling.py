@@ -5,7 +5,7 @@ import tensorflow as tf
 from trainers.distribute.strategies import assign_on_replicas
 
 # Its double is infinite, and so would be half of that.
-LARGEST = 2.0**127
+MAX_SCALE = 2.0**127
 
 
 class LossScale(tf.Module):
@@ -42,7 +42,7 @@ class LossScale(tf.Module):
         """
         steps = tf.where(is_finite, self._finite_steps + 1, 0)
         is_full = steps >= self.growth_steps
-        doubled = tf.minimum(self.factor * 2.0, LARGEST)
+        doubled = tf.minimum(self.factor * 2.0, MAX_SCALE)
         grown = tf.where(is_full, doubled, self.factor)
         halved = tf.maximum(self.factor / 2.0, 1.0)
         assign_on_replicas(

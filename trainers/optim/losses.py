@@ -1,6 +1,23 @@
 """Losses on logits: one number for each image."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from keras import ops
+
+
+class Loss(NamedTuple):
+    """A row of LOSSES.
+
+    Args:
+        function: From labels (B, C) and logits (B, C) to losses (B,).
+        activation: Turns the logits of a model that was trained with this
+            loss into probabilities: a key of
+            `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
+    """
+
+    function: Callable
+    activation: str
 
 
 def softmax(labels, logits):
@@ -42,4 +59,7 @@ def smooth_labels(labels, smoothing: float):
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
 
 
-LOSSES = {"softmax": softmax, "sigmoid": sigmoid}
+LOSSES = {
+    "softmax": Loss(softmax, activation="softmax"),
+    "sigmoid": Loss(sigmoid, activation="sigmoid"),
+}

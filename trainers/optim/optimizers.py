@@ -21,7 +21,7 @@ from trainers.optim.parameters import (
     make_slots,
     select,
 )
-from trainers.optim.rules import DTYPES, OPTIMIZERS, mass
+from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS, mass
 
 
 class Optimizer(tf.Module):
@@ -183,8 +183,9 @@ def make_optimizer(
             out, as in big_vision. Its `wd` is learning rate * this.
         layer_decay: Ratio of the rates of a layer and of the one behind it;
             see `layer_rates`.
-        accumulator_dtype: A key of DTYPES: what the first moment, or the
-            momentum, is stored in. An update uses it before it is rounded.
+        accumulator_dtype: A key of ACCUMULATOR_DTYPES: what the first
+            moment, or the momentum, is stored in. An update uses it before it
+            is rounded.
         average_decay: Decay of the moving average of the weights; 0 for none.
         use_average_debias: Start the average at zero and divide by the weight
             of what is in it; otherwise it starts at the initial weights.
@@ -227,7 +228,7 @@ def make_optimizer(
             "`variables` must have different paths, the names of their slots "
             f"in a checkpoint. Received: {paths}"
         )
-    dtype = pick(DTYPES, accumulator_dtype, "accumulator_dtype")
+    dtype = pick(ACCUMULATOR_DTYPES, accumulator_dtype, "accumulator_dtype")
     parameters = []
     for variable, layer_rate in zip(
         variables, layer_rates(variables, layer_decay)

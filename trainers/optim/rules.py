@@ -195,4 +195,4 @@ OPTIMIZERS = {
     "lion": Rule(lion, lion_slots),
     "sgd": Rule(sgd, sgd_slots, accumulator="momentum"),
 }
-DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}
+ACCUMULATOR_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}

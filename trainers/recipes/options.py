@@ -8,7 +8,7 @@ from keras_vit.tables import pick
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
+class NumberRange:
     """The values that a number of a recipe may have.
 
     Args:
@@ -20,9 +20,9 @@ class Range:
     includes: Callable[[float], bool]
 
 
-POSITIVE = Range("positive", lambda x: 0 < x < math.inf)
-NOT_NEGATIVE = Range("0 or more", lambda x: 0 <= x < math.inf)
-FRACTION = Range("in [0, 1)", lambda x: 0 <= x < 1)
+POSITIVE = NumberRange("positive", lambda x: 0 < x < math.inf)
+NOT_NEGATIVE = NumberRange("0 or more", lambda x: 0 <= x < math.inf)
+FRACTION = NumberRange("in [0, 1)", lambda x: 0 <= x < 1)
 
 
 def option(
@@ -30,7 +30,7 @@ def option(
     text: str,
     choices: Iterable[str] | None = None,
     *,
-    range: Range | None = None,
+    range: NumberRange | None = None,
     is_free: bool = False,
     is_local: bool = False,
 ):

@@ -8,7 +8,7 @@ from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
-from trainers.optim.rules import DTYPES, OPTIMIZERS
+from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
 from trainers.recipes.options import (
     FRACTION,
@@ -182,7 +182,7 @@ class Recipe:
     accumulator_dtype: str = option(
         "float32",
         "Type in which the optimizer keeps the mean of the gradients.",
-        DTYPES,
+        ACCUMULATOR_DTYPES,
     )
     average_decay: float = option(
         0.0,
@@ -253,11 +253,8 @@ class Recipe:
 
     @property
     def activation(self) -> str:
-        """What turns the logits into probabilities: softmax or sigmoid.
-
-        A loss has the name of the activation that belongs to it.
-        """
-        return self.loss
+        """The function that turns the logits into probabilities, by name."""
+        return LOSSES[self.loss].activation
 
     @property
     def value_range(self) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from trainers.loop.errors import (
 )
 
 
-def start(main: Callable):
+def run_main(main: Callable):
     """Parse the flags and call `main`; the way every command starts.
 
     Args:

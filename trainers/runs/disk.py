@@ -3,6 +3,7 @@
 import errno
 import os
 
+from keras_vit.files import DRAFT
 from trainers.paths import Path, RemotePath
 from trainers.runs.reports import scale
 
@@ -23,7 +24,7 @@ def check_space(folder: Path, num_bytes: int):
     """
     if isinstance(folder, RemotePath) or not hasattr(os, "posix_fallocate"):
         return
-    draft = folder / ".draft-space"
+    draft = folder / f"{DRAFT}space"
     try:
         with open(draft, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, num_bytes)

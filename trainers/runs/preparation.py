@@ -152,7 +152,7 @@ def make_loop(
     """
     with strategy.scope():
         model = build_model(recipe, dataset)
-    check_model(model, recipe)
+    check_trainable(model, recipe)
     schedule = WarmupSchedule(
         recipe.learning_rate,
         total_steps,
@@ -188,7 +188,7 @@ def make_loop(
     )
 
 
-def check_model(model: keras.Model, recipe: Recipe):
+def check_trainable(model: keras.Model, recipe: Recipe):
     """Raise a ValueError if `model` cannot be trained or drawn."""
     if len(model.output_shape) != 2 or not model.trainable_variables:
         raise ValueError(
@@ -206,7 +206,7 @@ def check_model(model: keras.Model, recipe: Recipe):
 
 def make_loss(recipe: Recipe):
     """Return the loss of `recipe` with its label smoothing."""
-    per_image = LOSSES[recipe.loss]
+    per_image = LOSSES[recipe.loss].function
 
     def loss(labels, logits):
         return per_image(smooth_labels(labels, recipe.label_smoothing), logits)

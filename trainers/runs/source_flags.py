@@ -79,7 +79,7 @@ def define_source_flags():
     )
 
 
-def define_flags():
+def define_evaluation_flags():
     """Define the flags of the commands that evaluate a model."""
     define_source_flags()
     flags.DEFINE_integer(

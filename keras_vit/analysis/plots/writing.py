@@ -26,7 +26,7 @@ def save_figure(figure: Figure, path: str | os.PathLike):
     Raises:
         ValueError: If it ends in something else.
     """
-    suffix = check_suffix(path, FORMATS)
+    suffix = check_suffix(path, PICTURE_SUFFIXES)
     metadata = {"Date": None} if suffix == ".svg" else None
     with (
         matplotlib.rc_context({"svg.hashsalt": "keras_vit"}),
@@ -74,4 +74,4 @@ def _boxes_for_missing_glyphs():
         yield
 
 
-FORMATS = (".png", ".svg")
+PICTURE_SUFFIXES = (".png", ".svg")

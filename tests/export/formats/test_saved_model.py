@@ -190,7 +190,7 @@ def test_attention_sums_to_one_with_the_class_token(named, images):
     [
         ({"class_names": ["a", "b"]}, "2 names for 7 classes"),
         ({"top": 0}, "`top` must be 1 or more"),
-        ({"value_range": (1.0, 1.0)}, "two rising numbers"),
+        ({"value_range": (1.0, 1.0)}, "low < high"),
         ({"activation": "relu"}, "softmax"),
     ],
 )
