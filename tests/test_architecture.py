@@ -1,4 +1,4 @@
-"""The shape of the code: who imports whom, and what the docstrings say."""
+"""The structure of the code: imports between files, and docstrings."""
 
 import ast
 import importlib
@@ -125,7 +125,7 @@ def outside_functions(tree):
 
 
 def unit(name):
-    """Return the key of RANKS that stands for a module."""
+    """Return the key of RANKS for a module."""
     folder = ".".join(name.split(".")[:2])
     return folder if folder in RANKS else name.split(".")[0]
 

@@ -98,7 +98,7 @@ def official_file(tmp_path_factory):
 
 
 def run_command(line, environment, *more):
-    """Run a line of a page as it stands, but for the path of Python."""
+    """Run a line of a page unchanged, except for the path of Python."""
     words = shlex.split(line)
     assert words[:2] == [".venv/bin/python", "-m"]
     result = commands.run([*words[1:], *more], environment)
@@ -142,7 +142,7 @@ def tracked_texts():
 
 
 def test_nothing_advises_to_install_the_other_project_of_that_name():
-    """`keras-vit` on PyPI is not this package, though imported alike."""
+    """`keras-vit` on PyPI is another package with the same import name."""
     advice = re.compile(r"\binstall\b[^\n]{0,80}\bkeras[-_]vit\b(?![-_./])")
     found = [
         f"{name}: {match[0]}"
@@ -264,7 +264,7 @@ def checkout(digits_run, tmp_path_factory):
 def test_commands_and_code_of_a_guide_run(
     page, checkout, subprocess_environment, monkeypatch, capsys
 ):
-    """What a comment says that is printed is printed."""
+    """The code prints what its comments state."""
     monkeypatch.chdir(checkout)
     run_elsewhere = readme_commands() + lines_of(
         "".join(blocks((ROOT / "docs/weights.md").read_text(), "bash"))

@@ -15,7 +15,7 @@ def read_photo(encoded):
 
 class TestTurned:
     def encode(self, exif=b"", form="JPEG"):
-        """Return an image file whose corners can be told apart."""
+        """Return an image file with four different corners."""
         pixels = np.zeros((24, 40, 3), "uint8")
         pixels[:12, :20] = 250, 0, 0
         pixels[:12, 20:] = 0, 250, 0

@@ -1,6 +1,6 @@
 """Files of version 0.1 as it was before its folders were rebuilt.
 
-Written at commit c2616b5; `expected.npz` holds what that commit computed.
+Written at commit c2616b5; `expected.npz` contains the outputs of that commit.
 """
 
 import pathlib

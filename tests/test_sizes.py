@@ -1,7 +1,7 @@
-"""How large files and functions may be.
+"""Limits for the sizes of files and functions.
 
 A line is any line of a file, blank ones and comments included. The body of a
-function runs from its first statement behind the docstring to its last line.
+function runs from its first statement after the docstring to its last line.
 `-rP` prints the figures.
 """
 

@@ -35,7 +35,7 @@ def noise(*shape, seed=0, scale=1.0):
 
 
 def randomize(layer, seed=1):
-    """Make every weight non-zero, so that no mistake hides behind a zero.
+    """Make every weight non-zero, so that zeros hide no mistake.
 
     A fresh model has zeros (class token, head, biases) that make an answer
     right whatever happens to what they multiply.

@@ -1,4 +1,4 @@
-"""Attention maps, against other code and against what must hold of them."""
+"""Attention maps, against other code and their mathematical properties."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""The object that holds all there is to see: each array is what it says."""
+"""Inspection: each array is the result of the function it refers to."""
 
 import numpy as np
 import pytest

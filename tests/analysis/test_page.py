@@ -116,12 +116,12 @@ class Elements(html.parser.HTMLParser):
 
 
 def content_of(text):
-    """Return what a page says of its models."""
+    """Return the JSON content of a page."""
     return json.loads(re.search(r'id="content">(.*?)</script>', text, re.S)[1])
 
 
 def rows_of(text, found, prefix=1):
-    """Return rows that a page holds, decoded."""
+    """Return the decoded rows of a page."""
     pattern = rf'id="packet-{found["packet"]}">([^<]*)</script>'
     data = base64.b64decode(re.search(pattern, text)[1])
     levels = content_of(text)["levels"]
@@ -225,7 +225,7 @@ def check_rows(text, found, rows, detail):
 
 
 def test_maps_of_a_large_model_are_not_packed_for_nothing(monkeypatch):
-    """Packing takes minutes; a guess says that they would not fit."""
+    """Packing takes minutes; an estimate shows that they would not fit."""
     tried = []
     render = page._render
     monkeypatch.setattr(

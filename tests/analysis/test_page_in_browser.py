@@ -360,12 +360,12 @@ def test_norms_and_artefacts_are_shown(visit):
     norms = INSPECTION.token_norms[2, 0, 1:].reshape(GRID)
     expected = (norms - norms.min()) / np.ptp(norms)
     text = visit.panel().locator(".about-norms")
-    expect(text).to_contain_text("(1), and so holding something else")
+    expect(text).to_contain_text("(1); these tokens may store information")
     expect(text).to_contain_text("row 3, column 3")
     places = viridis_places(visit.colours(".norms"))
     np.testing.assert_allclose(places, expected, atol=0.03)
     visit.slide("block", 1)
-    expect(text).to_contain_text("No patch is longer")
+    expect(text).to_contain_text("No norm exceeds three times")
 
 
 def test_similarity_is_that_of_the_chosen_patch(visit):

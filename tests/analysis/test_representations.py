@@ -65,7 +65,7 @@ def test_features_that_cannot_be_compared_are_an_error(a, b, match):
 
 
 def tokens_of(model, images):
-    """Return the tokens behind each block, (layers, B, T, D)."""
+    """Return the tokens after each block, (layers, B, T, D)."""
     outputs = [
         model.get_layer(f"block_{index:02d}").output
         for index in range(model.config.depth)

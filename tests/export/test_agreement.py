@@ -61,7 +61,7 @@ def test_answers_of_zeros_point_the_same_way():
 
 @pytest.mark.parametrize("size", [0.01, 1, 50])
 def test_large_answers_may_differ_by_more(size):
-    """By 1e-5 of themselves; small ones by 1e-5, of whatever size they are."""
+    """Large ones by 1e-5 of their size; small ones by 1e-5 absolute."""
     expected = size * np.eye(3)
     for difference, is_fault in [(0.9e-5, False), (1.1e-5, True)]:
         answers = expected - difference * max(1, size)

@@ -206,7 +206,7 @@ def test_a_missing_extra_is_found_at_once(
 
 
 def test_what_is_not_finite_is_no_number_of_json(model, images, tmp_path):
-    """Every parser can read the report, and the verdict says what is wrong."""
+    """Every JSON parser reads the report, and the verdict names the fault."""
     layer = model.layers[-1]
     before = layer.get_weights()
     layer.bias.assign([0.0, np.nan, 0.0])
@@ -272,7 +272,7 @@ def softmax_behind(model):
 def test_outputs_are_called_what_they_are(
     model, images, tmp_path, change, output, expected
 ):
-    """In all formats, whoever says it."""
+    """In all formats, whether the name is inferred or given."""
     onnxruntime = pytest.importorskip("onnxruntime")
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("tf2onnx")

@@ -1,6 +1,6 @@
 """A plain reader of the tiny official and big_vision files, for tests.
 
-It knows the names of these files only and fills a model layer by layer.
+It supports only the names in these files, and fills a model layer by layer.
 """
 
 import json

@@ -106,7 +106,7 @@ class Models:
 
 
 class Faults:
-    """What goes wrong with the next requests for a prediction."""
+    """The faults of the next prediction requests."""
 
     def __init__(self):
         self._next = collections.deque()
@@ -121,7 +121,7 @@ class Faults:
 
     @contextlib.contextmanager
     def request(self):
-        """Yield what goes wrong with this request, if anything."""
+        """Yield the fault of this request, if any."""
         with self._lock:
             self.num_requests += 1
             self._at_once += 1
@@ -492,7 +492,7 @@ class GrpcServer:
 
 
 def to_lists(array):
-    """Return a TensorProto that holds its numbers one by one."""
+    """Return a TensorProto that stores its numbers one by one."""
     proto = tf.make_tensor_proto(array)
     if array.dtype == np.float32:
         proto.ClearField("tensor_content")

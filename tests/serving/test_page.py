@@ -157,7 +157,7 @@ def test_requests_with_curl(checkout, models, here, subprocess_environment):
 
 
 def test_base64_without_its_object(checkout, here, subprocess_environment):
-    """The server says what the page's table of messages has."""
+    """The message of the server is in the table of the page."""
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     [block] = [b for b in blocks("bash") if "instances" in b and "b64" in b]
@@ -297,7 +297,7 @@ def test_compose():
     "names, code", [(["digits"], 0), (["digits", "plants"], 1), ([], 1)]
 )
 def test_health_check_of_compose(models, tmp_path, names, code):
-    """It asks for every model of the folder that MODELS names."""
+    """It requests every model of the folder in MODELS."""
     for name in names:
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "1" / "saved_model.pb").touch()

@@ -1,4 +1,4 @@
-"""Runs in a folder and in a bucket, which ram:// of TensorFlow stands for."""
+"""Runs in a folder and in a bucket, simulated by TensorFlow's ram://."""
 
 import dataclasses
 import gc

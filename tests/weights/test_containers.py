@@ -1,4 +1,4 @@
-"""What lies in a file and beside it."""
+"""The content of a checkpoint file and of the JSON beside it."""
 
 import shutil
 

@@ -63,7 +63,7 @@ quick = functools.partial(
 
 
 def source_of(path):
-    """Return what `path` holds and all its arrays, read."""
+    """Return the source at `path` and all its arrays."""
     with open_checkpoint(path) as checkpoint:
         source = identify(checkpoint, 3, 32)
         names = dict.fromkeys(raw for raw, _ in source.names.values())
@@ -176,7 +176,7 @@ def _lzma(data):
 
 
 def archive_of(members, comment=b""):
-    """Return an archive of (name, Member or bytes), whatever they say."""
+    """Return an archive of (name, Member or bytes), without any checks."""
     body, directory = b"", b""
     for name, member in members:
         name = name.encode() + b".npy"

@@ -1,4 +1,4 @@
-"""What the JSON of other libraries says."""
+"""Hints from the JSON files of other libraries."""
 
 import json
 

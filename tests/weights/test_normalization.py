@@ -1,4 +1,4 @@
-"""Which normalisation a checkpoint asks for, and how the user learns of it."""
+"""The normalisation that a checkpoint needs, and the warning about it."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ OF_SATELLITE = ((0.43, 0.411, 0.296), (0.213, 0.156, 0.143))
 
 
 def found(folder, config=None, preprocessor=None, name="model"):
-    """Return the mode of a file of timm with other JSON beside it."""
+    """Return the mode of a timm file with another JSON beside it."""
     path = folder / f"{name}.safetensors"
     shutil.copyfile(GOLDEN / "timm_token.safetensors", path)
     if config is not None:

@@ -288,7 +288,7 @@ HF = {
 
 
 def timm_hub(name="vit_small_patch16_224", images=(2, 32, 32, 3), **changes):
-    """Return a model of timm in a folder that says what it is."""
+    """Return a timm model in a folder with its configuration."""
     arguments = {**TIMM_TINY, **changes}
     build = {"name": name, "arguments": arguments, "images": images}
     return Case({**build, "hub": arguments})

@@ -37,7 +37,7 @@ def test_the_image_size_of_sine_positions_comes_from_the_argument(alone):
 
 
 def test_a_square_that_may_be_a_rectangle_is_not_guessed(alone):
-    """17 rows: 4x4 patches behind a class token, or 2x8."""
+    """17 rows: a class token and either 4x4 or 2x8 patches."""
     path = alone(TIMM)
     wanted = {"num_heads": 3, "image_size": (16, 64)}
     with pytest.raises(ValueError, match="32x32 or 16x64.*source_image_size="):

@@ -588,7 +588,7 @@ def left_beside(path):
 
 
 def assert_nothing_is_there(path):
-    """Fail if anything but the start of a download is beside `path`."""
+    """Fail if `path` or anything but the start of a download exists."""
     if path.parent.exists():
         assert set(left_beside(path)) <= {f"{path.name}.part"}
 
@@ -617,7 +617,7 @@ def test_a_file_that_is_there_is_not_asked_for(bucket, path):
 
 
 def test_halves_of_different_files_are_not_put_together(bucket, path):
-    """And without a checksum nothing else would tell."""
+    """Without a checksum, nothing else would detect this."""
     bucket.tags["/file.npz"] = '"one"'
     bucket.breaks = [1000]
     with pytest.raises(ConnectionError):
@@ -731,7 +731,7 @@ def test_a_file_that_changed_between_two_halves_is_an_error(bucket, path):
 
 
 def test_two_halves_are_of_one_version(bucket, path):
-    """No checksum is sent: the version alone tells that the file changed."""
+    """No checksum is sent: only the version shows that the file changed."""
     bucket.tags["/file.npz"] = '"one"'
     bucket.breaks = [100_000, 50_000]
     for _ in range(2):
@@ -1153,7 +1153,7 @@ def expected_of(case):
 
 @pytest.fixture
 def timm(tmp_path):
-    """Return a file of timm with 7 classes, without what lies beside it."""
+    """Return a timm file with 7 classes, without the JSON beside it."""
     path = tmp_path / "model.safetensors"
     shutil.copyfile(GOLDEN / "timm_token.safetensors", path)
     return path

@@ -70,8 +70,8 @@ function drawPredictions(panel) {
   });
   panel.find(".predictions").replaceChildren(...lines);
   panel.find(".about-predictions").textContent = predictions
-    ? "The likeliest classes and their probabilities."
-    : "This model has no head, and so no classes.";
+    ? "The most likely classes and their probabilities."
+    : "This model has no head, and therefore no classes.";
 }
 
 async function drawNorms(panel, own) {
@@ -89,11 +89,11 @@ async function drawNorms(panel, own) {
   drawLegend(canvas.nextElementSibling, ...span);
   canvas.setAttribute(
     "aria-label",
-    `Lengths of the patches behind block ${block + 1}, ` +
+    `Norms of the patch tokens after block ${block + 1}, ` +
       `from ${span.join(" to ")}`,
   );
   const sentences = [
-    `Length of each patch's vector behind block ${block + 1}.`,
+    `Norm of each patch token after block ${block + 1}.`,
     describeArtefacts(image.artefacts[block], model.grid),
   ];
   if (own !== null) {
@@ -108,15 +108,15 @@ async function drawNorms(panel, own) {
 function describeArtefacts(cells, grid) {
   if (!cells.length) {
     return (
-      "No patch is longer than three times the median; those would hold " +
-      "something else than their patch."
+      "No norm exceeds three times the median; such tokens would store " +
+      "information about the whole image."
     );
   }
   const named = cells.slice(0, 4).map((cell) => placeName(cell, grid));
   const more = cells.length > 4 ? ", and others" : "";
   return (
-    `Longer than three times the median (${cells.length}), and so holding ` +
-    `something else than their patch: ${named.join("; ")}${more}.`
+    `Norms above three times the median (${cells.length}); these tokens may ` +
+    `store information about the whole image: ${named.join("; ")}${more}.`
   );
 }
 

@@ -1,11 +1,11 @@
-// The rows of the maps that are asked for, and their captions.
+// The selected rows of the maps, and their captions.
 
 /**
- * Returns the row of the maps that is asked for, and what it is.
+ * Returns the selected row of the maps, with its description.
  *
- * { row, own: the patch it is seen from or null, caption, from: in words,
- *   format: of its numbers, notice: what to know }; row is null if the page
- *   does not hold it.
+ * { row, own: the query patch or null, caption, from: the query in words,
+ *   format: formats its numbers, notice: a remark }; row is null if the page
+ *   does not contain it.
  */
 async function findView(model, image) {
   const from = currentFrom();
@@ -53,7 +53,7 @@ const isTokenBeside = (from, model) =>
   from.kind === "token" && model.reads_patches;
 
 const ONLY_READ =
-  "Of attention, this page holds only what the head of the model reads.";
+  "This page contains attention only for the tokens that the head reads.";
 
 async function lookAtAttention(model, image, from) {
   const block = Math.min(state.block, model.blocks - 1);
@@ -82,7 +82,7 @@ async function lookAtRollout(model, image, from) {
 
 async function lookAtRelevance(model, image, from) {
   if (!image.relevance) {
-    const notice = "This model has no head, and so no classes.";
+    const notice = "This model has no head, and therefore no classes.";
     return { row: null, caption: "Relevance", notice };
   }
   const { classes } = image.relevance;
@@ -104,17 +104,17 @@ const SOURCES = {
 
 const EXPLANATIONS = {
   attention:
-    "Attention: each token makes a mixture of all tokens; a map shows the " +
-    "share that each patch has in it. The shares of all patches and of " +
-    "the class token add up to 100 %.",
+    "Attention: a block computes each token as a weighted mean over all " +
+    "tokens; the map shows the weight of each patch. The weights of all " +
+    "patches and of the class token sum to 100 %.",
   rollout:
-    "Rollout: the share of each patch of the image in a token behind the " +
-    "last block, with the attention of all blocks multiplied and their " +
-    "residual branches counted in (Abnar and Zuidema 2020).",
+    "Rollout: the share of each patch of the image in a token after the " +
+    "last block: the product of the attention of all blocks, including " +
+    "their shortcuts (Abnar and Zuidema 2020).",
   relevance:
-    "Relevance: which patches speak for a class, by attention times the " +
-    "gradient of the logit of the class (Chefer et al. 2021). The numbers " +
-    "have no unit; compare them within a map.",
+    "Relevance: the patches that support a class, from the attention times " +
+    "the gradient of the class logit (Chefer et al. 2021). The numbers " +
+    "have no unit; compare them only within a map.",
 };
 const KEYS =
   " Hover, tap or use the arrow keys on the image to choose a patch, Home " +

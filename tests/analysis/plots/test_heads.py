@@ -84,7 +84,7 @@ def test_one_peaked_head_leaves_colours_for_the_others():
     "layers, heads, h, w", [(32, 16, 16, 16), (2, 3, 2, 9)]
 )
 def test_tiles_of_heads_are_large_enough_to_see(layers, heads, h, w):
-    """Three pixels a cell at least, and room for the numbers beside."""
+    """At least three pixels per cell, and room for the numbers."""
     length = h * w + 1
     maps = np.broadcast_to(np.float16(0.1), (layers, 1, heads, length, length))
     inspection = made(h, w, layers=layers, heads=heads, batch=1, maps=maps)

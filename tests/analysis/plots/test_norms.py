@@ -31,7 +31,7 @@ def test_artefact_tokens_are_marked_where_they_are():
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_lengths_of_tokens_are_summed_up_by_block(prefix):
-    """The band leaves out a twentieth at each end; numpy says where."""
+    """The band omits a twentieth at each end, as NumPy's quantiles do."""
     draws = np.random.default_rng(0)
     # Skewed: no two of mean, median, largest are alike.
     norms = draws.gamma(2, 3, (4, 3, prefix + 25))

@@ -1,4 +1,4 @@
-"""What holds for all figures: room, names, errors."""
+"""Properties of all figures: room, names, errors."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.analysis.plots.made import draw_everything, made
 
 
 def test_nothing_is_cut_off():
-    """All that is drawn lies inside of the figure, of any shape of image."""
+    """Everything drawn is inside the figure, for any shape of the images."""
     name = "a very long name of a file of a photo.jpeg"
     shapes = (2, 2), (1, 6), (6, 1), (1, 16), (16, 1), (2, 32), (32, 2)
     for h, w in shapes:

@@ -90,7 +90,7 @@ def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
 @pytest.mark.parametrize("spread", [1.0, 0.03, 1e-3, 1e-5])
 @pytest.mark.parametrize("h, w", [(2, 3), (6, 1), (1, 1)])
 def test_numbers_of_the_bars_stay_within_them(h, w, spread):
-    """However many digits tell them apart, on square and narrow images."""
+    """For any number of digits, on square and narrow images."""
     length = h * w + 1
     draws = np.random.default_rng(0)
     rollouts = 0.007 * (1 + spread * draws.random((2, length, length)))

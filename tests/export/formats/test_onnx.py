@@ -117,7 +117,7 @@ def test_every_choice_agrees(choices, tmp_path):
 def test_a_file_that_the_checker_refuses_is_not_kept(
     exact, images, tmp_path, monkeypatch
 ):
-    """Without our operation tf2onnx writes one, and says nothing."""
+    """Without our handler, tf2onnx silently writes an invalid file."""
     monkeypatch.setattr(
         keras_vit.export.formats.onnx,
         "convert_erfc",

@@ -28,7 +28,7 @@ def test_both_files_must_be_new(model, images, tmp_path):
 
 
 def test_full_disk_leaves_nothing_behind(model, images, tmp_path, monkeypatch):
-    """OpenVINO itself says "iostream error" then."""
+    """The error of OpenVINO itself is only "iostream error"."""
 
     def fail(*args, **options):
         raise RuntimeError("basic_ios::clear: iostream error")

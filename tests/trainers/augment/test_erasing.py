@@ -51,7 +51,7 @@ def test_random_erasing_fills_with_noise():
 
 
 def test_random_erasing_tries_until_a_rectangle_fits():
-    """One in three does, so that ten in a row hardly ever fail."""
+    """One in three fits, so ten attempts in a row hardly ever fail."""
     results = erased("random_erasing(1, 0.6, 0.7)", 100, size=(40, 40))
     shares = np.mean(results[..., 0] != -1, (1, 2))
     assert np.mean(shares > 0) > 0.93

@@ -53,7 +53,7 @@ def centre_of_mass(image):
 
 
 def test_affine_turns_by_up_to_its_degrees():
-    """A dot right of the centre, seen from there, tells the angle."""
+    """The position of a dot right of the centre shows the angle."""
     image = np.zeros((41, 41, 1), "float32")
     image[20, 36] = 255
     turn = image_operation("affine(30, 0, 0)")

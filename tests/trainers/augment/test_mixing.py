@@ -130,7 +130,7 @@ def test_same_seed_same_batch_and_other_seeds_others(text):
 
 
 def test_one_of_several_is_drawn_for_each_batch():
-    """All pixels alike are of mixup, some of each image of cutmix."""
+    """Mixup gives equal pixels; CutMix gives pixels of both images."""
     operation = parse_augmentation("mixup(1)|cutmix(1)", SIZE).batch
     images = np.stack([np.zeros((8, 8, 1)), np.ones((8, 8, 1))])
     images = images.astype("float32")

@@ -120,7 +120,7 @@ def test_errors_point_at_the_fault(text, fault, message):
     ],
 )
 def test_what_is_no_line_of_operations(text):
-    """Python's parser says what is wrong and where."""
+    """Python's parser names the error and its position."""
     with pytest.raises(
         ValueError, match="must be operations .* Received: ."
     ) as error:

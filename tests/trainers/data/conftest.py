@@ -11,7 +11,7 @@ from trainers.data.datasets import open_dataset
 def folder(tmp_path_factory):
     """Return 24 images of noise to train on and 7 to test on, three classes.
 
-    The first pixels of an image are its number, so that it can be told.
+    The first pixels of an image encode its number, which identifies it.
     """
     path = tmp_path_factory.mktemp("folder")
     random = np.random.default_rng(0)

@@ -403,7 +403,7 @@ class TestEvalBatches:
                 assert_equal(join(found), want)
 
     def test_labels_may_be_several_classes_or_none(self):
-        """Who has none does not count; who has one twice has it once."""
+        """Images without a class have weight 0; duplicates count once."""
 
         class Sets(Numbers):
             class_names = ["a", "b"]

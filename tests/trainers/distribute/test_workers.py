@@ -1,4 +1,4 @@
-"""Who is the chief, what all must have alike, and what a loss looks like."""
+"""The chief, the comparison of workers, and the errors of lost workers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a model says about image files."""
+"""Predictions of a model for image files."""
 
 import dataclasses
 import zipfile

@@ -49,7 +49,7 @@ class Tell(keras.callbacks.Callback):
 
 
 def live(folder, pipe):
-    """Train from where the folder stands to the end."""
+    """Train from the newest state in the folder to the end."""
     digits = open_dataset("digits")
     # Not before: a data set that is prepared first draws numbers as well.
     keras.utils.set_random_seed(0)

@@ -141,7 +141,7 @@ def test_the_updates_are_far_from_nothing(on_one_device, tmp_path):
 
 
 def test_clipping_bounds_the_norm_of_the_whole_gradient(exact, tmp_path):
-    """Plain gradient descent moves by rate * norm, which tells the norm."""
+    """Plain gradient descent moves by rate * norm, which shows the norm."""
     for strategy in ("one_device", "mirrored"):
         recipe = dataclasses.replace(
             exact,
@@ -341,7 +341,7 @@ def test_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(
 
 
 def test_a_full_disk_loses_nothing(exact, tmp_path, monkeypatch):
-    """It goes on with a warning; the last save must succeed."""
+    """Training continues with a warning; the last save must succeed."""
     recipe = dataclasses.replace(exact, total_steps=9)
     write = tf.train.Checkpoint.write
 
@@ -488,7 +488,7 @@ def test_callbacks_see_updates_and_epochs_of_any_keras_model(
 
 
 def test_a_call_is_as_short_as_the_last_one_tells(digits, monkeypatch):
-    """The first one tells nothing; none makes less than one update."""
+    """The first call has no estimate; each call makes at least one update."""
     monkeypatch.setattr("trainers.loop.loop.LONGEST_CALL", 0.0)
     recorder = Recorder()
     small_loop().train(

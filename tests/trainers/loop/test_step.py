@@ -1,4 +1,4 @@
-"""The mathematics of one update, beside NumPy and on one device and two."""
+"""The mathematics of one update, against NumPy, on one device and on two."""
 
 import keras
 import numpy as np
@@ -233,7 +233,7 @@ def test_weights_that_are_frozen_are_not_sent(monkeypatch):
 
 
 def test_every_draw_of_a_shared_dropout_is_another_one():
-    """Also those of a layer that draws twice, and of the layer behind it."""
+    """Also those of a layer that draws twice, and of the layer after it."""
     seen = []
 
     class Spy(keras.layers.Layer):
@@ -288,7 +288,7 @@ def test_xla_makes_the_same_update(strategy):
 
 
 def test_xla_is_at_work():
-    """It knows no operation that calls Python."""
+    """XLA does not support an operation that calls Python."""
 
     class Caller(keras.layers.Layer):
         def call(self, x):

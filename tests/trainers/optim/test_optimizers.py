@@ -336,7 +336,7 @@ def test_debiased_averages_are_those_of_optax(decay):
 
 
 def weighted_mean(history, decay, start_weight):
-    """Return the mean of `history`, its first entry weighted as said."""
+    """Return the mean of `history` with the given weight of its first entry."""
     steps = len(history) - 1
     weights = [start_weight] + [
         (1 - decay) * decay ** (steps - t) for t in range(1, steps + 1)

@@ -374,7 +374,7 @@ def test_every_recipe_fits_its_model_at_full_size(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_images_come_out_at_the_size_of_the_recipe(name):
-    """But for those of 8 and 32 pixels, which are resized behind it."""
+    """Except images of 8 and 32 pixels, which are resized afterwards."""
     recipe = RECIPES[name]
     image = np.random.default_rng(0).uniform(0, 255, (300, 250, 3))
     size = (recipe.image_size, recipe.image_size)

@@ -1,4 +1,4 @@
-"""A disk without room, for which a limit of the size of files stands."""
+"""A full disk, simulated by a limit of the file size."""
 
 import errno
 import os

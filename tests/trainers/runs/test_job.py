@@ -217,7 +217,7 @@ def test_two_trainings_do_not_share_a_folder(
 def test_attention_is_drawn_and_changes_nothing_of_the_training(
     recipe, tmp_path
 ):
-    """The weights are equal to the bit; a run that stopped goes on."""
+    """The weights are bit-identical; a stopped run can continue."""
     recipe = dataclasses.replace(
         recipe, dropout_rate=0.1, average_decay=0.5, epochs_per_eval=1 / 45
     )

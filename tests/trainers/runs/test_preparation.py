@@ -88,7 +88,7 @@ def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
 
 
 def test_what_does_not_change_the_mathematics_may_change(run):
-    """A run goes on with other devices, in parts, faster or more carefully."""
+    """A run continues on other devices or with other parts of a batch."""
     recipe = dataclasses.replace(
         run.load_recipe(),
         strategy="mirrored",

@@ -84,7 +84,7 @@ def test_a_pooler_of_another_activation_is_refused(tmp_path):
 
 
 def test_epsilons_follow_the_family(tmp_path):
-    """Without a JSON file that says them; config.json says 1e-12 too."""
+    """Without a JSON file; config.json states 1e-12 as well."""
     np.savez(tmp_path / "m.npz", **stored_in("hf_vit"))
     model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
     assert model.config.layer_norm_epsilon == 1e-12

@@ -80,7 +80,7 @@ def test_empty_folders_are_no_classes(folder):
 
 
 def test_what_is_no_image_of_a_class_is_passed_over(folder):
-    """What versions of code, Macs and editors leave behind."""
+    """Files of version control, macOS and editors are ignored."""
     want = open_dataset(f"folder:{folder}").reader.files
     for name in (
         ".DS_Store",
