@@ -271,7 +271,7 @@ def test_a_top_below_one_is_an_error(top):
 
 
 @pytest.mark.parametrize("shape", [(1000,), (1, 1, 1000), ()])
-def test_what_is_no_batch_of_scores_is_an_error(shape):
+def test_other_shapes_than_a_batch_of_scores_are_an_error(shape):
     with pytest.raises(
         ValueError, match=r"`predictions` must have the shape \(B, C\)"
     ):

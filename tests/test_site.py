@@ -63,7 +63,7 @@ def test_every_figure_is_drawn_by_the_script_of_the_page_that_shows_it():
         assert f"(../images/background/{name})" in page
 
 
-def test_every_figure_is_described_for_those_who_do_not_see_it():
+def test_every_figure_has_an_alternative_text():
     for page in (DOCS / "background").glob("*.md"):
         for text in re.findall(r"!\[([^\]]*)\]\(", page.read_text()):
             assert len(text.split()) >= 8, f"{page.name}: {text!r}"

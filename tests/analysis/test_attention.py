@@ -100,7 +100,7 @@ def test_the_size_of_a_batch_changes_nothing():
     np.testing.assert_allclose(single, pairs, atol=1e-6)
 
 
-def test_blocks_behind_the_last_one_are_not_run(monkeypatch):
+def test_blocks_after_the_last_one_are_not_run(monkeypatch):
     model, images = model_of("softmax"), images_of("softmax")
     run = []
     for index in range(3):

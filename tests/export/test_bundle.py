@@ -205,7 +205,7 @@ def test_a_missing_extra_is_found_at_once(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_not_finite_is_no_number_of_json(model, images, tmp_path):
+def test_the_json_report_contains_no_nan(model, images, tmp_path):
     """Every JSON parser reads the report, and the verdict names the fault."""
     layer = model.layers[-1]
     before = layer.get_weights()

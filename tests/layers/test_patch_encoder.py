@@ -51,7 +51,7 @@ def test_an_image_smaller_than_a_patch_is_an_error():
 
 
 @pytest.mark.parametrize("shape", [(16, 16, 3), (2, 16, 16)])
-def test_what_is_no_batch_of_images_is_an_error(shape):
+def test_other_shapes_than_a_batch_of_images_are_an_error(shape):
     with pytest.raises(ValueError, match=r"`images` must have the shape"):
         PatchEncoder(patch_size=8, width=4)(np.zeros(shape, "float32"))
 

@@ -76,7 +76,7 @@ def test_a_dense_layer_behind_a_vit_is_the_head():
     )
 
 
-def test_a_model_that_is_no_graph_is_refused():
+def test_a_model_that_is_not_a_graph_is_refused():
     class Subclassed(keras.Model):
         def call(self, images):
             return images

@@ -64,7 +64,7 @@ model_config_list {
     )
 
 
-def test_drafts_and_what_is_no_version_are_passed_over(tmp_path):
+def test_drafts_and_invalid_versions_are_ignored(tmp_path):
     make_models(
         tmp_path,
         {"digits": [3, ".draft-4", "5a", "-6", "٧", "notes"], ".old": [1]},

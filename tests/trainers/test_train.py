@@ -31,7 +31,7 @@ def test_classes_of_another_data_set_are_refused(run, digits, monkeypatch):
         evaluate(run, digits)
 
 
-def test_folder_that_is_no_run_is_an_error(tmp_path):
+def test_folder_that_is_not_a_run_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="recipe.json in it.*nowhere"):
         Run(tmp_path / "nowhere").load_recipe()
     with pytest.raises(ValueError, match="model.keras in it"):

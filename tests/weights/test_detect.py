@@ -133,7 +133,7 @@ def test_what_may_stand_before_every_name(name, wrapper, tmp_path):
     ],
     ids=str,
 )
-def test_what_is_no_weight_is_ignored(name, more, tmp_path):
+def test_arrays_that_are_not_weights_are_ignored(name, more, tmp_path):
     arrays = stored_in(name)
     if name.startswith("big_vision"):
         arrays = forms.unwrapped(arrays)
@@ -144,7 +144,7 @@ def test_what_is_no_weight_is_ignored(name, more, tmp_path):
     assert set(more) <= set(source.ignored)
 
 
-def test_an_unknown_family_tells_of_foreign_parts(tmp_path):
+def test_an_unknown_family_names_foreign_parts(tmp_path):
     arrays = {"reg_token": np.zeros(3, "f4"), "a": np.zeros(3, "f4")}
     np.savez(tmp_path / "m.npz", **arrays)
     words = r"not a ViT of a known family.* They show register tokens"

@@ -894,7 +894,7 @@ def test_a_refused_file_is_closed(tmp_path, data, config):
     ],
     ids=["name", "metadata", "number"],
 )
-def test_a_header_that_is_no_text(tmp_path, rows):
+def test_a_header_that_is_not_text(tmp_path, rows):
     path = tmp_path / "m.safetensors"
     path.write_bytes(safetensors({**TIMM, **rows}, TIMM_BODY))
     refused(path, HEADER)

@@ -38,7 +38,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_a_foreign_name_tells(name):
+def test_a_foreign_name_names_its_part(name):
     assert foreign_parts(["head", name]) == [f"{FOREIGN[name]} ({name})"]
 
 

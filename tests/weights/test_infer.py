@@ -59,7 +59,7 @@ def test_a_damaged_array_is_outvoted_and_named(tmp_path):
         assert words in str(error.value)
 
 
-def test_a_norm_after_the_pooling_tells_of_an_average(tmp_path):
+def test_a_norm_after_the_pooling_implies_averaging(tmp_path):
     """timm has fc_norm where it averages, the class token or not."""
     arrays = forms.renamed(stored_in(TIMM), (r"^norm\.", "fc_norm."))
     np.savez(tmp_path / "m.npz", **arrays)

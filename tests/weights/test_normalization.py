@@ -93,7 +93,7 @@ def test_a_damaged_preprocessor_is_named(tmp_path):
         found(tmp_path)
 
 
-def test_the_name_of_a_file_tells_it(tmp_path):
+def test_the_name_of_a_file_shows_it(tmp_path):
     assert found(tmp_path, name="deit_small_patch16_224") == "imagenet"
     assert found(tmp_path, name="vit_base_patch16_siglip_224") is None
 
@@ -118,7 +118,7 @@ def test_the_user_is_told_the_call_to_make(tmp_path, load):
     assert call in str(report)
 
 
-def test_the_usual_normalization_is_no_news(tmp_path):
+def test_the_default_normalization_gives_no_note(tmp_path):
     mode = found(tmp_path, {"mean": [0.5] * 3, "std": [0.5] * 3})
     assert mode == "vit"
     with warnings.catch_warnings():

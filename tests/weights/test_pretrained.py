@@ -634,9 +634,7 @@ def test_halves_of_different_files_are_not_put_together(bucket, path):
 
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
-def test_a_download_goes_on_where_it_broke_off(
-    bucket, path, chunk, monkeypatch
-):
+def test_an_interrupted_download_is_resumed(bucket, path, chunk, monkeypatch):
     monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
     bucket.breaks = [100_001, 50_000]
     for have in ("100,001 of 300,000", "150,001 of 300,000"):
@@ -1422,7 +1420,7 @@ def test_another_variant_is_an_error_that_names_the_differences(timm):
     )
 
 
-def test_a_hybrid_is_no_plain_vit():
+def test_a_hybrid_is_not_a_plain_vit():
     # All that is said of Ti/16 and its hybrid is the same but for the stem.
     path = GOLDEN / "official_hybrid_root_only.npz"
     with pytest.raises(ValueError, match=r"stem_stages=\(\) and not None"):

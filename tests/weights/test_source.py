@@ -107,7 +107,7 @@ def test_what_is_lost_is_named_and_no_other_model_is_made_of_the_rest(
         ),
     ],
 )
-def test_what_the_configuration_speaks_of_must_be_there(
+def test_arrays_that_the_configuration_requires_must_exist(
     name, key, config, words, tmp_path
 ):
     arrays = stored_in(name)
@@ -199,7 +199,7 @@ def test_a_fault_is_named(fault, tmp_path):
         ("blocks.0.ls1.gamma", "LayerScale"),
     ],
 )
-def test_what_is_no_plain_vit_is_refused_by_name(name, part, tmp_path):
+def test_other_architectures_are_refused_by_name(name, part, tmp_path):
     arrays = {**stored_in(TIMM), name: np.zeros(24, "float32")}
     np.savez(tmp_path / "foreign.npz", **arrays)
     with pytest.raises(ValueError) as error:

@@ -131,7 +131,7 @@ def test_photos_are_turned_upright(named):
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"aGVsbG8=", b"\xff\xd8"])
-def test_what_is_no_image_fails_alone(named, content):
+def test_an_invalid_image_fails_alone(named, content):
     good = encode(np.zeros((32, 24, 3), "uint8"), format="PNG")
     before = classify(named, [good])
     with pytest.raises(tf.errors.InvalidArgumentError):

@@ -108,7 +108,7 @@ def test_a_batch_cut_between_pairs_is_mixed_as_a_whole(text):
 
 
 @pytest.mark.parametrize("text", BATCHES)
-def test_who_has_no_partner_stays_as_it_is(text):
+def test_an_unpaired_image_is_unchanged(text):
     images, labels, weights = batch(7)
     weights[[1, 2]] = 0
     changed = set()

@@ -119,7 +119,7 @@ def test_errors_point_at_the_fault(text, fault, message):
         "flip_lr\0",
     ],
 )
-def test_what_is_no_line_of_operations(text):
+def test_text_that_is_not_a_line_of_operations(text):
     """Python's parser names the error and its position."""
     with pytest.raises(
         ValueError, match="must be operations .* Received: ."

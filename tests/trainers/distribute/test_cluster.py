@@ -119,7 +119,7 @@ def test_tf_config_that_makes_no_sense_is_shown(monkeypatch, text):
         find_cluster(WorkerConfig())
 
 
-def test_slurm_that_does_not_say_who_trains(monkeypatch):
+def test_slurm_that_does_not_name_the_processes(monkeypatch):
     monkeypatch.setenv("SLURM_PROCID", "0")
     with pytest.raises(ValueError, match="with srun"):
         find_cluster(WorkerConfig())

@@ -56,7 +56,7 @@ def test_all_wait_for_the_last(addresses):
     assert ends.keys() == set(addresses) and min(ends.values()) > last
 
 
-def test_who_does_not_come_is_named_and_waited_for_so_long(
+def test_a_missing_worker_is_named_and_awaited_for_the_timeout(
     addresses, capsys, monkeypatch
 ):
     monkeypatch.setattr(rendezvous, "SECONDS_BETWEEN_MESSAGES", 0.6)

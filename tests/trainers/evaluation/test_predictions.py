@@ -133,7 +133,7 @@ def test_a_damaged_model_file_is_an_error(run, damage, tmp_path):
             load()
 
 
-def test_file_that_is_no_image_is_an_error(tmp_path):
+def test_file_that_is_not_an_image_is_an_error(tmp_path):
     path = tmp_path / "notes.png"
     path.write_text("no image")
     with pytest.raises(ValueError, match="Not an image.*notes.png"):

@@ -289,7 +289,7 @@ class StopBy(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("after_calls", [0, 1, 2, 3])
-def test_asked_to_stop_it_saves_and_goes_on_to_the_same_end(
+def test_a_stopped_run_saves_and_continues_to_the_same_end(
     exact, unbroken, tmp_path, after_calls
 ):
     """Also while it evaluates: the metrics are those of an unbroken run."""
@@ -487,7 +487,7 @@ def test_callbacks_see_updates_and_epochs_of_any_keras_model(
     assert set(recorder.calls[-1][2]) == always | {"val_accuracy", "val_loss"}
 
 
-def test_a_call_is_as_short_as_the_last_one_tells(digits, monkeypatch):
+def test_the_time_of_a_call_limits_the_next_one(digits, monkeypatch):
     """The first call has no estimate; each call makes at least one update."""
     monkeypatch.setattr("trainers.loop.loop.LONGEST_CALL", 0.0)
     recorder = Recorder()

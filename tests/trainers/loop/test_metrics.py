@@ -50,7 +50,7 @@ def test_a_column_that_comes_later_is_empty_before(tmp_path):
 
 
 @pytest.mark.parametrize("first_step, kept", [(0, []), (19, [10]), (20, None)])
-def test_a_run_that_goes_on_drops_what_it_does_again(
+def test_a_continued_run_drops_the_rows_that_it_repeats(
     tmp_path, first_step, kept
 ):
     path = tmp_path / "metrics.csv"
@@ -59,7 +59,7 @@ def test_a_run_that_goes_on_drops_what_it_does_again(
     assert steps_of(path) == [*([10, 20] if kept is None else kept), 40]
 
 
-def test_a_run_that_goes_on_with_an_evaluation_replaces_its_row(tmp_path):
+def test_a_run_that_repeats_an_evaluation_replaces_its_row(tmp_path):
     path = tmp_path / "metrics.csv"
     train(path, [10, 20], mfu=0.5)
     train(path, [20, 30], first_step=20, mfu=0.25)
@@ -100,7 +100,7 @@ def test_files_that_keras_appended_to(tmp_path):
     assert [row["step"] for row in rows] == [10, 20, 30, 40]
 
 
-def test_what_is_no_number_is_kept(tmp_path):
+def test_values_that_are_not_finite_are_kept(tmp_path):
     path = tmp_path / "metrics.csv"
     rows = [{"step": 1.0, "loss": float("inf")}, {"step": 2.0}]
     path.write_text(format_metrics(rows))

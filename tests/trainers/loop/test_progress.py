@@ -176,7 +176,7 @@ def test_an_error_within_an_epoch_leaves_a_whole_line():
 
 
 @pytest.mark.parametrize("make_stream", [io.StringIO, Terminal])
-def test_a_run_that_goes_on_with_an_evaluation(make_stream):
+def test_a_run_that_continues_with_an_evaluation(make_stream):
     # No call of the compiled function comes before it.
     stream = make_stream()
     training = Training(stream)
@@ -188,7 +188,7 @@ def test_a_run_that_goes_on_with_an_evaluation(make_stream):
     assert training.written[1]["images_per_second"] == pytest.approx(20.0)
 
 
-def test_a_run_that_goes_on_counts_its_own_time():
+def test_a_continued_run_counts_its_own_time():
     stream = io.StringIO()
     training = Training(stream, total_steps=1000)
     training.step = 500

@@ -423,7 +423,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_training_goes_on_bit_by_bit_from_a_checkpoint(name, tmp_path):
+def test_training_continues_bit_by_bit_from_a_checkpoint(name, tmp_path):
     choices = {**EVERYTHING, "weight_decay": decay_of(name)}
     optimizer, variables = train(name, 3, **choices)
     path = tf.train.Checkpoint(optimizer=optimizer).save(tmp_path / "saved")
@@ -574,7 +574,7 @@ def test_loop_in_a_graph_on_any_devices_is_the_eager_one(name, make_strategy):
             np.testing.assert_array_equal(first, second)
 
 
-def test_a_checkpoint_of_two_replicas_goes_on_on_one(tmp_path):
+def test_a_checkpoint_of_two_replicas_continues_on_one(tmp_path):
     two, variables = train_in_a_loop("adamw", two_replicas(), EVERYTHING)
     path = tf.train.Checkpoint(optimizer=two).save(tmp_path / "saved")
     one, _ = train("adamw", 0, **EVERYTHING)

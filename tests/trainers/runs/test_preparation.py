@@ -55,7 +55,7 @@ def test_epochs_decide_the_updates_and_the_seed_the_weights(recipe, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_stopped_run_goes_on_from_its_newest_checkpoint(recipe, tmp_path):
+def test_a_stopped_run_continues_from_its_newest_checkpoint(recipe, tmp_path):
     recipe = dataclasses.replace(recipe, total_steps=90)
     loop = prepare(recipe, str(tmp_path)).loop
     loop.model.get_layer("predictions").bias.assign(np.arange(10.0))
@@ -106,7 +106,7 @@ def test_what_does_not_change_the_mathematics_may_change(run):
     assert prepare(recipe, str(run.folder)).loop.step == 4
 
 
-def test_force_goes_on_with_another_recipe(run):
+def test_force_continues_with_another_recipe(run):
     recipe = dataclasses.replace(run.load_recipe(), weight_decay=0.5)
     with pytest.raises(ValueError, match="--force.*weight_decay: 0.05 there"):
         prepare(recipe, str(run.folder))

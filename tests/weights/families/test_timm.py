@@ -151,7 +151,7 @@ EXACT = (
 
 
 @pytest.mark.parametrize("name", [*TANH, *EXACT])
-def test_the_architecture_tells_the_gelu(name):
+def test_the_architecture_determines_the_gelu(name):
     source = checkpoint_of("timm", VARIANTS["Ti/16"].config)
     source.config = {"architecture": name, "num_heads": 3}
     expected = "tanh" if name in TANH else "exact"
@@ -162,7 +162,7 @@ def test_the_architecture_tells_the_gelu(name):
     assert identify(source).config.gelu == "exact"
 
 
-def test_the_architecture_tells_the_heads():
+def test_the_architecture_determines_the_heads():
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
     source.config = {"architecture": "vit_base_patch16_gap_224"}
     assert identify(source).config.num_heads == 16

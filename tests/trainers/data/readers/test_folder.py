@@ -79,7 +79,7 @@ def test_empty_folders_are_no_classes(folder):
     assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
 
 
-def test_what_is_no_image_of_a_class_is_passed_over(folder):
+def test_other_files_than_images_of_a_class_are_skipped(folder):
     """Files of version control, macOS and editors are ignored."""
     want = open_dataset(f"folder:{folder}").reader.files
     for name in (
