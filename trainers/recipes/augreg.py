@@ -93,7 +93,7 @@ RECIPES = {
     "augreg_i21k_b16_gap": dataclasses.replace(
         _PRE_TRAINING,
         source="vit_i21k.py of big_vision",
-        expected="None is published for pooling by averaging. Not run here.",
+        expected="No result is published for average pooling. Not run here.",
         augment=describe_augreg("light2"),
         model="B/16-gap",
     ),
@@ -101,7 +101,7 @@ RECIPES = {
         _PRE_TRAINING,
         source="arXiv:2106.10270; vit_i1k.py of big_vision",
         expected="B/16: 79.84 % on ImageNet at 224 pixels (table 3, the best "
-        "of many settings, this one or another). Not run here.",
+        "of many settings, possibly not of this one). Not run here.",
         dataset="imagenet2012",
         train_split="train[:99%]",
         augment=describe_augreg("medium2"),

@@ -5,7 +5,7 @@ import dataclasses
 from trainers.recipes.schema import Recipe
 
 _DIGITS = Recipe(
-    source="Of this project.",
+    source="This project.",
     expected="98.9 to 99.4 % on the test split; see docs/results.md.",
     dataset="digits",
     image_size=8,
@@ -27,8 +27,8 @@ RECIPES = {
     # Nothing in it is drawn for a device or a part of a batch.
     "digits_exact": dataclasses.replace(
         _DIGITS,
-        expected="The same weights on one device and on several, on one "
-        "worker and on several, and with gradients accumulated.",
+        expected="Equal weights for any number of devices and workers, with "
+        "and without gradient accumulation.",
         model="mu/16",
         patch_size=2,
         batch_size=32,
@@ -48,7 +48,7 @@ RECIPES = {
     ),
     "digits_transfer": dataclasses.replace(
         _DIGITS,
-        expected="More than the same updates give without init_from.",
+        expected="Higher accuracy than the same updates without init_from.",
         dataset="digits_5to9",
         image_size=16,
         init_from="saved_models/digits_pretrain/model.keras",

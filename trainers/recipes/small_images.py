@@ -5,7 +5,7 @@ from trainers.recipes.schema import Recipe
 RECIPES = {
     # From scratch, on a machine with a GPU.
     "cifar10": Recipe(
-        source="Of this project; common choices for small images.",
+        source="This project; common choices for small images.",
         expected="Not run here.",
         dataset="cifar10",
         image_size=32,

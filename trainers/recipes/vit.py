@@ -159,8 +159,8 @@ RECIPES = {
         FINE_TUNING,
         source="arXiv:2010.11929, table 4 and appendix B.1.1; images as in "
         "arXiv:1912.11370; split: task_adaptation",
-        expected="L/16: 72.72 % in the mean over the 19 tasks (table 2). Not "
-        "run here.",
+        expected="L/16: 72.72 %, the mean over the 19 tasks (table 2). Not run "
+        "here.",
         dataset="cifar100",
         train_split="train[:800]+train[45000:45200]",
         augment="resize(448)|random_crop|flip_lr",
