@@ -420,6 +420,8 @@ def shrink(recipe: Recipe) -> Recipe:
     if recipe.model in BASELINES and not recipe.init_from:
         # Without a warm-up its rate would blow it up.
         recipe = dataclasses.replace(recipe, image_size=32, learning_rate=1e-3)
+    elif recipe.image_size == 224 and not recipe.init_from:
+        recipe = dataclasses.replace(recipe, image_size=64)
     return dataclasses.replace(
         recipe,
         batch_size=4,
