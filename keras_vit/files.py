@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears complete, or not at all."""
+"""Atomic writes: a file appears either complete or not at all."""
 
 import contextlib
 import os
@@ -14,8 +14,8 @@ DRAFT = ".draft-"
 def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path that replaces `path` on success.
 
-    The temporary file lies in the same folder. If anything fails, it is
-    removed and `path` stays as it was.
+    The temporary file is in the same folder. After an error, it is removed and
+    `path` is unchanged.
 
     Args:
         path: The file to write or to replace. Missing folders are created.

@@ -50,17 +50,17 @@ def inspect_run(
         run_dir: The folder of the run.
         paths: Image files. Default: the first test images of the run.
         out_dir: The folder to write to. Default: `inspection` in `run_dir`.
-        compare: A second model: the folder of another run, or what
-            `python -m keras_vit.inspect` takes.
-        num_images: The number of test images.
+        compare: A second model: the folder of another run, or a model as in
+            `python -m keras_vit.inspect`.
+        num_images: Number of test images.
         suffix: Format of the pictures: ".png" or ".svg".
-        max_bad_examples: Unreadable test images that are left out.
+        max_bad_examples: Number of unreadable test images to skip.
 
     Returns:
         The files that were written.
 
     Raises:
-        ValueError: If the models, the images and the options do not fit.
+        ValueError: If models, images or options do not fit each other.
         OSError: If a file cannot be read or written.
         ImportError: If an optional package is missing.
     """
@@ -100,14 +100,14 @@ def open_run(run_dir: str) -> Subject:
         run_dir: The folder of the run.
 
     Raises:
-        ValueError: If it holds no VisionTransformer.
+        ValueError: If it does not contain a VisionTransformer.
     """
     run = Run(as_path(run_dir))
     model = run.load_model()
     if not isinstance(model, VisionTransformer):
         raise ValueError(
-            f"{run_dir} holds no VisionTransformer but a "
-            f"{type(model).__name__}."
+            f"{run_dir} must contain a VisionTransformer. "
+            f"Received: {type(model).__name__}"
         )
     shape, preprocess = model.input_shape[1:], run.preprocess
     return Subject(
@@ -128,17 +128,17 @@ def first_test_images(
     preprocess: str,
     bad_examples: BadExamples,
 ) -> NamedImages:
-    """Return the first test images as a model reads them.
+    """Return the first test images, preprocessed for a model.
 
     Args:
-        dataset: Its eval split is read.
-        subject: The model; it need not be that of the run.
-        count: How many images.
+        dataset: The data set; its evaluation split is read.
+        subject: The model, which may be of another run.
+        count: Number of images.
         preprocess: See `trainers.data.batches.eval_batches`.
-        bad_examples: Notes the images that cannot be read.
+        bad_examples: Records the images that cannot be read.
 
     Raises:
-        ValueError: If the model does not read such images.
+        ValueError: If the images do not fit the model.
     """
     check_classifier(subject.model, dataset)
     batches = eval_batches(
@@ -150,7 +150,7 @@ def first_test_images(
     )
     with bad_examples.named_errors():
         images, labels, weights = next(iter(batches))
-    # The last batch is filled up with images of weight 0.
+    # The last batch is padded with images of weight 0.
     real = np.flatnonzero(weights.numpy() > 0)
     if not real.size:
         raise ValueError(
@@ -170,7 +170,7 @@ def main(arguments):
         paths = arguments[1:]
         if FLAGS.num_images is not None and paths:
             raise ValueError(
-                "--num_images is for test images; image files were named."
+                "--num_images is for test images, but image files were passed."
             )
         for path in inspect_run(
             FLAGS.run_dir,
@@ -201,7 +201,7 @@ def define_flags():
     flags.DEFINE_integer(
         "num_images",
         None,
-        f"How many test images to inspect. Default: {NUM_IMAGES}.",
+        f"Number of test images to inspect. Default: {NUM_IMAGES}.",
         lower_bound=1,
     )
     flags.DEFINE_enum(
@@ -210,7 +210,7 @@ def define_flags():
     flags.DEFINE_integer(
         "max_bad_examples",
         0,
-        "Unreadable test images that are left out before it stops.",
+        "Number of unreadable test images to skip before the command stops.",
         lower_bound=0,
     )
 

@@ -41,21 +41,21 @@ def write_page(
     max_bytes: int = 15_000_000,
     title: str = TITLE,
 ):
-    """Write a page to explore what models see. Needs Pillow.
+    """Write the interactive page of inspections. Needs Pillow.
 
-    The page is one file that needs nothing else: no server, no network. A
-    file that is already there is replaced as a whole.
+    The page is a single file that needs neither a server nor the network. An
+    existing file is replaced atomically.
 
     Args:
         inspections: An Inspection, or one for each model, all of the same
             images.
         path: The file, such as "report.html". Missing folders are created.
         max_bytes: See `render_page`.
-        title: The title of the page.
+        title: Title of the page.
 
     Raises:
         ValueError: See `render_page`.
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     page = render_page(inspections, max_bytes=max_bytes, title=title)
     with atomic_write(path) as draft:

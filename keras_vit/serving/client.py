@@ -34,17 +34,16 @@ def connect(
         url: The REST interface, such as http://localhost:8501.
         grpc: The gRPC interface, such as localhost:8500; instead of `url`.
         model: The name of the model.
-        version: One version. Default: the newest.
-        label: One label, such as "stable"; instead of a version.
-        timeout: Seconds to wait. Over REST: for a connection, and for each
-            piece of the response, in each attempt. Over gRPC: for the whole
-            call, with all its attempts.
-        retries: Attempts after the first, if there is no connection or the
-            server is busy; over REST also if there is no response in time.
-            gRPC allows 4 at most.
-        batch_size: Most rows in a request.
-        concurrency: Most requests at a time.
-        max_message_bytes: Largest message over gRPC, whose own default is
+        version: Number of a version. Default: the newest.
+        label: A label such as "stable", instead of a version.
+        timeout: Seconds to wait. Over REST, for a connection, and for each
+            piece of the response, in each attempt. Over gRPC, for the whole
+            call including all attempts.
+        retries: Number of retries if the connection fails or the server is
+            busy; over REST, also after a timeout. gRPC allows at most 4.
+        batch_size: Largest number of rows in a request.
+        concurrency: Largest number of concurrent requests.
+        max_message_bytes: Largest message over gRPC. The default of gRPC is
             4 MiB.
 
     Raises:
@@ -88,7 +87,7 @@ def connect(
 
 
 def check_addresses(url: str | None, grpc: str | None):
-    """Raise a ValueError unless one address of the right form is given."""
+    """Raise a ValueError unless exactly one valid address is given."""
     if (url is None) == (grpc is None):
         raise ValueError(
             "Give one of `url` and `grpc`. "
@@ -120,7 +119,7 @@ def check_numbers(timeout, retries, batch_size, concurrency):
 
 
 class Client:
-    """Sends requests to a server. Made by `connect`; threads may share it.
+    """Sends requests to a server; see `connect`. It is thread-safe.
 
     All methods raise a ServingError with the server's message if the server
     refuses, and its subclass UnavailableError if the server cannot be reached
@@ -165,10 +164,10 @@ class Client:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of a signature.
 
-        Inputs of more than `batch_size` rows are sent in parts, several at a
+        Inputs with more than `batch_size` rows are sent in parts, several at a
         time, and the outputs are concatenated in order. If no version is
-        given, parts may be computed by two versions while one replaces the
-        other.
+        given, different versions may compute the parts while one replaces
+        another.
 
         Shapes:
             All inputs and outputs: (B, ...).
@@ -184,7 +183,7 @@ class Client:
 
         Raises:
             ValueError: If inputs are missing, unknown, of different lengths,
-                or of another kind than the signature declares.
+                or of another type than the signature declares.
             ServingError: If the server does not respond, or refuses.
         """
         if signature not in self._signatures:
@@ -220,7 +219,7 @@ class Client:
             images: Paths of JPEG or PNG files, or their contents.
 
         Returns:
-            For each image (label, probability), the highest first.
+            For each image, a list of (label, probability), highest first.
 
         Raises:
             ValueError: If the model has no classes.

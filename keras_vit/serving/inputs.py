@@ -1,4 +1,4 @@
-"""Check the inputs of a request, and convert them to what a signature takes."""
+"""Checks of the inputs of a request, and conversion to the declared dtypes."""
 
 from collections.abc import Mapping
 
@@ -35,11 +35,11 @@ def to_arrays(
 def to_array(value, spec: TensorSpec, name: str) -> np.ndarray:
     """Return an input as an array of the dtype that a signature declares.
 
-    Numbers that would change are refused, and so are integers for a float
-    input: pixels from 0 to 255 are not in the range of the model.
+    Refuses numbers that the conversion would change, and integers for a float
+    input, because pixels from 0 to 255 are not in the range of the model.
 
     Raises:
-        ValueError: If `value` is of another kind.
+        ValueError: If `value` is of another type.
     """
     if spec.dtype == "string":
         encode = np.frompyfunc(lambda x: _to_bytes(x, name), 1, 1)
@@ -64,7 +64,7 @@ def check_lengths(arrays: Mapping[str, np.ndarray]) -> int:
     """Return the number of rows of all arrays.
 
     Raises:
-        ValueError: If they differ or there are none.
+        ValueError: If the lengths differ or there are no arrays.
     """
     lengths = {len(x) if x.ndim else 0 for x in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:

@@ -11,7 +11,7 @@ class TensorSpec:
     Args:
         dtype: NumPy's name, or "string". Types without data keep
             TensorFlow's name, such as DT_RESOURCE.
-        shape: Sizes, None where any fits; None for any number of axes.
+        shape: The sizes, None for any size; None for any number of axes.
     """
 
     dtype: str

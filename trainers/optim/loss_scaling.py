@@ -1,4 +1,4 @@
-"""LossScale: keeps the small gradients of float16 from vanishing."""
+"""LossScale: loss scaling, which prevents underflow of float16 gradients."""
 
 import tensorflow as tf
 
@@ -9,15 +9,15 @@ MAX_SCALE = 2.0**127
 
 
 class LossScale(tf.Module):
-    """A factor of the loss, as large as the gradients allow.
+    """A factor of the loss that is as large as the gradients allow.
 
-    When a gradient is not finite, that update is left out and the factor is
-    halved. After `growth_steps` updates without such a gradient it is doubled,
-    up to 2^127.
+    If a gradient is not finite, the update is skipped and the factor is
+    halved. After `growth_steps` updates with finite gradients, the factor is
+    doubled, up to 2^127.
 
     Args:
-        factor: The first factor.
-        growth_steps: Updates until it is doubled.
+        factor: The initial factor.
+        growth_steps: Number of updates after which the factor is doubled.
 
     Reference: Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
     """
@@ -30,7 +30,7 @@ class LossScale(tf.Module):
 
     @property
     def factor(self):
-        """What the loss is multiplied by."""
+        """The current factor of the loss."""
         return tf.convert_to_tensor(self._factor)
 
     def update(self, is_finite):

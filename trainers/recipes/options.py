@@ -9,11 +9,11 @@ from keras_vit.tables import pick
 
 @dataclasses.dataclass(frozen=True)
 class NumberRange:
-    """The values that a number of a recipe may have.
+    """The allowed values of a number in a recipe.
 
     Args:
         text: Completes the sentence "`epochs` must be ...".
-        includes: Whether a number is in the range.
+        includes: Returns whether a number is in the range.
     """
 
     text: str
@@ -37,12 +37,12 @@ def option(
     """Return a field that is a flag.
 
     Args:
-        default: Its value if neither the recipe nor a flag gives one.
+        default: The value if neither the recipe nor a flag sets one.
         text: Help text of the flag.
-        choices: The names it may have; None if it is no name.
-        range: The numbers it may be; None allows all.
-        is_free: Whether a run may go on with another value.
-        is_local: Whether the workers of one training may have different ones.
+        choices: The allowed names; None if the value is not a name.
+        range: The allowed numbers; None allows all.
+        is_free: Whether a run may continue with another value.
+        is_local: Whether the workers of a run may have different values.
     """
     metadata = {
         "help": text,
@@ -55,7 +55,7 @@ def option(
 
 
 def note():
-    """Return a field that is no flag and changes nothing."""
+    """Return a field without a flag and without an effect on training."""
     metadata = {
         "choices": None,
         "range": None,
@@ -66,7 +66,7 @@ def note():
 
 
 def check_value(field, value):
-    """Raise a ValueError if a field has a value that it must not have."""
+    """Raise a ValueError if the value of a field is not allowed."""
     if value is None:
         return
     choices, range = field.metadata["choices"], field.metadata["range"]
