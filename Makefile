@@ -12,6 +12,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 NAME = keras-vision-transformer
+# Compiling what is never imported takes longer than all else of an install.
+INSTALL = pip install --quiet --no-compile --constraint constraints.txt
 TORCH_TOOLS = pytest pytest-xdist scipy torch
 # A process begins with a half of the tests, in their order, so that what the
 # tests of a file share is made once.
@@ -49,26 +51,22 @@ docs: .venv/docs
 
 .venv/train: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --constraint constraints.txt \
-	    --editable '.[train]'
+	.venv/bin/$(INSTALL) --editable '.[train]'
 	touch $@
 
 .venv/dev: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --constraint constraints.txt \
-	    --editable '.[dev]'
-	touch $@
+	.venv/bin/$(INSTALL) --editable '.[dev]'
+	touch .venv/train .venv/docs $@  # It holds what those need.
 
 .venv/docs: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --constraint constraints.txt \
-	    --editable '.[docs]'
+	.venv/bin/$(INSTALL) --editable '.[docs]'
 	touch $@
 
 .venv-torch/dev: setup.py constraints.txt
 	$(PYTHON) -m venv .venv-torch
-	.venv-torch/bin/pip install --quiet --constraint constraints.txt \
-	    --editable '.[peers,plots]' $(TORCH_TOOLS)
+	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]' $(TORCH_TOOLS)
 	touch $@
 
 # Both environments anew, without constraints; the second takes what the first

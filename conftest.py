@@ -2,10 +2,12 @@
 
 import atexit
 import collections
+import functools
 import gc
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 
 import keras
@@ -37,6 +39,25 @@ collect_ignore = (
     ]
 )
 
+if keras.backend.backend() == "jax":
+    import jax
+
+    # Compiling takes most of the time: with less care, and each program once
+    # for all processes and runs. The commands that tests start do it as well.
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0"
+        " --xla_llvm_disable_expensive_passes=true"
+        " --xla_cpu_parallel_codegen_split_count=1",
+    )
+    for name, value in {
+        "jax_compilation_cache_dir": str(ROOT / "build" / "jax"),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }.items():
+        os.environ.setdefault(name.upper(), str(value))
+        jax.config.update(name, value)
+
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
@@ -64,6 +85,20 @@ def pytest_collection_finish():
     """Spare the garbage collector what was imported: it never goes away."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.collect = functools.partial(collect_for_others, gc.collect)
+
+
+def collect_for_others(collect, generation=2):
+    """Collect garbage unless Keras or TensorFlow asks for it.
+
+    They do after each layer that is quantised, each model that is forgotten
+    and each TFLite file: a second each in a process of many tests. What is
+    garbage is found by Python itself as well, a little later.
+    """
+    caller = sys._getframe(1).f_globals["__name__"]
+    is_theirs = caller.startswith(("keras.", "tensorflow."))
+    return 0 if is_theirs else collect(generation)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """The builders ViT_B16() and its family, with the keras.applications interface.
 
-A row of VARIANTS that names a builder has one here; keras_vit exports it.
+Each row of VARIANTS that names a builder gets one here; keras_vit exports it.
 """
 
 import functools
@@ -90,7 +90,7 @@ def make_builder(variant: str):
         return build_with_weights(weights, variant, choices, build_model)
 
     build.__name__ = build.__qualname__ = builder_name
-    build.__doc__ = describe(variant)
+    build.__doc__ = write_docstring(variant)
     return build
 
 
@@ -99,9 +99,9 @@ def build_on(config: ViTConfig, input_tensor, dtype, name: str) -> keras.Model:
 
     Args:
         config: The configuration.
-        input_tensor: The symbolic tensor that the first layer reads; None for
-            a VisionTransformer with an input of its own.
-        dtype: Type policy of the layers.
+        input_tensor: The symbolic input tensor of the first layer; None for a
+            VisionTransformer with its own input.
+        dtype: Dtype policy of the layers.
         name: Name of the model.
     """
     if input_tensor is None:
@@ -113,7 +113,7 @@ def build_on(config: ViTConfig, input_tensor, dtype, name: str) -> keras.Model:
     return keras.Model(inputs, outputs, name=name)
 
 
-def describe(variant: str) -> str:
+def write_docstring(variant: str) -> str:
     """Return the docstring of the builder of a variant.
 
     Args:

@@ -22,21 +22,21 @@ def convert(
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
 ) -> tuple[str, ...]:
-    """Write the model of one checkpoint as another.
+    """Convert a checkpoint to another family.
 
     Args:
-        source: As `path_or_name` of `from_checkpoint`, or a `.keras` file of
+        source: See `path_or_name` of `from_checkpoint`; or a `.keras` file of
             this package.
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
-        num_heads: Number of attention heads, if the source does not tell.
-        image_size: Image size of the new model; positions are resized to it.
-            Default is that of the source.
-        source_image_size: Image size of the source, if it does not tell.
+        num_heads: Number of attention heads, if the source does not state it.
+        image_size: Image size of the new model, to which the position table is
+            resized. Default: that of the source.
+        source_image_size: Image size of the source, if it does not state it.
 
     Returns:
-        Notes on what the file cannot express, such as another GELU.
+        Notes on settings that the file cannot record, such as another GELU.
 
     Raises:
         ValueError: If the source cannot be read or the layout cannot express
@@ -71,7 +71,7 @@ def open_model(
         source_image_size: See `convert`.
 
     Raises:
-        ValueError: If the source cannot be read or is of another model.
+        ValueError: If the source cannot be read or contains another model.
     """
     if not source.endswith(".keras"):
         return from_checkpoint(
@@ -95,15 +95,15 @@ def load_keras(path: str) -> keras.Model:
         path: The file.
 
     Raises:
-        ValueError: If it cannot be read, whatever is wrong with it.
-        OSError: If there is no such file, or it may not be read.
+        ValueError: If the file is damaged or invalid.
+        OSError: If the file does not exist or cannot be accessed.
     """
     with open(path, "rb"):  # Keras' own error would not name it.
         pass
     try:
         return keras.saving.load_model(path, compile=False)
     except Exception as error:
-        # What follows the first line is the whole configuration.
+        # After the first line, the message contains the whole configuration.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} cannot be read: {reason}") from error
 
@@ -137,8 +137,8 @@ def make_parser() -> argparse.ArgumentParser:
     titles = [f"{name}: {LAYOUTS[name].title}" for name in WRITERS]
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.convert",
-        description="Write the weights of a Vision Transformer for another "
-        "library.",
+        description="Convert the checkpoint of a Vision Transformer to the "
+        "format of another library.",
         epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears complete, or not at all."""
+"""Atomic writes: a file appears either complete or not at all."""
 
 import contextlib
 import os
@@ -6,13 +6,16 @@ import pathlib
 import tempfile
 from collections.abc import Iterator
 
+# Begins the names of files and folders that are not complete.
+DRAFT = ".draft-"
+
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path that replaces `path` on success.
 
-    The temporary file lies in the same folder. If anything fails, it is
-    removed and `path` stays as it was.
+    The temporary file is in the same folder. After an error, it is removed and
+    `path` is unchanged.
 
     Args:
         path: The file to write or to replace. Missing folders are created.
@@ -20,7 +23,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(
-        prefix=f".draft-{path.stem}-", suffix=path.suffix, dir=path.parent
+        prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
     )
     os.close(handle)
     draft = pathlib.Path(draft)

@@ -1,6 +1,6 @@
-"""Decoding image files in a TensorFlow graph: whole, a window, upright.
+"""Decoding image files, or windows of them, in a TensorFlow graph.
 
-Pillow cannot take part: a served model decodes its images in the graph.
+A served model decodes its images in the graph, so Pillow cannot be used.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
 def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Return the pixels (H, W, C) of an image file, as they are stored.
 
-    Of a file with several frames, the first.
+    If the file has several frames, the first one is returned.
 
     Args:
         encoded: The bytes of the file.
@@ -33,7 +33,7 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
 def look_up_colours(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     """Return the pixels of a BMP file with the colours of its palette, if any.
 
-    TensorFlow decodes the indices into the palette as shades of grey. Bytes
+    TensorFlow decodes the indices into the palette as grey levels. Bytes
     10 to 13 of the file are the offset of the pixels, 14 to 17 the length of
     the header that begins there, 28 and 29 the bits of a pixel. The colours
     follow the header, 4 bytes each, blue first.
@@ -59,7 +59,7 @@ def look_up_colours(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
 def decode_window(
     encoded: tf.Tensor, pick_window: Callable, channels: int
 ) -> tf.Tensor:
-    """Return a window of the pixels of a JPEG, without decoding the others.
+    """Return a window of the pixels of a JPEG, decoding only the window.
 
     Args:
         encoded: The bytes of the file.
@@ -104,8 +104,8 @@ def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
 def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     """Return the image (H, W, C) or (W, H, C), turned upright.
 
-    Phones store photos as the sensor saw them; the Exif data of the file say
-    how to turn them.
+    Phones store photos in the orientation of the sensor; the Exif data of the
+    file state how to turn them.
 
     Args:
         image: Pixels (H, W, C), as they are stored.

@@ -1,7 +1,7 @@
 """Inspect a model file: `python -m keras_vit.inspect MODEL IMAGE... --out=DIR`.
 
-Draws the pictures of `keras_vit.analysis.plots` and writes report.html, a page
-to explore. `python -m trainers.inspect` does the same for the folder of a run.
+Draws the pictures of `keras_vit.analysis.plots` and writes report.html, an
+interactive page. For the folder of a run, use `python -m trainers.inspect`.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import sys
 from keras_vit.analysis.gallery import (
     Subject,
     check_inputs,
+    load_images,
     name_apart,
-    read_images,
     write_gallery,
 )
 from keras_vit.convert import open_model
@@ -29,14 +29,15 @@ from keras_vit.preprocessing import (
 def open_subject(source: str, **hints) -> Subject:
     """Open a `.keras` file, a checkpoint or a published model.
 
-    Its images are resized as a whole and normalised as the checkpoint asks.
+    Its images are resized without cropping, and normalised as the checkpoint
+    requires.
 
     Args:
         source: Path or name.
         **hints: See `keras_vit.convert.open_model`.
 
     Raises:
-        ValueError: If it holds no VisionTransformer.
+        ValueError: If it does not contain a VisionTransformer.
     """
     model = open_model(source, **hints)
     config = model.config
@@ -49,7 +50,7 @@ def open_subject(source: str, **hints) -> Subject:
 
     class_names = None
     if config.num_classes == len(imagenet_classes()):
-        # Of "tench, Tinca tinca", the first word is enough.
+        # "tench, Tinca tinca" is shortened to its first name.
         class_names = [name.split(",")[0] for _, name in imagenet_classes()]
     return Subject(pathlib.Path(source).name, model, read, class_names)
 
@@ -64,7 +65,7 @@ def is_run(source: str) -> bool:
 
 
 def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
-    """Write what the command line asks for; return the files.
+    """Write the files that the command line requests; return their paths.
 
     Args:
         options: The parsed command line.
@@ -93,7 +94,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
     ]
     subjects = name_apart(subjects, sources)
     # All images are read before the first model runs.
-    images = [read_images(subject, options.images) for subject in subjects]
+    images = [load_images(subject, options.images) for subject in subjects]
     return write_gallery(subjects, images, options.out, f".{options.format}")
 
 
@@ -102,8 +103,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.inspect",
         description="Draw where a Vision Transformer looks in images and what "
-        "it has learned, and write a page to explore, report.html. For the "
-        "folder of a run: python -m trainers.inspect.",
+        "it has learned, and write an interactive page, report.html. For the "
+        "folder of a run, use python -m trainers.inspect.",
     )
     parser.add_argument(
         "model",
@@ -112,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
         "pretrained model",
     )
     parser.add_argument(
-        "images", nargs="*", metavar="IMAGE", help="an image file"
+        "images", nargs="*", metavar="IMAGE", help="image files"
     )
     parser.add_argument("--out", metavar="DIR", help="the folder to write to")
     parser.add_argument(
@@ -140,12 +141,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     Args:
-        arguments: The command line without the program, default that of this
-            process.
+        arguments: The arguments; default is the command line of this process.
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
-    # The folder of a run gets an answer of its own.
+    # The folder of a run gets a separate error message.
     if not is_run(options.model) and not (options.images and options.out):
         parser.error("name one IMAGE or more, and the folder --out=DIR")
     try:

@@ -1,4 +1,4 @@
-"""Show what a checkpoint holds: `python -m keras_vit.inspect_checkpoint PATH`.
+"""Describe a checkpoint: `python -m keras_vit.inspect_checkpoint PATH`.
 
 Only names and shapes are read: no model is built and no array is loaded.
 """
@@ -14,7 +14,7 @@ from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
 
-def describe(source: Source, show_names: bool = True) -> str:
+def describe_checkpoint(source: Source, show_names: bool = True) -> str:
     """Return the family, the configuration and the names of a checkpoint.
 
     Args:
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.inspect_checkpoint",
-        description="Show what a checkpoint of a Vision Transformer holds.",
+        description="Describe a checkpoint of a Vision Transformer.",
     )
     parser.add_argument(
         "path",
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
                 options.num_heads,
                 source_image_size=options.source_image_size,
             )
-            print(describe(source, show_names=not options.brief))
+            print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -137,14 +137,14 @@ def add_hints(parser: argparse.ArgumentParser):
     parser.add_argument(
         "--num_heads",
         type=int,
-        help="number of attention heads, if the file does not say",
+        help="number of attention heads, if the file does not state it",
     )
     parser.add_argument(
         "--source_image_size",
         type=parse_image_size,
         metavar="SIZE",
         help="size of the images of the file in pixels, 224 or 224x160 "
-        "(height x width), if the file does not say",
+        "(height x width), if the file does not state it",
     )
 
 

@@ -1,6 +1,6 @@
-"""Pre- and post-processing: pixels in, class names out.
+"""Pre- and post-processing: from images to pixels, from scores to class names.
 
-No function needs a network.
+The functions need no network.
 """
 
 import functools
@@ -27,13 +27,13 @@ def read_image(
         returns: (H, W, C), uint8.
 
     Args:
-        path: Any image that Pillow reads; the first frame of several.
-        channels: 3, or 1 for shades of grey.
-        image_size: (H, W) to resize the image to, bilinear with antialiasing;
-            its proportions may change. None keeps the size of the file.
+        path: Any image that Pillow reads. Of several frames, the first is used.
+        channels: 3 for colours, or 1 for grey levels.
+        image_size: (H, W) to resize the image to, bilinear with antialiasing,
+            ignoring its aspect ratio. None keeps the size of the file.
 
     Raises:
-        ValueError: If the file is not an image, damaged or enormous.
+        ValueError: If the file is not an image, is damaged or is too large.
         OSError: If the file cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
@@ -69,11 +69,11 @@ def preprocess_input(
 ):
     """Normalise pixels as a pretrained model expects them.
 
-    (x / 255 - mean) / deviation, with the numbers of `mode`. The default
-    scales pixels to [-1, 1], as for all models of `PRETRAINED` and most other
-    released ViTs. DeiT, DINO and MAE want mode="imagenet", CLIP and EVA
-    mode="clip". The `load_report` of a loaded model says which mode its
-    checkpoint asks for. The argument is left as it is.
+    Computes (x / 255 - mean) / deviation, with the constants of `mode`. The
+    default scales pixels to [-1, 1], as for all models of `PRETRAINED` and
+    most other released ViTs. DeiT, DINO and MAE need mode="imagenet"; CLIP and
+    EVA need mode="clip". The `load_report` of a loaded model states the mode
+    of its checkpoint. `x` itself is not changed.
 
     Shapes:
         x: any, usually (B, H, W, 3). returns: the same, floats.
@@ -81,8 +81,8 @@ def preprocess_input(
     Args:
         x: Pixels from 0 to 255, an array or a tensor; also a tensor of
             `tf.data`, on any backend.
-        data_format: "channels_last" or "channels_first", where the channels
-            are; None for Keras' setting.
+        data_format: Position of the channels, "channels_last" or
+            "channels_first"; None for Keras' setting.
         mode: A key of NORMALIZATIONS, or (mean, deviation), each with one
             number for every channel, as fractions of 255:
 
@@ -94,7 +94,7 @@ def preprocess_input(
             * "zero_one": to [0, 1]; the MIIL models.
 
     Returns:
-        float32, or the type of `x` if that is a floating-point one.
+        float32, or the dtype of `x` if it is a floating-point one.
 
     Raises:
         ValueError: If `data_format` or `mode` is unknown, or `x` has another
@@ -126,7 +126,7 @@ def preprocess_input(
 
 
 def _caster(x):
-    """Return the function that casts values to be computed with `x`."""
+    """Return a function that casts constants to the dtype for `x`."""
     tensorflow = sys.modules.get("tensorflow")
     # Keras does not know a tensor of tf.data on JAX and PyTorch.
     if tensorflow is not None and tensorflow.is_tensor(x):
@@ -141,7 +141,7 @@ def _cast_array(x, dtype):
 
 
 def _scale_and_offset(mode, shape, data_format):
-    """Return what pixels are divided by, and what is subtracted then.
+    """Return the divisor of the pixels, and the offset to subtract then.
 
     Floats, or arrays that broadcast along the channels of `shape`.
     """
@@ -183,17 +183,18 @@ def decode_predictions(
     Args:
         predictions: Scores, probabilities or logits, an array or a tensor.
         top: Largest number of classes to return.
-        class_names: Names of the C classes. None stands for the 1000 classes
-            of ImageNet (ILSVRC 2012) in their official order, with their
-            WordNet lemmas as names.
+        class_names: Names of the C classes. Default: the 1000 classes of
+            ImageNet (ILSVRC 2012) in their official order, with their WordNet
+            lemmas as names.
 
     Returns:
-        For each image a list of (identifier, name, score), highest first. The
-        identifier is that of WordNet for a class of ImageNet, else the index.
+        For each image, a list of (identifier, name, score), highest first. The
+        identifier of an ImageNet class is that of WordNet; otherwise, it is
+        the index.
 
     Raises:
-        ValueError: If the predictions are not (B, C), or if the number of
-            classes is not that of the names.
+        ValueError: If the predictions are not (B, C), or C is not the number
+            of names.
 
     Example:
         >>> decode_predictions(np.eye(1, 1000, 2), top=1)[0][0][:2]
@@ -240,8 +241,8 @@ def imagenet_classes() -> list[tuple[str, str]]:
     return [tuple(line.split("\t")) for line in lines]
 
 
-# Mean and deviation of each channel, as fractions of 255; a single number is
-# that of every channel.
+# Mean and deviation of each channel, as fractions of 255; a single number
+# applies to all channels.
 NORMALIZATIONS = {
     "vit": (0.5, 0.5),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),

@@ -1,8 +1,8 @@
-"""How `python -m` starts a command: quiet imports, Ctrl-C without a traceback.
+"""The start of `python -m` commands: quiet imports, Ctrl-C without traceback.
 
-Python imports the package before the command itself, so that this runs before
-TensorFlow is imported, which takes seconds. A program that imports the package
-as a library is left alone.
+Python imports the package before the command itself, so this code runs before
+TensorFlow is imported, which takes seconds. It does not affect programs that
+import the package as a library.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ NOISE = (
 
 
 def prepare_command():
-    """Import Keras for a command, without the noise of TensorFlow.
+    """Import Keras for a command, without the start-up messages of TensorFlow.
 
-    Does nothing in any other program. Set TF_CPP_MIN_LOG_LEVEL to see every
-    line.
+    Does nothing in other programs. To see every message, set
+    TF_CPP_MIN_LOG_LEVEL.
     """
     if not is_own_command(sys.argv, sys.orig_argv):
         return
@@ -46,9 +46,9 @@ def is_own_command(argv: list[str], orig_argv: list[str]) -> bool:
     """Return whether Python is starting a command of this project.
 
     Args:
-        argv: `sys.argv`, which is ["-m", ...] while Python looks for the
-            module that it shall run.
-        orig_argv: `sys.orig_argv`, which names that module.
+        argv: `sys.argv`, which is ["-m", ...] while Python searches for the
+            module to run.
+        orig_argv: `sys.orig_argv`, which contains the name of the module.
 
     Example:
         >>> is_own_command(["-m"], ["python", "-m", "trainers.train"])
@@ -72,9 +72,9 @@ def report_error(kind, error, traceback):
 
 @contextlib.contextmanager
 def filtered_stderr(pattern: str) -> Iterator[None]:
-    """Leave out lines of the standard error, those of C++ libraries included.
+    """Filter lines of the standard error, including those of C++ libraries.
 
-    Another process filters, so that the last words of one that crashes arrive.
+    A separate process filters, so the last messages of a crash are not lost.
 
     Args:
         pattern: An extended regular expression of `grep`.

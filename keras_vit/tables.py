@@ -1,4 +1,4 @@
-"""Look a name up in a table; print a table."""
+"""Looking up a name in a table, and formatting tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -10,12 +10,12 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
     """Return the row of `table` called `name`.
 
     Args:
-        table: Names and what they stand for.
+        table: Names and their values.
         name: The name to look up.
-        argument: What the caller knows the name as; the error shows it.
+        argument: Name of the caller's argument, for the error.
 
     Raises:
-        ValueError: If the table has no such row. Lists the rows it has.
+        ValueError: If the table has no such row. The message lists its rows.
 
     Example:
         >>> pick({"tanh": 1, "exact": 2}, "exact", "gelu")

@@ -112,10 +112,15 @@ def put_photos(folder):
         keras.utils.save_img(folder / f"{name}.jpg", noise)
 
 
+def put_small_checkpoint(folder=pathlib.Path()):
+    """Put a small file of the official form into a folder."""
+    golden = ROOT / "tests/golden/official_token.npz"
+    shutil.copy(golden, folder / "ViT-B_16.npz")
+
+
 def put_checkpoint_and_photos(folder):
     """Put a small file of the official form and four photos into a folder."""
-    golden = ROOT / "tests/golden"
-    shutil.copy(golden / "official_token.npz", folder / "ViT-B_16.npz")
+    put_small_checkpoint(folder)
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
     for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
         (folder / "photos" / part).mkdir(parents=True)
@@ -214,8 +219,13 @@ def test_commands_and_code_of_the_readme_run(
             more = [f"--{name}={value}" for name, value in SHORT.items()]
             more = more if "trainers.train" in line else []
             if "trainers.export_model" in line:
-                # After two updates all classes are about as likely.
-                more = ["--force"]
+                # After two updates all classes are about as likely. Latencies
+                # take half a minute; the demo measures them.
+                more = ["--force", "--nomeasure_latency"]
+            if "keras_vit.inspect ViT-B_16.npz" in line:
+                # A page of a model that large: see test_page_in_browser.py.
+                pathlib.Path("ViT-B_16.npz").unlink()
+                put_small_checkpoint()
             with served_exports(line) as line:
                 run_command(line, subprocess_environment, *more)
             count += 1

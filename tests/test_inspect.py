@@ -43,7 +43,7 @@ def test_a_checkpoint_and_image_files(image_paths, tmp_path, capsys):
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "colours.png" in page and "grey.png" in page
     output = capsys.readouterr().out
-    assert "Looking with official_token.npz" in output
+    assert "Inspecting official_token.npz" in output
     for name in written(out):
         assert str(out / name) in output
 

@@ -10,7 +10,7 @@ from absl import flags
 from trainers.evaluation.evaluation import evaluate
 from trainers.paths import as_path
 from trainers.runs import source_flags
-from trainers.runs.command_line import refuse_arguments, start, user_errors
+from trainers.runs.command_line import refuse_arguments, run_main, user_errors
 from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
@@ -48,6 +48,6 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    source_flags.define_flags()
+    source_flags.define_evaluation_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
-    start(main)
+    run_main(main)

@@ -18,7 +18,7 @@ from trainers.paths import as_path
 from trainers.runs import source_flags
 from trainers.runs.command_line import (
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     user_errors,
 )
@@ -42,7 +42,7 @@ def main(arguments):
             eval_split=FLAGS.eval_split,
         )
         if not (FLAGS.export_dir or source.folder):
-            raise ValueError("Give --export_dir with --model.")
+            raise ValueError("--model needs --export_dir.")
         report = export_source(
             source,
             dataset,
@@ -79,14 +79,14 @@ def define_flags():
 
 
 def define_destination_flags():
-    """Define what is written, and where."""
+    """Define the flags of the files to write."""
     flags.DEFINE_list(
         "formats",
         ["saved_model", "tflite"],
         f"Comma-separated, of {', '.join(FORMATS)}.",
     )
     flags.DEFINE_string(
-        "export_dir", None, "Where to write. Default: <run_dir>/export."
+        "export_dir", None, "Folder to write to. Default: <run_dir>/export."
     )
     flags.DEFINE_string(
         "name",
@@ -96,17 +96,17 @@ def define_destination_flags():
     flags.DEFINE_integer(
         "version",
         None,
-        "Number of this version. Default: the first that is free.",
+        "Number of this version. Default: the first free one.",
         lower_bound=1,
     )
 
 
 def define_format_flags():
-    """Define the choices of the formats."""
+    """Define the options of the formats."""
     flags.DEFINE_list(
         "tflite_quantizations",
         ["dynamic_int8"],
-        "Kinds of TFLite files, comma-separated, of "
+        "Quantizations of the TFLite files, comma-separated, of "
         f"{', '.join(QUANTIZATIONS)}.",
     )
     flags.DEFINE_alias("tflite_variants", "tflite_quantizations")
@@ -131,44 +131,44 @@ def define_format_flags():
 
 
 def define_comparison_flags():
-    """Define how exports are compared with the model."""
+    """Define the flags of the comparison with the model."""
     flags.DEFINE_integer(
         "num_images",
         512,
-        "Most images to compare outputs on.",
+        "Largest number of images to compare outputs on.",
         lower_bound=1,
     )
     flags.DEFINE_integer(
         "max_bad_examples",
         0,
-        "Unreadable images to leave out before it stops.",
+        "Number of unreadable images to skip before the command stops.",
         lower_bound=0,
     )
     flags.DEFINE_bool("measure_latency", True, "Measure latencies.")
     flags.DEFINE_bool(
         "force",
         False,
-        "Also write exports whose outputs differ from those of the model.",
+        "Write exports even if their outputs differ from those of the model.",
     )
 
 
 def define_serving_flags():
-    """Define what a server does before and after the model."""
+    """Define the flags of pre- and post-processing on the server."""
     flags.DEFINE_integer(
-        "top", 5, "How many classes a server names, at most.", lower_bound=1
+        "top", 5, "Largest number of classes in a prediction.", lower_bound=1
     )
     flags.DEFINE_enum(
         "activation",
         None,
         list(CLASSIFIER_ACTIVATIONS),
-        "The function from logits to probabilities. Default: the one that "
-        "belongs to the loss of the run, or softmax.",
+        "Function that turns logits into probabilities. Default: that of the "
+        "loss of the run, or softmax.",
     )
     flags.DEFINE_enum(
         "output",
         None,
         OUTPUTS,
-        "What the model predicts. Default: inferred from its last layers.",
+        "Kind of output of the model. Default: inferred from its last layers.",
     )
     flags.DEFINE_bool(
         "use_attention",
@@ -180,4 +180,4 @@ def define_serving_flags():
 if __name__ == "__main__":
     define_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
-    start(main)
+    run_main(main)

@@ -15,8 +15,8 @@ from keras_vit.analysis.gallery import (
     NamedImages,
     Subject,
     check_inputs,
+    load_images,
     name_apart,
-    read_images,
     write_gallery,
 )
 from keras_vit.inspect import is_run
@@ -25,9 +25,9 @@ from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.predictions import check_model, load_image
+from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.paths import as_path
-from trainers.runs.command_line import start, stop_at_once, user_errors
+from trainers.runs.command_line import run_main, stop_at_once, user_errors
 from trainers.runs.run import Run
 from trainers.runs.source_flags import open_source
 
@@ -50,17 +50,17 @@ def inspect_run(
         run_dir: The folder of the run.
         paths: Image files. Default: the first test images of the run.
         out_dir: The folder to write to. Default: `inspection` in `run_dir`.
-        compare: A second model: the folder of another run, or what
-            `python -m keras_vit.inspect` takes.
-        num_images: The number of test images.
+        compare: A second model: the folder of another run, or a model as in
+            `python -m keras_vit.inspect`.
+        num_images: Number of test images.
         suffix: Format of the pictures: ".png" or ".svg".
-        max_bad_examples: Unreadable test images that are left out.
+        max_bad_examples: Number of unreadable test images to skip.
 
     Returns:
         The files that were written.
 
     Raises:
-        ValueError: If the models, the images and the options do not fit.
+        ValueError: If models, images or options do not fit each other.
         OSError: If a file cannot be read or written.
         ImportError: If an optional package is missing.
     """
@@ -77,11 +77,11 @@ def inspect_run(
         subjects.append((open_run if is_run(compare) else open_file)(compare))
     subjects = name_apart(subjects, sources)
     if paths:
-        images = [read_images(subject, paths) for subject in subjects]
+        images = [load_images(subject, paths) for subject in subjects]
     else:
         _, dataset = open_source(run_dir=run_dir, eval_split=None)
         images = [
-            take_images(
+            first_test_images(
                 dataset,
                 subject,
                 num_images,
@@ -100,14 +100,14 @@ def open_run(run_dir: str) -> Subject:
         run_dir: The folder of the run.
 
     Raises:
-        ValueError: If it holds no VisionTransformer.
+        ValueError: If it does not contain a VisionTransformer.
     """
     run = Run(as_path(run_dir))
     model = run.load_model()
     if not isinstance(model, VisionTransformer):
         raise ValueError(
-            f"{run_dir} holds no VisionTransformer but a "
-            f"{type(model).__name__}."
+            f"{run_dir} must contain a VisionTransformer. "
+            f"Received: {type(model).__name__}"
         )
     shape, preprocess = model.input_shape[1:], run.preprocess
     return Subject(
@@ -121,26 +121,26 @@ def open_run(run_dir: str) -> Subject:
     )
 
 
-def take_images(
+def first_test_images(
     dataset: ImageDataset,
     subject: Subject,
     count: int,
     preprocess: str,
     bad_examples: BadExamples,
 ) -> NamedImages:
-    """Return the first test images as a model reads them.
+    """Return the first test images, preprocessed for a model.
 
     Args:
-        dataset: Its eval split is read.
-        subject: The model; it need not be that of the run.
-        count: How many images.
+        dataset: The data set; its evaluation split is read.
+        subject: The model, which may be of another run.
+        count: Number of images.
         preprocess: See `trainers.data.batches.eval_batches`.
-        bad_examples: Notes the images that cannot be read.
+        bad_examples: Records the images that cannot be read.
 
     Raises:
-        ValueError: If the model does not read such images.
+        ValueError: If the images do not fit the model.
     """
-    check_model(subject.model, dataset)
+    check_classifier(subject.model, dataset)
     batches = eval_batches(
         dataset,
         image_size=subject.model.input_shape[1:3],
@@ -150,7 +150,7 @@ def take_images(
     )
     with bad_examples.named_errors():
         images, labels, weights = next(iter(batches))
-    # The last batch is filled up with images of weight 0.
+    # The last batch is padded with images of weight 0.
     real = np.flatnonzero(weights.numpy() > 0)
     if not real.size:
         raise ValueError(
@@ -170,7 +170,7 @@ def main(arguments):
         paths = arguments[1:]
         if FLAGS.num_images is not None and paths:
             raise ValueError(
-                "--num_images is for test images; image files were named."
+                "--num_images is for test images, but image files were passed."
             )
         for path in inspect_run(
             FLAGS.run_dir,
@@ -201,7 +201,7 @@ def define_flags():
     flags.DEFINE_integer(
         "num_images",
         None,
-        f"How many test images to inspect. Default: {NUM_IMAGES}.",
+        f"Number of test images to inspect. Default: {NUM_IMAGES}.",
         lower_bound=1,
     )
     flags.DEFINE_enum(
@@ -210,11 +210,11 @@ def define_flags():
     flags.DEFINE_integer(
         "max_bad_examples",
         0,
-        "Unreadable test images that are left out before it stops.",
+        "Number of unreadable test images to skip before the command stops.",
         lower_bound=0,
     )
 
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

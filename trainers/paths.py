@@ -16,10 +16,11 @@ gfile = tf.io.gfile
 
 @dataclasses.dataclass(frozen=True)
 class RemotePath:
-    """A path in a bucket: the methods of pathlib that the trainers use.
+    """A path in a bucket, with the methods of pathlib that the trainers use.
 
-    TensorFlow reads and writes, so that every scheme works that it knows;
-    `etils.epath` takes an unknown scheme, hdfs:// among them, for a folder.
+    TensorFlow reads and writes, so every scheme of TensorFlow works;
+    `etils.epath` treats schemes that it does not know, such as hdfs://, as
+    folders.
 
     Args:
         address: With its scheme, such as gs://bucket/runs/digits.
@@ -38,7 +39,7 @@ class RemotePath:
 
     @property
     def name(self) -> str:
-        """The last part."""
+        """The last part of the path."""
         return self.address.rstrip("/").rpartition("/")[2]
 
     def exists(self) -> bool:
@@ -52,7 +53,7 @@ class RemotePath:
             return self.exists() and not gfile.isdir(self.address)
 
     def mkdir(self, parents: bool = False, exist_ok: bool = False):
-        """Make the folder, if it does not exist."""
+        """Create the folder, if it does not exist."""
         with _os_errors(self):
             gfile.makedirs(self.address)
 
@@ -92,8 +93,8 @@ def as_path(path: str | os.PathLike) -> Path:
 def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path that replaces `path` on success.
 
-    As `keras_vit.files.atomic_write`, for a path in a bucket as well: a
-    bucket shows a file once all of it has been sent.
+    Like `keras_vit.files.atomic_write`, but also for paths in a bucket: a
+    bucket shows a file when it was transferred completely.
     """
     path = as_path(path)
     if not isinstance(path, RemotePath):
@@ -108,7 +109,7 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
 
 
 def write_atomically(path: str | os.PathLike, text: str):
-    """Write a text file; a reader sees the old content or the new one."""
+    """Write a text file; readers see either the old or the new content."""
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
 

@@ -8,7 +8,7 @@ from absl import flags
 
 from trainers.evaluation.predictions import predict_files
 from trainers.paths import as_path
-from trainers.runs.command_line import start, user_errors
+from trainers.runs.command_line import run_main, user_errors
 from trainers.runs.run import Run
 
 FLAGS = flags.FLAGS
@@ -19,7 +19,7 @@ def main(arguments):
     with user_errors():
         paths = arguments[1:]
         if not paths:
-            raise ValueError("Name one image file or more.")
+            raise ValueError("Pass one or more image files.")
         run = Run(as_path(FLAGS.run_dir))
         rows = predict_files(run, paths, FLAGS.top)
     for path, row in zip(paths, rows):
@@ -31,10 +31,10 @@ def define_flags():
     """Define the flags of this command."""
     flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
     flags.DEFINE_integer(
-        "top", 5, "How many classes to name, at most.", lower_bound=1
+        "top", 5, "Largest number of classes to print.", lower_bound=1
     )
 
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

@@ -1,6 +1,6 @@
-"""Probe the features of a model: few-shot regression, nearest neighbours.
+"""Probe the features of a model: few-shot regression and nearest neighbours.
 
-The features are the input of the classifier; the model is not trained.
+The features are the inputs of the classifier; the model is not trained.
 
 Example:
     python -m trainers.probe --run_dir=saved_models/digits
@@ -13,7 +13,7 @@ from trainers.evaluation.probes import PROBES, ProbeChoices
 from trainers.evaluation.probing import probe
 from trainers.paths import as_path
 from trainers.runs import source_flags
-from trainers.runs.command_line import refuse_arguments, start, user_errors
+from trainers.runs.command_line import refuse_arguments, run_main, user_errors
 from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
@@ -58,8 +58,8 @@ def main(arguments):
             report_dir=FLAGS.report_dir and as_path(FLAGS.report_dir),
         )
     print(
-        f"{report['model']} on {report['dataset']}: learned on "
-        f"{report['num_train']:,} images, judged on {report['num_test']:,}; "
+        f"{report['model']} on {report['dataset']}: fitted to "
+        f"{report['num_train']:,} images, tested on {report['num_test']:,}; "
         f"{report['num_features']} features\n"
         f"{'probe':14s} accuracy  deviation"
     )
@@ -71,7 +71,7 @@ def main(arguments):
 
 def define_flags():
     """Define the flags of this command."""
-    source_flags.define_flags()
+    source_flags.define_evaluation_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     default = ProbeChoices()
     flags.DEFINE_list(
@@ -80,24 +80,25 @@ def define_flags():
     flags.DEFINE_list(
         "shots",
         list(map(str, default.shots)),
-        "Images of a class that few_shot learns from; a class with fewer "
-        "gives those it has.",
+        "Numbers of images per class for few_shot. A class with fewer images "
+        "uses all of them.",
     )
     flags.DEFINE_integer(
-        "num_seeds", default.num_seeds, "Draws of the images of few_shot."
+        "num_seeds", default.num_seeds, "Number of random draws for few_shot."
     )
     flags.DEFINE_list(
         "neighbors",
         list(map(str, default.neighbors)),
-        "Numbers of neighbours that vote in knn, such as 10,20,100,200.",
+        "Numbers of neighbours for knn, such as 10,20,100,200.",
     )
     flags.DEFINE_string(
         "train_split",
         None,
-        "Split to learn on, or a slice of one. Default: that of the data set.",
+        "Split to fit the probes to, or a slice of one. Default: that of the "
+        "data set.",
     )
 
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

@@ -1,6 +1,6 @@
-"""Check that a server gives the outputs of the export that it serves.
+"""Check that a server returns the outputs that its export recorded.
 
-The warm-up file of the export holds them.
+The warm-up file of the export contains the expected outputs.
 
 Example:
     python -m trainers.serve_check --url=http://localhost:8501 \
@@ -19,13 +19,13 @@ from trainers.export.server_check import ServerReport, fill_report, say
 from trainers.paths import as_path, write_atomically
 from trainers.runs.command_line import (
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     user_errors,
 )
 
 FLAGS = flags.FLAGS
-BATCH_SIZE = 1024  # Rows of a request; no request here has more.
+BATCH_SIZE = 1024  # More rows than any request of this command has.
 
 
 def main(arguments):
@@ -60,12 +60,12 @@ def main(arguments):
             sys.exit(os.EX_UNAVAILABLE)
         print(report)
         if FLAGS.json:
-            write_report(report, model, export.version)
+            write_check(report, model, export.version)
     sys.exit(0 if report.passed else 1)
 
 
-def write_report(report: ServerReport, model: str, version: int):
-    """Write the report and what was asked to the file of --json."""
+def write_check(report: ServerReport, model: str, version: int):
+    """Write the report and the options to the file of --json."""
     content = {
         "server": FLAGS.url or FLAGS.grpc,
         "model": model,
@@ -91,19 +91,21 @@ def define_flags():
     flags.DEFINE_float(
         "tolerance",
         1e-4,
-        "How far a number may be from that of the export.",
+        "Largest allowed difference from the recorded outputs.",
         lower_bound=0,
     )
     flags.DEFINE_integer(
         "requests",
         100,
-        "Requests to measure for each signature; 0 for none.",
+        "Number of timed requests for each signature; 0 for none.",
         lower_bound=0,
     )
-    flags.DEFINE_integer("concurrency", 4, "Requests at a time.", lower_bound=1)
+    flags.DEFINE_integer(
+        "concurrency", 4, "Number of concurrent requests.", lower_bound=1
+    )
     flags.DEFINE_string("json", None, "File to write the report to.")
 
 
 if __name__ == "__main__":
     define_flags()
-    start(main)
+    run_main(main)

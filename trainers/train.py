@@ -17,7 +17,7 @@ from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
     refuse_arguments,
-    start,
+    run_main,
     stop_at_once,
     training_errors,
     user_errors,
@@ -54,7 +54,7 @@ def main(arguments):
         train(job)
     bad = job.bad_examples.names
     if bad:
-        print(f"Left out {len(bad)} unreadable images: {', '.join(bad)}")
+        print(f"Skipped {len(bad)} unreadable images: {', '.join(bad)}")
     if job.is_writer:
         seconds = time.perf_counter() - start_time
         rows = read_metrics(job.run.metrics_path)
@@ -62,7 +62,7 @@ def main(arguments):
 
 
 def dry_run(job: Job):
-    """Print the memory of the training; draw its first batch if it is new."""
+    """Print the memory for training; draw the first batch of a new run."""
     recipe = job.recipe
     memory = estimate_memory(
         job.loop.model,
@@ -74,7 +74,7 @@ def dry_run(job: Job):
     for name, size in (memory._asdict() | {"total": memory.total}).items():
         print(f"  {name:12s} {scale(size)}B")
     if job.run.recipe_path.exists():
-        print("First batch: drawn when the run began; see its folder.")
+        print("First batch: see first_batch.png in the folder of the run.")
         return
     job.draw_first_batch()
     print(f"First batch: {job.run.folder / 'first_batch.png'}")
@@ -91,12 +91,10 @@ def define_run_flags():
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Print the model and the memory that training would take, draw the "
+        "Print the model and the memory that training would need, draw the "
         "first batch, and stop.",
     )
-    flags.DEFINE_bool(
-        "force", False, "Continue a run although its recipe was different."
-    )
+    flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
     flags.DEFINE_string(
         "workers",
         None,
@@ -121,7 +119,7 @@ def define_run_flags():
 
 
 if __name__ == "__main__":
-    recipe_flags.define_flags()
+    recipe_flags.define_recipe_flags()
     flags.adopt_module_key_flags(recipe_flags)  # So that --help lists them.
     define_run_flags()
-    start(main)
+    run_main(main)

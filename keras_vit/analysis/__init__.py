@@ -1,4 +1,4 @@
-"""What a trained Vision Transformer looks at, and what it has learned."""
+"""Analysis of where a trained model looks, and of what it has learned."""
 
 from keras_vit.analysis.attention import (
     attention_distances,

@@ -1,4 +1,4 @@
-"""Attention maps of a model, and the distances that its heads attend over."""
+"""Attention maps of a model, and the attention distances of its heads."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ import numpy as np
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     block_indices,
     grid_size_of,
     split_batches,
-    to_float32,
     yield_scores,
 )
 
@@ -37,7 +37,7 @@ def attention_maps(
         images: The images to compute attention for.
         layers: Indices of blocks; negative indices count from the end. None
             for all blocks.
-        batch_size: Images in memory at a time.
+        batch_size: Number of images in memory at a time.
 
     Raises:
         ValueError: If `model` is not a VisionTransformer or does not have
@@ -65,7 +65,7 @@ def attention_maps(
                     maps = np.empty(shape, "float32")
                 for place, wanted in enumerate(indices):
                     if wanted == index:
-                        maps[place, part] = to_float32(scores)
+                        maps[place, part] = as_float32(scores)
     return maps
 
 
@@ -77,10 +77,10 @@ def mean_attention_distance(
 ) -> np.ndarray:
     """Return the mean attention distance of each head, in pixels.
 
-    For each query patch, the distances between its centre and those of all
-    patches, weighted by its attention to them; averaged over queries and
-    images, as in figures 7 and 11 of the paper. Tokens other than patches
-    are left out.
+    For each query patch, the distances between its centre and the centres of
+    all patches are weighted by its attention to them and summed. The result is
+    the mean over queries and images, as in figures 7 and 11 of the paper.
+    Tokens other than patches are ignored.
 
     Shapes:
         maps: (layers, B, K, T, T), as from `attention_maps`.
@@ -89,10 +89,10 @@ def mean_attention_distance(
     Args:
         maps: Attention probabilities. Their last h * w tokens are patches.
         grid_size: (h, w), rows and columns of the grid of patches.
-        patch_size: Pixels from one patch to the next; behind a ResNet stem
-            those of its stride, too.
+        patch_size: Image pixels from one patch to the next, which includes the
+            stride of a ResNet stem.
         renormalize: Whether to divide each row by its total attention to the
-            patches. Without it, attention to the class token counts as a
+            patches. Otherwise, attention to the class token counts as a
             distance of 0, as in the authors' code, so a head that attends
             mostly to the class token has a small distance.
 
@@ -143,9 +143,9 @@ def attention_distances(
 
     Args:
         model: Any VisionTransformer.
-        images: The images to compute attention for; the paper takes 128.
+        images: The images to compute attention for; the paper uses 128.
         renormalize: See `mean_attention_distance`.
-        batch_size: Images in memory at a time.
+        batch_size: Number of images in memory at a time.
     """
     indices = block_indices(model, None)
     config = model.config
@@ -154,7 +154,7 @@ def attention_distances(
         for _, batch in split_batches(images, batch_size):
             for index, scores in yield_scores(model, batch, indices):
                 mean = mean_attention_distance(
-                    to_float32(scores)[None],
+                    as_float32(scores)[None],
                     grid_size_of(model, batch),
                     config.patch_size * config.stem_stride,
                     renormalize,

@@ -1,4 +1,4 @@
-"""A Keras callback that draws what a model looks at while it is trained."""
+"""A Keras callback that draws where a model looks during training."""
 
 import contextlib
 import os
@@ -22,50 +22,54 @@ from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.intermediates import (
+    as_float32,
     grid_size_of,
     num_prefix_tokens_of,
-    to_float32,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
 
 
 class AttentionPictures(keras.callbacks.Callback):
-    """Log attention and positions to TensorBoard while a model is trained.
+    """Log attention and positions to TensorBoard during training.
 
-    It draws the rollout over some images, how far the heads look, the
-    similarity of positions and the filters: before the first update and after
-    epochs. What a model does not have is left out. The similarities are kept
-    as arrays as well: `read_positions` reads them, and
-    `plots.film_position_similarity` makes a film of them.
+    The callback draws the attention rollout over some images, the attention
+    distances of the heads, the similarity of the positions, and the filters:
+    before the first update and after epochs. Parts that the model does not
+    have are skipped. The similarities are also stored as arrays:
+    `read_positions` reads them, and `plots.film_position_similarity` makes an
+    animation of them.
 
-    The training is the same as without it, to the bit. Needs TensorFlow and
-    matplotlib. Must come after a callback that restores the model, such as
-    BackupAndRestore: pictures of updates that will be repeated are dropped.
+    The training is bit-identical to one without the callback. Needs TensorFlow
+    and matplotlib. Must come after a callback that restores the model, such as
+    BackupAndRestore, because similarities of updates that will be repeated are
+    dropped at the start.
 
     Shapes:
-        images: (B, H, W, C), as the model reads them; a few.
+        images: (B, H, W, C), preprocessed for the model.
 
     Args:
-        images: The images that the model looks at.
+        images: A few images to compute attention for.
         log_dir: The folder of TensorBoard, local or gs://...; the pictures
             go to its subfolder `attention`.
-        positions_dir: Where the positions are kept. Default: `positions` in
+        positions_dir: Folder of the similarities. Default: `positions` in
             `log_dir`.
         every_epochs: Epochs between two drawings.
         class_names: Names of the classes.
-        activation: Turns logits into probabilities: a key of
+        activation: Function that turns logits into probabilities: a key of
             CLASSIFIER_ACTIVATIONS.
-        value_range: The numbers that are black and white in `images`.
-        averages: Returns values to take in place of the trainable weights,
-            such as their moving averages; or None for the weights.
-        first_step: The number of updates before this training. Default: the
+        value_range: The values of black and white in `images`.
+        averages: Returns values to use in place of the trainable weights, such
+            as their moving averages; or None for the weights.
+        first_step: Number of updates before this training. Default: the
             iterations of the optimizer.
-        is_writer: Whether this process draws; of several processes, one does.
+        is_writer: Whether this process draws. Only one of several processes
+            does.
 
     Raises:
-        ValueError: If an argument is out of its range or, when the training
-            begins, if the model is no VisionTransformer or reads other images.
+        ValueError: If an argument is out of range or, when the training
+            begins, if the model is not a VisionTransformer or `images` do not
+            fit it.
 
     Example:
         model.fit(..., callbacks=[AttentionPictures(images[:8], "logs")])
@@ -118,7 +122,7 @@ class AttentionPictures(keras.callbacks.Callback):
             for size, given in zip(expected, self.images.shape[1:])
         ):
             raise ValueError(
-                "`images` must be what the model reads, "
+                "`images` must have the shape of the model's input, "
                 f"(B, {', '.join(map(str, expected))}). "
                 f"Received: shape={self.images.shape}"
             )
@@ -128,11 +132,11 @@ class AttentionPictures(keras.callbacks.Callback):
         if not self.is_writer:
             return
         tf = import_tensorflow()
-        # Here, so that a missing package is named before the first epoch.
+        # Imported here, so that a missing package is an error at the start.
         from keras_vit.analysis import plots
 
         self._plots, self._tf = plots, tf
-        # A folder of its own: TensorBoard follows one file a folder.
+        # A separate folder, because TensorBoard reads one file per folder.
         self._writer = tf.summary.create_file_writer(
             os.path.join(self.log_dir, "attention")
         )
@@ -154,7 +158,7 @@ class AttentionPictures(keras.callbacks.Callback):
 
     def _step(self, logs):
         optimizer = self.model.optimizer
-        # A loop other than that of Keras counts the updates itself.
+        # A custom training loop counts the updates itself.
         return int(logs["step"] if optimizer is None else optimizer.iterations)
 
     def _draw(self, step):
@@ -166,7 +170,7 @@ class AttentionPictures(keras.callbacks.Callback):
         self._writer.flush()
 
     def _figures(self, step):
-        """Yield the names and figures of what the model has."""
+        """Yield the name and the figure of each part that the model has."""
         model, images, plots = self.model, self.images, self._plots
         config = model.config
         patch_size = config.patch_size * config.stem_stride
@@ -199,14 +203,14 @@ class AttentionPictures(keras.callbacks.Callback):
             yield "embedding/filters", plots.plot_filters(filters)
 
     def _titles(self):
-        """Return the likeliest class of each image, if there are classes."""
+        """Return the most likely class of each image, if there are classes."""
         if not has_logits(self.model):
             return None
         answers = self.model(self.images, training=False)
         if self.model.config.classifier_activation is None:
             answers = self.activate(answers)
         titles = []
-        for probabilities in to_float32(answers):
+        for probabilities in as_float32(answers):
             index = int(probabilities.argmax())
             name = self.class_names[index] if self.class_names else index
             titles.append(f"{name}\n{probabilities[index]:.1%}")
@@ -216,7 +220,7 @@ class AttentionPictures(keras.callbacks.Callback):
         values = self.averages()
         if values is None:
             return contextlib.nullcontext()
-        # This does not touch the variables, on any device.
+        # The scope does not change the variables on any device.
         return keras.StatelessScope(
             state_mapping=zip(self.model.trainable_variables, values)
         )

@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
+    as_float32,
     num_prefix_tokens_of,
-    to_float32,
 )
 from keras_vit.models.submodels import check_vision_transformer
 
@@ -18,8 +18,8 @@ NUM_FILTERS = 28  # In figure 7 of the paper.
 def position_similarity(model: VisionTransformer) -> np.ndarray:
     """Return the similarity of the position embeddings of any two patches.
 
-    The cosine of the two embeddings, without the class token: figure 7,
-    centre. Learned and fixed embeddings are compared in the same way.
+    The similarity is the cosine of the two embeddings: figure 7, centre. The
+    class token is ignored. Learned and fixed embeddings are treated equally.
 
     Shapes:
         returns: (h, w, h, w), float32; [y, x] compares the patch in row y
@@ -27,7 +27,7 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
 
     Args:
         model: A VisionTransformer with a position embedding. With a dynamic
-            image size, the table is taken at its stored size.
+            image size, the stored size of the table is used.
 
     Raises:
         ValueError: If the model has no position embedding.
@@ -52,9 +52,9 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
         )
     grid_size = model.config.grid_size
     table = model.get_layer("position_embedding").table(grid_size)
-    rows = to_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
+    rows = as_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
     rows = rows.astype("float64")
-    # A row of zeros has the similarity 0 with all others.
+    # The similarity of a row of zeros to all others is 0.
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     rows = rows / np.maximum(length, np.finfo("float32").tiny)
     similarity = np.clip(rows @ rows.T, -1, 1).astype("float32")
@@ -65,12 +65,13 @@ class PrincipalFilters(NamedTuple):
     """The principal components of the filters of a patch encoder.
 
     Shapes:
-        filters: (num, P, P, C), each of length one, most important first.
+        filters: (num, P, P, C), each with norm one, most important first.
         explained_variance: (num,), shares of the variance of all filters.
 
     Args:
         filters: The components.
-        explained_variance: The share of the variance that each explains.
+        explained_variance: The share of the variance that each component
+            explains.
     """
 
     filters: np.ndarray
@@ -82,23 +83,23 @@ def embedding_filters(
 ) -> PrincipalFilters:
     """Return the principal components of the filters of the patch encoder.
 
-    Each of the D columns of the kernel is a filter; the mean of all filters
-    is subtracted. The sign of a component is arbitrary: it is chosen so that
-    the largest number is positive.
+    Each of the D columns of the kernel is a filter. The mean of all filters is
+    subtracted first. The sign of a component is arbitrary; it is chosen so
+    that the entry with the largest absolute value is positive.
 
     Args:
-        model: Any VisionTransformer. Behind a ResNet stem, the filters read
-            the channels of the stem and not those of the image.
-        num: The number of components; the paper shows 28.
+        model: Any VisionTransformer. After a ResNet stem, the filters read
+            the channels of the stem instead of those of the image.
+        num: Number of components; the paper shows 28.
 
     Raises:
         ValueError: If there are fewer components.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, figure 7, left.
-    Differs: The paper does not say whether it subtracts the mean.
+    Differs: The paper does not state whether it subtracts the mean.
     """
     check_vision_transformer(model)
-    kernel = to_float32(model.get_layer("patch_encoder").kernel)
+    kernel = as_float32(model.get_layer("patch_encoder").kernel)
     shape, width = kernel.shape[:-1], kernel.shape[-1]
     samples = kernel.reshape(-1, width).T.astype("float64")  # (D, P*P*C)
     if not 1 <= num <= min(samples.shape):
@@ -121,18 +122,18 @@ def embedding_filters(
 def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
     """Return the first 28 principal filters, or all if there are fewer.
 
-    With the mean subtracted, D filters span D - 1 directions: one more
+    After subtracting the mean, D filters span D - 1 dimensions: one more
     component would be rounding noise.
 
     Args:
         model: Any VisionTransformer.
 
     Returns:
-        See `embedding_filters`. None behind a ResNet stem, whose filters do
-        not read the image, and for a single filter.
+        See `embedding_filters`. None for a model with a ResNet stem, whose
+        filters do not read the image, and for a single filter.
     """
     check_vision_transformer(model)
-    # () is a stem as well: its root alone.
+    # () is a stem without stages, not a missing stem.
     if model.config.stem_stages is not None:
         return None
     shape = model.get_layer("patch_encoder").kernel.shape
@@ -141,14 +142,14 @@ def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
 
 
 def scale_filters(filters: np.ndarray) -> np.ndarray:
-    """Return filters as pictures: each is scaled to the range [0, 1].
+    """Return filters as pictures, each scaled to the range [0, 1].
 
     Shapes:
         filters: (num, P, P, C). returns: the same.
 
     Args:
-        filters: For example those of `embedding_filters`. A constant filter
-            becomes grey.
+        filters: Filters, such as those of `embedding_filters`. A constant
+            filter becomes grey.
     """
     low = filters.min(axis=(1, 2, 3), keepdims=True)
     span = filters.max(axis=(1, 2, 3), keepdims=True) - low

@@ -1,4 +1,4 @@
-"""Write the pictures and the page of one model, or of two to compare."""
+"""Writing the pictures and the page of one model, or of two to compare."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from keras_vit.models import VisionTransformer
 # With fewer images, the similarity of blocks is a poor estimate.
 FEWEST_FOR_SIMILARITY = 16
 # Subfolders for the pictures of the first and of the second model.
-FOLDERS = ("", "compared/")
+SUBFOLDERS = ("", "compared/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Subject:
         model: The model.
         read: Returns the image in a file, preprocessed for the model.
         class_names: Names of the classes, or None.
-        activation: Turns the model's logits into probabilities: a key of
+        activation: Function that turns logits into probabilities: a key of
             `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
-        value_range: The numbers that the model reads for black and white.
-        positions_dir: Where its training kept the position similarities, or
-            None.
+        value_range: The values of black and white in the model's input.
+        positions_dir: Folder with the position similarities of its training,
+            or None.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True)
 class NamedImages:
-    """Images as a model reads them, and their names.
+    """Images, preprocessed for a model, and their names.
 
     Shapes:
         pixels: (B, H, W, C).
 
     Args:
         pixels: The images.
-        names: One for each image.
+        names: The name of each image.
     """
 
     pixels: np.ndarray
@@ -68,9 +68,9 @@ class NamedImages:
 
 
 def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
-    """Check what can be checked before a model is opened.
+    """Check the arguments of a command before a model is opened.
 
-    `out_dir` is not made: a mistake in the command leaves no empty folder.
+    `out_dir` is not created, so a wrong argument leaves no empty folder.
 
     Args:
         paths: Image files.
@@ -81,7 +81,7 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
         ValueError: If an image file does not exist.
         OSError: If files cannot be written to the folder.
     """
-    from keras_vit.analysis import plots  # noqa: F401  It needs matplotlib.
+    from keras_vit.analysis import plots  # noqa: F401  Needs matplotlib.
 
     for path in paths:
         if not os.path.isfile(path):
@@ -93,11 +93,11 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
         raise OSError(f"--out must be a folder to write to, not {out_dir}.")
 
 
-def read_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
-    """Return the images in files as a model reads them.
+def load_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
+    """Return the images in files, preprocessed for a model.
 
-    Their names are those of the files, or the full paths if two files have
-    the same name.
+    Their names are the file names, or the full paths if two files have the
+    same name.
 
     Args:
         subject: The model and its preprocessing.
@@ -112,11 +112,11 @@ def read_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
 def name_apart(
     subjects: Sequence[Subject], sources: Sequence[str]
 ) -> list[Subject]:
-    """Return the subjects; if two have the same name, named by their paths.
+    """Return the subjects with distinct names: their paths, if necessary.
 
     Args:
         subjects: The opened models.
-        sources: The path or name that each was opened from.
+        sources: The path or name of each model.
     """
     if len({subject.name for subject in subjects}) == len(subjects):
         return list(subjects)
@@ -145,21 +145,21 @@ def write_gallery(
         The files that were written.
 
     Raises:
-        ValueError: If a model gives numbers that are not finite.
+        ValueError: If a model returns numbers that are not finite.
         OSError: If a file cannot be written.
     """
     out_dir = pathlib.Path(out_dir)
     inspections = [look(*pair) for pair in zip(subjects, images)]
     writers = {"report.html": functools.partial(write_page, inspections)}
-    for subject, inspection, folder in zip(subjects, inspections, FOLDERS):
+    for subject, inspection, folder in zip(subjects, inspections, SUBFOLDERS):
         pictures = pictures_of(inspection, suffix, subject.positions_dir)
         writers |= {folder + name: write for name, write in pictures}
     pixels = images[0].pixels
     is_enough = len(pixels) >= FEWEST_FOR_SIMILARITY
-    # Two models are comparable only on images that both read alike.
+    # Two models are comparable only if both receive the same pixels.
     if is_enough and np.array_equal(pixels, images[-1].pixels):
         writers[f"similarity{suffix}"] = functools.partial(
-            draw_similarity, subjects[0], subjects[-1], pixels
+            write_similarity, subjects[0], subjects[-1], pixels
         )
     bar = ProgressBar("Drawing")
     for done, (name, write) in enumerate(writers.items(), 1):
@@ -169,11 +169,11 @@ def write_gallery(
 
 
 def look(subject: Subject, images: NamedImages) -> Inspection:
-    """Return everything there is to see of a model, with a progress bar.
+    """Return the inspection of a model, with a progress bar.
 
     Args:
         subject: The model.
-        images: The images that it reads.
+        images: The images to inspect it on.
     """
     return inspect_model(
         subject.model,
@@ -183,7 +183,7 @@ def look(subject: Subject, images: NamedImages) -> Inspection:
         class_names=subject.class_names,
         activation=subject.activation,
         value_range=subject.value_range,
-        report=ProgressBar(f"Looking with {subject.name}"),
+        report=ProgressBar(f"Inspecting {subject.name}"),
     )
 
 
@@ -192,12 +192,13 @@ def pictures_of(
     suffix: str = ".png",
     positions_dir: str | None = None,
 ) -> Iterator[tuple[str, Callable]]:
-    """Yield the names of files, and functions that write them to a path.
+    """Yield file names, each with a function that writes the file to a path.
 
-    What a model does not have, such as a position embedding, is left out.
+    Pictures of parts that the model does not have, such as a position
+    embedding, are skipped.
 
     Args:
-        inspection: What was seen.
+        inspection: The inspection of the model.
         suffix: ".png" or ".svg".
         positions_dir: See `Subject`.
     """
@@ -221,7 +222,7 @@ def pictures_of(
     if similarity is not None:
         draw = plots.plot_position_similarity
         yield f"positions{suffix}", saving(draw, similarity)
-    # Filters of other channels cannot be drawn.
+    # Filters with another number of channels cannot be drawn.
     if filters is not None and inspection.config.channels in (1, 3):
         yield f"filters{suffix}", saving(plots.plot_filters, filters)
     if positions_dir and os.path.isdir(positions_dir):
@@ -229,7 +230,7 @@ def pictures_of(
 
 
 def write_film(positions_dir: str, path: str | os.PathLike):
-    """Write the film of how a position table was learned.
+    """Write an animation of the position table during training.
 
     Args:
         positions_dir: See `Subject`.
@@ -241,11 +242,11 @@ def write_film(positions_dir: str, path: str | os.PathLike):
     plots.film_position_similarity(frames, steps, path)
 
 
-def draw_similarity(first: Subject, second: Subject, pixels, path):
-    """Draw how alike the blocks of two models are, see `linear_cka`.
+def write_similarity(first: Subject, second: Subject, pixels, path):
+    """Draw the similarity of the blocks of two models, see `linear_cka`.
 
     Shapes:
-        pixels: (B, H, W, C), as both models read them.
+        pixels: (B, H, W, C), preprocessed for both models.
 
     Args:
         first: The model on the vertical axis.
@@ -262,10 +263,10 @@ def draw_similarity(first: Subject, second: Subject, pixels, path):
 
 
 class ProgressBar:
-    """A progress bar, called with the steps done and the number of steps.
+    """A progress bar, called with the completed and the total steps.
 
     Args:
-        title: Printed on the line above.
+        title: Title, printed on the line above.
     """
 
     def __init__(self, title: str):
@@ -274,7 +275,7 @@ class ProgressBar:
 
     def __call__(self, done: int, steps: int):
         if self._bar is None:
-            # A terminal is updated often; a log gets a line now and then.
+            # A terminal is updated often; a log gets a line every 30 seconds.
             interval = 0.1 if sys.stdout.isatty() else 30
             self._bar = keras.utils.Progbar(
                 steps, interval=interval, unit_name="step"

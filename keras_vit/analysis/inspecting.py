@@ -1,4 +1,4 @@
-"""Run a model on images and collect everything there is to see."""
+"""Running a model on images and collecting the results in an Inspection."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,12 +19,12 @@ from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     get_block,
     grid_size_of,
     layers_after_blocks,
     num_prefix_tokens_of,
     run_with_scores,
-    to_float32,
     tokens_before_blocks,
 )
 from keras_vit.models.submodels import check_vision_transformer
@@ -43,30 +43,30 @@ def inspect_model(
     value_range: tuple[float, float] = (-1.0, 1.0),
     report: Callable[[int, int], None] | None = None,
 ) -> Inspection:
-    """Look at a model, and at what it sees in some images.
+    """Inspect a model, and where it looks in some images.
 
-    Images are processed one by one, so that memory is needed for little more
-    than the attention maps: 11 MB for an image and a ViT-B/16 at 224 pixels.
+    Images are processed one by one, so the attention maps need most of the
+    memory: 11 MB per image for a ViT-B/16 at 224 pixels.
 
     Shapes:
-        images: (B, H, W, C), as `model` reads them.
+        images: (B, H, W, C), preprocessed for `model`.
 
     Args:
         model: Any VisionTransformer.
-        images: The images to look at.
-        model_name: The name of the model, in titles.
+        images: The images to inspect the model on.
+        model_name: Name of the model, in titles.
         image_names: Names of the images. Default: their numbers, from 1.
         class_names: Names of the classes.
-        activation: Turns logits into probabilities: a key of
+        activation: Function that turns logits into probabilities: a key of
             CLASSIFIER_ACTIVATIONS.
-        num_classes: The number of likeliest classes of an image that
-            relevance is computed for.
-        value_range: The numbers that the model reads for black and white.
-        report: Called as report(steps done, number of steps).
+        num_classes: Number of the most likely classes for which relevance is
+            computed.
+        value_range: The values of black and white in `images`.
+        report: Called as report(completed steps, number of steps).
 
     Raises:
-        ValueError: If the model is no VisionTransformer or does not give
-            finite numbers, or names are not as many as what they name.
+        ValueError: If the model is not a VisionTransformer, returns numbers
+            that are not finite, or the number of names is wrong.
 
     Example:
         >>> model = VisionTransformer(
@@ -95,7 +95,7 @@ def inspect_model(
     maps = np.stack([view.maps for view in views], axis=1)
     if not np.isfinite(maps).all():
         raise ValueError(
-            "`model` must give finite attention. Received: NaN or infinity "
+            "`model` must have finite attention. Received: NaN or infinity "
             f"from {model_name!r}"
         )
     prefix = num_prefix_tokens_of(model)
@@ -109,7 +109,7 @@ def inspect_model(
         num_prefix_tokens=prefix,
         reads_patches=pools_patches(model),
         maps=maps,
-        rollouts=to_float32(roll_out(maps, num_prefix_tokens=prefix)),
+        rollouts=as_float32(roll_out(maps, num_prefix_tokens=prefix)),
         token_norms=np.stack([view.norms for view in views], axis=1),
         distances=np.mean([view.distances for view in views], axis=0),
         similarity=position_similarity(model) if has_positions else None,
@@ -123,7 +123,7 @@ def inspect_model(
 
 @dataclasses.dataclass(frozen=True)
 class _View:
-    """What a model sees in one image: the fields of `Inspection`, without B."""
+    """The results for one image: the fields of `Inspection`, without B."""
 
     maps: np.ndarray
     norms: np.ndarray
@@ -134,7 +134,7 @@ class _View:
 
 
 class _StepCounter:
-    """Reports the steps done and the number of steps."""
+    """Reports the number of completed steps and of all steps."""
 
     def __init__(self, steps, report):
         self._done, self._steps, self._report = 0, steps, report
@@ -146,7 +146,7 @@ class _StepCounter:
 
 
 def _look_at(model, image, activate, top, counter):
-    """Return what a model sees in one image (1, H, W, C)."""
+    """Return the results for one image (1, H, W, C)."""
     maps, norms, output = _run(model, image)
     config = model.config
     distances = mean_attention_distance(
@@ -156,8 +156,8 @@ def _look_at(model, image, activate, top, counter):
     counter.count()
     if not has_logits(model):
         return _View(maps, norms, distances)
-    probabilities = to_float32(activate(output))[0]
-    # Negative, so that equal ones are sorted by their index.
+    probabilities = as_float32(activate(output))[0]
+    # Negative, so that equal probabilities are sorted by class index.
     top_classes = np.argsort(-probabilities, kind="stable")[:top]
     relevances = []
     for index in top_classes:
@@ -172,7 +172,7 @@ def _run(model, image):
 
     Shapes:
         image: (1, H, W, C).
-        returns: attention (layers, 1, K, T, T), lengths of the tokens
+        returns: attention (layers, 1, K, T, T), norms of the tokens
             (layers, T), and the output of the model.
     """
     maps, norms = [], []
@@ -180,20 +180,20 @@ def _run(model, image):
         x = tokens_before_blocks(model, image)
         for index in range(model.config.depth):
             x, scores = run_with_scores(get_block(model, index), x)
-            maps.append(to_float32(scores))
+            maps.append(as_float32(scores))
             lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
-            norms.append(to_float32(lengths))
+            norms.append(as_float32(lengths))
         for layer in layers_after_blocks(model):
             x = layer(x)
     return np.stack(maps), np.stack(norms), x
 
 
 def _find_activation(model, activation):
-    """Return the function that makes probabilities of a model's output."""
+    """Return the function that turns a model's output into probabilities."""
     activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
     if model.config.classifier_activation is None:
         return activate
-    return lambda output: output  # The model has done it.
+    return lambda output: output  # The model applies it.
 
 
 def _grid_size(model, images):
@@ -208,15 +208,15 @@ def _stack(views, name):
 def to_pixels(
     images, value_range: tuple[float, float] = (-1.0, 1.0)
 ) -> np.ndarray:
-    """Return images as pixels from 0 to 255, grey or in colours.
+    """Return images as grey or colour pixels from 0 to 255.
 
     Shapes:
         images: (B, H, W, C). returns: (B, H, W, 1 or 3), uint8.
 
     Args:
-        images: What a model reads. The mean is shown of channels that are
-            not colours.
-        value_range: The numbers that the model reads for black and white.
+        images: Preprocessed images. If the channels are not colours, their
+            mean is returned.
+        value_range: The values of black and white in `images`.
 
     Example:
         >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()

@@ -1,4 +1,4 @@
-"""Inspection: everything there is to see of a model and some images."""
+"""Inspection: the analysis of a model and of its attention in some images."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from keras_vit.models import ViTConfig
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What a model sees in B images, and what it has learned.
+    """The attention of a model in B images, and what the model has learned.
 
     Shapes:
         pixels: (B, H, W, C), uint8; C is 1 or 3.
@@ -22,30 +22,31 @@ class Inspection:
         distances: (layers, K), float32, in pixels.
         similarity: (h, w, h, w), float32.
         probabilities: (B, classes), float32.
-        top_classes: (B, k), integers, likeliest first.
+        top_classes: (B, k), integers, most likely first.
         relevances: (B, k, T, T), float32, for each of `top_classes`.
 
     Args:
-        model_name: The name of the model.
-        config: Its configuration.
-        image_names: The names of the images.
-        pixels: The images as the model read them.
+        model_name: Name of the model.
+        config: Configuration of the model.
+        image_names: Names of the images.
+        pixels: The images, after preprocessing.
         grid_size: (h, w), rows and columns of the grid of patches.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
-        reads_patches: Whether the head pools the patches, and does not read
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
+        reads_patches: Whether the head pools the patches instead of reading
             the class token.
         maps: Attention probabilities, see `attention_maps`.
         rollouts: See `attention_rollout`.
-        token_norms: Lengths of the tokens after each block, see the function
-            of this name.
+        token_norms: Norms of the tokens after each block, see the function
+            `token_norms`.
         distances: See `attention_distances`.
         similarity: See `position_similarity`; None without a position
             embedding.
-        filters: See `embedding_filters`; None behind a ResNet stem.
+        filters: See `embedding_filters`; None with a ResNet stem.
         class_names: Names of the classes, or None.
-        probabilities: Of the classes; None for a model without a head.
-        top_classes: The likeliest classes, or None.
-        relevances: See `attention_relevance`; or None.
+        probabilities: Probabilities of the classes; None without a head.
+        top_classes: The most likely classes; None without a head.
+        relevances: See `attention_relevance`; None without a head.
     """
 
     model_name: str
@@ -68,11 +69,11 @@ class Inspection:
 
     @property
     def patch_size(self) -> int:
-        """Pixels from one patch to the next."""
+        """Image pixels from one patch to the next."""
         return self.config.patch_size * self.config.stem_stride
 
     def read_grid(self, matrix: np.ndarray) -> np.ndarray:
-        """Return what the head reads of a matrix, on the grid: (B, h, w).
+        """Return the part of a matrix that the head reads, as a grid (B, h, w).
 
         Args:
             matrix: (B, T, T), such as `rollouts`.
@@ -85,9 +86,9 @@ class Inspection:
         )
 
     def class_name(self, index: int) -> str:
-        """Return the name of a class, its number if it has none."""
+        """Return the name of a class, or its number if it has no name."""
         return self.class_names[index] if self.class_names else str(index)
 
     def _repr_html_(self):
-        """Return a page to explore, which notebooks show in a frame."""
+        """Return the interactive page in a frame, for notebooks."""
         return render_frame(self)

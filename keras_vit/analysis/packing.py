@@ -1,4 +1,4 @@
-"""Numbers and images in few bytes, for a page."""
+"""Compact encodings of numbers and images for the page."""
 
 import io
 import zlib
@@ -7,24 +7,27 @@ import numpy as np
 
 
 def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
-    """Pack rows of attention; `unpack_rows` undoes it.
+    """Pack rows of attention; `unpack_rows` is the inverse.
 
     A number p in a row with the largest number s is stored as the integer
-    nearest to levels * sqrt(p / s): the root spends the levels on small
-    numbers, which are frequent in attention. An unpacked number is off by at
-    most s / levels: half a level on either side of sqrt(p / s), squared.
+    nearest to levels * sqrt(p / s). The square root assigns most levels to
+    small numbers, which are frequent in attention. The error of an unpacked
+    number is at most s / levels, because the error of sqrt(p / s) is at most
+    half a level.
 
-    The attention of a token to itself and to the class token can be many
-    times all other attention. It is stored exactly and does not count for s;
-    otherwise few levels would be left for the rest.
+    The attention of a token to itself and to the class token can be many times
+    larger than all other attention. It is stored exactly and excluded from s;
+    otherwise, few levels would be left for the rest.
 
     Shapes:
-        rows: (M, Q, T), not negative. Where Q is T, row q is that of token q.
+        rows: (M, Q, T), not negative. If Q is T, row q is that of token q.
 
     Args:
         rows: M matrices, such as those of the heads of a block.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
-        levels: The largest whole number, at most 255; fewer take less room.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
+        levels: The largest integer, at most 255; a smaller one takes fewer
+            bytes.
 
     Raises:
         ValueError: If a number is negative or not finite.
@@ -32,7 +35,7 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
     rows = np.asarray(rows, "float32")
     if not (np.isfinite(rows).all() and (rows >= 0).all()):
         raise ValueError(
-            "`rows` must be finite numbers from 0 on. Received: numbers from "
+            "`rows` must be finite and not negative. Received: numbers from "
             f"{rows.min()} to {rows.max()}"
         )
     own = _diagonal(rows)  # (M, Q)
@@ -49,8 +52,8 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
         np.rint(levels * roots).astype("u1"),
     )
     data = b"".join(part.tobytes() for part in parts)
-    # The default strategy finds rows that repeat; on noise, run lengths alone
-    # are shorter.
+    # The default strategy finds repeated rows; for noise, run-length encoding
+    # gives a shorter result.
     return min(
         (_deflate(data, zlib.Z_DEFAULT_STRATEGY), _deflate(data, zlib.Z_RLE)),
         key=len,
@@ -60,16 +63,16 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
 def unpack_rows(
     data: bytes, shape: tuple, num_prefix_tokens: int, levels: int
 ) -> np.ndarray:
-    """Return the rows that `pack_rows` packed, as a page shows them.
+    """Return the rows that `pack_rows` packed, as the page does.
 
     Shapes:
         returns: (M, Q, T), float32.
 
     Args:
-        data: What `pack_rows` returned.
+        data: Result of `pack_rows`.
         shape: (M, Q, T).
-        num_prefix_tokens: As given to `pack_rows`.
-        levels: As given to `pack_rows`.
+        num_prefix_tokens: See `pack_rows`.
+        levels: See `pack_rows`.
     """
     m, q, t = shape
     data = zlib.decompress(data)
@@ -87,13 +90,13 @@ def unpack_rows(
 
 
 def pack_cosines(cosines: np.ndarray) -> bytes:
-    """Pack numbers from -1 to 1 on 255 levels, each off by 1 / 254 at most."""
+    """Pack numbers from -1 to 1 on 255 levels, with errors up to 1 / 254."""
     codes = np.rint((np.asarray(cosines, "float32") + 1) * 127)
     return zlib.compress(codes.astype("u1").tobytes(), 6)
 
 
 def pack_floats(numbers: np.ndarray) -> bytes:
-    """Pack float32 numbers as they are."""
+    """Pack float32 numbers without loss."""
     return zlib.compress(np.asarray(numbers, "<f4").tobytes(), 6)
 
 
@@ -107,7 +110,7 @@ def encode_png(pixels: np.ndarray) -> bytes:
         from PIL import Image
     except ImportError as error:
         raise ImportError("A page needs Pillow: pip install Pillow") from error
-    # Pillow knows grey images without the axis of channels.
+    # Pillow's grey images have no channel axis.
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)

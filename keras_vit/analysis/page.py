@@ -41,21 +41,21 @@ def write_page(
     max_bytes: int = 15_000_000,
     title: str = TITLE,
 ):
-    """Write a page to explore what models see. Needs Pillow.
+    """Write the interactive page of inspections. Needs Pillow.
 
-    The page is one file that needs nothing else: no server, no network. A
-    file that is already there is replaced as a whole.
+    The page is a single file that needs neither a server nor the network. An
+    existing file is replaced atomically.
 
     Args:
         inspections: An Inspection, or one for each model, all of the same
             images.
         path: The file, such as "report.html". Missing folders are created.
         max_bytes: See `render_page`.
-        title: The title of the page.
+        title: Title of the page.
 
     Raises:
         ValueError: See `render_page`.
-        OSError: If it cannot be written.
+        OSError: If the file cannot be written.
     """
     page = render_page(inspections, max_bytes=max_bytes, title=title)
     with atomic_write(path) as draft:
@@ -65,21 +65,21 @@ def write_page(
 def render_page(
     inspections: Sequence, *, max_bytes: int = 15_000_000, title: str = TITLE
 ) -> str:
-    """Return a page to explore what models see, as HTML. Needs Pillow.
+    """Return the interactive page of inspections, as HTML. Needs Pillow.
 
-    It holds as much of the attention as there is room for, see DETAILS, and
-    says what it leaves out and how exact its numbers are.
+    The page contains as much of the attention as fits, see DETAILS. It states
+    what it omits and the precision of its numbers.
 
     Args:
         inspections: An Inspection, or one for each model, all of the same
             images.
-        max_bytes: The largest size of the page.
-        title: The title of the page.
+        max_bytes: Largest size of the page.
+        title: Title of the page.
 
     Raises:
         ValueError: If there is no inspection, if the inspections are of
             different images, if a number is not finite, or if `max_bytes` is
-            too small for the least of DETAILS.
+            too small even for the last row of DETAILS.
     """
     page = _fit(inspections, max_bytes, title)
     num_bytes = len(page.encode("utf-8"))
@@ -94,16 +94,16 @@ def render_page(
 def render_frame(
     inspections: Sequence, *, max_bytes: int = 4_000_000, height: int = 720
 ) -> str:
-    """Return a page inside a frame, for a notebook. Needs Pillow.
+    """Return the page inside a frame, for a notebook. Needs Pillow.
 
     Args:
         inspections: See `render_page`.
-        max_bytes: The size that the page should have. If it is larger even at
-            the least of DETAILS, it is shown all the same.
-        height: Of the frame, in pixels.
+        max_bytes: Preferred largest size of the page. The last row of DETAILS
+            is used even if the page is larger.
+        height: Height of the frame, in pixels.
     """
     page = _fit(inspections, max_bytes, TITLE)
-    # Without allow-same-origin the page cannot touch the notebook.
+    # Without allow-same-origin, the page cannot access the notebook.
     return (
         f'<iframe title="{TITLE}" sandbox="allow-scripts" '
         f'style="width: 100%; height: {height}px; border: 0" '
@@ -124,7 +124,7 @@ def _fit(inspections, max_bytes, title):
         )
     *greater, least = DETAILS
     for detail in greater:
-        # To pack the maps of a large model for nothing would take minutes.
+        # Packing the maps of a large model in vain would take minutes.
         guess = sum(
             guess_size(inspection, detail) for inspection in inspections
         )
@@ -147,7 +147,7 @@ def _render(inspections: Sequence, detail: Detail, title: str):
             for inspection in inspections
         ],
     }
-    # No "<" in a script: it could end it.
+    # A "<" in a script could end the script.
     content = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
     style, script = _read("style.css"), _join_scripts()
     policy = (
@@ -155,7 +155,7 @@ def _render(inspections: Sequence, detail: Detail, title: str):
         f"form-action 'none'; style-src '{_hash(style)}'; "
         f"script-src '{_hash(script)}'"
     )
-    # File names may hold bytes that are no UTF-8, as surrogates.
+    # File names may contain bytes that are not UTF-8, as surrogates.
     title = title.encode("utf-8", "replace").decode("utf-8")
     parts = {
         "title": html.escape(title),
@@ -166,14 +166,14 @@ def _render(inspections: Sequence, detail: Detail, title: str):
         "content": content,
         "packets": "\n".join(packets.elements),
     }
-    # All at once, so that nothing in a part is taken for a placeholder.
+    # In one pass, so that no text in a part is read as a placeholder.
     return re.sub(
         r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("page.html")
     )
 
 
 def _join_scripts():
-    """Return all scripts as one, in a scope of its own."""
+    """Return all scripts as one, in a separate scope."""
     scripts = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{scripts}}})();\n'
 

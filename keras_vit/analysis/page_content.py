@@ -1,4 +1,4 @@
-"""What a page says of a model and its images, as JSON and packed numbers."""
+"""The content of a page, as JSON and packed numbers."""
 
 import base64
 import dataclasses
@@ -14,20 +14,19 @@ from keras_vit.analysis.packing import (
 )
 from keras_vit.analysis.representations import artefact_tokens
 
-# Classes whose probabilities are shown.
+# Number of classes whose probabilities are shown.
 NUM_PREDICTIONS = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Detail:
-    """How much of the attention of a model a page holds.
+    """The amount of attention in a page.
 
     Args:
-        levels: The number of levels that numbers are stored on, see
-            `pack_rows`.
-        has_all_tokens: Whether attention is kept as seen from each token. If
-            not, only what the head of the model reads is kept; rollout and
-            relevance are complete all the same.
+        levels: Number of levels in which numbers are stored, see `pack_rows`.
+        has_all_tokens: Whether the page contains the attention of every token.
+            Otherwise, it contains only the attention of the tokens that the
+            head of the model reads; rollout and relevance are complete.
     """
 
     levels: int
@@ -35,39 +34,39 @@ class Detail:
 
     @property
     def precision(self) -> str:
-        """How exact the numbers of the page are."""
+        """The precision of the numbers of the page."""
         return (
             "Attention, rollout and relevance are stored on "
-            f"{self.levels + 1} levels: in a map seen from one token a number "
-            f"is off by at most {100 / self.levels:.1f} % of the largest, a "
-            "small one by less; a mean of maps is off by no more than they "
-            "are on average. What a token gives to itself and to the class "
-            "token is exact."
+            f"{self.levels + 1} levels: in the map of one token, the error of "
+            f"a number is at most {100 / self.levels:.1f} % of the largest "
+            "number, and less for small numbers; the error of a mean of maps "
+            "is at most the mean of their errors. The attention of a token to "
+            "itself and to the class token is exact."
         )
 
     @property
     def left_out(self) -> str:
-        """What the page does not hold."""
+        """The parts that the page omits."""
         if self.has_all_tokens:
             return ""
         return (
-            "To keep the page small, attention is shown for what the head of "
-            "the model reads only, and not from single patches; rollout and "
-            "relevance are complete."
+            "To keep the page small, attention is shown only for the tokens "
+            "that the head of the model reads, and not from single patches; "
+            "rollout and relevance are complete."
         )
 
 
 class Packets:
-    """The packed numbers of a page, each in an HTML element of its own.
+    """The packed numbers of a page, in separate HTML elements.
 
-    The browser unpacks an element when it is looked at.
+    The browser unpacks an element when the page shows it.
     """
 
     def __init__(self):
         self.elements = []
 
     def add(self, data: bytes) -> int:
-        """Add packed numbers. Returns the number of their element."""
+        """Add packed numbers; return the number of their element."""
         number = len(self.elements)
         text = base64.b64encode(data).decode("ascii")
         self.elements.append(
@@ -78,7 +77,7 @@ class Packets:
     def add_rows(
         self, rows: np.ndarray, num_prefix_tokens: int, levels: int
     ) -> dict:
-        """Add rows. Returns what the page needs to unpack them."""
+        """Add rows; return the fields that the page needs to unpack them."""
         return {
             "packet": self.add(pack_rows(rows, num_prefix_tokens, levels)),
             "shape": list(rows.shape),
@@ -86,12 +85,12 @@ class Packets:
 
 
 def describe_model(inspection, detail: Detail, packets: Packets) -> dict:
-    """Return what the page says of a model, for JSON.
+    """Return the content of the page for a model, for JSON.
 
     Args:
-        inspection: What was seen.
-        detail: How much the page holds.
-        packets: Takes the numbers.
+        inspection: The inspection of the model.
+        detail: The amount of attention in the page.
+        packets: Receives the packed numbers.
     """
     config = inspection.config
     blocks, _, heads, *_ = inspection.maps.shape
@@ -118,19 +117,19 @@ def describe_model(inspection, detail: Detail, packets: Packets) -> dict:
 
 
 def guess_size(inspection, detail: Detail) -> float:
-    """Return about how many bytes the attention takes in a page.
+    """Estimate the bytes of the attention in a page.
 
-    Guessed from the maps of one head of each block, in one image.
+    The estimate is based on one head of each block, in one image.
 
     Args:
-        inspection: What was seen.
-        detail: How much the page holds.
+        inspection: The inspection of the model.
+        detail: The amount of attention in the page.
     """
     _, images, heads, *_ = inspection.maps.shape
     maps = inspection.maps[:, 0, 0]  # (layers, T, T)
     rows = maps if detail.has_all_tokens else _read_rows(inspection, maps)
     packed = pack_rows(rows, inspection.num_prefix_tokens, detail.levels)
-    # Base64 makes four bytes of three.
+    # Base64 encodes three bytes as four.
     return 4 / 3 * images * heads * len(packed)
 
 
@@ -166,7 +165,7 @@ def _describe_block(inspection, maps, detail, packets):
 
 
 def _read_rows(inspection, matrices):
-    """Return what the head of the model reads: (M, T, T) to (M, 1, T)."""
+    """Return the rows that the head reads, averaged: (M, T, T) to (M, 1, T)."""
     prefix = inspection.num_prefix_tokens
     read = slice(prefix, None) if inspection.reads_patches else slice(1)
     return matrices[:, read].mean(axis=1, keepdims=True, dtype="float32")
@@ -229,11 +228,11 @@ def _png(pixels):
 
 
 def _round(numbers):
-    # Four digits are more than a plot shows.
+    # A plot shows fewer than four digits.
     return [[float(f"{x:.4g}") for x in row] for row in numbers]
 
 
-# The most detailed first; a page has the first for which there is room.
+# The most detailed first; a page uses the first one that fits.
 DETAILS = (
     Detail(levels=255, has_all_tokens=True),
     Detail(levels=39, has_all_tokens=True),

@@ -1,6 +1,6 @@
-"""The position similarities of a training: one file for each drawing.
+"""The position similarities during training, one file for each drawing.
 
-Paths may be local or those of a bucket (gs://...). Needs TensorFlow.
+Paths may be local or in a bucket (gs://...). Needs TensorFlow.
 """
 
 import io
@@ -9,22 +9,22 @@ import re
 
 import numpy as np
 
-DRAFT = ".draft-"
+from keras_vit.files import DRAFT
 
 
 def read_positions(
     folder: str | os.PathLike,
 ) -> tuple[np.ndarray, list[int]]:
-    """Return the position similarities that `AttentionPictures` has kept.
+    """Return the position similarities that `AttentionPictures` stored.
 
     Shapes:
-        returns: (frames, h, w, h, w), float32; and the steps, rising.
+        returns: (frames, h, w, h, w), float32; and the steps, ascending.
 
     Args:
-        folder: Its `positions_dir`.
+        folder: The `positions_dir` of the callback.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If the folder contains no similarities.
     """
     folder = os.fspath(folder)
     gfile = import_tensorflow().io.gfile
@@ -42,7 +42,7 @@ def read_positions(
 
 
 def write_position(folder: str, step: int, similarity: np.ndarray):
-    """Keep the similarity after `step` updates; the file appears as a whole.
+    """Store the similarity after `step` updates in a file, atomically.
 
     Shapes:
         similarity: (h, w, h, w).
@@ -59,7 +59,7 @@ def write_position(folder: str, step: int, similarity: np.ndarray):
 
 
 def drop_positions_after(folder: str, last: int):
-    """Remove the files of later steps, left by a training that was stopped."""
+    """Remove the files of later steps, left by an interrupted training."""
     gfile = import_tensorflow().io.gfile
     for step in _list_steps(folder):
         if step > last:
@@ -81,7 +81,7 @@ def import_tensorflow():
     """Return the module of TensorFlow.
 
     Raises:
-        ImportError: If it is missing; with the command that installs it.
+        ImportError: If it is missing. The message has the install command.
     """
     try:
         import tensorflow as tf

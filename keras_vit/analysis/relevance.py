@@ -1,4 +1,4 @@
-"""Relevance: which patches support a class, by gradients of attention."""
+"""Relevance: the patches that support a class, from attention gradients."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from keras_vit.models.attention_gradients import (
     score_gradients,
 )
 from keras_vit.models.gradients import without_gradients
-from keras_vit.models.intermediates import split_batches, to_float32
+from keras_vit.models.intermediates import as_float32, split_batches
 
 
 def attention_relevance(
@@ -22,8 +22,8 @@ def attention_relevance(
 ) -> np.ndarray:
     """Return the relevance of each token to a class, for each output token.
 
-    Attention is weighted by the gradient of the logit of the class with
-    respect to it, see `accumulate_relevance`. Unlike a rollout, the result
+    The attention is weighted by the gradient of the class logit with respect
+    to the attention, see `accumulate_relevance`. Unlike a rollout, the result
     depends on the class. `head_grid` turns it into a map of the image.
 
     Shapes:
@@ -31,17 +31,17 @@ def attention_relevance(
         returns: (B, T, T), float32, not negative.
 
     Args:
-        model: A VisionTransformer with one output vector for an image.
-            mixed_float16 loses small gradients; convert the model by
+        model: A VisionTransformer with one output vector per image. Small
+            gradients underflow in mixed_float16; convert such a model with
             `with_dtype`.
         images: The images to explain.
-        classes: A class for all images or one for each; None for the most
-            probable class of each image.
-        batch_size: Images in memory at a time. The backward pass of a
-            ViT-B/16 takes half a gigabyte for each.
+        classes: One class for all images, or one for each image; None for the
+            most probable class of each image.
+        batch_size: Number of images in memory at a time. The backward pass of
+            a ViT-B/16 needs half a gigabyte per image.
 
     Raises:
-        ValueError: If the model has no logits for an image, or not this class.
+        ValueError: If the model has no logits for an image, or no such class.
 
     Example:
         >>> model = VisionTransformer(
@@ -64,7 +64,7 @@ def attention_relevance(
             chosen = None if chosen is None else chosen[part]
             scores, gradients = score_gradients(model, batch, chosen)
             relevance.append(
-                to_float32(accumulate_relevance(scores, gradients))
+                as_float32(accumulate_relevance(scores, gradients))
             )
     return np.concatenate(relevance)
 
@@ -72,9 +72,9 @@ def attention_relevance(
 def accumulate_relevance(scores: Iterable, gradients: Iterable):
     """Combine attention and its gradients over all blocks.
 
-    Starting from R = I, each block adds E_h[(G * A)+] R, where A is its
-    attention, G the gradient with respect to A, + the positive part and E_h
-    the mean over the heads.
+    Starting from R = I, each block adds E_h[(G * A)+] R, where A is the
+    attention of the block, G the gradient with respect to A, + the positive
+    part, and E_h the mean over the heads.
 
     Shapes:
         scores, gradients: tensors or arrays (B, K, T, T), first block first.
@@ -82,7 +82,7 @@ def accumulate_relevance(scores: Iterable, gradients: Iterable):
 
     Args:
         scores: Attention probabilities.
-        gradients: Gradients of the explained number by the scores.
+        gradients: Gradients of the logit with respect to the scores.
 
     Reference: Chefer, Gur and Wolf 2021, arXiv:2103.15679, section 3,
         the rule for self-attention.

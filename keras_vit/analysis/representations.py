@@ -1,4 +1,4 @@
-"""The tokens after each block: their similarity between blocks, and norms."""
+"""The tokens after each block: their similarity between blocks and norms."""
 
 import numpy as np
 from keras import ops
@@ -6,22 +6,22 @@ from keras import ops
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     split_batches,
-    to_float32,
     yield_tokens,
 )
 from keras_vit.models.submodels import check_vision_transformer
 
-# An unbiased estimate divides by n - 3.
+# The unbiased estimate divides by n - 3.
 FEWEST_IMAGES = 4
 
 
 def linear_cka(features_a, features_b) -> float:
     """Return the similarity of two representations of the same images, 0 to 1.
 
-    Centred kernel alignment, |A'B|^2 / (|A'A| |B'B|), where the mean of each
-    column of A and B is subtracted. Rotating or scaling A or B does not
-    change it. It is biased upwards for few images, up to 1 if there are many
+    The centred kernel alignment is |A'B|^2 / (|A'A| |B'B|), after subtracting
+    the mean of each column of A and B. It is invariant to rotating or scaling
+    A or B. With few images, it is biased upwards, up to 1 if there are many
     more features than images; `representation_similarity` has no such bias.
 
     Shapes:
@@ -65,10 +65,10 @@ def representation_similarity(
 ) -> np.ndarray:
     """Return the linear CKA between the tokens after any two blocks.
 
-    Each of the three terms of the ratio is an average over batches of the
-    unbiased HSIC, so the result hardly depends on the batch size and no image
-    is kept. A value may be slightly below 0. The features of an image are all
-    its tokens.
+    Each of the three terms of the ratio is an unbiased HSIC, averaged over
+    batches. So the result hardly depends on the batch size, and only one batch
+    is in memory at a time. A value may be slightly below 0. The features of an
+    image are all its tokens.
 
     Shapes:
         images: (B, H, W, C), preprocessed for both models.
@@ -76,13 +76,13 @@ def representation_similarity(
 
     Args:
         model_a: Any VisionTransformer.
-        model_b: Another, or the same to compare its blocks.
+        model_b: Another model, or the same one to compare its blocks.
         images: Hundreds of images or more.
-        batch_size: Images in memory at a time; a remainder is spread over the
-            batches.
+        batch_size: Number of images in memory at a time. A remainder is
+            distributed over the batches.
 
     Raises:
-        ValueError: If there are fewer than four images to a batch.
+        ValueError: If a batch has fewer than four images.
 
     Reference: Nguyen et al. 2021, arXiv:2010.15327, section 2; Raghu et al.
         2021, arXiv:2108.08810.
@@ -124,14 +124,14 @@ def token_norms(
     Args:
         model: Any VisionTransformer.
         images: The images to compute tokens for.
-        batch_size: Images in memory at a time.
+        batch_size: Number of images in memory at a time.
     """
     check_vision_transformer(model)
     parts = []
     with without_gradients():
         for _, batch in split_batches(images, batch_size):
             norms = [
-                to_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
+                as_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
                 for tokens in yield_tokens(model, batch)
             ]
             parts.append(np.stack(norms))  # (layers, B, T)
@@ -141,12 +141,12 @@ def token_norms(
 def artefact_tokens(
     norms, num_prefix_tokens: int = 1, ratio: float = 3.0
 ) -> np.ndarray:
-    """Return which patch tokens have outlier norms.
+    """Return whether each patch token has an outlier norm.
 
     Large models store information about the whole image in the tokens of a
     few patches with little content. The norms of these tokens are several
-    times larger than the others (tenfold in the paper), and they spoil
-    attention maps. A patch counts as one of them if its norm is more than
+    times larger than the others (tenfold in the paper), which disturbs
+    attention maps. A patch token is an artefact if its norm is more than
     `ratio` times the median of the patches of its image.
 
     Shapes:
@@ -154,16 +154,16 @@ def artefact_tokens(
 
     Args:
         norms: The norms of the tokens of images.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
-            They are left out.
-        ratio: Multiple of the median; more than 1.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token. These tokens are ignored.
+        ratio: Multiple of the median, above 1.
 
     Raises:
-        ValueError: If `ratio` is not more than 1, or if there are no patches.
+        ValueError: If `ratio` is not above 1, or if there are no patches.
 
     Reference: Darcet et al. 2024, arXiv:2309.16588, section 2.1.
-    Differs: The paper chooses a fixed norm, 150, for one model; a multiple of
-        the median works for any model.
+    Differs: The paper uses a fixed norm, 150, for one model; a multiple of the
+        median works for any model.
     """
     patches = np.asarray(norms)[..., num_prefix_tokens:]
     if not patches.shape[-1]:
@@ -197,8 +197,8 @@ def _centred_kernels(model, images):
     """
     kernels = []
     for tokens in yield_tokens(model, images):
-        x = to_float32(tokens).reshape(len(images), -1)  # (B, T*D)
-        # Centring changes nothing but improves the rounding.
+        x = as_float32(tokens).reshape(len(images), -1)  # (B, T*D)
+        # Centring does not change the result, but reduces rounding errors.
         x = x - x.mean(axis=0)
         kernels.append(_unbiased_centring(np.float64(x @ x.T)).ravel())
     return np.stack(kernels)

@@ -1,4 +1,4 @@
-"""Attention rollout: how attention combines over all blocks."""
+"""Attention rollout: the combined attention of all blocks."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,11 @@ from keras import ops
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    as_float32,
     block_indices,
     grid_size_of,
     num_prefix_tokens_of,
     split_batches,
-    to_float32,
     yield_scores,
 )
 from keras_vit.tables import pick
@@ -25,7 +25,7 @@ def attention_rollout(
     discard_ratio: float = 0.0,
     batch_size: int = 32,
 ) -> np.ndarray:
-    """Return how much each input token contributes to each output token.
+    """Return the contribution of each input token to each output token.
 
     Computes `roll_out` of all blocks without keeping their maps. `head_grid`
     turns the result into a map of the image.
@@ -39,7 +39,7 @@ def attention_rollout(
         images: The images to compute attention for.
         head_fusion: See `roll_out`.
         discard_ratio: See `roll_out`.
-        batch_size: Images in memory at a time.
+        batch_size: Number of images in memory at a time.
 
     Example:
         >>> model = VisionTransformer(
@@ -58,7 +58,7 @@ def attention_rollout(
     with without_gradients():
         return np.concatenate(
             [
-                to_float32(_roll_out(model, batch, head_fusion, discard_ratio))
+                as_float32(_roll_out(model, batch, head_fusion, discard_ratio))
                 for _, batch in split_batches(images, batch_size)
             ]
         )
@@ -70,7 +70,7 @@ def attention_grid(
     head_fusion: str = "mean",
     discard_ratio: float = 0.0,
 ):
-    """Return how much each patch contributes to the input of the head.
+    """Return the contribution of each patch to the input of the head.
 
     This is the part of the rollout that the head reads: the row of the class
     token or, if the head pools patches, the mean of their rows. Works inside
@@ -78,8 +78,8 @@ def attention_grid(
 
     Shapes:
         images: (B, H, W, C), preprocessed for `model`; B may be unknown.
-        returns: a tensor (B, h, w), float32. A sum below one leaves the rest
-            to the class token.
+        returns: a tensor (B, h, w), float32. If the sum is below one, the rest
+            is the contribution of the class token.
 
     Args:
         model: Any VisionTransformer.
@@ -97,11 +97,10 @@ def roll_out(
     discard_ratio: float = 0.0,
     num_prefix_tokens: int = 1,
 ):
-    """Multiply the attention of all blocks, residual branches included.
+    """Multiply the attention of all blocks, including the shortcuts.
 
     R = A_L ... A_2 A_1, where A_l is the attention of block l, fused over its
-    heads, plus the identity for the residual branch; each row is divided by
-    its sum.
+    heads, plus the identity for the shortcut; each row is divided by its sum.
 
     Shapes:
         scores: tensors or arrays (B, K, T, T), first block first, or one
@@ -112,10 +111,11 @@ def roll_out(
         scores: Attention probabilities. An iterator is read once.
         head_fusion: A key of HEAD_FUSIONS.
         discard_ratio: Share of the smallest entries of the fused attention of
-            a block to set to zero, for each image; equal entries are kept or
-            dropped together. The attention of a prefix token to itself is
+            a block to set to zero, for each image. Equal entries are kept or
+            set to zero together. The attention of a prefix token to itself is
             kept.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
 
     Raises:
         ValueError: If an argument is unknown or out of range, or if there are
@@ -156,7 +156,7 @@ def to_grid(
 ):
     """Return the row of the class token, or the mean row of the patches.
 
-    The columns of the patches become a grid.
+    The columns of the patches are arranged as a grid.
 
     Shapes:
         matrix: (B, T, T), a row for each output token and a column for each
@@ -164,9 +164,10 @@ def to_grid(
         returns: (B, h, w), an array if `matrix` is one, else a tensor.
 
     Args:
-        matrix: The weight of each token in each token.
+        matrix: The weight of each input token in each output token.
         grid_size: (h, w), rows and columns of the grid of patches.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
         from_patches: Whether to average the rows of the patches instead of
             taking the row of the class token. See `pools_patches`.
 
@@ -209,7 +210,7 @@ def head_grid(model: VisionTransformer, images, matrix):
     Args:
         model: Any VisionTransformer.
         images: The images of the matrix; only their size is used.
-        matrix: The weight of each token in each token.
+        matrix: The weight of each input token in each output token.
     """
     return to_grid(
         matrix,
@@ -220,9 +221,9 @@ def head_grid(model: VisionTransformer, images, matrix):
 
 
 def pools_patches(model: VisionTransformer) -> bool:
-    """Return whether the head reads the patches and not the class token.
+    """Return whether the head reads the patches instead of the class token.
 
-    For a model without pooling: whether it has no class token.
+    For a model without pooling, return whether it has no class token.
 
     Args:
         model: Any VisionTransformer.
@@ -243,7 +244,7 @@ def _roll_out(model, images, head_fusion, discard_ratio):
 
 
 def _discard(attention, ratio, num_prefix_tokens):
-    length = ops.shape(attention)[-1]  # A tensor if the image size is open.
+    length = ops.shape(attention)[-1]  # A tensor for a dynamic image size.
     count = length * length
     if isinstance(count, int):
         dropped = int(ratio * count)

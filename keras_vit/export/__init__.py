@@ -1,4 +1,4 @@
-"""Export a trained model, checked against the model it came from."""
+"""Export of trained models, with a check against the original model."""
 
 from keras_vit.export.agreement import (
     Agreement,

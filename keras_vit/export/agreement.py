@@ -9,17 +9,18 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far the outputs of an export may be from those of the model.
+    """The allowed differences between an export and the model.
 
     Args:
         relative_difference: Largest relative difference of an output; see
             `Agreement`.
         cosine: Smallest mean cosine similarity of the outputs for an image.
-        top1_agreement: Smallest share of images with the same top-1 class.
-            A single image with another class is accepted if it is nearly a
-            tie, that is, if its own cosine similarity reaches `cosine`: of
-            fewer than 100 images, 99 % would otherwise mean all of them.
-        expected_top1_agreement: A smaller share gives a warning.
+        top1_agreement: Smallest share of images with the same top-1 class. A
+            single image with another class is accepted if its classes are
+            nearly tied, that is, if its own cosine similarity reaches
+            `cosine`. Otherwise, 99 % of fewer than 100 images would mean all
+            of them.
+        expected_top1_agreement: A smaller share only gives a warning.
     """
 
     relative_difference: float = math.inf
@@ -30,13 +31,13 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """How the outputs of an export compare with those of the model.
+    """The comparison of the outputs of an export with those of the model.
 
     Args:
-        path: The file or folder that was written.
-        kind: What was written, such as "saved_model" or "tflite float16".
+        path: The file or folder of the export.
+        kind: The kind of export, such as "saved_model" or "tflite float16".
         num_bytes: Size on disk.
-        num_images: Images that the outputs were compared on.
+        num_images: Number of images in the comparison.
         max_difference: Largest absolute difference of an output; nan if an
             output is not finite.
         relative_difference: The largest difference divided by the largest
@@ -44,8 +45,8 @@ class Agreement:
             errors of sums grow with the sums.
         cosine: Mean cosine similarity of the outputs for an image.
         top1_agreement: Share of images with the same top-1 class.
-        faults: What exceeds the tolerance, as sentences.
-        warnings: What the user should know, as sentences.
+        faults: Differences that exceed the tolerance, as sentences.
+        warnings: Other remarkable differences, as sentences.
     """
 
     path: str
@@ -76,18 +77,18 @@ def compare(
     """Compare the outputs of an export with the expected ones.
 
     Args:
-        path: Where the export will be written, for the report.
-        kind: What was exported.
+        path: Final path of the export, for the report.
+        kind: The kind of export.
         expected: Outputs of the Keras model, (B, ...).
         outputs: Outputs of the export, (B, ...).
         num_bytes: Size of the export.
-        tolerance: How far they may be apart.
-        must_agree: Whether to raise an error if they are further apart.
-            Otherwise the faults are in the result.
+        tolerance: The allowed differences.
+        must_agree: Whether a larger difference is an error. Otherwise, the
+            result contains the faults.
 
     Raises:
-        DisagreementError: If the outputs are further apart than allowed, not
-            finite, or of another shape.
+        DisagreementError: If the outputs differ too much, are not finite, or
+            have another shape.
     """
     if expected.shape != outputs.shape:
         raise DisagreementError(
@@ -116,7 +117,7 @@ def compare(
     )
     faults, warnings = find_not_finite(expected, outputs), []
     if not faults:
-        faults, warnings = judge(agreement, tolerance, cosines[~is_same])
+        faults, warnings = find_faults(agreement, tolerance, cosines[~is_same])
     agreement = dataclasses.replace(
         agreement, faults=tuple(faults), warnings=tuple(warnings)
     )
@@ -132,7 +133,7 @@ def cosine_similarities(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         x, y: (B, C). returns: (B,).
     """
     norms = np.linalg.norm([x, y], axis=2).prod(axis=0)
-    # Two rows of zeros, as a new head gives, point in the same direction.
+    # Two rows of zeros, the outputs of a new head, count as equal.
     return np.divide(
         np.sum(x * y, axis=1), norms, out=np.ones(len(norms)), where=norms != 0
     )
@@ -149,7 +150,7 @@ def refuse_faults(agreement: Agreement):
 
 
 def find_not_finite(expected: np.ndarray, outputs: np.ndarray) -> list[str]:
-    """Return a sentence for the model and for the export if not finite."""
+    """Return a sentence each for the model and the export if not finite."""
     return [
         f"{source} gives NaN or infinity for {count} of {len(x)} images"
         for source, x in (
@@ -160,7 +161,7 @@ def find_not_finite(expected: np.ndarray, outputs: np.ndarray) -> list[str]:
     ]
 
 
-def judge(
+def find_faults(
     agreement: Agreement, tolerance: Tolerance, cosines: np.ndarray
 ) -> tuple[list[str], list[str]]:
     """Return the faults and the warnings.
@@ -216,6 +217,6 @@ def size_on_disk(path: str) -> int:
     )
 
 
-# Float32, with sums in another order: 1e-6 was measured for models from Ti/16
-# to B/16, and 3e-6 where attention is sharper.
+# For float32 with another order of summation: 1e-6 was measured for models
+# from Ti/16 to B/16, and 3e-6 for sharper attention.
 FLOAT32 = Tolerance(relative_difference=1e-5)

@@ -43,33 +43,36 @@ def export_model(
     """Write a model in several formats, and compare each with the model.
 
     Each format is written to `<export_dir>/<format>/<name>/<version>/`, and a
-    report to `<export_dir>/report/`. With the SavedModel comes `models.config`
-    for TF Serving, in `<export_dir>/saved_model/`. All appear at the end,
-    complete, or none does.
+    report to `<export_dir>/report/`. A SavedModel also gets `models.config`
+    for TF Serving, in `<export_dir>/saved_model/`. At the end, either all
+    files appear or none does.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         export_dir: A folder; created if needed.
         images: Images to compare outputs on, (B, H, W, C), in the range of
-            the model. More images say more about the classes.
+            the model. With more images, the agreement of the classes is more
+            reliable.
         formats: Keys of FORMATS.
-        name: The name of the model on servers. Default: its own name.
-        version: A number from 1. Default: the first that is free.
+        name: Name of the model on servers. Default: the name of `model`.
+        version: A number from 1. Default: the first free one.
         threads: Numbers of threads to measure the latency with; empty to
             skip the measurement.
-        force: Also write exports whose outputs differ; the report says so.
+        force: Whether to write exports even if their outputs differ. The
+            report then states the differences.
         verbose: Whether to print progress to the standard error.
         **options: The fields of `ExportOptions`, such as `serving` and
             `tflite_quantizations`.
 
     Returns:
-        How each file compares with the model; `print` shows it as a table.
+        A report that compares each file with the model; `print` shows it as a
+        table.
 
     Raises:
-        ValueError: If an argument does not fit, or the version exists.
+        ValueError: If an argument is invalid, or the version exists.
         ModuleNotFoundError: If a package is missing.
         DisagreementError: If the outputs of an export differ from those of
-            the model; nothing is written then.
+            the model. Nothing is written.
         OSError: If a folder cannot be written.
 
     Example:
@@ -119,15 +122,15 @@ def export_model(
 def check_formats(
     formats: Sequence[str], options: ExportOptions, is_calibrated: bool
 ):
-    """Raise an error unless formats are known and everything they need exists.
+    """Raise an error if a format or one of its requirements is missing.
 
     Args:
         formats: Keys of FORMATS.
-        options: The choices that formats offer.
-        is_calibrated: Whether there are, or will be, calibration images.
+        options: The options of the formats.
+        is_calibrated: Whether calibration images exist or will exist.
 
     Raises:
-        ValueError: If a format is unknown, an option does not fit, or Keras
+        ValueError: If a format is unknown, an option is invalid, or Keras
             does not run on TensorFlow.
         ModuleNotFoundError: If a package is missing.
     """
@@ -144,7 +147,7 @@ def check_formats(
 
 
 def ordered(formats: Sequence[str]) -> list[str]:
-    """Return the folders to publish; those that servers watch come last."""
+    """Return the folders to publish; folders that servers watch come last."""
     return sorted({*formats, REPORT}, key=_is_announced)
 
 
@@ -153,7 +156,7 @@ def _is_announced(key):
 
 
 def write_formats(request, formats, drafts, say) -> list[Agreement]:
-    """Write each format to its draft folder; return how all files compare."""
+    """Write each format to its draft folder; return all agreements."""
     agreements = []
     for key in dict.fromkeys(formats):
         say(f"Writing {key} and comparing it with the model ...")
@@ -162,7 +165,7 @@ def write_formats(request, formats, drafts, say) -> list[Agreement]:
 
 
 def announce(formats: Sequence[str], export_dir: pathlib.Path):
-    """Tell servers about the new version, in each format that they watch."""
+    """Announce the new version to servers, for formats that they watch."""
     for key in filter(_is_announced, dict.fromkeys(formats)):
         FORMATS[key].announce(export_dir / key)
 

@@ -1,4 +1,4 @@
-"""The contract of an export format: what it receives and what it provides."""
+"""The interface of an export format: its inputs and its functions."""
 
 import dataclasses
 import functools
@@ -17,17 +17,17 @@ from keras_vit.export.serving_options import Serving
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportOptions:
-    """The choices that formats offer.
+    """The options of the export formats.
 
     Args:
-        serving: How a server reads images and names classes.
+        serving: Pre- and post-processing on the server.
         tflite_quantizations: Keys of QUANTIZATIONS; see `export_tflite`.
         tflite_batch_size: The batch size that TFLite files accept; None for
             any.
         calibration_images: Images (B, H, W, C) to calibrate the TFLite
-            quantizations "int8" and "static_int8" on.
-        onnx_takes_pixels: Let the ONNX file take uint8 pixels from 0 to 255
-            instead of floats in the range of the model.
+            quantizations "int8" and "static_int8".
+        onnx_takes_pixels: Whether the ONNX file takes uint8 pixels from 0 to
+            255 instead of floats in the range of the model.
     """
 
     serving: Serving = dataclasses.field(default_factory=Serving)
@@ -47,9 +47,9 @@ class ExportRequest:
     """A model to export.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         images: Images to compare outputs on, (B, H, W, C).
-        options: The choices that formats offer.
+        options: The options of the formats.
     """
 
     model: keras.Model
@@ -58,7 +58,7 @@ class ExportRequest:
 
     @functools.cached_property
     def float32_model(self) -> keras.Model:
-        """The model in float32, which most formats are converted from."""
+        """The model in float32, from which most formats are converted."""
         return in_float32(self.model)
 
     @functools.cached_property
@@ -83,17 +83,18 @@ class Format(NamedTuple):
 
     Args:
         write: Takes an ExportRequest and a folder that does not exist yet.
-            Writes the files and returns the Agreement of each.
+            Writes the files and returns the Agreement of each file.
         start: Takes the path of a file, an image shape (B, H, W, C) and a
             number of threads. Loads the file and returns a function that
-            runs it once on a batch of noise, for the timing.
+            runs it once on a batch of noise, to measure the latency.
         suffix: The ending of its files; empty if it writes a folder.
         tolerances: The tolerance of each kind of file.
         packages: Modules that must be installed.
         check: Takes ExportOptions and whether there will be calibration
-            images. Raises an error if they do not fit.
-        announce: Takes the folder of the format when a version is in place.
-            Servers watch these folders, so they are published last.
+            images. Raises an error if they are invalid.
+        announce: Takes the folder of the format after a version was
+            published. Servers watch these folders, so they are published
+            last.
     """
 
     write: Callable[[ExportRequest, pathlib.Path], list[Agreement]]

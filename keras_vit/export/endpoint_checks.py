@@ -1,7 +1,7 @@
-"""Check that a loaded SavedModel gives the outputs that Keras computes.
+"""Checks that a loaded SavedModel returns the outputs that Keras computes.
 
-A request and the response that Keras computes are a WarmupRecord, as in the
-warm-up file: it later holds the response of the SavedModel.
+A WarmupRecord contains a request and its expected response. Here, Keras
+computes the response; in the warm-up file, it is that of the SavedModel.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from keras_vit.export.predicting import (
 )
 from keras_vit.export.serving_options import (
     Serving,
+    decode_inputs,
     name_classes,
-    read_images,
     to_range,
     to_uint8,
 )
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 from keras_vit.serving.warmup import WarmupRecord
 
 
@@ -39,11 +39,11 @@ def expected_records(
     """Yield a request for each endpoint and the response that Keras computes.
 
     Args:
-        model: The model that is exported.
-        serving: How it is served.
-        endpoints: Those of `make_endpoints`.
+        model: The model to export.
+        serving: Pre- and post-processing on the server.
+        endpoints: The endpoints of `make_endpoints`.
         images: (B, H, W, C), in the range of the model.
-        expected: The outputs of the model for them.
+        expected: The outputs of the model for `images`.
     """
     name = name_output(model, serving.output)
     images = np.asarray(images, "float32")
@@ -58,13 +58,13 @@ def expected_records(
     )
     if "serve_bytes" in endpoints:
         yield expected_files_record(model, serving, pixels)
-    # The layers run one by one, untraced, and none is left out.
+    # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, serving.output, is_short=False)
-    features = to_float32(forward(images)["features"])
+    features = as_float32(forward(images)["features"])
     yield WarmupRecord("features", {"images": images}, {"features": features})
     if "attention" in endpoints:
         outputs = endpoints["attention"].call(images)
-        outputs = {key: to_float32(x) for key, x in outputs.items()}
+        outputs = {key: as_float32(x) for key, x in outputs.items()}
         yield WarmupRecord("attention", {"images": images}, outputs)
 
 
@@ -75,10 +75,10 @@ def expected_files_record(
     import tensorflow as tf
 
     files = encode_larger(pixels)
-    images = read_images(files, model.input_shape[1:], serving).numpy()
+    images = decode_inputs(files, model.input_shape[1:], serving).numpy()
     name = name_output(model, serving.output)
     outputs = {name: tf.constant(expected_outputs(model, images))}
-    # `check` looks up the probability of any class.
+    # `check` needs the probabilities of all classes.
     every_class = dataclasses.replace(serving, top=model.output_shape[-1])
     ranking = name_classes(outputs, every_class)
     return WarmupRecord(
@@ -150,9 +150,9 @@ def check(
 
 
 def are_right_labels(outputs: dict, ranking: dict, width: float) -> bool:
-    """Return whether each label has the probability that stands beside it.
+    """Return whether each label has the probability beside it.
 
-    Classes of nearly equal probability may swap places.
+    Classes with nearly equal probabilities may swap places.
 
     Shapes:
         outputs: labels and probabilities (B, k). ranking: of all classes,
@@ -161,7 +161,7 @@ def are_right_labels(outputs: dict, ranking: dict, width: float) -> bool:
     Args:
         outputs: The outputs of a signature.
         ranking: The classes and probabilities that Keras computes.
-        width: How far two probabilities may be apart.
+        width: Largest difference between two equal probabilities.
     """
     is_class = outputs["labels"][:, :, None] == ranking["labels"][:, None]
     distances = np.abs(

@@ -10,8 +10,8 @@ from keras_vit.export.forward import make_forward, name_output
 from keras_vit.export.serving_options import (
     Serving,
     check_serving,
+    decode_inputs,
     name_classes,
-    read_images,
     to_range,
 )
 
@@ -38,12 +38,12 @@ class Endpoint:
 def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
     """Return the endpoints of `model`, by the name of the signature.
 
-    All but `attention` call one graph of the model, so that it is stored and
-    loaded once. The server computes only the outputs that are asked for.
+    All endpoints except `attention` call the same graph of the model, so it is
+    stored and loaded once. The server computes only the requested outputs.
 
     Args:
-        model: A model of fixed image size.
-        serving: How images are read and classes are named.
+        model: A model with a fixed image size.
+        serving: Pre- and post-processing on the server.
 
     Raises:
         ValueError: If `serving` does not fit the model.
@@ -60,7 +60,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
         return serve(to_range(images, serving.value_range))
 
     def serve_bytes(image_bytes):
-        outputs = serve(read_images(image_bytes, image_shape, serving))
+        outputs = serve(decode_inputs(image_bytes, image_shape, serving))
         return name_classes(outputs, serving)
 
     def features(images):
@@ -85,7 +85,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
 
 
 def make_graph(model: keras.Model, output: str | None) -> Callable:
-    """Return `model` as one graph that also gives the input of its head.
+    """Return `model` as one graph that also returns the input of its head.
 
     Shapes:
         The function takes float32 images (B, H, W, C) and returns a dict:
@@ -125,15 +125,15 @@ def write_default_endpoint(
     prepare: Callable = lambda images: images,
     output: str | None = None,
 ):
-    """Write a SavedModel with the endpoint `serving_default` alone.
+    """Write a SavedModel with only the endpoint `serving_default`.
 
     Other formats are converted from it.
 
     Args:
-        model: A model of fixed image size.
-        folder: Where to write.
+        model: A model with a fixed image size.
+        folder: Folder of the SavedModel.
         batch_size: The only batch size that is accepted; None for any.
-        prepare: Applied to the images before the model.
+        prepare: Function that is applied to the images before the model.
         output: See `name_output`.
     """
     import tensorflow as tf

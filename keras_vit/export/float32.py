@@ -1,4 +1,4 @@
-"""Convert a model of mixed precision to float32, as most formats need it."""
+"""Conversion of mixed-precision models to float32, for most formats."""
 
 import keras
 
@@ -6,18 +6,18 @@ from keras_vit.layers.dtypes import is_quantized
 
 
 def in_float32(model: keras.Model) -> keras.Model:
-    """Return `model` computing in float32, with equal weights.
+    """Return a copy of `model` that computes in float32, with equal weights.
 
-    A model that computes in float32 is returned as it is.
+    A model that already computes in float32 is returned unchanged.
 
     Raises:
-        ValueError: If it was quantized by Keras, or a layer cannot be rebuilt
+        ValueError: If Keras quantized the model, or a layer cannot be rebuilt
             from its config.
     """
     if is_quantized(model):
         raise ValueError(
             "A model quantized by Keras cannot be converted; export the model "
-            f"it was quantized from. Received: model={model.name!r}"
+            f"that it was quantized from. Received: model={model.name!r}"
         )
     if computes_in_float32(model):
         return model
@@ -25,9 +25,11 @@ def in_float32(model: keras.Model) -> keras.Model:
         copy = rebuild(model)
         copy.set_weights(model.get_weights())
     except Exception as error:  # A layer may raise anything.
-        raise refuse(model, f"{type(error).__name__}: {error}") from error
+        raise conversion_error(
+            model, f"{type(error).__name__}: {error}"
+        ) from error
     if not computes_in_float32(copy):
-        raise refuse(model, "a layer still computes in another type")
+        raise conversion_error(model, "a layer still computes in another type")
     return copy
 
 
@@ -54,18 +56,18 @@ def computes_in_float32(model: keras.Model) -> bool:
 
 
 def computes_in_16_bits(model: keras.Model) -> bool:
-    """Return whether some layer computes in bfloat16 or float16."""
+    """Return whether any layer computes in bfloat16 or float16."""
     return any(
         layer.compute_dtype in ("bfloat16", "float16")
         for layer in model._flatten_layers()
     )
 
 
-def refuse(model: keras.Model, reason: str) -> ValueError:
+def conversion_error(model: keras.Model, reason: str) -> ValueError:
     """Return the error for a model that cannot be converted."""
     return ValueError(
         "`model` must compute in float32, and this one cannot be converted to "
-        f"it ({reason}). Build it anew after "
+        f"it ({reason}). Build a new model after "
         "keras.config.set_dtype_policy('float32'), copy the weights with "
         "new_model.set_weights(model.get_weights()), and export new_model. "
         f"Received: {type(model).__name__} {model.name!r}"

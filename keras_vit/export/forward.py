@@ -17,12 +17,12 @@ __all__ = ["OUTPUTS", "is_graph", "make_forward", "name_output"]
 def make_forward(
     model: keras.Model, output: str | None = None, is_short: bool = True
 ) -> Callable:
-    """Return the function that computes the outputs and features of `model`.
+    """Return a function that computes the outputs and features of `model`.
 
-    A head on the class token reads one token of the last block. So only that
-    token is computed, from the keys and values of all tokens: this saves
-    about 10 of the 12 D^2 multiplications for each token of that block, 7 %
-    of a model of 12 blocks.
+    A head on the class token reads only one token of the last block. So the
+    last block computes only that token, from the keys and values of all
+    tokens. This saves about 10 of the 12 D^2 multiplications for each token of
+    that block, 7 % in a model with 12 blocks.
 
     Shapes:
         The function takes images (B, H, W, C) and returns a dict: the outputs
@@ -30,9 +30,9 @@ def make_forward(
         input of the head, which is the last layer with weights.
 
     Args:
-        model: A model of one input and one output. Its layers are shared.
+        model: A model with one input and one output. Its layers are shared.
         output: See `name_output`.
-        is_short: Whether to leave out the tokens that the head does not read.
+        is_short: Whether to skip the tokens that the head does not read.
     """
     name = name_output(model, output)
     compute = split_at_head(model, name != "features", is_short)

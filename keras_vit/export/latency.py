@@ -1,7 +1,7 @@
-"""Measure the latency of exports beside the Keras model.
+"""Latency of exports, compared with the Keras model.
 
 The number of threads must be set before TensorFlow starts, so each number is
-measured in a process of its own: see latency_process.py.
+measured in its own process: see latency_process.py.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ class Latency:
     """The latency of an export for one batch, on the CPU.
 
     Args:
-        name: The caller's name for the export.
-        threads: The number of threads for it and for the Keras model.
-        batch_size: Images in the batch.
-        milliseconds: Median time; None if it was not measured.
-        keras_milliseconds: Median time of the model's `predict_on_batch`.
-        ratio: Median of the ratios of the two times, round by round.
+        name: Name that the caller gave the export.
+        threads: Number of threads of the export and of the Keras model.
+        batch_size: Number of images in the batch.
+        milliseconds: Median latency; None if it was not measured.
+        keras_milliseconds: Median latency of the model's `predict_on_batch`.
+        ratio: Median of the ratio of both latencies in each round.
         busy_threads: CPU time divided by elapsed time.
-        reason: Why it was not measured.
+        reason: Reason why the latency was not measured.
     """
 
     name: str
@@ -63,18 +63,18 @@ def measure_latency(
     """Measure the latency of exports, absolute and relative to `model`.
 
     If an export cannot be measured, for example because the model has layers
-    that a new process does not know, the result holds the reason; this is not
-    an error.
+    that a new process cannot import, the result contains the reason. This is
+    not an error.
 
     Args:
         model: The model that was exported.
         exports: Paths of exported files and folders, by names of your choice.
-        threads: Numbers of threads, each measured in a process of its own.
-        batch_size: Images in a batch.
-        repetitions: How often each is measured.
+        threads: Numbers of threads, each measured in its own process.
+        batch_size: Number of images in a batch.
+        repetitions: Number of measurements of each export.
 
     Returns:
-        A row for each number of threads and each export, in this order.
+        One entry for each number of threads and each export, in this order.
     """
     request = {
         "exports": {name: os.fspath(path) for name, path in exports.items()},
@@ -101,7 +101,7 @@ def measure_latency(
 
 
 def save(model: keras.Model, path: pathlib.Path) -> str:
-    """Save a model; return why it could not be saved, or an empty text."""
+    """Save a model; return the reason if it fails, else an empty text."""
     try:
         model.save(path)
     except Exception as error:  # A layer may raise anything.
@@ -110,15 +110,15 @@ def save(model: keras.Model, path: pathlib.Path) -> str:
 
 
 def run_process(folder: pathlib.Path, request: dict) -> dict:
-    """Return what a new process measures.
+    """Measure latencies in a new process.
 
     Args:
-        folder: Holds the model; receives the request and the result.
-        request: What to measure.
+        folder: Folder with the model, for the request and the result.
+        request: The arguments of the measurement.
 
     Returns:
-        The fields of Latency by the names of the exports; under "" the reason
-        for all that are missing.
+        The fields of Latency, by the names of the exports. The key "" has the
+        reason for all exports that are missing.
     """
     result = folder / "result.json"
     result.unlink(missing_ok=True)
@@ -132,8 +132,8 @@ def run_process(folder: pathlib.Path, request: dict) -> dict:
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     program = (
-        "from keras_vit.export.latency_process import measure; "
-        f"measure({str(folder)!r})"
+        "from keras_vit.export.latency_process import measure_request; "
+        f"measure_request({str(folder)!r})"
     )
     try:
         process = subprocess.run(
@@ -152,7 +152,7 @@ def run_process(folder: pathlib.Path, request: dict) -> dict:
 
 
 def in_short(error: BaseException) -> str:
-    """Return the kind and the beginning of the original error."""
+    """Return the type and the start of the original error."""
     while error.__cause__ or not error.__suppress_context__:
         earlier = error.__cause__ or error.__context__
         if earlier is None:

@@ -1,7 +1,7 @@
-"""Measure latencies in a process that latency.py has started.
+"""The process in which latency.py measures latencies.
 
-The model and its exports take turns, so that whatever else the machine does
-slows down all of them.
+The model and its exports take turns, so other work of the machine slows down
+all of them equally.
 """
 
 import functools
@@ -20,8 +20,8 @@ from keras_vit.export.predicting import make_noise
 WARM_UP = 3
 
 
-def measure(folder: str):
-    """Measure what the request in a folder asks for; write the result there.
+def measure_request(folder: str):
+    """Run the request in a folder and write the result to the same folder.
 
     Args:
         folder: See `run_process`.
@@ -57,20 +57,20 @@ def measure_exports(model: keras.Model, request: dict) -> dict[str, dict]:
 
 
 def set_threads(threads: int):
-    """Set the number of TensorFlow's threads, before it starts.
+    """Set the number of TensorFlow's threads, before TensorFlow starts.
 
     Raises:
-        RuntimeError: If it has started.
+        RuntimeError: If TensorFlow has started.
     """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    tf.config.list_logical_devices()  # This starts it.
+    tf.config.list_logical_devices()  # Starts TensorFlow.
 
 
 def warm_up(run: Callable):
-    """Run until first-time work, such as tracing, is done."""
+    """Run until one-time work, such as tracing, is done."""
     for _ in range(WARM_UP):
         run()
 
@@ -82,16 +82,16 @@ def compare_times(
 
     Args:
         keras_run: Runs Keras on a batch.
-        runs: Functions that run the exports on it, by name.
-        repetitions: How often each is measured.
+        runs: Functions that run the exports on this batch, by name.
+        repetitions: Number of measurements of each function.
     """
     everyone = [keras_run, *runs.values()]
     seconds = np.zeros((repetitions, len(everyone)))
     busy = np.zeros_like(seconds)
     for turn in range(repetitions):
-        # The order rotates, so that none always follows the same one.
+        # The order rotates, so no export always comes first.
         for index in np.roll(np.arange(len(everyone)), turn):
-            # The first run fills the caches; the second one is measured.
+            # The first run fills the caches; only the second is measured.
             everyone[index]()
             start, cpu_start = time.perf_counter(), time.process_time()
             everyone[index]()

@@ -1,4 +1,4 @@
-"""Run TFLite files with LiteRT."""
+"""Running TFLite files with LiteRT."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from keras_vit.export.predicting import make_noise, run_in_batches
 def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
     """Return the outputs of a TFLite model, in float32.
 
-    Integers are converted with the scales in the file.
+    Integer inputs and outputs are converted with the scales in the file.
     """
     from ai_edge_litert.interpreter import Interpreter
 

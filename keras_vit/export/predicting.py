@@ -1,4 +1,4 @@
-"""Run a model or its exports on images, batch by batch."""
+"""Running a model or its exports on images, in batches."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,9 +24,8 @@ def run_in_batches(
 
     Args:
         run: Takes a batch; returns an array or a dict of arrays.
-        inputs: Images, or whatever `run` takes, (B, ...).
-        batch_size: The only batch size that `run` takes. Default: it takes
-            any.
+        inputs: Images or other inputs of `run`, (B, ...).
+        batch_size: The only batch size that `run` accepts; None for any.
     """
     batch_size = batch_size or min(BATCH_SIZE, len(inputs))
     parts = [run(batch) for batch in batches(inputs, batch_size)]

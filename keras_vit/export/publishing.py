@@ -1,6 +1,6 @@
-"""Publish the versions of an export: all folders together, or none.
+"""Publishing of a version: either all of its folders appear or none.
 
-A version stands in `<export_dir>/<format>/<name>/<version>/`.
+The path of a version is `<export_dir>/<format>/<name>/<version>/`.
 """
 
 import contextlib
@@ -13,33 +13,34 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import MODELS_CONFIG
 
 
 def check_destination(
     export_dir: pathlib.Path, name: str | None, version: int | None
 ) -> int:
-    """Return the version number to write, after checking that it can be.
+    """Check that a version can be written, and return its number.
 
     Args:
         export_dir: See `export_model`.
-        name: The name of the model on servers; None if not known yet.
+        name: Name of the model on servers; None if not known yet.
         version: See `export_model`.
 
     Raises:
         ValueError: If the name is not allowed, or the version exists.
-        OSError: If nothing can be written there.
+        OSError: If the folder cannot be written.
     """
     if name is not None:
-        check_name(name)
+        check_model_name(name)
     folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
     with naming_export_dir(folder):
         tempfile.TemporaryFile(dir=folder).close()
     return choose_version(export_dir, name, version)
 
 
-def check_name(name: str):
-    """Raise a ValueError unless servers can know the model by this name."""
+def check_model_name(name: str):
+    """Raise a ValueError unless servers accept the name of the model."""
     pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
     if name == MODELS_CONFIG or not re.fullmatch(pattern, name):
         letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore")
@@ -57,7 +58,7 @@ def check_name(name: str):
 
 @contextlib.contextmanager
 def naming_export_dir(folder: pathlib.Path):
-    """Name the argument in errors of the system."""
+    """Name the argument `export_dir` in errors of the operating system."""
     try:
         yield
     except OSError as error:
@@ -72,7 +73,7 @@ def naming_a_full_disk(export_dir: pathlib.Path):
     """Turn the errors of all libraries on a full disk into one OSError."""
     try:
         yield
-    except Exception as error:  # Each library raises a kind of its own.
+    except Exception as error:  # Each library raises its own type.
         full = os.strerror(errno.ENOSPC)
         if full.lower() not in str(error).lower():
             raise
@@ -86,12 +87,12 @@ def naming_a_full_disk(export_dir: pathlib.Path):
 def choose_version(
     export_dir: pathlib.Path, name: str | None, version: int | None
 ) -> int:
-    """Return `version`, or the first that is free in all formats.
+    """Return `version`, or the first version that is free in all formats.
 
-    Without a name, all are free.
+    Without a name, all versions are free.
 
     Raises:
-        ValueError: If it is below 1, or exists.
+        ValueError: If the version is below 1 or exists.
     """
     taken = {
         int(path.name)
@@ -119,8 +120,8 @@ def published_together(
 ) -> Iterator[list[pathlib.Path]]:
     """Yield draft folders that appear as `name` in each folder on success.
 
-    After an error nothing remains. The yielded folders do not exist yet, and
-    stand in folders whose names begin with a dot, which servers ignore.
+    After an error, all drafts are removed. The yielded folders do not exist
+    yet. Their parents have names that begin with a dot, which servers ignore.
     """
     made = {
         path
@@ -133,21 +134,21 @@ def published_together(
         for folder in folders:
             with naming_export_dir(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                parent = tempfile.mkdtemp(prefix=".draft-", dir=folder)
+                parent = tempfile.mkdtemp(prefix=DRAFT, dir=folder)
             drafts.append(pathlib.Path(parent, name))
         yield drafts
         _rename_all(drafts, [folder / name for folder in folders])
     finally:
         for draft in drafts:
             shutil.rmtree(draft.parent, ignore_errors=True)
-        # The deepest first. Folders that are not empty stay.
+        # The deepest folders come first. Folders with content are kept.
         for path in sorted(made, key=lambda path: -len(path.parts)):
             with contextlib.suppress(OSError):
                 path.rmdir()
 
 
 def _rename_all(drafts, paths):
-    """Rename all drafts, or none."""
+    """Rename either all drafts or none."""
     published = []
     try:
         for draft, path in zip(drafts, paths):
@@ -155,8 +156,8 @@ def _rename_all(drafts, paths):
                 os.rename(draft, path)
             except OSError as error:
                 raise OSError(
-                    f"{path} could not be put in place; perhaps another "
-                    f"process has written it: {error.strerror}"
+                    f"{path} could not be published; perhaps another process "
+                    f"has written it: {error.strerror}"
                 ) from None
             published.append(path)
     except BaseException:

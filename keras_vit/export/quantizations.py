@@ -1,4 +1,4 @@
-"""The quantizations of a TFLite file: how its numbers are stored and computed.
+"""QUANTIZATIONS: the types in which a TFLite file stores and computes numbers.
 
 The `convert` of each row of QUANTIZATIONS takes TensorFlow's converter, the
 calibration images and the batch size, and returns the content of the file.
@@ -37,7 +37,7 @@ def to_dynamic_int8(converter, calibration_images, batch_size) -> bytes:
 
 
 def to_int8(converter, calibration_images, batch_size) -> bytes:
-    """Convert to integers throughout."""
+    """Convert all weights, activations, inputs and outputs to integers."""
     import tensorflow as tf
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -47,13 +47,13 @@ def to_int8(converter, calibration_images, batch_size) -> bytes:
     )
     converter.inference_input_type = tf.int8
     converter.inference_output_type = tf.int8
-    # The converter calibrates with it.
+    # The converter itself uses this interpreter for the calibration.
     with silence("tf.lite.Interpreter is deprecated"):
         return converter.convert()
 
 
 def to_static_int8(converter, calibration_images, batch_size) -> bytes:
-    """Convert with the products of tokens and weights in int8."""
+    """Convert with int8 products of tokens and weights, and fixed scales."""
     from ai_edge_quantizer import qtyping, quantizer
 
     calibration = [
@@ -91,9 +91,9 @@ class Quantization(NamedTuple):
 
     Args:
         convert: See the docstring of this module.
-        tolerance: How far its outputs may be from those of the model.
-        needs_calibration: Whether ranges are measured on images.
-        packages: Modules that it needs besides those of the format.
+        tolerance: The allowed differences of its outputs from the model's.
+        needs_calibration: Whether its ranges are measured on images.
+        packages: Modules that it needs in addition to those of the format.
     """
 
     convert: Callable

@@ -1,4 +1,4 @@
-"""The report on an export: a table to read, JSON to keep."""
+"""The report on an export, as a Markdown table and as JSON."""
 
 import dataclasses
 import json
@@ -13,13 +13,13 @@ from keras_vit.version import __version__
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """What an export has written, and how it compares with the model.
+    """The files of an export, and their comparison with the model.
 
     Args:
-        name: The name of the model on servers.
+        name: Name of the model on servers.
         version: A number from 1.
-        parameters: The number of parameters of the model.
-        agreements: One for each file or folder.
+        parameters: Number of parameters of the model.
+        agreements: The comparison of each file or folder.
         latencies: The measured latencies; empty if they were not measured.
     """
 
@@ -31,14 +31,14 @@ class ExportReport:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What exceeds the tolerance, in all files."""
+        """The faults of all files."""
         return tuple(
             f"{a.kind}: {fault}" for a in self.agreements for fault in a.faults
         )
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know, of all files."""
+        """The warnings of all files."""
         return tuple(
             f"{a.kind}: {text}" for a in self.agreements for text in a.warnings
         )

@@ -1,4 +1,4 @@
-"""Check what an export requires: TensorFlow, a model, packages, a new path."""
+"""Checks of what an export requires: backend, model, packages and path."""
 
 import importlib
 import os
@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.export.forward import is_graph
+from keras_vit.packages import missing_packages
 
 
 def check_exportable(model: keras.Model, images: np.ndarray):
@@ -20,7 +21,7 @@ def check_exportable(model: keras.Model, images: np.ndarray):
     check_backend()
     if not len(images):
         raise ValueError(
-            "`images` must hold at least one image to compare outputs on. "
+            "`images` must have at least one image to compare outputs on. "
             "Received: none"
         )
     if not is_graph(model):
@@ -68,25 +69,14 @@ def check_packages(modules: Iterable[str]):
     """Raise a ModuleNotFoundError unless all modules can be imported.
 
     Args:
-        modules: Import names. Where the name on PyPI differs, it is in
-            PYPI_NAMES.
+        modules: Import names.
     """
     missing, cause = [], None
     for module in modules:
         try:
             importlib.import_module(module)
         except ImportError as error:
-            missing.append(PYPI_NAMES.get(module, module))
+            missing.append(module)
             cause = cause or error
     if missing:
-        raise ModuleNotFoundError(
-            f"This export needs {', '.join(missing)}: "
-            f"pip install {' '.join(missing)}"
-        ) from cause
-
-
-PYPI_NAMES = {
-    "ai_edge_litert": "ai-edge-litert",
-    "ai_edge_quantizer": "ai-edge-quantizer",
-    "tensorflow_serving": "tensorflow-serving-api",
-}
+        raise missing_packages("This export", missing) from cause

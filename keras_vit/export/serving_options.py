@@ -1,4 +1,4 @@
-"""How a server reads images before the model, and names classes after it."""
+"""Pre- and post-processing on the server."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ class Serving:
     """Pre- and post-processing on the server.
 
     Args:
-        class_names: One for each output, in order. Default: their numbers.
-        top: How many classes are named, at most.
-        activation: The function from logits to probabilities, a key of
+        class_names: Names of the classes, in the order of the outputs.
+            Default: their numbers.
+        top: Largest number of classes in a prediction.
+        activation: The function that turns logits into probabilities, a key of
             CLASSIFIER_ACTIVATIONS.
-        value_range: The inputs of the model for pixels of 0 and 255.
-        read_image: A function from the content of an image file, a scalar
-            string tensor, to the input of the model, (H, W, C) floats.
-            Default: the whole image, turned upright, and resized with
-            antialiasing.
+        value_range: The range to which pixels of 0 to 255 are scaled.
+        read_image: Maps the content of an image file, a scalar string tensor,
+            to the input of the model, (H, W, C) floats. Default: the image is
+            turned upright and resized with antialiasing, without cropping.
         use_attention: Whether to add the signature `attention`.
-        output: What the model predicts; see `name_output`. Default: inferred
-            from its last layers.
+        output: The kind of output of the model; see `name_output`. Default:
+            inferred from the last layers.
     """
 
     class_names: Sequence[str] | None = None
@@ -50,11 +50,12 @@ def check_serving(model: keras.Model, serving: Serving):
         raise ValueError(
             "`class_names` are for a model with a classifier; if its last "
             "layer is one, pass `output`. Received: "
-            f"{len(names)} names for model={model.name!r}, which gives features"
+            f"{len(names)} names for model={model.name!r}, which returns "
+            "features"
         )
     if names is not None and len(names) != num_classes:
         raise ValueError(
-            "`class_names` must hold a name for each class. Received: "
+            "`class_names` must have a name for each class. Received: "
             f"{len(names)} names for {num_classes} classes"
         )
     if serving.top < 1:
@@ -64,7 +65,7 @@ def check_serving(model: keras.Model, serving: Serving):
     low, high = serving.value_range
     if not low < high:
         raise ValueError(
-            "`value_range` must be two rising numbers. "
+            "`value_range` must be (low, high) with low < high. "
             f"Received: value_range={serving.value_range}"
         )
     if serving.use_attention and not isinstance(model, VisionTransformer):
@@ -75,7 +76,7 @@ def check_serving(model: keras.Model, serving: Serving):
 
 
 def to_range(pixels, value_range: tuple[float, float]):
-    """Scale pixels from 0 to 255 to float32 numbers of a range."""
+    """Scale pixels from 0..255 to a range, as float32."""
     import tensorflow as tf
 
     low, high = value_range
@@ -83,13 +84,13 @@ def to_range(pixels, value_range: tuple[float, float]):
 
 
 def to_uint8(images, value_range: tuple[float, float]) -> np.ndarray:
-    """Return the nearest uint8 pixels to numbers of a range."""
+    """Scale numbers from a range to the nearest uint8 pixels."""
     low, high = value_range
     pixels = (np.asarray(images, "float32") - low) * (255 / (high - low))
     return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
-def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
+def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """Decode image files to inputs of the model.
 
     Shapes:
@@ -102,7 +103,7 @@ def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     def read_whole_image(encoded):
         image = decode_image(encoded, image_shape[-1])
         image = turn_upright(image, encoded)
-        # Photos are usually much larger than the inputs of the model.
+        # Antialiasing, because photos are usually much larger than the input.
         image = tf.image.resize(image, image_shape[:2], antialias=True)
         return to_range(image, serving.value_range)
 
@@ -114,7 +115,7 @@ def read_images(image_bytes, image_shape: tuple[int, ...], serving: Serving):
 
 
 def name_classes(outputs: dict, serving: Serving) -> dict:
-    """Return the top classes of logits or probabilities; keep features.
+    """Return the top classes of logits or probabilities, or the features.
 
     Shapes:
         outputs: one of (B, C). returns: labels (B, k), strings, and

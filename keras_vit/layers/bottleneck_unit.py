@@ -10,10 +10,11 @@ from keras_vit.layers.stem_epsilons import group_norm
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BottleneckUnit(keras.layers.Layer):
-    """Add 1x1, 3x3 and 1x1 convolutions to their input, then apply ReLU.
+    """Add the result of three convolutions to the input, then apply ReLU.
 
-    If the shape changes, a convolution projects the shortcut. The scale of
-    the last normalisation starts at zero, so a new unit passes its shortcut on.
+    The kernels are 1x1, 3x3 and 1x1. If the shape changes, a convolution
+    projects the shortcut. The scale of the last normalisation starts at zero,
+    so a new unit returns the ReLU of its shortcut.
 
     Shapes:
         x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).

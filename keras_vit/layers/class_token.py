@@ -32,9 +32,9 @@ class ClassToken(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens):
-        # Two paddings and a sum equal a concatenation but do not copy the
-        # token for each image. So the exported graph has no shape op, and a
-        # TFLite delegate can run all of it.
+        # Two paddings and a sum are equivalent to a concatenation, but do not
+        # repeat the token for each image. So the exported graph has no shape
+        # op, and a TFLite delegate can run all of it.
         length = ops.shape(tokens)[1]
         token = ops.pad(self.token, ((0, 0), (0, length), (0, 0)))
         tokens = ops.pad(tokens, ((0, 0), (1, 0), (0, 0)))  # (B, 1 + N, D)
@@ -50,5 +50,5 @@ class ClassToken(keras.layers.Layer):
         return (batch, None if length is None else 1 + length, width)
 
     def get_config(self):
-        # Keras' automatic config does not support a type policy.
+        # Keras' automatic config does not support a dtype policy.
         return super().get_config()

@@ -1,4 +1,4 @@
-"""Type policies of layers that contain other layers."""
+"""Dtype policies of layers that contain other layers."""
 
 import keras
 from keras.dtype_policies import DTypePolicyMap
@@ -7,11 +7,11 @@ from keras.dtype_policies import DTypePolicyMap
 def nested_dtype_policy(layer):
     """Return the `dtype` entry of the config of a composite layer.
 
-    `model.quantize(...)` gives each innermost layer a policy of its own. If
-    the config of the composite layer did not hold these policies, reloading
-    would build float kernels where the file has int8 kernels. So the config
-    holds a map from the path of each quantised sublayer to its policy, or the
-    plain policy if no sublayer is quantised.
+    `model.quantize(...)` gives each innermost layer its own policy. If the
+    config of the composite layer did not contain these policies, reloading
+    would create float kernels where the file has int8 kernels. So the config
+    contains a map from the path of each quantised sublayer to its policy, or
+    the plain policy if no sublayer is quantised.
 
     Args:
         layer: The composite layer.
@@ -32,11 +32,11 @@ def nested_dtype_policy(layer):
 
 
 def sublayer_policy(layer, name: str):
-    """Return the type policy of the sublayer `name` of a built layer.
+    """Return the dtype policy of the sublayer `name` of a built layer.
 
-    This is the entry of the sublayer and not the whole map: a Dense layer
-    that holds a map cannot be saved again, since Keras 3.15 reads the mode of
-    the map's default policy.
+    Returns the entry of the sublayer instead of the whole map: a Dense layer
+    with a map cannot be saved again, because Keras 3.15 reads the mode of the
+    map's default policy.
     """
     return policy_at(layer.dtype_policy, f"{layer.path}/{name}")
 
@@ -49,7 +49,7 @@ def policy_at(policy, path: str):
 def float32_unless_quantized(policy, path: str):
     """Return "float32", or the policy of a quantised layer at `path`.
 
-    Logits are float32 under mixed precision, so that the softmax of a loss or
+    Under mixed precision, the logits are float32, so the softmax of a loss or
     of a serving client has full precision. A quantised head keeps its entry
     in the map.
     """

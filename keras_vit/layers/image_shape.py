@@ -4,12 +4,12 @@ import keras
 
 
 def ensure_image_shape(images, shape: tuple):
-    """Return `images`, failing at run time unless they have `shape`.
+    """Return `images`; fail at run time unless they have `shape`.
 
-    Keras compares shapes when a layer is called, so eager calls and traces
-    are safe without this check. An exported TensorFlow graph accepts any
-    input, and a reshape to (-1, h, P, ...) would turn four small images into
-    one. The check is part of the graph and costs nothing; the TFLite
+    Keras checks shapes when a layer is called, so eager calls and traces are
+    safe without this check. But an exported TensorFlow graph accepts any
+    input, and its reshape to (-1, h, P, ...) would turn four small images into
+    one. The check is part of the graph and has no measurable cost; the TFLite
     converter removes it.
 
     Shapes: images: (B, H, W, C). returns: the same.

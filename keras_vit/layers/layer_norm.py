@@ -9,9 +9,9 @@ class LayerNorm(keras.layers.LayerNormalization):
     """Normalise each token to mean 0 and variance 1, then scale and shift.
 
     Computes the same as Keras' layer over the last axis, with the epsilon of
-    the official code. The variance is the mean of the centred squares, in
-    float32: this takes fewer passes over the tokens than `ops.moments` and
-    subtracts no two large numbers.
+    the official code. The variance is the mean of the squared deviations, in
+    float32: this needs fewer passes over the tokens than `ops.moments`, and
+    does not subtract large numbers from each other.
 
     Shapes:
         tokens: (..., D). returns: the same.
@@ -28,7 +28,7 @@ class LayerNorm(keras.layers.LayerNormalization):
     def call(self, inputs):
         plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
         plain = plain and self.center and self.scale and not self.rms_scaling
-        # PyTorch's own kernel is faster.
+        # In PyTorch, its own kernel is faster.
         if not plain or keras.backend.backend() == "torch":
             return super().call(inputs)
         x = ops.cast(inputs, "float32")

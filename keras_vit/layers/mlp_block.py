@@ -57,8 +57,8 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
-        # TensorFlow fuses the MatMul of rank-2 tensors, BiasAdd and GELU,
-        # but not with the custom gradient that training uses.
+        # TensorFlow fuses a rank-2 MatMul, BiasAdd and GELU, but not the GELU
+        # with a custom gradient that training uses.
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M)
         x = pick(TRAINED_GELUS if training else GELUS, self.gelu, "gelu")(x)
         x = self.out(self.dropout(x, training=training))  # (B*T, D)
@@ -100,9 +100,9 @@ def gelu_exact(x):
 def gelu_tanh_written_out(x):
     """Compute `gelu_tanh` with an explicit gradient, for TensorFlow.
 
-    TensorFlow's own gradient takes more passes over memory and keeps more
+    TensorFlow's own gradient needs more passes over memory and keeps more
     tensors. It also sums the gradients of the three uses of `x` in an order
-    that depends on when buffers become free, so runs may differ in rounding.
+    that depends on when buffers become free, so runs can differ by rounding.
     """
     linear = math.sqrt(2 / math.pi)
     cubic = 0.044715 * linear
@@ -118,7 +118,7 @@ def gelu_tanh_written_out(x):
 
 
 GELUS = {"tanh": gelu_tanh, "exact": gelu_exact}
-# For training. JAX and PyTorch have fused gradients of their own.
+# The GELUs for training. JAX and PyTorch have their own fused gradients.
 TRAINED_GELUS = (
     {**GELUS, "tanh": gelu_tanh_written_out}
     if keras.backend.backend() == "tensorflow"

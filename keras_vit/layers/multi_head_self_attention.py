@@ -14,8 +14,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     """Let every token attend to every token, in several heads.
 
     One matrix product computes queries, keys and values. The softmax is
-    computed in float32, whatever the compute type. `keras_vit.models.
-    intermediates.attend_with_scores` returns the attention probabilities.
+    computed in float32 with every compute dtype. To get the attention
+    probabilities, call `keras_vit.models.intermediates.attend_with_scores`.
 
     Shapes:
         tokens: (B, T, D).

@@ -11,9 +11,9 @@ class PatchEncoder(keras.layers.Layer):
     """Cut images into square patches and project each to a token.
 
     Computes the same as a convolution with kernel size and stride P and no
-    padding. One matrix product over all patches is faster, and images that
-    are not a whole number of patches are an error; a convolution would drop
-    their border.
+    padding. One matrix product over all patches is faster. If an image is not
+    a whole number of patches, this layer raises an error, whereas a
+    convolution would ignore the border.
 
     Shapes:
         images: (B, H, W, C).
@@ -72,8 +72,8 @@ class PatchEncoder(keras.layers.Layer):
         batch, height, width, channels = ops.shape(images)
         side, features = self.patch_size, self.patch_size**2 * channels
         h, w = height // side, width // side
-        # If the image size is unknown, the batch size is given: the reshape
-        # then fails for an image that is not a whole number of patches.
+        # If the image size is unknown, the reshape gets the batch size, so it
+        # fails for an image that is not a whole number of patches.
         batch = -1 if None not in self.input_spec.shape[1:] else batch
         x = ops.reshape(images, (batch, h, side, w, side * channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)

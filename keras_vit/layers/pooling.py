@@ -1,4 +1,4 @@
-"""Pooling: from tokens to one vector for each image."""
+"""Poolings, which turn the tokens of an image into one vector."""
 
 import keras
 from keras import ops
@@ -42,7 +42,7 @@ class TokenPooling(keras.layers.Layer):
         return (input_shape[0], input_shape[-1])
 
     def get_config(self):
-        # Keras' automatic config does not support a type policy.
+        # Keras' automatic config does not support a dtype policy.
         return super().get_config()
 
 
@@ -55,7 +55,8 @@ class PatchPooling(keras.layers.Layer):
         returns: (B, D).
 
     Args:
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
     """
 
     needs = ("num_prefix_tokens",)
@@ -90,7 +91,7 @@ class PatchPooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AveragePooling(PatchPooling):
-    """Average the patch tokens, in float32. The official `gap`."""
+    """Average the patch tokens in float32, as `gap` of the official code."""
 
     def pool(self, tokens, mask):
         x = ops.cast(tokens, "float32")
@@ -207,8 +208,8 @@ def make_pooling(kind: str, choices: dict, **kwargs):
 
     Args:
         kind: A key of POOLINGS.
-        choices: The fields of ViTConfig and `num_prefix_tokens`; the layer is
-            given those that its `needs` lists.
+        choices: The fields of ViTConfig and `num_prefix_tokens`; the layer
+            gets the entries that its `needs` lists.
         **kwargs: Further arguments of the layer, such as `name`.
     """
     layer_class = pick(POOLINGS, kind, "pooling")
@@ -218,8 +219,8 @@ def make_pooling(kind: str, choices: dict, **kwargs):
     return layer_class(**needs, **kwargs)
 
 
-# A row is a layer, or None for all tokens. Its `needs` lists the fields of
-# ViTConfig that the constructor takes.
+# Name -> layer, or None to return all tokens. The `needs` of a layer lists the
+# fields of ViTConfig that its constructor takes.
 POOLINGS = {
     "token": TokenPooling,
     "avg": AveragePooling,

@@ -1,9 +1,9 @@
 """Position embeddings: learned tables and fixed sine-cosine tables.
 
-Each adds one row of its table to each token. The rows of the patches form a
-grid of (h, w), row by row; prefix tokens (the class token) come first. A layer
-is built for one grid and works on any other: learned tables are resized, fixed
-tables are computed for the new grid.
+Each layer adds one row of its table to each token. The rows of the patches
+form a grid of (h, w), row by row; those of the prefix tokens (the class token)
+come first. A layer is built for one grid, but supports any other: learned
+tables are resized, and fixed tables are computed for the new grid.
 """
 
 import math
@@ -20,11 +20,11 @@ from keras_vit.tables import pick
 
 
 class PositionEmbedding(keras.layers.Layer):
-    """Add the position of each token in the image.
+    """Add a position embedding to each token.
 
-    Subclasses make the table. If the image size is not known before the call,
-    pass `features`, the images or feature maps that the patches were cut
-    from; the grid is then computed from their size.
+    Subclasses define the table. If the image size is not known before the
+    call, pass `features`, the images or feature maps that the patches were cut
+    from; the layer then computes the grid from their size.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w.
@@ -33,11 +33,12 @@ class PositionEmbedding(keras.layers.Layer):
 
     Args:
         grid_size: (h, w), rows and columns of the grid of the table.
-        num_prefix_tokens: Tokens before the patches: 1 with a class token.
-        patch_size: Side P of a patch in `features`; not used without them.
+        num_prefix_tokens: Number of tokens before the patches, 1 with a class
+            token.
+        patch_size: Side P of a patch in `features`; unused without them.
 
     Raises:
-        ValueError: If the number of tokens is not that of the grid.
+        ValueError: If the number of tokens does not match the grid.
     """
 
     def __init__(
@@ -154,10 +155,10 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LearnedPositionEmbedding2D(PositionEmbedding):
-    """A learned row for each column and one for each row of the grid.
+    """One learned vector for each column and each row of the grid.
 
-    A patch at column x and row y gets [X[x], Y[y]], each of size D / 2. Zeros
-    are added to prefix tokens, which have no position in the image.
+    The patch in column x and row y gets [X[x], Y[y]], each of size D / 2.
+    Prefix tokens get zeros, because they have no position in the image.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.4.
     """
@@ -191,8 +192,8 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
 class SinCosPositionEmbedding(PositionEmbedding):
     """The fixed 1-D table of the original Transformer.
 
-    Row p alternates sin(p w_i) and cos(p w_i), w_i = 10000^(-2i / D). Tokens
-    are numbered in order, prefix tokens first.
+    Row p alternates sin(p w_i) and cos(p w_i), with w_i = 10000^(-2i / D).
+    The tokens are numbered in order, prefix tokens first.
 
     Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
@@ -215,8 +216,8 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
     """The fixed 2-D table of the plain ViT baseline.
 
     The patch at row y and column x gets [sin(x w), cos(x w), sin(y w),
-    cos(y w)], w_k = 10000^(-k / (q - 1)), k = 0 ... q - 1, q = D / 4. Zeros
-    are added to prefix tokens.
+    cos(y w)], w_k = 10000^(-k / (q - 1)), k = 0 ... q - 1, q = D / 4. Prefix
+    tokens get zeros.
 
     Reference: Beyer et al. 2022, arXiv:2205.01580; big_vision's sincos2d.
     """

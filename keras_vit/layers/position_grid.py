@@ -1,15 +1,16 @@
-"""Resizing the grid of a table of positions to another number of patches."""
+"""Resizing the grid of a position table to another number of patches."""
 
 from keras import ops
 
 
 def resize_position_grid(table, sizes: tuple):
-    """Resize the leading axes of a table of positions.
+    """Resize the leading axes of a position table.
 
-    Bilinear with aligned corners: row i of n' rows reads the old table at
-    i (n - 1) / (n' - 1). The official code calls scipy.ndimage.zoom(order=1),
-    which computes the same, except that for some sizes scipy writes zeros to
-    the last row and column. Resizing to the same size changes nothing.
+    The interpolation is bilinear with aligned corners: row i of n' rows reads
+    the old table at i (n - 1) / (n' - 1). The official code calls
+    scipy.ndimage.zoom(order=1), which computes the same, except that for some
+    sizes scipy writes zeros to the last row and column. Resizing to the same
+    size changes nothing.
 
     Shapes:
         table: (n_1, ..., n_k, ...). returns: (*sizes, ...).
@@ -44,6 +45,7 @@ def _resize_axis(table, size, axis):
 def is_same_size(one: tuple, other: tuple) -> bool:
     """Return whether two grid sizes are known and equal.
 
-    In the graph of a model of any image size they are symbolic tensors.
+    In the graph of a model that accepts any image size, the sizes are symbolic
+    tensors.
     """
     return all(isinstance(size, int) for size in one) and one == other

@@ -1,4 +1,4 @@
-"""Rematerialisation: a second forward pass instead of memory."""
+"""Rematerialisation: recompute intermediate tensors instead of keeping them."""
 
 import contextvars
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-# More than any one layer draws in a call, so that no two calls share a draw.
+# More draws than a layer makes in a call, so that no two calls share a draw.
 DRAWS_OF_A_CALL = 64
 
 
@@ -21,16 +21,16 @@ def is_rematerializing() -> bool:
 def rematerialize(layer: keras.layers.Layer, call: Callable, x):
     """Return `call(x)` without keeping its intermediate tensors.
 
-    The backward pass computes them again. Keras' own RematScope fails on
-    TensorFlow, and a Dropout inside `tf.recompute_grad` would drop other units
-    in the second pass. Here the weights are arguments of the function that
-    runs twice, and the random seeds are drawn outside of it.
+    The backward pass computes these tensors again. Keras' own RematScope fails
+    on TensorFlow, and a Dropout inside `tf.recompute_grad` would drop other
+    units in the second pass. Here, the weights are arguments of the function
+    that runs twice, and the random seeds are drawn outside of it.
 
     Args:
-        layer: The layer whose weights and seeds `call` uses. It must change
-            no other state, as a BatchNormalization would.
+        layer: The layer whose weights and seeds `call` uses. It must not
+            change any other state, as BatchNormalization does.
         call: Maps a tensor to a tensor. It may be the `call` of `layer`, if
-            that looks at `is_rematerializing`.
+            that method checks `is_rematerializing`.
         x: The argument of `call`.
     """
     weights, constants = [], []
@@ -56,7 +56,7 @@ def rematerialize(layer: keras.layers.Layer, call: Callable, x):
 
 
 def advance_seed(seed):
-    """Return the state of a seed generator and move it beyond this call."""
+    """Return the state of a seed generator and advance it past this call."""
     state = ops.copy(seed.value)
     # The state is (key, count), and each draw adds one to the count.
     step = ops.convert_to_tensor([0, DRAWS_OF_A_CALL], dtype=seed.dtype)

@@ -1,4 +1,4 @@
-"""ResNetStem: the convolutions before the Transformer of a hybrid."""
+"""ResNetStem: the ResNet before the Transformer of a hybrid."""
 
 import keras
 from keras import ops
@@ -14,12 +14,12 @@ ROOT_WIDTH = 64
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResNetStem(keras.layers.Layer):
-    """Compute a feature map of an image, with a ResNet in the style of BiT.
+    """Compute the feature map of an image with a ResNet in the style of BiT.
 
-    A 7x7 convolution and a max-pooling, each of stride 2, then stages of
-    bottleneck units; each stage after the first halves the map. Convolutions
-    standardise their kernels and pad like TensorFlow's SAME; normalisation is
-    by groups.
+    A 7x7 convolution and a max-pooling, both with stride 2, are followed by
+    stages of bottleneck units; each stage after the first halves the map. The
+    convolutions standardise their kernels and use SAME padding. The
+    normalisation is group normalisation.
 
     Shapes:
         images: (B, H, W, C).
@@ -27,8 +27,8 @@ class ResNetStem(keras.layers.Layer):
             s stages, rounded up; C' = 64 without a stage, 128 * 2^s with.
 
     Args:
-        stages: Units of each stage: (3, 4, 9) for R50+B/16, () for the root
-            alone.
+        stages: Number of units in each stage: (3, 4, 9) for R50+B/16; () for
+            only the first convolution and pooling.
         epsilons: A key of STEM_EPSILONS: the constants of the "official" code
             or of "timm".
 

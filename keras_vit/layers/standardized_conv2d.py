@@ -11,12 +11,12 @@ from keras_vit.tables import pick
 class StandardizedConv2D(keras.layers.Conv2D):
     """Convolve with a kernel of mean 0 and standard deviation 1 per output.
 
-    The kernel is stored as it is trained and standardised in each call: its
-    mean is subtracted, then it is divided by its standard deviation + 1e-5.
-    The layer has no bias and pads as SAME.
+    The layer stores the raw kernel and standardises it in each call: it
+    subtracts the mean, then divides by the standard deviation, with the
+    constants of `epsilons`. The layer has no bias and uses SAME padding.
 
     Args:
-        filters: Number of outputs.
+        filters: Number of output channels.
         kernel_size: Side of the kernel.
         strides: Stride of the convolution.
         epsilons: A key of STEM_EPSILONS.

@@ -1,4 +1,4 @@
-"""STEM_EPSILONS: the constants that keep the divisors of a stem from zero."""
+"""STEM_EPSILONS: the constants that a stem adds to its divisors."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Epsilons(NamedTuple):
 
 
 def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
-    """Return a group normalisation of a stem, with 32 groups."""
+    """Return a group normalisation for the stem, with 32 groups."""
     return keras.layers.GroupNormalization(
         groups=GROUPS,
         epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
@@ -34,8 +34,8 @@ def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
     )
 
 
-# With kernels of standard deviation 0.1, the logits of the two differ by about
-# 2e-4.
+# With kernels of standard deviation 0.1, the logits of the two rows differ by
+# about 2e-4.
 STEM_EPSILONS = {
     "official": Epsilons(norm=1e-6, variance=0.0, deviation=1e-5),
     "timm": Epsilons(norm=1e-5, variance=1e-8, deviation=0.0),

@@ -7,8 +7,7 @@ import keras
 class StochasticDepth(keras.layers.Layer):
     """Zero a residual branch for each image with probability `rate`.
 
-    The branches that are kept are divided by 1 - rate, so that inference
-    needs no scaling.
+    The kept branches are divided by 1 - rate, so inference needs no scaling.
 
     Shapes:
         residual: (B, ...). returns: the same.

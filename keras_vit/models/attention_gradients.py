@@ -15,11 +15,11 @@ from keras_vit.models.vision_transformer import VisionTransformer
 
 
 def score_gradients(model: VisionTransformer, images, classes) -> tuple:
-    """Return (attention probabilities, gradients of the logit by them).
+    """Return the attention probabilities, and the gradients of the logit.
 
-    Both are lists with one tensor (B, K, T, T) for each block. A zero is
-    added to the probabilities of each block, and the logit is differentiated
-    with respect to the zeros.
+    Both are lists with one tensor (B, K, T, T) for each block. To get the
+    gradients, zeros are added to the probabilities of each block, and the
+    logit is differentiated with respect to these zeros.
 
     Shapes:
         images: (B, H, W, C).
@@ -32,7 +32,8 @@ def score_gradients(model: VisionTransformer, images, classes) -> tuple:
     shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
 
     def sum_of_logits(shifts):
-        # A sum: each image's logit depends on the image's own attention only.
+        # The sum over images separates, because the logit of an image depends
+        # only on the attention in that image.
         x, all_scores = tokens, []
         for block, shift in zip(blocks, shifts):
             x, scores = run_with_scores(

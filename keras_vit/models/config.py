@@ -20,21 +20,23 @@ class ViTConfig:
         depth: Number of Transformer blocks.
         mlp_dim: Hidden size of the MLP of a block.
         num_heads: Number of attention heads. Must divide `width`.
-        patch_size: Side of a square patch, in pixels of the image or, after
-            a stem, in cells of its feature map.
+        patch_size: Side of a square patch, in pixels of the image or, with a
+            stem, in cells of its feature map.
         image_size: (height, width) in pixels; one number means a square.
-        use_dynamic_image_size: Whether to accept images of any size. The
-            position table is then of `image_size` and is resized in the call.
+        use_dynamic_image_size: Whether to accept images of any size. If so,
+            the position table has the grid of `image_size`, and each call
+            resizes it.
         channels: Channels of the image.
-        stem_stages: Units of each stage of the ResNet stem of a hybrid; None
-            for no stem, () for its root alone.
+        stem_stages: Number of units in each stage of the ResNet stem of a
+            hybrid; None for no stem; () for only its first convolution and
+            pooling.
         stem_epsilons: A key of STEM_EPSILONS: the constants that the stem
             adds to its divisors, "official" or "timm".
         use_class_token: Whether to prepend the class token.
         position_embedding: A key of POSITION_EMBEDDINGS.
         pooling: A key of POOLINGS; "none" returns an output for every token.
         use_pooling_norm: Whether the last layer norm follows the pooling, as
-            timm's `fc_norm`, instead of the last block.
+            `fc_norm` does in timm, instead of the last block.
         representation_size: Size of a tanh layer before the head, or None.
         num_classes: Outputs of the head; 0 for a model without a head.
         classifier_activation: Activation of the head; None for logits.
@@ -43,14 +45,14 @@ class ViTConfig:
         dropout_rate: Dropout rate after the positions, the attention and both
             MLP layers.
         attention_dropout_rate: Dropout rate of the attention probabilities.
-        stochastic_depth_rate: Rate of the last block; it grows linearly from
-            0 at the first block.
+        stochastic_depth_rate: Rate of the last block. The rates of the blocks
+            grow linearly from 0 in the first block.
         gelu: "tanh" as in the official code, or "exact" as in timm and
             Hugging Face.
         layer_norm_epsilon: Added to the variance of every layer norm.
         use_remat: Whether training keeps only the input of each block and
-            computes the rest again in the backward pass: less memory, more
-            time.
+            computes the rest again in the backward pass, which needs less
+            memory and more time.
 
     Raises:
         ValueError: If a value is invalid or two values contradict each other.
@@ -99,7 +101,7 @@ class ViTConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, numbers.Integral) and type(value) is not bool:
-                # Keras and JSON refuse NumPy's integers.
+                # Keras and JSON do not accept NumPy's integers.
                 object.__setattr__(self, field.name, int(value))
         if self.stem_stages is not None:
             object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
@@ -126,7 +128,8 @@ class ViTConfig:
         """Image pixels between neighbouring cells of the feature map."""
         if self.stem_stages is None:
             return 1
-        # The root halves twice, each stage but the first once more.
+        # The first convolution, the pooling, and each stage except the first
+        # halve the size.
         return 2 ** (2 + max(len(self.stem_stages) - 1, 0))
 
     @property

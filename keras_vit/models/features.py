@@ -1,4 +1,4 @@
-"""The features before the head of a model, and what the head computes."""
+"""The features before the head of a model, and the kind of its outputs."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,15 +15,15 @@ from keras_vit.tables import pick
 
 
 def name_output(model: keras.Model, output: str | None = None) -> str:
-    """Return the kind of numbers that `model` returns, one of OUTPUTS.
+    """Return the kind of the outputs of `model`, one of OUTPUTS.
 
-    Without `output` the operations are searched from the last one back to the
-    first that does more than pass numbers on: a softmax or sigmoid returns
-    probabilities, a linear layer with weights logits, anything else features.
+    Without `output`, the kind is inferred from the last operation that changes
+    the values: a softmax or sigmoid returns probabilities, a linear layer with
+    weights returns logits, and anything else returns features.
 
     Args:
-        model: A model of one input and one output.
-        output: The kind of output if the caller knows it, else None.
+        model: A model with one input and one output.
+        output: The kind of output, if the caller knows it; None to infer it.
 
     Raises:
         ValueError: If `output` is unknown.
@@ -38,7 +38,8 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
         if is_graph(operation):
             return name_output(operation)
         activation = getattr(operation, "activation", operation)
-        # A function, such as that of a Dense layer, or an operation.
+        # Either a function, such as the activation of a Dense layer, or an
+        # operation.
         kind = getattr(activation, "__name__", type(activation).__name__)
         if kind.lower() in ("softmax", "sigmoid"):
             return "probabilities"
@@ -52,15 +53,15 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
 def without_head(model: keras.Model) -> keras.Model:
     """Return the model from its input to the features before its head.
 
-    The layers are shared. A model that already returns features is returned
-    as it is.
+    Both models share their layers. A model that already returns features is
+    returned unchanged.
 
     Shapes:
         The model returned maps images (B, H, W, C) to features (B, D).
 
     Args:
-        model: A functional or Sequential model of one input and one output,
-            or such a model with the head inside another model.
+        model: A functional or Sequential model with one input and one output.
+            The head may be inside a nested model.
 
     Raises:
         ValueError: If `model` is not functional or Sequential.
@@ -87,11 +88,11 @@ def split_at_head(
     """Return the function from images to (features, outputs of the model).
 
     Args:
-        model: A functional or Sequential model of one input and one output.
+        model: A functional or Sequential model with one input and one output.
         has_head: Whether the features are the input of the head, rather than
             the outputs.
-        is_short: Whether the last block may compute the class token alone,
-            see `reads_one_token`.
+        is_short: Whether the last block may compute only the class token, see
+            `reads_one_token`.
     """
     has_head = has_head and not is_headless(model)
     *behind, head = walk_back(model)
@@ -109,9 +110,10 @@ def split_at_head(
 def split_nested(
     model: keras.Model, has_head: bool, is_short: bool
 ) -> Callable:
-    """Return `split_at_head` of a model whose head is in another model."""
+    """Return `split_at_head` of a model whose head is in a nested model."""
     *behind, head = walk_back(model)
-    # Keras would number a name of its own, and the name is in the exports.
+    # The exports contain the name, and a default name of Keras would be
+    # numbered.
     before = keras.Model(
         model.inputs[0], head.input_tensors[0], name=model.name
     )
@@ -161,12 +163,12 @@ def walk_back(model: keras.Model) -> Iterator:
 
 
 def has_weights(operation) -> bool:
-    """Return whether a layer, or a function without a layer, has weights."""
+    """Return whether a layer or another operation has weights."""
     return bool(getattr(operation, "weights", ()))
 
 
 def is_graph(operation) -> bool:
-    """Return whether it is a model of one input and one output, of layers."""
+    """Return whether it is a graph of layers with one input and one output."""
     return (
         isinstance(operation, keras.Model)
         and len(getattr(operation, "inputs", None) or ()) == 1
@@ -189,7 +191,7 @@ def reads_one_token(model: keras.Model) -> bool:
 
 
 OUTPUTS = ("logits", "probabilities", "features")
-# Turn logits into probabilities.
+# The functions that turn logits into probabilities.
 CLASSIFIER_ACTIVATIONS = {
     "softmax": keras.ops.softmax,
     "sigmoid": keras.ops.sigmoid,

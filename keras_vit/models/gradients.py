@@ -1,4 +1,4 @@
-"""Gradients on each backend."""
+"""Gradients with a common interface for all backends."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from keras_vit.tables import pick
 
 
 def without_gradients():
-    """Return a context that keeps nothing for a backward pass."""
+    """Return a context in which no gradients are recorded."""
     if keras.backend.backend() != "torch":
         return contextlib.nullcontext()
     import torch

@@ -1,7 +1,7 @@
 """Intermediate results of a VisionTransformer: tokens and attention.
 
-Everything is computed for inference, from the layers that a block is made of:
-without dropout, without stochastic depth, and without changing the model.
+The functions call the layers of each block in inference mode, without dropout
+and stochastic depth, and do not change the model.
 """
 
 import operator
@@ -36,8 +36,8 @@ def attend_with_scores(
         attention: A built layer.
         tokens: The input of the layer.
         mask: See above; None attends to all keys.
-        change_scores: Applied to the probabilities before they weigh the
-            values. The probabilities returned are those before it.
+        change_scores: Function that changes the probabilities before they
+            weigh the values. The returned probabilities are the original ones.
 
     Example:
         >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
@@ -99,7 +99,7 @@ def run_for_class_token(block: TransformerBlock, tokens):
 
 
 def add_mlp(block: TransformerBlock, tokens):
-    """Return the output of a block for tokens that its attention was added to.
+    """Return the output of a block, given the tokens after its attention.
 
     Shapes:
         tokens: (B, S, D). returns: the same.
@@ -119,7 +119,7 @@ def attention_scores(
     Shapes:
         images: (B, H, W, C), preprocessed for `model`; B may be unknown.
         returns: a tensor (B, K, T, T) for each of `layers`, in the compute
-            type of the model. The last axis sums to one.
+            dtype of the model. The last axis sums to one.
 
     Args:
         model: Any VisionTransformer.
@@ -139,7 +139,7 @@ def attention_scores(
 def yield_scores(
     model: VisionTransformer, images, indices: Sequence[int]
 ) -> Iterator[tuple]:
-    """Yield (index, probabilities) of the blocks `indices`, in rising order.
+    """Yield (index, probabilities) of the blocks `indices`, in ascending order.
 
     Shapes:
         images: (B, H, W, C). yields: (B, K, T, T).
@@ -175,8 +175,8 @@ def yield_tokens(model: VisionTransformer, images) -> Iterator:
 def tokens_before_blocks(model: VisionTransformer, images):
     """Return the tokens (B, T, D) that enter the first block."""
     check_vision_transformer(model)
-    # This model shares the layers and calls none of them, so `model` keeps no
-    # record of it.
+    # This model shares the layers without calling them again, so it leaves no
+    # trace in `model`.
     start = keras.Model(
         model.input, get_block(model, 0).input, name="before_blocks"
     )
@@ -197,10 +197,10 @@ def get_block(model: VisionTransformer, index: int):
 def block_indices(
     model: VisionTransformer, layers: Sequence[int] | None
 ) -> list[int]:
-    """Return `layers` as indices from 0 on; None stands for all blocks.
+    """Return `layers` as indices from 0; None selects all blocks.
 
     Raises:
-        ValueError: If `layers` is no list of indices of blocks.
+        ValueError: If `layers` is not a list of indices of blocks.
     """
     check_vision_transformer(model)
     depth = model.config.depth
@@ -228,7 +228,7 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
     Args:
         model: Any VisionTransformer.
         images: An array or tensor. Its size is read only if `model` accepts
-            any image size; it may be unknown while a function is traced.
+            any image size; while a function is traced, it may be unknown.
     """
     check_vision_transformer(model)
     config = model.config
@@ -245,7 +245,7 @@ def num_prefix_tokens_of(model: VisionTransformer) -> int:
 
 
 def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
-    """Yield (slice, images of it), `batch_size` at a time.
+    """Yield the images in batches, as (slice, images[slice]).
 
     Raises:
         ValueError: If there are no images or `batch_size` is not positive.
@@ -265,6 +265,6 @@ def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
         yield part, images[part]
 
 
-def to_float32(x) -> np.ndarray:
+def as_float32(x) -> np.ndarray:
     """Return a tensor of any floating type as a float32 array."""
     return ops.convert_to_numpy(ops.cast(x, "float32"))

@@ -40,7 +40,7 @@ def add_positions(config, tokens, features, dtype):
 
 
 def transformer_block(config, index, dtype):
-    """Return block number `index`; later blocks are dropped more often."""
+    """Return block `index`; the stochastic depth rate grows with the index."""
     depth_rate = config.stochastic_depth_rate * index
     return TransformerBlock(
         config.num_heads,
@@ -62,7 +62,7 @@ def layer_norm(config, name, dtype):
 
 
 def pool(config, tokens, dtype):
-    """Return what the pooling of `config` makes of the tokens."""
+    """Return the tokens after the pooling of `config`."""
     choices = dataclasses.asdict(config)
     choices["num_prefix_tokens"] = int(config.use_class_token)
     layer = make_pooling(config.pooling, choices, dtype=dtype, name="pooling")
@@ -81,7 +81,7 @@ def pre_logits(config, dtype):
 
 
 def head(config, dtype):
-    """Return the classifier. As in the official code its kernel is zero."""
+    """Return the classifier; its kernel is zero, as in the official code."""
     return keras.layers.Dense(
         config.num_classes,
         activation=config.classifier_activation,

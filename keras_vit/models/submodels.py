@@ -1,4 +1,4 @@
-"""Find the VisionTransformer inside another model, for error messages."""
+"""Finding a VisionTransformer inside another model, for error messages."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def find_vision_transformers(model, call: str = "model") -> Iterator[str]:
 
     Args:
         model: A Sequential, functional or subclassed Keras model.
-        call: The Python expression that stands for `model`.
+        call: A Python expression for `model`.
 
     Example:
         >>> vit = VisionTransformer(VARIANTS["mu/16"].config)

@@ -41,10 +41,10 @@ def _variant(num_parameters, sizes, patch_size, *, builder=None, **choices):
     return Variant(config, num_parameters, builder)
 
 
-# Parameters are counted at the image size of the row, 224 unless it says
-# otherwise, with 1000 classes. Sizes, dropout and counts up to the "-gap" rows
-# are those of google-research/vision_transformer; the rows below them are the
-# sizes of google-research/big_vision, which pools by averaging.
+# Parameters are counted with 1000 classes at the image size of the row, by
+# default 224. Sizes, dropout and counts above the "-gap" rows are those of
+# google-research/vision_transformer; the sizes below them are those of
+# google-research/big_vision, which pools by averaging.
 VARIANTS = {
     "Ti/16": _variant(5_717_416, TI, 16, builder="ViT_Ti16"),
     "S/16": _variant(22_050_664, S, 16, builder="ViT_S16"),
@@ -102,7 +102,7 @@ VARIANTS = {
     ),
     "G-opt/16": _variant(1_665_023_464, _sizes(1536, 48, 8192, 16), 16, **GAP),
     "e/14": _variant(3_807_210_728, _sizes(1792, 56, 15360, 16), 14, **GAP),
-    # Ours, for images of 8x8 pixels such as scikit-learn's digits.
+    # From this project, for images of 8x8 pixels such as scikit-learn's digits.
     "Pico/2": _variant(
         366_504, _sizes(64, 6, 256, 4), 2, image_size=8, channels=1
     ),

@@ -24,9 +24,10 @@ from keras_vit.models.parts import (
 class VisionTransformer(keras.Model):
     """A Vision Transformer: patches, positions, Transformer blocks, head.
 
-    Every step is a layer with a name (`patch_encoder`, `block_00`, ...,
-    `encoder_norm`, `predictions`), so that `keras.Model(model.input,
-    model.get_layer("block_03").output)` gives any intermediate result.
+    Every step is a named layer (`patch_encoder`, `block_00`, ...,
+    `encoder_norm`, `predictions`), so a sub-model such as `keras.Model(
+    model.input, model.get_layer("block_03").output)` returns any intermediate
+    result.
 
     Shapes:
         images: (B, H, W, C), floats in [-1, 1]; see `preprocess_input`.
@@ -35,8 +36,8 @@ class VisionTransformer(keras.Model):
 
     Args:
         config: The configuration of the model.
-        dtype: Type policy of the layers; None for Keras' global one. The head
-            returns float32 under mixed precision.
+        dtype: Dtype policy of the layers; None for Keras' global policy. Under
+            mixed precision, the head returns float32.
         name: Name of the model.
         trainable: Whether the weights are trained.
 
@@ -94,8 +95,8 @@ class VisionTransformer(keras.Model):
     def with_num_classes(self, num_classes: int):
         """Return this model with a new head for `num_classes` classes.
 
-        Everything before the head is copied; the head starts at zero and is
-        trained even if all other layers are frozen.
+        All layers before the head are copied. The kernel of the head is zero,
+        and the head is trainable even if all other layers are frozen.
 
         Args:
             num_classes: Outputs of the new head; 0 for none.
@@ -133,10 +134,10 @@ class VisionTransformer(keras.Model):
         return self._rebuilt(use_remat=use_remat)
 
     def with_dtype(self, dtype):
-        """Return this model with another compute type and the same weights.
+        """Return this model with another dtype policy and the same weights.
 
         Args:
-            dtype: Type policy of the layers, such as "float32".
+            dtype: Dtype policy of the layers, such as "float32".
 
         Returns:
             A new VisionTransformer. This one does not change.
@@ -206,7 +207,7 @@ def connect(config: ViTConfig, images, dtype=None):
     Args:
         config: The configuration of the model.
         images: The input of the first layer.
-        dtype: Type policy of the layers.
+        dtype: Dtype policy of the layers.
     """
     features = images
     if config.stem_stages is not None:

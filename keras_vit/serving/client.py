@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.packages import missing_packages
 from keras_vit.serving.errors import ServingError
 from keras_vit.serving.inputs import check_lengths, to_arrays
 from keras_vit.serving.signatures import Signature, TensorSpec
@@ -33,17 +34,16 @@ def connect(
         url: The REST interface, such as http://localhost:8501.
         grpc: The gRPC interface, such as localhost:8500; instead of `url`.
         model: The name of the model.
-        version: One version. Default: the newest.
-        label: One label, such as "stable"; instead of a version.
-        timeout: Seconds to wait. Over REST: for a connection, and for each
-            piece of the response, in each attempt. Over gRPC: for the whole
-            call, with all its attempts.
-        retries: Attempts after the first, if there is no connection or the
-            server is busy; over REST also if there is no response in time.
-            gRPC allows 4 at most.
-        batch_size: Most rows in a request.
-        concurrency: Most requests at a time.
-        max_message_bytes: Largest message over gRPC, whose own default is
+        version: Number of a version. Default: the newest.
+        label: A label such as "stable", instead of a version.
+        timeout: Seconds to wait. Over REST, for a connection, and for each
+            piece of the response, in each attempt. Over gRPC, for the whole
+            call including all attempts.
+        retries: Number of retries if the connection fails or the server is
+            busy; over REST, also after a timeout. gRPC allows at most 4.
+        batch_size: Largest number of rows in a request.
+        concurrency: Largest number of concurrent requests.
+        max_message_bytes: Largest message over gRPC. The default of gRPC is
             4 MiB.
 
     Raises:
@@ -81,12 +81,13 @@ def connect(
                 grpc, target, timeout, retries, max_message_bytes
             )
     except ModuleNotFoundError as error:
-        raise missing_package(error) from None
+        module = error.name.partition(".")[0]
+        raise missing_packages("This client of TF Serving", [module]) from None
     return Client(transport, batch_size, concurrency)
 
 
 def check_addresses(url: str | None, grpc: str | None):
-    """Raise a ValueError unless one address of the right form is given."""
+    """Raise a ValueError unless exactly one valid address is given."""
     if (url is None) == (grpc is None):
         raise ValueError(
             "Give one of `url` and `grpc`. "
@@ -117,18 +118,8 @@ def check_numbers(timeout, retries, batch_size, concurrency):
         )
 
 
-def missing_package(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error that says what to install."""
-    module = error.name.split(".")[0]
-    package = PYPI_NAMES.get(module, module)
-    return ModuleNotFoundError(
-        f"This client of TF Serving needs {package}: pip install {package}",
-        name=error.name,
-    )
-
-
 class Client:
-    """Sends requests to a server. Made by `connect`; threads may share it.
+    """Sends requests to a server; see `connect`. It is thread-safe.
 
     All methods raise a ServingError with the server's message if the server
     refuses, and its subclass UnavailableError if the server cannot be reached
@@ -173,10 +164,10 @@ class Client:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of a signature.
 
-        Inputs of more than `batch_size` rows are sent in parts, several at a
+        Inputs with more than `batch_size` rows are sent in parts, several at a
         time, and the outputs are concatenated in order. If no version is
-        given, parts may be computed by two versions while one replaces the
-        other.
+        given, different versions may compute the parts while one replaces
+        another.
 
         Shapes:
             All inputs and outputs: (B, ...).
@@ -192,7 +183,7 @@ class Client:
 
         Raises:
             ValueError: If inputs are missing, unknown, of different lengths,
-                or of another kind than the signature declares.
+                or of another type than the signature declares.
             ServingError: If the server does not respond, or refuses.
         """
         if signature not in self._signatures:
@@ -228,7 +219,7 @@ class Client:
             images: Paths of JPEG or PNG files, or their contents.
 
         Returns:
-            For each image (label, probability), the highest first.
+            For each image, a list of (label, probability), highest first.
 
         Raises:
             ValueError: If the model has no classes.
@@ -268,11 +259,3 @@ def check_outputs(
                 f"The server sent {name} of shape {outputs[name].shape} "
                 f"for {length} rows"
             )
-
-
-# Where the name on PyPI differs from the import.
-PYPI_NAMES = {
-    "google": "protobuf",
-    "grpc": "grpcio",
-    "tensorflow_serving": "tensorflow-serving-api",
-}

@@ -1,4 +1,4 @@
-"""Compare the outputs of a server with the expected ones."""
+"""Comparison of the outputs of a server with the expected ones."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ def compare_outputs(
     found: Mapping[str, np.ndarray],
     tolerance: float,
 ) -> tuple[float, str]:
-    """Return the largest difference, and what is wrong.
+    """Return the largest difference, and a description of the fault.
 
-    Labels may differ where their probabilities are equal.
+    Labels may differ if their probabilities are equal.
 
     Args:
         expected: Outputs by name.
         found: Outputs by name.
-        tolerance: How far two numbers may be apart.
+        tolerance: Largest allowed difference of two numbers.
     """
     largest, faults = 0.0, []
     for name, want in sorted(expected.items()):
@@ -58,9 +58,9 @@ def same_labels(
     Args:
         expected: Labels, the most probable first.
         found: Labels, the most probable first.
-        probabilities: Those of `expected`. A label that is not expected can
-            only have replaced one that is as improbable as the last.
-        tolerance: Probabilities that are closer are a tie.
+        probabilities: Probabilities of `expected`. An unexpected label can
+            only replace a label that is tied with the last one.
+        tolerance: Probabilities with a smaller difference are tied.
     """
     for labels, others, numbers in zip(expected, found, probabilities):
         known = dict(zip(labels, numbers))

@@ -2,11 +2,11 @@
 
 
 class ServingError(RuntimeError):
-    """A server refused a request, or sent a response that makes no sense.
+    """A server refused a request, or sent an invalid response.
 
     Args:
-        message: What happened, with the message of the server.
-        code: The status by gRPC's name, over REST as well, such as
+        message: The error, with the message of the server.
+        code: The status as named by gRPC, also over REST, such as
             "INVALID_ARGUMENT"; empty if the request succeeded.
     """
 

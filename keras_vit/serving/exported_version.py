@@ -1,4 +1,4 @@
-"""Read an exported version, with which a server is compared."""
+"""Reading an exported version, to compare a server with it."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Check the inputs of a request, and convert them to what a signature takes."""
+"""Checks of the inputs of a request, and conversion to the declared dtypes."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.serving.signatures import Signature, TensorSpec
 from keras_vit.tables import pick
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+SIGNATURE_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def to_arrays(
@@ -35,18 +35,18 @@ def to_arrays(
 def to_array(value, spec: TensorSpec, name: str) -> np.ndarray:
     """Return an input as an array of the dtype that a signature declares.
 
-    Numbers that would change are refused, and so are integers for a float
-    input: pixels from 0 to 255 are not in the range of the model.
+    Refuses numbers that the conversion would change, and integers for a float
+    input, because pixels from 0 to 255 are not in the range of the model.
 
     Raises:
-        ValueError: If `value` is of another kind.
+        ValueError: If `value` is of another type.
     """
     if spec.dtype == "string":
         encode = np.frompyfunc(lambda x: _to_bytes(x, name), 1, 1)
         return np.array(encode(np.array(value, object)), object)
     array = np.asarray(value)
-    if spec.dtype in FLOATS:
-        fits = array.dtype.name in FLOATS
+    if spec.dtype in SIGNATURE_FLOATS:
+        fits = array.dtype.name in SIGNATURE_FLOATS
     else:
         fits = array.dtype.kind in "biu" and np.array_equal(
             array.astype(spec.dtype), array
@@ -64,7 +64,7 @@ def check_lengths(arrays: Mapping[str, np.ndarray]) -> int:
     """Return the number of rows of all arrays.
 
     Raises:
-        ValueError: If they differ or there are none.
+        ValueError: If the lengths differ or there are no arrays.
     """
     lengths = {len(x) if x.ndim else 0 for x in arrays.values()}
     if len(lengths) != 1 or 0 in lengths:

@@ -1,4 +1,4 @@
-"""The file models.config, which tells TF Serving what to serve."""
+"""The file models.config, which lists the models that TF Serving serves."""
 
 import os
 import pathlib
@@ -18,12 +18,13 @@ def models_config(folder: str | os.PathLike, root: str = "/models") -> str:
 
     All versions of each model are served. The label `canary` names the newest
     and `stable` the one before it; a model with one version has only
-    `stable`. A later version is loaded as well, but has no label until this
+    `stable`. A later version is loaded as well, but gets no label until this
     file is written again.
 
     Args:
-        folder: Holds `<model>/<version>/saved_model.pb`. Names that begin
-            with a dot, and versions that are not whole numbers, are ignored.
+        folder: Folder with `<model>/<version>/saved_model.pb`. Names that
+            begin with a dot, and versions that are not whole numbers, are
+            ignored.
         root: The path of `folder` on the server.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Measure the response times of a server."""
+"""Measurement of the response times of a server."""
 
 import concurrent.futures
 import dataclasses
@@ -15,11 +15,11 @@ class ResponseTimes:
     """The response times of a signature.
 
     Args:
-        signature: Its name.
+        signature: Name of the signature.
         p50: Median in milliseconds.
         p90: 90th percentile in milliseconds.
         p99: 99th percentile in milliseconds.
-        requests_per_second: Of all threads together.
+        requests_per_second: Rate of all threads together.
     """
 
     signature: str
@@ -37,11 +37,11 @@ def measure_response_times(
     Args:
         client: A client of the version of the export.
         record: The request.
-        num_requests: How often it is sent.
-        concurrency: Requests at a time.
+        num_requests: Number of requests.
+        concurrency: Number of concurrent requests.
 
     Raises:
-        ServingError: If one is refused.
+        ServingError: If the server refuses a request.
     """
 
     def send(_):

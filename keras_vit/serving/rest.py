@@ -59,7 +59,7 @@ class RestTransport:
                 raise_on_status=False,
                 backoff_factor=0.2,
                 backoff_max=10,
-                # So that clients do not all return at the same time.
+                # Jitter, so that clients do not all retry at the same time.
                 backoff_jitter=0.1,
             ),
         )
@@ -134,9 +134,9 @@ class RestTransport:
 
 
 def to_json(array: np.ndarray) -> list:
-    """Convert an array to nested lists that JSON can hold.
+    """Convert an array to nested lists for JSON.
 
-    Bytes become {"b64": ...}; the server would take plain base64 for text.
+    Bytes become {"b64": ...}; the server would treat plain base64 as text.
 
     Example:
         >>> to_json(np.array([[0.5, 2]])), to_json(np.array([b"a"], object))

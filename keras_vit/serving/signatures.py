@@ -11,7 +11,7 @@ class TensorSpec:
     Args:
         dtype: NumPy's name, or "string". Types without data keep
             TensorFlow's name, such as DT_RESOURCE.
-        shape: Sizes, None where any fits; None for any number of axes.
+        shape: The sizes, None for any size; None for any number of axes.
     """
 
     dtype: str
@@ -56,7 +56,7 @@ def _read_spec(info):
     shape = info.get("tensor_shape", {})
     sizes = [int(axis.get("size", 0)) for axis in shape.get("dim", ())]
     return TensorSpec(
-        DTYPES.get(info["dtype"], info["dtype"]),
+        SIGNATURE_DTYPES.get(info["dtype"], info["dtype"]),
         None
         if shape.get("unknown_rank")
         else tuple(None if size < 0 else size for size in sizes),
@@ -64,7 +64,7 @@ def _read_spec(info):
 
 
 # By TensorFlow's names.
-DTYPES = {
+SIGNATURE_DTYPES = {
     "DT_FLOAT": "float32",
     "DT_DOUBLE": "float64",
     "DT_HALF": "float16",

@@ -1,4 +1,4 @@
-"""What the transports over REST and gRPC have in common."""
+"""The common interface of the transports over REST and gRPC."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The model to ask.
+    """The model that requests address.
 
     Args:
-        model: Its name on the server.
-        version: One version; None for the newest, or that of the label.
-        label: One label, such as "stable".
+        model: Name of the model on the server.
+        version: Number of a version; None for the newest, or that of `label`.
+        label: A label, such as "stable".
     """
 
     model: str
@@ -32,9 +32,9 @@ class VersionStatus:
     """The state of a version of a model.
 
     Args:
-        version: Its number.
+        version: Number of the version.
         state: START, LOADING, AVAILABLE, UNLOADING or END.
-        message: Why it failed, if it did.
+        message: The error, if the version failed.
     """
 
     version: int
@@ -65,7 +65,7 @@ class Transport(Protocol):
 
 
 def count_attempts(retries: int) -> str:
-    """Return how often a request was sent, for the end of a message.
+    """Return the number of attempts as text, for the end of a message.
 
     Example:
         >>> count_attempts(0), count_attempts(2)

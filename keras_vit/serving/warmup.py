@@ -1,8 +1,8 @@
-"""The warm-up file of a SavedModel: requests that TF Serving sends to itself.
+"""The warm-up file of a SavedModel: requests that TF Serving runs by itself.
 
-TF Serving sends them before a version takes traffic, and does not load a
-version that fails. The file also holds the responses, which the server
-ignores and `trainers.serve_check` compares with those of the server.
+TF Serving runs the requests before a version receives traffic, and does not
+load a version that fails. The file also contains the expected responses. The
+server ignores them; `trainers.serve_check` compares them with its responses.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ class WarmupRecord:
     Args:
         signature: The name of the signature.
         inputs: Arrays by name, (B, ...); strings as object arrays of bytes.
-        outputs: Arrays by name, as the model gave them.
+        outputs: Arrays by name, as computed by the model.
     """
 
     signature: str
@@ -44,9 +44,9 @@ def write_warmup(
     Args:
         path: The file, `assets.extra/tf_serving_warmup_requests` in the
             folder of a version. Its folder is created.
-        records: One for each signature is enough.
-        model_name: The model named in the requests. The server that reads
-            them ignores it and asks the model of the folder.
+        records: The records; one for each signature is enough.
+        model_name: Name of the model in the requests. The server ignores it
+            and runs them on the model of the folder.
 
     Raises:
         ValueError: If there are no records, or more than TF Serving reads.
@@ -66,10 +66,10 @@ def write_warmup(
 
 
 def read_warmup(path: str | os.PathLike) -> tuple[WarmupRecord, ...]:
-    """Return the records of a warm-up file, whoever wrote it.
+    """Return the records of a warm-up file of any origin.
 
     Raises:
-        ValueError: If it is damaged, or has requests other than Predict.
+        ValueError: If it is damaged, or contains requests other than Predict.
         OSError: If it cannot be read.
     """
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Weights: checkpoints of all families, read, loaded, written and fetched."""
+"""Weights: reading, loading, writing and downloading checkpoints."""
 
 from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS

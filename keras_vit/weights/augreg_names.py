@@ -30,9 +30,9 @@ def augreg(
 ) -> str:
     """Return the name of one of the 52,000 checkpoints of AugReg.
 
-    The name can be used wherever a key of PRETRAINED can. The file
-    `augreg/index.csv` of the bucket lists those that exist; the authors choose
-    by its column `final_val`.
+    The name can be used in place of a key of PRETRAINED. The file
+    `augreg/index.csv` of the bucket lists the existing checkpoints; the
+    authors select by its column `final_val`.
 
     Args:
         model: "Ti_16", "S_16", "S_32", "B_8", "B_16", "B_32", "L_16",
@@ -42,19 +42,19 @@ def augreg(
         learning_rate: Learning rate of the pre-training.
         augmentation: "none", "light0", "light1", "medium1", "medium2",
             "strong1" or "strong2". The file names count the light levels from
-            zero, the paper from one.
+            zero, and the paper counts them from one.
         weight_decay: Weight decay of the pre-training.
         dropout_rate: Dropout rate of the pre-training.
         stochastic_depth_rate: Rate of stochastic depth in the pre-training.
         dataset: The data of the fine-tuning, such as "imagenet2012"; None for
             the pre-trained model.
-        steps: Updates of the fine-tuning; the name has them in thousands,
-            rounded down.
+        steps: Number of updates of the fine-tuning. The name contains this
+            number in thousands, rounded down.
         tuning_rate: Learning rate of the fine-tuning.
         image_size: Side of the images of the fine-tuning, in pixels.
 
     Raises:
-        ValueError: If no name has such a value.
+        ValueError: If no checkpoint name contains one of the values.
 
     Example:
         >>> augreg("Ti_16", augmentation="none", weight_decay=0.03)
@@ -105,13 +105,13 @@ def _check_numbers(kind, title, **arguments):
 
 
 def parse_augreg(name: str) -> dict | None:
-    """Return what a name of AugReg says of its model.
+    """Parse an AugReg name into the arguments of `Pretrained`.
 
     Args:
         name: A name as `augreg` returns it.
 
     Returns:
-        The arguments of `Pretrained`; None if it is no such name.
+        The arguments; None if `name` is not a name of AugReg.
     """
     found = AUGREG_NAME.fullmatch(name)
     if not found:
@@ -126,7 +126,7 @@ def parse_augreg(name: str) -> dict | None:
     }
 
 
-# Names of the models in the file names -> variants.
+# Model in the file name -> variant.
 AUGREG_MODELS = {
     "Ti_16": "Ti/16",
     "S_16": "S/16",
@@ -148,7 +148,7 @@ AUGREG_AUGMENTATIONS = (
     "strong1",
     "strong2",
 )
-# Data of the fine-tuning -> number of classes.
+# Data set of the fine-tuning -> number of classes.
 AUGREG_DATASETS = {
     "imagenet2012": 1000,
     "cifar100": 100,
@@ -156,7 +156,7 @@ AUGREG_DATASETS = {
     "resisc45": 45,
     "kitti": 4,
 }
-# Classes of the data of the pre-training.
+# Data set of the pre-training -> number of classes.
 PRETRAINING_CLASSES = {"i21k": 21_843, "i1k": 1000}
 _MODELS = "|".join(AUGREG_MODELS)
 _AUGMENTATIONS = "|".join(AUGREG_AUGMENTATIONS)

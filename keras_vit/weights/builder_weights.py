@@ -1,4 +1,4 @@
-"""What the argument `weights` of a builder names, and how it is loaded."""
+"""The argument `weights` of the builders: finding the file and loading it."""
 
 import dataclasses
 import os
@@ -19,13 +19,13 @@ from keras_vit.weights.report import warn
 def build_with_weights(
     weights, variant: str, choices: dict, build_model: Callable
 ) -> keras.Model:
-    """Return the model of a builder, with the weights that it was given.
+    """Return the model of a builder, with the weights of its argument.
 
     Args:
         weights: Argument `weights` of the builder.
         variant: A key of VARIANTS.
-        choices: The fields of ViTConfig that the caller chose.
-        build_model: Makes a model of a configuration.
+        choices: The fields of ViTConfig that the caller passed.
+        build_model: Returns a new model of a configuration.
     """
     weights = resolve_weights(weights, variant)
     if weights is not None and not is_own_file(weights):
@@ -51,7 +51,7 @@ def pretrained_tags(variant: str) -> list[str]:
 
 
 def resolve_weights(weights, variant: str) -> str | None:
-    """Return the path or the full name that `weights` stands for.
+    """Return the path or the full name of a checkpoint.
 
     Args:
         weights: Argument `weights` of the builder.
@@ -95,11 +95,11 @@ def is_own_file(path: str) -> bool:
         with h5py.File(path) as file:
             return "layers/patch_encoder" in file
     except OSError:
-        return True  # Loading it fails with a message of Keras.
+        return True  # Loading it then fails with the message of Keras.
 
 
 def check_variant(found: ViTConfig, wanted: ViTConfig, weights, name: str):
-    """Raise a ValueError if a checkpoint holds another variant.
+    """Raise a ValueError if a checkpoint contains another variant.
 
     Args:
         found: The configuration of the checkpoint.
@@ -129,11 +129,11 @@ def load_foreign_weights(
     Args:
         weights: Path or name of the checkpoint.
         variant: A key of VARIANTS.
-        choices: The fields of ViTConfig that the caller chose.
-        build_model: Makes a model of a configuration.
+        choices: The fields of ViTConfig that the caller passed.
+        build_model: Returns a new model of a configuration.
 
     Raises:
-        ValueError: If the checkpoint holds another variant.
+        ValueError: If the checkpoint contains another variant.
     """
     default, _, builder_name = VARIANTS[variant]
 
@@ -152,23 +152,24 @@ def load_foreign_weights(
             None,
         ),
     )
-    # The warnings are for the caller of the builder.
+    # The warnings point at the caller of the builder.
     warn(model.load_report, stacklevel=4, without=set(choices))
     new_head = any("predictions" in path for path in model.load_report.reset)
     if new_head and choices["num_classes"] == 1000:
         warnings.warn(
             f"The classifier of {builder_name} is new, for 1,000 classes: "
-            f"{weights} has none of that size. Pass `classes` to choose.",
+            f"{weights} has none of that size. Pass `classes` to set another "
+            "number.",
             stacklevel=4,
         )
     return model
 
 
 def load_own_weights(model: keras.Model, path: str):
-    """Load into `model` the weights that a model of this package saved.
+    """Load weights that Keras saved for a model of this package.
 
-    The weights of a `.keras` file are matched by their paths. Those that
-    `model` does not have, such as a classifier's, are ignored.
+    The weights of a `.keras` file are matched by their paths. Weights that
+    `model` does not have, such as those of a classifier, are ignored.
 
     Args:
         model: The model to load the weights into.
@@ -184,7 +185,7 @@ def load_own_weights(model: keras.Model, path: str):
     source = keras.saving.load_model(path, compile=False)
     if is_quantized(source):
         raise ValueError(
-            "`weights` must be those of a model that is not quantised. "
+            "`weights` must belong to a model that is not quantised. "
             f"Received: weights={path!r}"
         )
     found = {weight.path: weight for weight in source.weights}

@@ -1,4 +1,4 @@
-"""Counts that the names in a file show: blocks, and units of a stem."""
+"""The numbers of blocks and of stem units, counted by the names in a file."""
 
 import collections
 import re
@@ -6,21 +6,21 @@ import re
 from keras_vit.weights.layer_shapes import BLOCK, UNIT
 from keras_vit.weights.shapes import Shapes
 
-# A number in a name, and one that stands for any.
+# Pattern of a number in a name, and a placeholder for such a number.
 NUMBER = r"(\d{1,6})"
 ANY_NUMBER = 987_654
-# Far more than any hybrid has.
+# Far more stages than any hybrid has.
 MAX_STAGE = 16
 
 
 def count_blocks(shapes: Shapes) -> int:
-    """Return the number of blocks; fail if one is missing in between.
+    """Return the number of blocks; fail if a block in between is missing.
 
     Args:
         shapes: Shapes in the file.
     """
     row = (BLOCK + "attention_norm", "norm", "gamma")
-    # Any name of a block counts it.
+    # Any array of a block is enough to count the block.
     name = shapes.name_of(*row, i=ANY_NUMBER)
     start, _, _ = name.partition(str(ANY_NUMBER))
     pattern = re.compile(re.escape(start) + NUMBER + r"[./]")

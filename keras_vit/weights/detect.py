@@ -1,4 +1,4 @@
-"""Detection: which family of LAYOUTS a checkpoint belongs to."""
+"""Detection of the family of LAYOUTS that a checkpoint belongs to."""
 
 import re
 from typing import NamedTuple
@@ -16,9 +16,9 @@ class Detected(NamedTuple):
         checkpoint: The open file.
         family: Key of its layout in LAYOUTS.
         spelling: Key of its spelling in the layout, "" for the usual one.
-        names: For each name as in the layout, the name in the file and, if
-            one array holds the weights of all blocks, the index in it.
-        ignored: Names in the file that are no weights of the model.
+        names: Maps each name in the layout to the name in the file and, if
+            one array contains the weights of all blocks, the index in it.
+        ignored: Names in the file that do not belong to weights of the model.
     """
 
     checkpoint: Checkpoint
@@ -33,10 +33,10 @@ class Detected(NamedTuple):
         return LAYOUTS[self.family]
 
     def shape(self, name: str) -> tuple:
-        """Return the shape of an array, of the slice if it is one.
+        """Return the shape of an array, or of its slice of a stacked array.
 
         Args:
-            name: As in the layout.
+            name: Name in the layout.
         """
         stored, index = self.names[name]
         shape = self.checkpoint.entries[stored].shape
@@ -44,14 +44,14 @@ class Detected(NamedTuple):
 
 
 def detect(checkpoint: Checkpoint) -> Detected:
-    """Return the family of a checkpoint and its names as the family has them.
+    """Return the family of a checkpoint, and its names in the layout.
 
     Args:
         checkpoint: An open file.
 
     Raises:
-        ValueError: If it belongs to no family of LAYOUTS, or stores an array
-            twice.
+        ValueError: If it does not belong to a family of LAYOUTS, or stores an
+            array twice.
     """
     family, wrapper = recognise(checkpoint)
     layout = LAYOUTS[family]
@@ -88,7 +88,7 @@ def recognise(checkpoint: Checkpoint) -> tuple[str, str]:
         checkpoint: An open file.
 
     Raises:
-        ValueError: If no family of LAYOUTS has such names.
+        ValueError: If the names fit no family of LAYOUTS.
     """
     for family, layout in LAYOUTS.items():
         for wrapper in ("", *layout.wrappers):
@@ -103,19 +103,19 @@ def recognise(checkpoint: Checkpoint) -> tuple[str, str]:
     foreign = foreign_parts(checkpoint.entries)
     hint = f" They show {', '.join(foreign)}." if foreign else ""
     raise ValueError(
-        f"{checkpoint.path} is no ViT of a known family ({titles}). "
+        f"{checkpoint.path} is not a ViT of a known family ({titles}). "
         f"The names of its arrays are {shown}.{hint}"
     )
 
 
 def _unwrap(checkpoint, layout, wrapper):
-    """Return the names in the file by those without prefix, and the rest."""
+    """Map the names without prefix to those in the file; return the rest."""
     inside, ignored = {}, []
     for name in checkpoint.entries:
         if not name.startswith(wrapper) and (
             wrapper.endswith("/") or re.match(layout.ignore, name)
         ):
-            # The state of a training lies beside the parameters.
+            # The training state is stored beside the parameters.
             ignored.append(name)
             continue
         short = name.removeprefix(wrapper)
@@ -126,7 +126,7 @@ def _unwrap(checkpoint, layout, wrapper):
 
 
 def _spelling_of(layout, usual, name):
-    """Return the spelling that turns `usual` into `name`, None if none does."""
+    """Return the spelling that turns `usual` into `name`, or None."""
     if name == usual:
         return None
     for key, spelling in layout.spellings.items():

@@ -1,8 +1,8 @@
-"""Downloading a file: into the cache, resumed, locked and checked.
+"""Downloads into the cache, with resuming, locking and checksums.
 
-Neither `keras.utils.get_file` nor pooch resumes a download that broke off,
-which is worth having for files of more than a gigabyte, and neither keeps
-several processes from downloading the same file at once.
+Neither `keras.utils.get_file` nor pooch resumes an interrupted download, which
+matters for files of more than a gigabyte, and neither prevents several
+processes from downloading the same file at the same time.
 """
 
 import base64
@@ -17,12 +17,12 @@ import urllib.request
 
 import keras
 
-CHUNK = 2**20
+CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = 60
 
 
 def cache_dir() -> pathlib.Path:
-    """Return the folder of downloads: KERAS_VIT_CACHE, or below ~/.keras."""
+    """Return the download folder: KERAS_VIT_CACHE or ~/.keras/keras_vit."""
     folder = os.environ.get("KERAS_VIT_CACHE")
     if folder:
         return pathlib.Path(folder).expanduser()
@@ -35,19 +35,20 @@ def fetch(
 ) -> pathlib.Path:
     """Return `path`, downloading it from `url` unless it exists.
 
-    The start of a download that broke off is kept beside `path`. The next
-    call completes it if the server can tell that the file is still the same.
-    If several processes ask for one file, one downloads it and the others
+    The first part of an interrupted download is kept beside `path`. The next
+    call completes it if the server confirms that the file is unchanged. If
+    several processes request the same file, one downloads it and the others
     wait.
 
     Args:
         url: Address of the file.
-        path: Where to put it.
-        sha256: Its checksum; None records the checksum of the first download
-            beside the file.
+        path: Path of the downloaded file.
+        sha256: Checksum of the file; None records the checksum of the first
+            download beside the file.
 
     Raises:
-        ConnectionError: If it cannot be fetched; says what to put where.
+        ConnectionError: If the download fails. The message states where to
+            place the file manually.
         ValueError: If the checksum is wrong.
     """
     path = pathlib.Path(path)
@@ -55,8 +56,8 @@ def fetch(
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    # A file of its own, because `part` is renamed or removed by the process
-    # that holds the lock.
+    # The lock is a separate file, because the process that holds the lock
+    # renames or removes `part`.
     with open(path.with_name(path.name + ".lock"), "w") as lock, _alone(lock):
         if path.is_file():
             return path
@@ -77,7 +78,7 @@ def fetch(
 
 
 def _receive(url, file) -> dict[str, str]:
-    """Append to `file` what is missing of `url`; return its checksums."""
+    """Append the missing part of `url` to `file`; return its checksums."""
     version = pathlib.Path(f"{file.name}.version")
     with _ask(url, file, version) as answer:
         if answer.status != 206:
@@ -95,10 +96,10 @@ def _receive(url, file) -> dict[str, str]:
 
 
 def _ask(url, file, version):
-    """Return the server's answer: the rest of the file, or all of it.
+    """Return the server's response: the rest of the file, or all of it.
 
-    The rest is only asked for with a strong ETag of the first part, so that
-    halves of two different files are never put together (RFC 9110, 13.1.5).
+    The rest is requested only with a strong ETag of the first part, so parts
+    of two different files are never joined (RFC 9110, 13.1.5).
     """
     have = file.seek(0, os.SEEK_END)
     if have and version.is_file():
@@ -109,17 +110,17 @@ def _ask(url, file, version):
         except urllib.error.HTTPError as error:
             if error.code != 416:
                 raise
-            # Nothing is left to send: start again.
+            # The server has nothing left to send: start again.
             error.close()
     return urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)
 
 
 def _copy(answer, file, have, total):
-    """Append the answer to `file` and show the progress."""
-    # On a terminal the bar moves; a log gets a line now and then.
+    """Append the response to `file` and show the progress."""
+    # A terminal shows a moving bar; a log gets a line every 10 seconds.
     interval = 0.1 if sys.stdout.isatty() else 10
     bar = keras.utils.Progbar(total, unit_name="B", interval=interval)
-    while chunk := answer.read(CHUNK):
+    while chunk := answer.read(CHUNK_BYTES):
         file.write(chunk)
         have += len(chunk)
         bar.update(have, finalize=False)
@@ -130,7 +131,7 @@ def _copy(answer, file, have, total):
 
 
 def _published_checksums(headers) -> dict[str, str]:
-    """Return the checksums that Google's storage sends, in hexadecimal."""
+    """Return the checksums in the headers of Google's storage, as hex."""
     sums = {}
     for line in headers.get_all("x-goog-hash") or ():
         for item in line.split(","):
@@ -147,7 +148,7 @@ def _check(part, path, checksums, sha256):
     recorded = recorded[0] if recorded else None
     digests = {"sha256": hashlib.sha256(), "md5": hashlib.md5()}
     with open(part, "rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(CHUNK_BYTES):
             for digest in digests.values():
                 digest.update(chunk)
     found = {name: digest.hexdigest() for name, digest in digests.items()}
@@ -156,7 +157,7 @@ def _check(part, path, checksums, sha256):
         if found[name] != value:
             part.unlink()
             raise ValueError(
-                f"{path.name} was damaged on the way or has changed: its "
+                f"{path.name} was damaged in transfer or has changed: its "
                 f"{name} is {found[name]} and should be {value}."
             )
     if sha256 is None and recorded is None:
@@ -169,7 +170,7 @@ def _check(part, path, checksums, sha256):
 
 @contextlib.contextmanager
 def _alone(file):
-    """Wait until no other process holds the lock `file`."""
+    """Hold the lock `file`; wait until no other process holds it."""
     try:
         import fcntl
     except ModuleNotFoundError:  # Windows, where two downloads may collide.

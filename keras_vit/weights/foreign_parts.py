@@ -1,11 +1,11 @@
-"""FOREIGN_PARTS: names of arrays that no VisionTransformer has."""
+"""FOREIGN_PARTS: names of arrays that a VisionTransformer does not have."""
 
 import re
 from collections.abc import Iterable
 
 
 def foreign_parts(names: Iterable[str]) -> list[str]:
-    """Return the foreign parts of a model, each with a name that shows it.
+    """Return the foreign parts of a model, each with the name of an array.
 
     Args:
         names: Names of arrays in a file.
@@ -23,7 +23,7 @@ def foreign_parts(names: Iterable[str]) -> list[str]:
     ]
 
 
-# Pattern of a name, and what it shows.
+# Pattern of a name, and the part of the model that the array belongs to.
 FOREIGN_PARTS = (
     (r"dist_token|distillation_token|head_dist", "a distillation token"),
     (r"reg_token|register_token", "register tokens"),

@@ -1,4 +1,4 @@
-"""Hints: what the JSON beside a checkpoint says of its model."""
+"""Hints: fields of ViTConfig in the JSON beside a checkpoint."""
 
 import collections
 from collections.abc import Iterator
@@ -9,22 +9,23 @@ from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 
-# Objects and lists that are searched at most.
+# Largest number of objects and lists to search.
 MAX_VALUES = 10_000
 
 
 def find_hints(config: dict) -> dict[str, Any]:
     """Return the fields of ViTConfig that another library's JSON states.
 
-    `image_sizes` is a list: a file may name the size of the images of the
-    model and that of the model it was fine-tuned from.
+    `image_sizes` is a list: a file may state the image sizes of the model and
+    of the model that it was fine-tuned from.
 
     Args:
-        config: A parsed JSON object. Outer values go before inner ones.
+        config: A parsed JSON object. Outer values have priority over inner
+            ones.
 
     Raises:
-        ValueError: If it names an activation or a pooling that no
-            VisionTransformer has.
+        ValueError: If it names an activation or a pooling that a
+            VisionTransformer does not have.
     """
     found = {}
     for row in _objects(config):
@@ -39,14 +40,14 @@ def find_hints(config: dict) -> dict[str, Any]:
                     found.setdefault(field, hint)
         if row.get("pool_include_prefix") is True:
             raise ValueError(
-                "its configuration has pool_include_prefix=True; poolings "
-                "here leave the class token out"
+                "its configuration has pool_include_prefix=True, but the "
+                "poolings of this package leave out the class token"
             )
     return found
 
 
 def _objects(config) -> Iterator[dict]:
-    """Yield a JSON object and those in it, the outer ones first."""
+    """Yield a JSON object and the objects inside it, outer ones first."""
     waiting = collections.deque([config])
     for _ in range(MAX_VALUES):
         if not waiting:
@@ -62,7 +63,8 @@ def _objects(config) -> Iterator[dict]:
 def _refuse_unknown(key, value):
     if key in STRICT and isinstance(value, str):
         raise ValueError(
-            f"its configuration has {key}={value!r}, which no model here has"
+            f"its configuration has {key}={value!r}, which no model of this "
+            "package has"
         )
 
 
@@ -75,8 +77,8 @@ def _size(value):
     sizes = [value, value] if type(value) is int else value
     if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3, 4):
         return None
-    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape,
-    # behind a batch axis in Keras' own input layer.
+    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape, and
+    # (B, H, W, C) in Keras' own input layer.
     sizes = list(sizes)[1 if len(sizes) == 4 else 0 :]
     if not all(map(_number, sizes)):
         return None
@@ -91,7 +93,7 @@ def _epsilon(value):
 
 
 def _one_of(known, **others):
-    """Return a function that reads a key of a table, or another name of it."""
+    """Return a function that maps a name, or a synonym of it, to the name."""
     names = {**{name: name for name in known}, **others}
     return lambda value: names.get(value) if isinstance(value, str) else None
 
@@ -114,11 +116,11 @@ _read_positions = _one_of(
     POSITION_EMBEDDINGS, learn="learned", sincos2d="sincos_2d"
 )
 
-# Keys whose unknown values stand for another model. Unknown values of other
-# keys are passed over.
+# Keys whose unknown values indicate an unsupported model. Unknown values of
+# other keys are ignored.
 STRICT = ("hidden_act", "act_layer", "global_pool")
-# For each field of ViTConfig, its keys in the JSON of other libraries, and
-# how a value is read: None is returned for a value that cannot be one.
+# For each field of ViTConfig, its keys in the JSON of other libraries, and a
+# function that reads a value; it returns None for an invalid value.
 HINTS = {
     "num_heads": (("num_heads", "num_attention_heads"), _number),
     "image_sizes": (

@@ -1,4 +1,4 @@
-"""Inference: the configuration of the model that a checkpoint holds."""
+"""Inference of the configuration of the model in a checkpoint."""
 
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ class Inferred(NamedTuple):
         config: The configuration.
         has_class_slot: Whether the first row of the position table is that of
             the class token.
-        notes: What had to be assumed, and the argument that settles it.
+        notes: Assumptions, each with the argument that confirms or changes it.
     """
 
     config: ViTConfig
@@ -30,16 +30,16 @@ class Inferred(NamedTuple):
 
 
 def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
-    """Return the configuration that names, shapes and hints show.
+    """Return the configuration that names, shapes and hints determine.
 
     Args:
         shapes: Shapes in the file.
-        hints: What the JSON beside the file says, see `find_hints`.
-        known: What the caller knows.
+        hints: Fields in the JSON beside the file, see `find_hints`.
+        known: Facts that the caller knows.
 
     Raises:
-        ValueError: If anything is missing that shows a size, or the model is
-            none that a VisionTransformer can be.
+        ValueError: If the arrays do not determine a size, or a
+            VisionTransformer cannot express the model.
     """
     layout = shapes.layout
     try:
@@ -48,13 +48,13 @@ def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
             **sizes,
             **_infer_outputs(shapes, hints),
             **{
-                # Each of them follows the family where no hint says another.
+                # Without a hint, these fields follow the family.
                 field: hints.get(field, getattr(layout, field))
                 for field in ("gelu", "layer_norm_epsilon")
             },
             stem_epsilons=_infer_stem_epsilons(shapes, hints, sizes),
             num_heads=_infer_heads(shapes, hints, known, sizes),
-            # Any size will do until the position table has been read.
+            # Any valid size, until the position table determines it.
             image_size=2**12 * sizes["patch_size"],
         )
         positions = infer_positions(shapes, hints, known, config)
@@ -101,7 +101,7 @@ def _infer_sizes(shapes) -> dict:
 
 
 def _infer_outputs(shapes, hints) -> dict:
-    """Return what follows the blocks, and the class token that it reads."""
+    """Return the fields of the class token, the pooling and the head."""
     has_token = shapes.has(*CLASS_TOKEN)
     has_pooling_norm = shapes.has("pooling_norm", "norm", "gamma")
     representation_size, classes = (
@@ -129,7 +129,7 @@ def _infer_pooling(shapes, hints, has_token, has_pooling_norm):
     if told == "token" and not has_token:
         name = shapes.name_of(*CLASS_TOKEN)
         shapes.fail(
-            "its JSON says that it pools by the class token, but it lacks "
+            "its JSON states that it pools by the class token, but it lacks "
             f"{name}."
         )
     if told and told != "map":
@@ -144,13 +144,17 @@ def _infer_stem_epsilons(shapes, hints, sizes):
 
 
 def _infer_heads(shapes, hints, known, sizes):
-    """Return the number of heads: as shown, told, published or given."""
+    """Return the number of heads.
+
+    It comes from the shapes, the JSON beside the file, a published model of
+    the same size, or the caller, in this order.
+    """
     shown = collections.Counter()
     for index in range(sizes["depth"]):
         for weight, axis in (("kernel", 1), ("bias", 0)):
             row = (BLOCK + "attention/qkv", "heads_in", weight)
             shape = shapes.in_file(*row, i=index) or ()
-            # Families that keep the heads apart have an axis of them.
+            # Some families have a separate axis for the heads.
             if len(shape) == axis + 2 and 0 not in shape:
                 shown[shape[axis]] += 1
     if shown:
@@ -167,7 +171,7 @@ def _infer_heads(shapes, hints, known, sizes):
 
 
 def _published_heads(sizes):
-    """Return the heads of the published models of a size, None if none is."""
+    """Return the number of heads of the published models of a size, or None."""
     fields = ("width", "depth", "mlp_dim")
     found = {
         row.config.num_heads

@@ -1,4 +1,4 @@
-"""The layers of a VisionTransformer that have weights, without building it."""
+"""The weights of a VisionTransformer, listed without building the model."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from keras_vit.models.config import ViTConfig
 
 BLOCK = "block_{i:02d}/"
 UNIT = "stem/stage_{s:02d}_unit_{u:02d}/"
-# Layers that a checkpoint of other classes does not hold.
+# Layers that a checkpoint for other classes does not contain.
 HEAD_LAYERS = ("pre_logits", "predictions")
 
 
@@ -16,7 +16,7 @@ class LayerWeights(NamedTuple):
     """The weights of one layer of a VisionTransformer.
 
     Args:
-        template: Path of the layer in the model, with fields for numbers.
+        template: Path of the layer in the model, with fields for indices.
         numbers: The values of these fields.
         kind: Kind of the layer, a key of a `Style`: dense, conv, norm, ...
         shapes: Shape of each weight, by name.
@@ -49,8 +49,8 @@ def shapes_of(config: ViTConfig) -> dict[str, tuple]:
 def layers_of(config: ViTConfig) -> list[LayerWeights]:
     """Return the layers with weights of the model of `config`, in its order.
 
-    Nothing is built or allocated, so that a file which claims to hold a
-    gigantic model costs nothing.
+    Nothing is built or allocated, so a file that claims to contain a gigantic
+    model needs no memory.
 
     Args:
         config: Configuration of the model.
@@ -83,7 +83,7 @@ def _stage_width(stage):
 
 def _unit_layers(stage, unit, inputs):
     inner, outputs = ROOT_WIDTH * 2**stage, _stage_width(stage)
-    # The official code counts from one.
+    # The official code counts stages and units from one.
     numbers = {"s": stage, "u": unit, "s1": stage + 1, "u1": unit + 1}
     convs = {
         "conv1": (1, 1, inputs, inner),
@@ -121,7 +121,7 @@ def _embedding_layers(config):
 
 def _block_layers(config, index):
     width, mlp_dim = config.width, config.mlp_dim
-    # keras-hub and vit-keras write no number for the first block.
+    # keras-hub and vit-keras omit the number of the first block.
     numbers = {"i": index, "_i": f"_{index}" if index else ""}
     yield _norm(BLOCK + "attention_norm", width, numbers)
     yield _heads_in(BLOCK + "attention/qkv", width, 3, numbers)
@@ -132,7 +132,7 @@ def _block_layers(config, index):
 
 
 def _pooling_layers(config):
-    """Yield the last norm, before or after the pooling, and the pooling."""
+    """Yield the pooling and the last norm, which precedes or follows it."""
     width = config.width
     if not config.use_pooling_norm:
         yield _norm("encoder_norm", width)

@@ -1,8 +1,8 @@
-"""Layout: how a family of checkpoints names and stores a model's weights.
+"""Layout: the names and the form of the weights in a family of checkpoints.
 
-`layers_of` lists the layers of a model. The table of names of a layout says
-what the family calls each of them, and its style how it stores the weights of
-a layer of that kind. The same table serves reading and writing.
+`layers_of` lists the layers of a model. The table of names of a layout maps
+each layer to its name in the family, and its style defines how the family
+stores the weights of each kind of layer. Reading and writing share the table.
 """
 
 import re
@@ -25,10 +25,10 @@ class Spelling(NamedTuple):
     """Another way in which a family writes the names of its arrays.
 
     Args:
-        changes: What is to be changed in the usual names.
-        stack: Pattern of the part of a name that numbers a block, and what
-            stands there if one array holds the weights of all blocks; None if
-            each block has arrays of its own.
+        changes: Changes of the usual names.
+        stack: Pattern of the numbered part of a name, and its replacement in
+            the name of an array that contains the weights of all blocks; None
+            if each block has its own arrays.
     """
 
     changes: Changes = ()
@@ -39,51 +39,52 @@ class Layout(NamedTuple):
     """A family of checkpoints.
 
     Args:
-        order: Place in LAYOUTS. A file that has the names of several families
+        order: Position in LAYOUTS. A file with the names of several families
             belongs to the first of them.
         title: Name of the family in messages.
-        style: How it stores the weights of each kind of layer.
-        names: Its name of each layer, by the template of the layer. Several
-            names are the parts of one of our matrices, side by side.
-        recognise: Names of arrays, at least one of which is in every file.
+        style: How the family stores the weights of each kind of layer.
+        names: The name of each layer, by the template of the layer. Several
+            names are the parts of one matrix, side by side.
+        recognise: Names of arrays. Every file has at least one of them.
         unless: Pattern of names that no file of the family has.
-        gelu: The GELU that its code computes by default.
-        layer_norm_epsilon: The default of its code.
-        stem_epsilons: The default of its code for hybrids.
-        wrappers: Prefixes that may stand before every name. Arrays without
-            the prefix, in a file that has it, belong to the training.
+        gelu: The default GELU of the family's code.
+        layer_norm_epsilon: The default of the family's code.
+        stem_epsilons: The default of the family's code for hybrids.
+        wrappers: Prefixes that all names may have. In a file with a prefix,
+            arrays without it belong to the training state.
         aliases: Changes that turn older and newer names into those of
             `names`.
-        spellings: The other spellings that can be written. The usual one, of
-            `names`, is called "".
+        spellings: The other spellings that can be written. The usual one, in
+            `names`, has the key "".
         spelling_of: Returns the spelling that a configuration requires; None
             if the caller chooses.
-        prepare: Renames what patterns cannot. Takes the shapes by name and
-            returns, for each new name, the old one and the index in it, or
-            None for the whole array.
-        ignore: Pattern of names that are no weights of the model.
-        unread: Returns the pattern of names that the family's own code leaves
-            unread for a configuration.
-        optional_bias: Kinds of layers whose bias may be absent from all
-            blocks. It is zero then.
-        slots: Prefix rows in the position table, default first: of a model
-            with class token, and of one without.
-        may_lack_slot: Whether a table that is a square grid without prefix
-            rows is taken for one, although the default has such a row.
+        prepare: Renames arrays where patterns are not enough. Takes the shapes
+            by name; returns, for each new name, the old name and the index in
+            that array, or None for the whole array.
+        ignore: Pattern of names that do not belong to weights of the model.
+        unread: Returns the pattern of names that the family's own code does
+            not read for a configuration.
+        optional_bias: Kinds of layers whose bias may be missing in all blocks;
+            it is then zero.
+        slots: Prefix rows in the position table, default first: (with class
+            token), (without).
+        may_lack_slot: Whether to accept a table that is a square grid without
+            prefix rows, although the default has a prefix row.
         no_table: Position embedding of a file without a position table; None
-            if there is no such file.
-        read_hints: Reads what is particular to the family from the JSON
-            beside the file. Returns hints as `find_hints` does. Raises a
-            ValueError for a model that no VisionTransformer is.
-        complete: Takes the inferred configuration and the hints; returns the
-            configuration that the family's code computes, and notes on what
-            had to be assumed. Raises a ValueError as `read_hints` does.
-        writers: How a file is written, by the ending of its path; "" stands
-            for a folder. Empty if the family can be read only.
-        refuse: Returns why a configuration cannot be written; None if it can.
-        said: Fields of ViTConfig that are written besides the weights.
-        remedies: What makes the family's code compute a field otherwise than
-            by default, in words for the user.
+            if such a file is an error.
+        read_hints: Reads the settings of the family from the JSON beside the
+            file. Returns hints as `find_hints` does. Raises a ValueError if a
+            VisionTransformer cannot express the model.
+        complete: Takes the inferred configuration and the hints. Returns the
+            configuration that the family's code computes, and notes on
+            assumptions. Raises a ValueError as `read_hints` does.
+        writers: Writers by the ending of the path; "" is the ending of a
+            folder. Empty if the family is read only.
+        refuse: Returns the reason why a configuration cannot be written; None
+            if it can.
+        said: Fields of ViTConfig that are written in addition to the weights.
+        remedies: For a field, advice to the user on how to make the family's
+            code compute another value than its default.
     """
 
     order: int
@@ -117,13 +118,13 @@ class Layout(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One array of a file: one of our weights, or a part of it.
+    """One array of a file: a weight of the model, or a part of it.
 
     Args:
-        name: Its name in the file.
-        form: How it is stored.
-        shape: Its shape as we keep it.
-        optional: Whether a file may lack it.
+        name: Name of the array in the file.
+        form: Form of the array in the file.
+        shape: Shape of the array in the model.
+        optional: Whether it may be missing in a file.
     """
 
     name: str
@@ -167,20 +168,20 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
 
 
 def whole_shape(parts: list[Part]) -> tuple:
-    """Return the shape of the weight that `parts` make side by side.
+    """Return the shape of the weight that consists of `parts`.
 
     Args:
-        parts: The arrays of one weight.
+        parts: The arrays of one weight, side by side.
     """
     return (*parts[0].shape[:-1], parts[0].shape[-1] * len(parts))
 
 
 def rename(name: str, changes: Changes) -> str:
-    """Return `name` after all `changes`.
+    """Return `name` after applying all `changes`.
 
     Args:
         name: Name of an array.
-        changes: Patterns and replacements.
+        changes: Patterns and their replacements.
     """
     for pattern, replacement in changes:
         name = re.sub(pattern, replacement, name)

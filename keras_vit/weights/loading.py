@@ -1,7 +1,7 @@
 """Loading: from_checkpoint and load_checkpoint.
 
-A load is planned and checked before the first weight is assigned: if anything
-is wrong, the model stays as it was.
+Everything is checked before the first weight is assigned: after an error, the
+model is unchanged.
 """
 
 import dataclasses
@@ -40,46 +40,46 @@ def from_checkpoint(
     name: str = "vision_transformer",
     **overrides,
 ) -> VisionTransformer:
-    """Build the model that a checkpoint holds, with its weights.
+    """Build the model of a checkpoint and load its weights.
 
-    The names and shapes in the file show its family (official, big_vision,
-    timm, Hugging Face, keras-hub, vit-keras) and the whole configuration.
-    Without further arguments the model computes what the source does.
+    The names and shapes in the file determine its family (official,
+    big_vision, timm, Hugging Face, keras-hub, vit-keras) and the whole
+    configuration. Without further arguments, the model computes the same
+    outputs as the source.
 
     Args:
         path_or_name: A `.npz`, `.safetensors` or `.h5` file, a folder as
             Hugging Face, timm or keras-hub write it, a URL, or a name of
             `PRETRAINED`.
-        image_size: (height, width) in pixels, or one number for a square;
-            default as in the file. Positions are resized to it.
-        source_image_size: (height, width) of the images of the file, for one
-            whose positions may be those of several sizes. Default is what the
-            file or the JSON beside it says, a square, or `image_size`.
-        classes: Number of classes, 0 for a model without a head. Another
-            number than that of the file makes a new head. Default as in the
-            file.
-        num_heads: Number of attention heads, for a file that does not show
+        image_size: (height, width) in pixels, or one number for a square. The
+            position table is resized to it. Default: that of the file.
+        source_image_size: (height, width) of the images of the file, if its
+            positions fit several sizes. Default: the size in the file or in
+            the JSON beside it, a square, or `image_size`.
+        classes: Number of classes; 0 for a model without a head. If it differs
+            from that of the file, the head is new. Default: that of the file.
+        num_heads: Number of attention heads, if the file does not determine
             it.
         classifier_activation: Activation of the head, such as "softmax"; None
             for logits.
-        dtype: Type policy of the layers, such as "mixed_bfloat16".
-        head: "auto" takes the head of the file if it fits and makes a new one
-            if not, "strict" fails if it does not fit, "reset" always makes a
-            new one.
+        dtype: Dtype policy of the layers, such as "mixed_bfloat16".
+        head: "auto" loads the head of the file if it fits, and otherwise
+            creates a new one; "strict" raises an error if it does not fit;
+            "reset" always creates a new head.
         position_resize: A key of RESIZES: "official", "bilinear", "bicubic"
             (Hugging Face) or "bicubic_antialias" (timm).
-        patch_resize: A key of RESIZES, to load patches of another size than
-            `patch_size=` says.
+        patch_resize: A key of RESIZES, to resize the patch kernel if
+            `patch_size` differs from that of the file.
         name: Name of the model.
         **overrides: Fields of `ViTConfig`, such as `dropout_rate`.
 
     Returns:
-        A VisionTransformer; its `load_report` says what was loaded.
+        A VisionTransformer with a `load_report`, see `LoadReport`.
 
     Raises:
-        ValueError: If the file is damaged, of no known family or incomplete,
-            or if an argument must settle what it leaves open. Names the file
-            and all that does not fit.
+        ValueError: If the file is damaged, incomplete or of no known family,
+            or if it leaves a setting open that needs an argument. The message
+            names the file and every array that does not fit.
     """
     choices = Choices(head, position_resize, patch_resize)
     choices.check()
@@ -104,7 +104,7 @@ def from_checkpoint(
 
     known = Known(num_heads, image_size, source_image_size)
     model = build_and_load(path_or_name, configure, build, known, choices)
-    # The caller knows of a choice that was made by name.
+    # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
     return model
 
@@ -116,15 +116,14 @@ def build_and_load(
     known: Known = NOTHING_KNOWN,
     choices: Choices = DEFAULT_CHOICES,
 ) -> keras.Model:
-    """Build a model for a checkpoint and load it; `load_report` says how.
+    """Build a model for a checkpoint, load it, and set its `load_report`.
 
     Args:
-        path_or_name: As in `from_checkpoint`.
-        configure: Returns the configuration of the model for that of the
-            file.
+        path_or_name: See `from_checkpoint`.
+        configure: Maps the configuration of the file to that of the model.
         build: Returns a new model of a configuration.
-        known: What the caller knows of the file.
-        choices: How the file is to be loaded.
+        known: Facts about the file that the caller knows.
+        choices: Options of the load.
     """
     with open_checkpoint(locate(path_or_name)) as checkpoint:
         source = identify(checkpoint, *known)
@@ -132,7 +131,7 @@ def build_and_load(
         checkpoint.verify(plan.report.used)
         model = build(plan.config)
         report = plan.carry_out(model)
-    # A model that exists has settled what had to be assumed for this one.
+    # Only here: for an existing model, nothing has to be assumed.
     report = dataclasses.replace(report, notes=source.notes + report.notes)
     _remember(model, source, report)
     return model
@@ -148,36 +147,37 @@ def load_checkpoint(
 ) -> LoadReport:
     """Load a checkpoint of any family into a model.
 
-    Positions are resized to the grid of the model, and the first kernel is
-    adapted to its input channels. Updates of LoRA start anew at zero.
-    Everything is planned and checked first: if anything is wrong, the model
-    stays as it was.
+    The position table is resized to the grid of the model, and the first
+    kernel is adapted to its input channels. LoRA updates are reset to zero.
+    Everything is checked first: after an error, the model is unchanged.
 
     Args:
-        model: The model that takes the weights.
-        path: As `path_or_name` of `from_checkpoint`.
-        head: "auto" takes the head of the file if it fits and starts anew if
-            not, "strict" fails if it does not fit, "reset" always starts
-            anew.
+        model: The model to load the weights into.
+        path: See `path_or_name` of `from_checkpoint`.
+        head: "auto" loads the head of the file if it fits, and otherwise
+            initialises it anew; "strict" raises an error if it does not fit;
+            "reset" always initialises it anew.
         position_resize: A key of RESIZES: "official", "bilinear", "bicubic"
             (Hugging Face) or "bicubic_antialias" (timm).
         patch_resize: A key of RESIZES, to load patches of another size;
             "bilinear" is the rule of FlexiViT.
-        source_image_size: (height, width) of the images of the file, for one
-            whose positions may be those of several sizes.
+        source_image_size: (height, width) of the images of the file, if its
+            positions fit several sizes.
 
     Returns:
-        What was used, resized, reset and ignored. A difference between the
-        source and the model that changes the outputs is a warning, too.
+        A report of the arrays that were used, resized, reset and ignored. If
+        the source and the model compute different outputs, a warning states
+        the difference.
 
     Raises:
-        ValueError: If the file or the model does not fit; names all of it.
+        ValueError: If the file does not fit the model. The message names every
+            array that does not fit.
     """
     check_vision_transformer(model)
     if is_quantized(model):
         raise ValueError(
-            "`model` is quantised; load the checkpoint first and quantise "
-            f"then. Received: model={model.name!r}"
+            "`model` is quantised; load the checkpoint first, then quantise. "
+            f"Received: model={model.name!r}"
         )
     choices = Choices(head, position_resize, patch_resize)
     choices.check()
@@ -194,12 +194,12 @@ def load_checkpoint(
 
 
 def _remember(model, source, report):
-    """Note in the model what was loaded, and the spelling to write it in."""
+    """Store the report and the spelling of the file in the model."""
     model.load_report = report
     model.checkpoint_spelling = f"{source.family}/{source.spelling}"
 
 
-# Names that other builders have for an argument, and ours.
+# Names of arguments in other builders -> the arguments here.
 RENAMED_FIELDS = {
     "num_classes": "classes",
     "include_top": "classes",

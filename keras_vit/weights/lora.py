@@ -1,7 +1,7 @@
 """LoRA: the low-rank updates that Keras' `enable_lora` adds to a weight.
 
-A layer with LoRA computes with `kernel + alpha / rank * a @ b`. An array of a
-checkpoint is that sum.
+A layer with LoRA uses the kernel `kernel + alpha / rank * a @ b`. A checkpoint
+contains this sum.
 """
 
 import functools
@@ -10,25 +10,25 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 
-# Names of the second factors. Without them, at zero, there is no update.
+# Names of the second factors. If they are zero, so is the update.
 SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
 
 
 def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
-    """Return functions that make each weight in float32, updates included.
+    """Return functions that compute each weight, with its LoRA update.
 
-    The model is not changed.
+    The weights are float32. The model is not changed.
 
     Args:
         model: Any model; the layers with LoRA may be of any kind.
 
     Returns:
-        The functions by the path of the weight.
+        The functions, by the path of the weight.
     """
     values = {
-        weight.path: functools.partial(to_float32, weight)
+        weight.path: functools.partial(as_float32, weight)
         for weight in model.weights
     }
     for layer in model._flatten_layers():
@@ -48,14 +48,14 @@ def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
 
 
 def _merge(weight, first, second, scale):
-    update = to_float32(first) @ to_float32(second)
-    return to_float32(weight) + np.float32(scale) * update
+    update = as_float32(first) @ as_float32(second)
+    return as_float32(weight) + np.float32(scale) * update
 
 
 def reset_updates(model: keras.Model) -> tuple[str, ...]:
-    """Set all updates to zero, so that layers compute with their weights.
+    """Set all LoRA updates to zero.
 
-    The first factors stay as they are, so that training can go on.
+    The first factors are kept, so training can continue.
 
     Args:
         model: Any model.

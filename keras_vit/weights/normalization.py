@@ -1,4 +1,4 @@
-"""Which normalisation of pixels a checkpoint was trained with."""
+"""The normalisation of the pixels that a checkpoint was trained with."""
 
 import math
 import pathlib
@@ -15,18 +15,18 @@ TOLERANCE = 1e-3
 
 
 def find_normalization(checkpoint: Checkpoint) -> Mode | None:
-    """Return the `mode` of `preprocess_input` that a checkpoint asks for.
+    """Return the `mode` of `preprocess_input` that a checkpoint needs.
 
     The JSON files of timm, OpenCLIP and Hugging Face state mean and
-    deviation. Without them, the name of the architecture or of the file
-    tells the well-known ones.
+    deviation. Without them, well-known models are recognised by the name of
+    the architecture or of the file.
 
     Args:
         checkpoint: The open file or folder.
 
     Returns:
         A key of NORMALIZATIONS; (mean, deviation) if the file states other
-        numbers; None if nothing is known.
+        numbers; None if the mode is unknown.
     """
     config = checkpoint.config
     rows = [_read_preprocessor(pathlib.Path(checkpoint.path)), config]
@@ -43,20 +43,20 @@ def describe_normalization(path: str, mode: Mode | None) -> tuple[str, ...]:
     """Return a note if images need another mode than the default.
 
     Args:
-        path: The checkpoint; the note names it.
-        mode: What `find_normalization` returned.
+        path: Path of the checkpoint, for the note.
+        mode: The mode that `find_normalization` returns.
     """
     if mode in (None, "vit"):
         return ()
     return (
-        f"The images of {path} were normalised in another way than "
-        "`preprocess_input` does by default. Call "
+        f"{path} was trained with images normalised in another way than the "
+        "default of `preprocess_input`. Call "
         f"`keras_vit.preprocess_input(images, mode={mode!r})`.",
     )
 
 
 def _read_preprocessor(path):
-    """Return the JSON with which Hugging Face describes its preprocessing."""
+    """Return the JSON in which Hugging Face describes the preprocessing."""
     if not path.is_dir() and path.name != "model.safetensors":
         return {}
     folder = path if path.is_dir() else path.parent
@@ -111,8 +111,8 @@ def _mode_by_name(checkpoint):
 
 # Keys of JSON files that name the architecture.
 NAME_KEYS = ("architecture", "tag", "_name_or_path", "model_type")
-# Names of models whose files may say nothing -> their normalisation. Source:
-# the configurations of timm 1.0.31.
+# Patterns of model names -> normalisation, for files that do not state it.
+# Source: the configurations of timm 1.0.31.
 MODES_BY_NAME = {
     "deit3?|dino|dinov[23]|mae|vit_mae|i?jepa": "imagenet",
     "eva(02)?_(large|base|giant)|bamboo|clip": "clip",

@@ -1,4 +1,4 @@
-"""Plan: all that a load will do, checked before anything is done."""
+"""Plan: all steps of a load, checked before any weight is assigned."""
 
 import dataclasses
 from typing import NamedTuple
@@ -16,14 +16,14 @@ from keras_vit.weights.normalization import (
 )
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
-from keras_vit.weights.source import POSITIONS, Source
+from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.transfers import Transfer, make_transfer
 
 HEADS = ("auto", "strict", "reset")
 
 
 class Choices(NamedTuple):
-    """The choices of a caller; see `from_checkpoint`."""
+    """Options of a load; see `from_checkpoint`."""
 
     head: str = "auto"
     position_resize: str = "official"
@@ -38,13 +38,13 @@ class Choices(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that a load will do, checked before anything is done.
+    """All steps of a load, checked before any weight is assigned.
 
     Args:
         source: The checkpoint.
         config: Configuration of the model.
-        transfers: One for each weight that is loaded.
-        report: The report of the load, as far as it is known before.
+        transfers: One transfer for each weight to load.
+        report: The report, without the entries that only the load can add.
     """
 
     source: Source
@@ -61,21 +61,21 @@ class Plan(NamedTuple):
         notes = list(self.report.notes)
         weights = {weight.path: weight for weight in model.weights}
         stacks = {}
-        # Weights that share stacked arrays follow each other, so that each
-        # array is read once and few are held at a time.
+        # Weights that share a stacked array follow each other, so each array
+        # is read once and few are in memory at a time.
         for transfer in sorted(self.transfers, key=lambda row: str(row.names)):
             value = transfer.make(self._read(transfer.names, stacks))
             weights[transfer.path].assign(value)
             if transfer.path == "predictions/kernel" and not value.any():
                 notes.append(_describe_zero_head(self.report.path, self.config))
-            del value  # Or it would hold its stack while the next is read.
+            del value  # It would keep its stack while the next one is read.
         for path in self.report.reset:
             weights[path].assign(draw_initial_value(model, weights[path]))
         reset = (*self.report.reset, *reset_updates(model))
         return dataclasses.replace(self.report, reset=reset, notes=tuple(notes))
 
     def _read(self, names, stacks) -> list:
-        """Return the arrays of a transfer; `stacks` keeps those in use."""
+        """Return the arrays of a transfer; `stacks` caches stacked arrays."""
         for name in stacks.keys() - {ref[0] for ref in names if ref}:
             del stacks[name]
         checkpoint, arrays = self.source.checkpoint, []
@@ -95,12 +95,12 @@ class Plan(NamedTuple):
 def draw_initial_value(model: keras.Model, weight):
     """Return a new initial value for a weight of the head.
 
-    The initializer of the layer draws it, as for a new model, so that
-    `keras.utils.set_random_seed` decides it.
+    The initializer of the layer draws it, as in a new model, so
+    `keras.utils.set_random_seed` determines it.
 
     Args:
         model: The model.
-        weight: Its variable; the path is that of a layer and a name.
+        weight: The variable; its path is "LAYER/NAME".
     """
     layer_name, name = weight.path.split("/")
     layer = model.get_layer(layer_name)
@@ -119,12 +119,12 @@ def _describe_zero_head(path, config):
         )
     return (
         f"The head of {path} is all zeros: every class gets the same score."
-        f"{why} Fine-tune it, or take the features without it."
+        f"{why} Fine-tune the head, or use the features before it."
     )
 
 
 def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
-    """Return how the model of `config` is loaded from `source`.
+    """Return the plan to load `source` into the model of `config`.
 
     Args:
         source: The checkpoint.
@@ -132,7 +132,7 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
         choices: The choices of the caller.
 
     Raises:
-        ValueError: If weights do not fit; names all of them.
+        ValueError: If weights do not fit. The message names all of them.
     """
     shapes = shapes_of(config)
     taken, reset = _choose_head(source, shapes, choices.head)
@@ -173,8 +173,8 @@ def _report(source, config, transfers, reset) -> LoadReport:
     unused = sorted(every - set(used) - set(source.ignored))
     ignored = [*source.ignored, *unused]
     if source.has_class_slot and not source.config.use_class_token:
-        # What the oldest files of big_vision keep of a token they lost.
-        ignored.append(f"{source.stored(POSITIONS)}, row 0")
+        # The oldest files of big_vision have this row, but no class token.
+        ignored.append(f"{source.stored(POSITION_TABLE)}, row 0")
     path, mode = source.checkpoint.path, find_normalization(source.checkpoint)
     return LoadReport(
         path=path,
@@ -192,10 +192,10 @@ def _report(source, config, transfers, reset) -> LoadReport:
 
 
 def _choose_head(source, shapes, head):
-    """Return the weights taken from the file and those that start anew.
+    """Return the weights to load and those to initialise anew.
 
-    The pre-logits layer and the classifier belong together: a classifier was
-    trained on the outputs of the layer before it.
+    The pre-logits layer and the classifier are loaded together, because a
+    classifier is trained on the outputs of the layer before it.
     """
     wanted = {path: shapes[path] for path in shapes if _is_of_head(path)}
     held = {
@@ -228,7 +228,7 @@ def _is_of_head(path):
 
 
 def _describe_name(layout, config, path):
-    """Return the name of a weight in the family, in brackets, if it has one."""
+    """Return the name of a weight in the family in brackets, if it exists."""
     try:
         parts = parts_of(layout, config)[path]
     except ValueError:
@@ -237,7 +237,7 @@ def _describe_name(layout, config, path):
 
 
 def _advise(theirs, ours):
-    """Return how a model must be built to take the weights."""
+    """Return the fields of a model that fits the weights."""
     different = [
         f"{name}={getattr(theirs, name)!r}"
         for name in STRUCTURE
@@ -249,7 +249,7 @@ def _advise(theirs, ours):
 
 
 def _differences(theirs, ours):
-    """Yield why a model computes something else than the source."""
+    """Yield the reasons why a model computes other outputs than the source."""
     for field, effect in EFFECTS.items():
         source, model = getattr(theirs, field), getattr(ours, field)
         if source == model or (field == "pooling" and not ours.num_classes):
@@ -261,7 +261,7 @@ def _differences(theirs, ours):
         )
 
 
-# Fields of ViTConfig that decide which weights there are.
+# Fields of ViTConfig that determine which weights exist.
 STRUCTURE = (
     "width",
     "depth",
@@ -273,10 +273,11 @@ STRUCTURE = (
     "pooling",
     "use_pooling_norm",
 )
-# Fields of ViTConfig with the same weights, and what they change.
+# Fields of ViTConfig that do not affect the weights, and the effect of a
+# difference.
 EFFECTS = {
-    "gelu": "answers differ by about 2e-4",
-    "layer_norm_epsilon": "answers differ slightly",
-    "stem_epsilons": "answers differ by about 2e-4",
-    "pooling": "the head reads something else",
+    "gelu": "outputs differ by about 2e-4",
+    "layer_norm_epsilon": "outputs differ slightly",
+    "stem_epsilons": "outputs differ by about 2e-4",
+    "pooling": "the head reads other features",
 }

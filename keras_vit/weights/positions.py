@@ -1,8 +1,8 @@
-"""Inference of the position embedding, and of the image size it was made for.
+"""Inference of the position embedding and the image size of a checkpoint.
 
 A position table has a row for each patch, and prefix rows before them. The
-number of rows alone does not show the grid: 50 rows may be 7x7 patches and a
-class token, or 5x10 patches.
+number of rows alone does not determine the grid: 50 rows may be 7x7 patches
+and a class token, or 5x10 patches.
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ TABLE = ("position_embedding", "embedding", "embedding")
 
 
 class Known(NamedTuple):
-    """What the caller knows of a checkpoint.
+    """Facts about a checkpoint that the caller knows.
 
     Args:
         num_heads: Number of attention heads.
-        image_size: (height, width) of the images of the model that is wanted,
-            in pixels; the file is of this size if it can be of no other.
+        image_size: (height, width) of the images of the new model, in pixels.
+            It is also that of the file, if no other size fits.
         source_image_size: (height, width) of the images of the file.
     """
 
@@ -35,8 +35,8 @@ class Positions(NamedTuple):
     """The positions of a checkpoint.
 
     Args:
-        fields: Fields of ViTConfig: `image_size`, and `position_embedding`
-            if it is computed.
+        fields: Fields of ViTConfig: `image_size`, and `position_embedding` if
+            the file has no table.
         has_class_slot: Whether the first row of the table is that of the
             class token.
     """
@@ -52,12 +52,13 @@ def infer_positions(
 
     Args:
         shapes: Shapes in the file.
-        hints: What the JSON beside the file says.
-        known: What the caller knows.
-        config: The configuration, but for the image size.
+        hints: Fields in the JSON beside the file.
+        known: Facts that the caller knows.
+        config: The configuration, except for the image size.
 
     Raises:
-        ValueError: If the size is open; names the argument that settles it.
+        ValueError: If the size is ambiguous. The message names the argument
+            that determines it.
     """
     wanted = _pair(known.image_size)
     source = _pair(known.source_image_size)
@@ -81,8 +82,8 @@ def _without_table(shapes, hints, config, sizes):
         shapes.fail(f"it lacks {shapes.name_of(*TABLE)}.")
     if sizes[0] is None:
         shapes.fail(
-            "it has no position table to tell the size of its images; "
-            "pass `image_size=`."
+            "it has no position table, which would show the size of its "
+            "images; pass `image_size=`."
         )
     if kind == "sincos_2d" and config.width % 4:
         shapes.fail(
@@ -103,9 +104,8 @@ class _Fit:
     def choose(self, told, wanted, only_told):
         """Return the image size of the table and its number of prefix rows.
 
-        A size that the caller or the JSON states goes first, then a square;
-        `wanted` is the size of the model, and is taken for that of the file
-        where nothing else fits.
+        A size that the caller or the JSON states has priority, then a square
+        grid. If neither fits, `wanted`, the size of the model, is tried.
         """
         usual = self.slots[0]
         stated = [(size, slot) for size in told for slot in self.slots]
@@ -118,8 +118,8 @@ class _Fit:
         if not fits:
             received = told[0] if only_told else wanted
             self.shapes.fail(
-                f"its {self.rows} positions are no square grid behind a class "
-                "token; pass `source_image_size=` (height, width) of its "
+                f"its {self.rows} positions are not a square grid after a "
+                "class token; pass `source_image_size=` (height, width) of its "
                 f"images.{f' Received: {received}' if received else ''}"
             )
         size, _ = fits[0]
@@ -136,7 +136,7 @@ class _Fit:
             )
 
     def _square(self, slot):
-        """Return the size of a square image, None if the grid is none."""
+        """Return the size of a square image, or None if the grid is not one."""
         patches = max(self.rows - slot, 0)
         grid = math.isqrt(patches)
         if grid == 0 or grid * grid != patches:
@@ -158,5 +158,5 @@ def _pair(size):
     """Return (height, width) of an argument, None for None."""
     if size is None:
         return None
-    # ViTConfig says what is wrong with one that is none.
+    # ViTConfig raises an error for an invalid size.
     return (size, size) if isinstance(size, numbers.Number) else tuple(size)

@@ -20,13 +20,13 @@ class Pretrained(NamedTuple):
     """A published checkpoint, for images in [-1, 1].
 
     Args:
-        file: Its bucket and its path there.
+        file: The bucket and the path in it.
         variant: A key of VARIANTS.
-        image_size: Side of its images, in pixels.
-        num_classes: Number of its classes.
+        image_size: Side of the images, in pixels.
+        num_classes: Number of classes.
         choices: Fields of `ViTConfig` in which it differs from the variant.
-        sha256: Its checksum; None where none is published. The checksum of
-            the first download is then kept beside the file.
+        sha256: The checksum; None if it is not published. Then the checksum of
+            the first download is recorded beside the file.
     """
 
     file: str
@@ -38,14 +38,14 @@ class Pretrained(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Its address, below KERAS_VIT_MIRROR if that is set."""
+        """The address, on KERAS_VIT_MIRROR if that variable is set."""
         mirror = os.environ.get("KERAS_VIT_MIRROR") or STORAGE
         path = urllib.parse.quote(self.file, safe="/+")
         return f"{mirror.rstrip('/')}/{path}"
 
     @property
     def config(self) -> ViTConfig:
-        """The model it holds."""
+        """The configuration of the model."""
         return dataclasses.replace(
             VARIANTS[self.variant].config,
             image_size=self.image_size,
@@ -72,7 +72,7 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
             or a name as `augreg` returns it.
 
     Raises:
-        ValueError: If it is none of them.
+        ValueError: If it is none of these.
         ConnectionError: If a download fails.
     """
     text = os.fspath(path_or_name)
@@ -110,14 +110,14 @@ def _find_augreg(name):
 
 
 def _path_of(folder, variant, ending=""):
-    """Return the path of a file; the bucket calls the variant B/16 ViT-B_16."""
+    """Return the path of a file; in the bucket, B/16 is named ViT-B_16."""
     stem, plus, size = variant.rpartition("+")
     name = f"{stem}{plus}ViT-{size.replace('/', '_')}"
     return f"vit_models/{folder}/{name}{ending}.npz"
 
 
 def _i21k(variant):
-    """Return a model of 2020, trained on ImageNet-21k."""
+    """Return a model of 2020 that was trained on ImageNet-21k."""
     width = VARIANTS[variant].config.width
     file = _path_of("imagenet21k", variant)
     choices = {"representation_size": width}
@@ -125,7 +125,7 @@ def _i21k(variant):
 
 
 def _i1k(variant, image_size, ending=""):
-    """Return a model of 2020, fine-tuned on ImageNet."""
+    """Return a model of 2020 that was fine-tuned on ImageNet."""
     file = _path_of("imagenet21k+imagenet2012", variant, ending)
     return Pretrained(file, variant, image_size)
 
@@ -137,7 +137,7 @@ def _augreg(model, augmentation, weight_decay, rate=0.0, tuned=None):
         model: See `augreg`.
         augmentation: See `augreg`.
         weight_decay: See `augreg`.
-        rate: Of dropout and of stochastic depth.
+        rate: Rate of dropout and of stochastic depth.
         tuned: (learning rate, image size) of the fine-tuning on ImageNet.
     """
     tuning = {}
@@ -167,12 +167,12 @@ def _big_vision(epochs):
 
 
 def _sam(variant):
-    """Return a model trained with sharpness-aware minimisation."""
+    """Return a model that was trained with sharpness-aware minimisation."""
     return Pretrained(_path_of("sam", variant), variant)
 
 
-# Variant, then the data it was trained on. Sources: the READMEs of
-# google-research/vision_transformer and google-research/big_vision.
+# A name consists of the variant and the training data. Sources: the READMEs
+# of google-research/vision_transformer and google-research/big_vision.
 PRETRAINED = {
     "B/8-i21k": _i21k("B/8"),
     "B/16-i21k": _i21k("B/16"),

@@ -1,4 +1,4 @@
-"""LoadReport: what a load did with a checkpoint and with a model."""
+"""LoadReport: the result of loading a checkpoint into a model."""
 
 import dataclasses
 import warnings
@@ -6,19 +6,19 @@ import warnings
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What a load did with a checkpoint and with the weights of a model.
+    """The result of loading a checkpoint into a model.
 
     Args:
         path: The file or folder that was read.
         layout: Its family, a key of LAYOUTS.
         used: Names of the arrays in the file that were loaded.
-        resized: Weights that were loaded in another size, and how.
-        reset: Weights of the model that start anew.
+        resized: Weights that were resized, with the sizes and the rule.
+        reset: Weights of the model that were initialised anew.
         ignored: Names of the arrays in the file that were not loaded.
-        notes: Why the outputs may differ from those of the source, and the
-            argument that settles it.
-        normalization: The `mode` of `preprocess_input` that the file asks
-            for; None if it does not say.
+        notes: Reasons why the outputs may differ from those of the source,
+            each with the argument to change.
+        normalization: The `mode` of `preprocess_input` that the model needs;
+            None if it is unknown.
     """
 
     path: str
@@ -40,14 +40,13 @@ class LoadReport:
 
 
 def warn(report: LoadReport, stacklevel: int, without=()):
-    """Warn with each note of a report.
+    """Give a warning for each note of a report.
 
     Args:
         report: Report of the load.
-        stacklevel: Number of frames from here to the caller that is to see
-            the warning.
-        without: Arguments that the caller has chosen. Notes on them are not
-            news.
+        stacklevel: Number of frames from here to the caller that the warning
+            points at.
+        without: Arguments that the caller passed; notes on them are skipped.
     """
     for note in report.notes:
         if not any(f"`{name}=" in note for name in without):

@@ -1,7 +1,7 @@
-"""Position tables, patch kernels and input channels of another size.
+"""Resizing of position tables, patch kernels and input channels.
 
-Every resize here is linear and separable: a matrix for each axis. RESIZES
-holds what makes the matrix, one row for each rule in use.
+Every resize is linear and separable, with one matrix for each axis. RESIZES
+maps the name of each rule to the function that computes its matrix.
 """
 
 import functools
@@ -21,13 +21,13 @@ def official_matrix(new: int, old: int) -> np.ndarray:
     Shapes: returns: (new, old).
 
     Args:
-        new: Positions after.
-        old: Positions before.
+        new: Number of positions after resizing.
+        old: Number of positions before resizing.
 
     Reference: scipy.ndimage.zoom(order=1), as the official code calls it.
     """
     index = np.arange(new)
-    # Whole numbers, so that a position that falls on an old one hits it.
+    # Integer arithmetic, so that coinciding positions are copied exactly.
     low, rest = np.divmod(index * (old - 1), max(new - 1, 1))
     weight = rest / max(new - 1, 1)
     matrix = np.zeros((new, old))
@@ -37,10 +37,10 @@ def official_matrix(new: int, old: int) -> np.ndarray:
 
 
 def _kernel_matrix(new, old, kernel, support, antialias):
-    """Return the matrix of a kernel on half-pixel centres.
+    """Return the matrix of an interpolation kernel with half-pixel centres.
 
-    Without antialiasing a sample beyond the border is the border's; with it
-    the weights inside are scaled to sum to one, as Pillow does.
+    Without antialiasing, samples beyond the border repeat the border. With
+    antialiasing, the weights inside are scaled to sum to one, as in Pillow.
     """
     scale = old / new
     stretch = max(scale, 1.0) if antialias else 1.0
@@ -129,25 +129,25 @@ def resize_positions(
 def resize_patch_kernel(
     kernel: np.ndarray, size: int, method: str
 ) -> np.ndarray:
-    """Resize a patch kernel, so that a resized patch gives the same token.
+    """Resize a patch kernel so that a resized patch gives the same token.
 
-    The pseudo-inverse of resizing a patch: for a larger patch the token of
-    the enlarged image equals that of the image, where a plain resize would
-    scale it.
+    The kernel is multiplied by the pseudo-inverse of the resize of a patch. So
+    for larger patches, the enlarged image has the same tokens as the original,
+    whereas a plain resize of the kernel would scale them.
 
     Shapes: kernel: (P, P, C, D). returns: (P', P', C, D).
 
     Args:
-        kernel: Of the patch encoder.
+        kernel: Kernel of the patch encoder.
         size: Side P' of a patch, in pixels.
-        method: How the image is thought to be resized, a key of RESIZES:
-            "bilinear" in FlexiViT, "bicubic_antialias" in timm.
+        method: Assumed rule for resizing images, a key of RESIZES: "bilinear"
+            in FlexiViT, "bicubic_antialias" in timm.
 
     Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
     """
     matrix = pick(RESIZES, method, "patch_resize")(size, kernel.shape[0])
     # The resize of a patch is a Kronecker product, and so is its
-    # pseudo-inverse: each axis can be inverted alone.
+    # pseudo-inverse: each axis can be inverted separately.
     inverse = np.linalg.pinv(matrix).T
     resized = np.einsum(
         "ip,jq,pqcd->ijcd",
@@ -160,16 +160,18 @@ def resize_patch_kernel(
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """Give a first kernel another number of input channels.
+    """Change the number of input channels of the first kernel.
 
-    To one channel the kernels are summed: a grey image then gives what its
-    copies in all channels gave. To others they are repeated in turn and
-    scaled, so that the sum over the channels stays about as large.
+    For one channel, the kernels of all channels are summed, so a grey image
+    gives the same result as its copies in all channels. For other numbers, the
+    channels are repeated cyclically and scaled, so that the sum over the
+    channels keeps its size approximately.
 
     Shapes: kernel: (P, P, C, D). returns: (P, P, C', D).
 
     Args:
-        kernel: Of the patch encoder or the first convolution of a stem.
+        kernel: Kernel of the patch encoder or of the first convolution of a
+            stem.
         channels: Number C' of input channels.
     """
     old = kernel.shape[2]

@@ -1,4 +1,4 @@
-"""Saving: save_checkpoint writes a model for the users of another library."""
+"""Saving: save_checkpoint writes a model in the format of another library."""
 
 import dataclasses
 import logging
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.intermediates import to_float32
+from keras_vit.models.intermediates import as_float32
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import Layout, Spelling, parts_of, rename
 from keras_vit.weights.lora import merged_values
-from keras_vit.weights.source import POSITIONS
+from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.writers import Arrays, Writer
 
 logger = logging.getLogger(__name__)
@@ -29,29 +29,29 @@ def save_checkpoint(
     layout: str = "official",
     spelling: str | None = None,
 ) -> tuple[str, ...]:
-    """Write a model for the users of another library.
+    """Write a model in the format of another library.
 
-    The file appears when it is complete; until then `path` stays as it was.
-    Weights are written in float32, with the updates of LoRA added to them.
-    Position embeddings that the family cannot compute are written as a table.
+    The file replaces `path` only when it is complete. The weights are written
+    in float32 and include LoRA updates. Position embeddings that the family
+    cannot compute are written as a table.
 
     Args:
         model: The model; it is not changed.
         path: A `.npz` file for "official" and "big_vision"; a `.safetensors`
             or `.npz` file or a folder for "timm"; a folder for "huggingface".
         layout: "official", "big_vision", "timm" or "huggingface".
-        spelling: For "official", "linen" names the blocks as newer versions
-            of Flax do; for "big_vision", "scan" stacks them. "" is the usual
-            spelling. Default is that of the file of this family that the
-            model was loaded from, else the usual one.
+        spelling: For "official", "linen" uses the block names of newer
+            versions of Flax; for "big_vision", "scan" stacks the blocks. "" is
+            the usual spelling. Default: the spelling of the file that the
+            model was loaded from, if it is of this family; else the usual one.
 
     Returns:
-        What a reader must know because the file cannot say it, such as
-        another GELU; it is logged as well.
+        Notes on settings that the file cannot record, such as another GELU.
+        The notes are also logged.
 
     Raises:
         ValueError: If the model is quantised, or the family cannot express
-            it, with the reason.
+            it. The message states the reason.
     """
     check_vision_transformer(model)
     writers = pick(WRITERS, layout, "layout")
@@ -80,8 +80,8 @@ def _refuse_quantized(model):
     if modes:
         raise ValueError(
             f"`model` is quantised to {' and '.join(modes)}, and a checkpoint "
-            "holds float32 weights: its readers would not compute what this "
-            "model computes. Pass the model that it was quantised from. "
+            "has float32 weights: its readers would compute other outputs "
+            "than this model. Pass the model that it was quantised from. "
             f"Received: model={model.name!r}"
         )
 
@@ -103,12 +103,12 @@ def _pick_writer(path, layout, writers) -> Writer:
 
 
 def _pick_spelling(model, layout, family, spelling) -> Spelling:
-    """Return the spelling: required, asked for, as read, or the usual one."""
+    """Return the spelling: required, requested, as read, or the usual one."""
     spellings = {"": Spelling(), **family.spellings}
     if family.spelling_of is not None:
         if spelling:
             raise ValueError(
-                f"`spelling` is not free in layout={layout!r}. "
+                f"`spelling` cannot be chosen for layout={layout!r}. "
                 f"Received: spelling={spelling!r}"
             )
         return spellings[family.spelling_of(model.config)]
@@ -119,7 +119,7 @@ def _pick_spelling(model, layout, family, spelling) -> Spelling:
 
 
 def _stored_config(config, family) -> ViTConfig:
-    """Return `config` as the file holds it: with a table, or with none."""
+    """Return the configuration of the file, with the positions it stores."""
     kind = config.position_embedding
     if kind == family.no_table:
         return config
@@ -127,7 +127,7 @@ def _stored_config(config, family) -> ViTConfig:
 
 
 def _arrays(model, family: Layout, config) -> Arrays:
-    """Return functions that make the arrays, by name in the file."""
+    """Return functions that compute the arrays, by name in the file."""
     values = merged_values(model)
     if config.position_embedding == "learned":
         _add_positions(values, model, family)
@@ -150,30 +150,30 @@ def _maker(value, count, index, form, num_heads):
 
 
 def _add_positions(values, model, family):
-    """Put the position table, as the family has it, among the weights."""
+    """Add the position table of the family to the weights."""
     table = _position_table(model)
     if model.config.use_class_token and family.slots[0][0] == 0:
-        # This family adds the positions before it puts the class token in, so
-        # the row of the token goes into the token itself.
+        # This family adds the positions before it prepends the class token, so
+        # the row of the token is added to the token itself.
         slot, table = table[0], table[1:]
         if slot.any():
             token = values["class_token/token"]
             values["class_token/token"] = lambda: token() + slot
-    values[POSITIONS] = lambda: table
+    values[POSITION_TABLE] = lambda: table
 
 
 def _position_table(model):
-    """Return the rows (T, D) that the model adds, learned or computed."""
+    """Return the position table (T, D) of the model, learned or computed."""
     config = model.config
     if config.position_embedding == "none":
         rows = np.prod(config.grid_size) + config.use_class_token
         return np.zeros((rows, config.width), "float32")
     layer = model.get_layer("position_embedding")
-    return to_float32(layer.table(layer.grid_size))
+    return as_float32(layer.table(layer.grid_size))
 
 
 def _spell(arrays: Arrays, spelling: Spelling) -> Arrays:
-    """Return `arrays` with the names, and in the stacks, of a spelling."""
+    """Return `arrays` with the names and the stacks of a spelling."""
     arrays = {rename(n, spelling.changes): make for n, make in arrays.items()}
     if not spelling.stack:
         return arrays
@@ -190,11 +190,11 @@ def _stacker(makes):
 
 
 def _notes(config, family) -> Iterator[str]:
-    """Yield what the reader of a file must know and cannot see."""
+    """Yield notes on settings that the file cannot record."""
     if config.num_classes and config.classifier_activation:
         yield (
-            f"the model ends in {config.classifier_activation}; the file holds "
-            "no activation, and its readers answer with logits"
+            f"the model ends in {config.classifier_activation}; the file has "
+            "no activation, so its readers return logits"
         )
     for field, describe in DIFFERENCES.items():
         ours, theirs = getattr(config, field), getattr(family, field)
@@ -204,7 +204,7 @@ def _notes(config, family) -> Iterator[str]:
             yield f"{note} {family.remedies.get(field, '')}".strip()
 
 
-# What each field that a file cannot state changes in the outputs.
+# Fields that a file cannot record, and their effect on the outputs.
 DIFFERENCES = {
     "gelu": lambda ours, theirs, title: (
         f"the model computes the {ours} GELU and {title} the {theirs} one; "
@@ -219,9 +219,9 @@ DIFFERENCES = {
         "outputs differ slightly."
     ),
 }
-# Endings of files, which no folder has unless it exists.
+# Endings of files. A new folder cannot have one of them.
 FILE_ENDINGS = (".npz", ".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin")
-# How each family is written, by the ending of the path.
+# The writers of each family, by the ending of the path.
 WRITERS = {
     name: layout.writers for name, layout in LAYOUTS.items() if layout.writers
 }

@@ -11,9 +11,9 @@ from keras_vit.weights.foreign_parts import foreign_parts
 class Shapes:
     """The shapes of the arrays of a checkpoint, by layer and weight.
 
-    A weight is given by the template of its layer, the kind of the layer and
-    the name of the weight, for instance ("encoder_norm", "norm", "gamma");
-    keyword arguments are the numbers in the template.
+    A weight is identified by the template of its layer, the kind of the layer
+    and the name of the weight, such as ("encoder_norm", "norm", "gamma").
+    Keyword arguments are the indices in the template.
 
     Args:
         detected: The checkpoint.
@@ -27,7 +27,7 @@ class Shapes:
         """Raise a ValueError that names the file.
 
         Args:
-            message: What is wrong.
+            message: The message of the error.
         """
         foreign = foreign_parts(self.detected.names)
         if foreign:
@@ -35,7 +35,7 @@ class Shapes:
         raise ValueError(f"{self.detected.checkpoint.path}: {message}")
 
     def name_of(self, template: str, kind: str, weight: str, **fields):
-        """Return the name of a weight in the family, None if it has none."""
+        """Return the name of a weight in the family, or None."""
         name = self.layout.names.get(template)
         if name is None:
             return None
@@ -49,42 +49,42 @@ class Shapes:
         return self.in_file(*row) is not None
 
     def in_file(self, *row, **fields) -> tuple | None:
-        """Return the shape of a weight as it is stored, None if missing."""
+        """Return the shape of a weight in the file, None if it is missing."""
         name = self.name_of(*row, **fields)
         if name not in self.detected.names:
             return None
         return self.detected.shape(name)
 
     def get(self, *row, rank: int, **fields) -> tuple | None:
-        """Return the shape of a weight as we keep it, None if missing.
+        """Return the shape of a weight in the model, None if it is missing.
 
-        It fails unless the stored array has `rank` axes.
+        Fails unless the stored array has `rank` axes.
         """
         shape = self.in_file(*row, **fields)
         if shape is None:
             return None
         if len(shape) != rank or 0 in shape:
             name = self.name_of(*row, **fields)
-            self.fail(f"{name} has the shape {shape}, of another rank.")
+            self.fail(f"{name} has the shape {shape}, not of rank {rank}.")
         _, kind, weight = row
         array = np.broadcast_to(np.float32(0), shape)
         return self.layout.style[kind][weight][1].to_ours(array, shape).shape
 
     def need(self, *row, rank: int, **fields) -> tuple:
-        """Return what `get` does; fail if the weight is missing."""
+        """Return the result of `get`; fail if the weight is missing."""
         shape = self.get(*row, rank=rank, **fields)
         if shape is None:
             self.fail(f"it lacks {self.name_of(*row, **fields)}.")
         return shape
 
     def vote(self, *witnesses) -> int | None:
-        """Return the size that most of the given arrays have, None if none.
+        """Return the most frequent size in several arrays, None without one.
 
-        Several arrays know each size. A damaged one is outvoted here, and
-        named when all arrays are compared with the configuration.
+        Several arrays contain each size. A damaged array is outvoted here, and
+        reported when all arrays are compared with the configuration.
 
         Args:
-            *witnesses: Template, kind, weight, rank and axis of each.
+            *witnesses: Template, kind, weight, rank and axis of each array.
         """
         votes = collections.Counter()
         for *row, rank, axis in witnesses:

@@ -14,7 +14,7 @@ from keras_vit.weights.layouts import Layout, Part, parts_of
 from keras_vit.weights.positions import Known
 from keras_vit.weights.shapes import Shapes
 
-POSITIONS = "position_embedding/embedding"
+POSITION_TABLE = "position_embedding/embedding"
 
 
 class Source(NamedTuple):
@@ -22,12 +22,12 @@ class Source(NamedTuple):
 
     Args:
         detected: The checkpoint, its family and its names.
-        config: Configuration of the model it holds.
+        config: Configuration of the model in the file.
         parts: The arrays of each weight of that model.
         has_class_slot: Whether the first row of its position table is that of
             the class token.
-        ignored: Names in the file that are no weights of the model.
-        notes: What had to be assumed, and the argument that settles it.
+        ignored: Names in the file that do not belong to weights of the model.
+        notes: Assumptions, each with the argument that confirms or changes it.
     """
 
     detected: Detected
@@ -54,7 +54,7 @@ class Source(NamedTuple):
 
     @property
     def spelling(self) -> str:
-        """Which spelling of the family it has, "" for the usual one."""
+        """The key of its spelling in the layout, "" for the usual one."""
         return self.detected.spelling
 
     @property
@@ -125,7 +125,7 @@ def identify(
 def check_complete(
     detected: Detected, config: ViTConfig, parts: dict[str, list[Part]]
 ) -> list[str]:
-    """Raise a ValueError that names all that does not fit the model.
+    """Raise a ValueError that names all arrays that do not fit the model.
 
     Args:
         detected: The checkpoint.
@@ -133,7 +133,7 @@ def check_complete(
         parts: The arrays of each weight of that model.
 
     Returns:
-        The arrays that the family's own code leaves unread.
+        The arrays that the family's own code does not read.
     """
     expected = {part.name: part for row in parts.values() for part in row}
     unread = re.compile(detected.layout.unread(config))
@@ -159,7 +159,7 @@ def check_complete(
 def _missing(detected, expected):
     missing = [name for name in expected if name not in detected.names]
     optional = [name for name, part in expected.items() if part.optional]
-    # A model has all of the optional biases, or none.
+    # A model has either all optional biases or none.
     has_bias = detected.checkpoint.config.get("qkv_bias") is True
     if has_bias or not set(optional) <= set(missing):
         return missing
@@ -178,14 +178,14 @@ def _misshapen(detected, config, parts):
             wanted = part.shape_in_file(config.num_heads)
             if not entry.is_float:
                 found.append(f"{raw} of type {entry.dtype}")
-            # The rows of the table have been compared with the image size.
-            elif path != POSITIONS and not _is_same(shape, wanted):
+            # The rows of the table were already compared with the image size.
+            elif path != POSITION_TABLE and not _is_same(shape, wanted):
                 found.append(f"{raw} {shape}, expected {wanted}")
     return found
 
 
 def _is_same(shape, wanted):
-    # Flax stored the scales of group norms as (1, 1, 1, C) for a time.
+    # For a time, Flax stored the scales of group norms as (1, 1, 1, C).
     if len(wanted) == 1 and set(shape[:-1]) == {1}:
         shape = shape[-1:]
     return shape == wanted

@@ -1,4 +1,4 @@
-"""Styles: how a library names and stores the weights of a kind of layer."""
+"""Styles: the names and the form of the weights of each kind of layer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,12 +7,14 @@ import numpy as np
 
 
 class Form(NamedTuple):
-    """How the array of a weight is stored; views of it where possible.
+    """The form in which a file stores a weight.
+
+    Both functions return views if possible.
 
     Args:
-        to_file: Function of our array and the number of heads that returns
-            the array as it is stored.
-        to_ours: Function of the stored array and our shape that returns ours.
+        to_file: Maps the weight and the number of heads to the stored array.
+        to_ours: Maps the stored array and the shape of the weight to the
+            weight.
     """
 
     to_file: Callable[[np.ndarray, int], np.ndarray]
@@ -40,8 +42,8 @@ def make_style(
         conv: Form of the kernel of a convolution.
         singles: Rows of the layers with one weight: class token, position
             table, probe.
-        heads: Forms of the kernels before and after the attention and of the
-            bias before it; None for those of any other dense layer.
+        heads: Forms of the kernels before and after the attention, and of the
+            bias before it; None for the forms of other dense layers.
     """
     kernel, bias, gamma, beta = endings
     heads_in, heads_out, heads_bias = heads or (dense, dense, SAME)
@@ -68,8 +70,8 @@ CONV = Form(
     lambda x, shape: x.transpose(2, 3, 1, 0),
 )
 ONE_MORE_AXIS = Form(lambda x, heads: x[None], _reshaped)
-# The heads on an axis of their own: (D, D) as (D, K, D/K), (D,) as (K, D/K),
-# and (D, D) as (K, D/K, D).
+# A separate axis for the heads: (D, D) as (D, K, D/K), (D,) as (K, D/K), and
+# (D, D) as (K, D/K, D).
 SPLIT_LAST = Form(
     lambda x, heads: x.reshape(*x.shape[:-1], heads, -1), _reshaped
 )

@@ -1,4 +1,4 @@
-"""Transfers: how one weight of the model is made from the arrays of a file."""
+"""Transfers: computing a weight of the model from the arrays of a file."""
 
 import math
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from keras_vit.weights.resize import (
     resize_patch_kernel,
     resize_positions,
 )
-from keras_vit.weights.source import POSITIONS, Source
+from keras_vit.weights.source import POSITION_TABLE, Source
 
 PATCHES = "patch_encoder/kernel"
 ROOT = "stem/root_conv/kernel"
 
 
 class Transfer(NamedTuple):
-    """How one weight of the model is made from the file.
+    """The computation of one weight of the model from the file.
 
     Args:
         path: Path of the weight.
-        names: Names in the file, each with the index in a stacked array or
-            None. In place of a pair there is None for a bias that the file
-            leaves out; it is zero.
-        make: Makes the weight from the arrays.
-        resized: What is resized, for the report.
+        names: Pairs of a name in the file and the index in a stacked array, or
+            None for the whole array. None in place of a pair is a bias that
+            the file does not contain; it is zero.
+        make: Computes the weight from the arrays.
+        resized: Descriptions of the resizes, for the report.
     """
 
     path: str
@@ -45,7 +45,7 @@ def make_transfer(
     position_resize: str,
     patch_resize: str | None,
 ) -> Transfer:
-    """Return the transfer that makes a weight.
+    """Return the transfer of one weight.
 
     Args:
         source: The checkpoint.
@@ -58,7 +58,7 @@ def make_transfer(
     Raises:
         ValueError: If the shape in the file does not fit.
     """
-    if path == POSITIONS:
+    if path == POSITION_TABLE:
         return _transfer_positions(source, config, position_resize)
     parts = source.parts[path]
     stored, adapt, resized = whole_shape(parts), [], []
@@ -98,16 +98,16 @@ def _transfer_positions(source, config, method) -> Transfer:
     num_patches = math.prod(old_grid)
     if source.config.width != config.width:
         raise ValueError(
-            f"{source.stored(POSITIONS)} has the width {source.config.width} "
-            f"and the model {config.width}"
+            f"{source.stored(POSITION_TABLE)} has the width "
+            f"{source.config.width} and the model {config.width}"
         )
 
     def make(arrays):
         table = arrays[0].reshape(-1, config.width)
         grid = table[-num_patches:]
         if config.use_class_token:
-            # A family that adds positions before the class token has no row
-            # for it: a zero is added then.
+            # A family that adds positions before it prepends the class token
+            # has no row for the token: the row is zero.
             slot = (
                 table[:1] if source.has_class_slot else np.zeros_like(grid[:1])
             )
@@ -117,8 +117,10 @@ def _transfer_positions(source, config, method) -> Transfer:
     resized = ()
     if old_grid != new_grid:
         old, new = ("x".join(map(str, grid)) for grid in (old_grid, new_grid))
-        resized = (f"{POSITIONS}: {old} patches to {new} ({method})",)
-    return Transfer(POSITIONS, _names(source, POSITIONS), make, resized)
+        resized = (f"{POSITION_TABLE}: {old} patches to {new} ({method})",)
+    return Transfer(
+        POSITION_TABLE, _names(source, POSITION_TABLE), make, resized
+    )
 
 
 def _names(source, path):
@@ -126,7 +128,7 @@ def _names(source, path):
 
 
 def _join(parts, arrays):
-    """Return the weight whose parts the arrays of the file are."""
+    """Return the weight whose parts are the arrays of the file."""
     pieces = [
         np.zeros(part.shape, "float32")
         if array is None
@@ -139,7 +141,7 @@ def _join(parts, arrays):
 def _in_rows(array):
     """Return a transposed matrix in row order, copied block by block.
 
-    Twice as fast as in one go: a block fits into the cache.
+    A block fits into the cache, so this is twice as fast as a single copy.
     """
     if array.ndim != 2 or array.flags.c_contiguous:
         return array

@@ -1,4 +1,4 @@
-"""Writers: how arrays and a configuration become a file or a folder."""
+"""Writers, which write arrays and a configuration as a file or a folder."""
 
 import os
 import pathlib
@@ -15,8 +15,8 @@ from keras_vit.weights.containers import (
     write_safetensors,
 )
 
-# For each name in the file, a function that makes the array: arrays are made
-# one at a time, so that memory does not hold all of them.
+# Name in the file -> function that computes the array. Arrays are computed one
+# at a time, so they are never all in memory.
 Arrays = dict[str, Callable[[], np.ndarray]]
 Writer = Callable[[pathlib.Path, Arrays, ViTConfig], None]
 
@@ -25,7 +25,7 @@ def npz_writer(prefix: str = "") -> Writer:
     """Return a writer of `.npz` files.
 
     Args:
-        prefix: Stands before every name.
+        prefix: Prefix of all names.
     """
 
     def write(path, arrays, config):
@@ -40,7 +40,7 @@ def write_safetensors_file(path, arrays: Arrays, config: ViTConfig):
 
     Args:
         path: The file.
-        arrays: What makes each array, by its name.
+        arrays: Functions that compute the arrays, by name.
         config: Configuration of the model.
     """
     shapes = {name: make().shape for name, make in arrays.items()}
@@ -51,14 +51,14 @@ def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
     """Return a writer of folders: `model.safetensors` and JSON files.
 
     Args:
-        make_jsons: Returns the content of each JSON file, by its name.
+        make_jsons: Returns the content of the JSON files, by file name.
     """
 
     def write(path, arrays, config):
         if path.exists() and not path.is_dir():
             raise ValueError(f"`path` must be a folder. Received: {path}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # All files are complete before the first one replaces another.
+        # All files are complete before the first one replaces an old file.
         draft = pathlib.Path(
             tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
         )
@@ -83,7 +83,7 @@ def _made(arrays) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _own_config(config) -> dict:
-    """Return what names and shapes do not show of a model."""
+    """Return the settings that names and shapes do not determine."""
     return {
         "num_heads": config.num_heads,
         "image_size": list(config.image_size),

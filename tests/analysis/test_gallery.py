@@ -61,7 +61,7 @@ def test_all_pictures_of_a_model(tmp_path, capsys):
         with Image.open(path) as image:
             assert min(image.size) > 100
             assert len(image.convert("L").getcolors(256)) > 2
-    assert "Looking with first" in capsys.readouterr().out
+    assert "Inspecting first" in capsys.readouterr().out
 
 
 def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
@@ -149,9 +149,9 @@ def test_files_and_models_of_one_name_are_told_apart(tmp_path):
         np.save(tmp_path / name, np.zeros((16, 16, 1)))
     subject = make_subject()
     twins = [str(tmp_path / name) for name in ("a/x.npy", "b/x.npy")]
-    assert gallery.read_images(subject, twins).names == twins
+    assert gallery.load_images(subject, twins).names == twins
     others = [twins[0], str(tmp_path / "b/y.npy")]
-    assert gallery.read_images(subject, others).names == ["x.npy", "y.npy"]
+    assert gallery.load_images(subject, others).names == ["x.npy", "y.npy"]
     apart = gallery.name_apart([subject, subject], ["a/x", "b/x"])
     assert [subject.name for subject in apart] == ["a/x", "b/x"]
     apart = gallery.name_apart([subject, make_subject("other")], ["a", "b"])

@@ -72,7 +72,7 @@ def test_rows_of_zeros_come_back():
 def test_numbers_that_cannot_be_packed_are_an_error(wrong):
     rows = np.full((1, 4, 4), 0.25)
     rows[0, 2, 1] = wrong
-    with pytest.raises(ValueError, match="must be finite numbers from 0 on"):
+    with pytest.raises(ValueError, match="must be finite and not negative"):
         pack_rows(rows, 1, 255)
 
 

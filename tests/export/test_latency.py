@@ -11,7 +11,11 @@ import keras_vit.export.latency_process
 from keras_vit.export import FORMATS, export_saved_model
 from keras_vit.export.formats.tflite import to_tflite
 from keras_vit.export.latency import Latency, measure_latency
-from keras_vit.export.latency_process import compare_times, measure, set_threads
+from keras_vit.export.latency_process import (
+    compare_times,
+    measure_request,
+    set_threads,
+)
 from keras_vit.export.predicting import make_noise
 from tests.export.conftest import make_model
 
@@ -60,6 +64,11 @@ def test_ratios_are_of_neighbours_in_time(monkeypatch):
         *("keras", "half", "twice"),
         *("twice", "keras", "half"),
     ]
+
+
+@pytest.fixture(scope="module")
+def model(shallow):
+    return shallow
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +182,7 @@ def test_a_model_that_a_new_process_does_not_know(exports, monkeypatch):
 
     def run_process(folder, request):
         (folder / "request.json").write_text(json.dumps(request))
-        measure(folder)
+        measure_request(folder)
         return json.loads((folder / "result.json").read_text())
 
     monkeypatch.setattr(keras_vit.export.latency, "run_process", run_process)

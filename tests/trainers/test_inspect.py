@@ -13,7 +13,7 @@ from tests.tiny import randomize, tiny_config
 from tests.weights.cases import path_of
 from trainers import inspect
 from trainers.evaluation.predictions import load_image
-from trainers.inspect import inspect_run, open_run, take_images
+from trainers.inspect import first_test_images, inspect_run, open_run
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
 
@@ -93,12 +93,12 @@ def test_what_the_run_says_is_told(tmp_path, looks):
 
 def test_test_images_are_those_of_the_data_set(run_dir, digits):
     subject = open_run(run_dir)
-    images = take_images(digits, subject, 3, "", inspect.BadExamples())
+    images = first_test_images(digits, subject, 3, "", inspect.BadExamples())
     for i, (image, label) in zip(range(3), digits.examples("test")):
         want = np.asarray(image, "float32") / 127.5 - 1
         np.testing.assert_allclose(images.pixels[i], want, atol=1e-5)
         assert images.names[i] == f"test image {i + 1}: {NAMES[label]}"
-    images = take_images(digits, subject, 400, "", inspect.BadExamples())
+    images = first_test_images(digits, subject, 400, "", inspect.BadExamples())
     assert len(images.pixels) == len(images.names) == 355  # All there are.
 
 

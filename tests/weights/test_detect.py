@@ -86,7 +86,7 @@ def test_what_belongs_to_the_training_is_ignored(tmp_path):
 
 def test_another_network_is_refused_and_shown(tmp_path):
     np.savez(tmp_path / "other.npz", **{"conv1/kernel": np.zeros(3)})
-    with pytest.raises(ValueError, match="no ViT of a known family.*conv1"):
+    with pytest.raises(ValueError, match="not a ViT of a known family.*conv1"):
         from_checkpoint(tmp_path / "other.npz")
 
 
@@ -147,7 +147,7 @@ def test_what_is_no_weight_is_ignored(name, more, tmp_path):
 def test_an_unknown_family_tells_of_foreign_parts(tmp_path):
     arrays = {"reg_token": np.zeros(3, "f4"), "a": np.zeros(3, "f4")}
     np.savez(tmp_path / "m.npz", **arrays)
-    words = r"no ViT of a known family.* They show register tokens"
+    words = r"not a ViT of a known family.* They show register tokens"
     with pytest.raises(ValueError, match=words):
         from_checkpoint(tmp_path / "m.npz")
 

@@ -379,7 +379,7 @@ def test_a_quantized_model_is_refused():
     model = fresh(TOKEN)
     model.quantize("int8")
     with pytest.raises(
-        ValueError, match="load the checkpoint first and quantise then"
+        ValueError, match="load the checkpoint first, then quantise"
     ):
         load_checkpoint(model, path_of(TOKEN))
 

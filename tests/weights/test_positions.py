@@ -19,7 +19,7 @@ from tests.weights.cases import (
 
 def test_rectangles_come_from_the_argument(alone):
     path = alone("timm_rect.safetensors")
-    with pytest.raises(ValueError, match="16 positions are no square grid"):
+    with pytest.raises(ValueError, match="16 positions are not a square grid"):
         from_checkpoint(path, num_heads=3)
     with pytest.raises(ValueError, match=r"Received: \(32, 64\)"):
         from_checkpoint(path, num_heads=3, image_size=(32, 64))

@@ -598,7 +598,7 @@ def assert_nothing_is_there(path):
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
 def test_a_file_is_fetched_whole(bucket, path, chunk, monkeypatch):
-    monkeypatch.setattr(download, "CHUNK", chunk)
+    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
     assert fetch(f"{bucket.url}/file.npz", path) == path
     assert path.read_bytes() == DATA
     assert bucket.requests == [("/file.npz", None)]
@@ -637,7 +637,7 @@ def test_halves_of_different_files_are_not_put_together(bucket, path):
 def test_a_download_goes_on_where_it_broke_off(
     bucket, path, chunk, monkeypatch
 ):
-    monkeypatch.setattr(download, "CHUNK", chunk)
+    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
     bucket.breaks = [100_001, 50_000]
     for have in ("100,001 of 300,000", "150,001 of 300,000"):
         with pytest.raises(ConnectionError, match=f"broke off after {have}"):
@@ -697,7 +697,7 @@ def test_a_wrong_md5_is_an_error(bucket, path, lines):
     with pytest.raises(ValueError) as error:
         fetch(f"{bucket.url}/file.npz", path, SHA256)
     assert str(error.value) == (
-        "file.npz was damaged on the way or has changed: its md5 is "
+        "file.npz was damaged in transfer or has changed: its md5 is "
         f"{hashlib.md5(DATA).hexdigest()} and should be "
         f"{hashlib.md5(b'something else').hexdigest()}."
     )
@@ -1283,7 +1283,7 @@ def test_a_default_of_1000_classes_is_warned_of_in_the_callers_line(timm):
     assert message.startswith("The classifier of ViT_Ti16 is new")
     assert "1,000 classes" in message
     assert str(timm) in message
-    assert message.endswith("Pass `classes` to choose.")
+    assert message.endswith("Pass `classes` to set another number.")
     assert warning.filename == __file__
     assert model.output_shape == (None, 1000)
     kernel, bias = model.get_layer("predictions").get_weights()

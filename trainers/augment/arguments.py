@@ -8,9 +8,9 @@ class ArgumentError(ValueError):
     """An argument of an operation is out of range.
 
     Args:
-        name: Of the argument.
-        rule: What it must be.
-        value: What it is.
+        name: Name of the argument.
+        rule: Completes the sentence "`name` must be ...".
+        value: The received value.
     """
 
     def __init__(self, name: str, rule: str, value: float | None):
@@ -25,10 +25,10 @@ def require(condition: bool, name: str, rule: str, value: float | None):
     """Raise an ArgumentError unless `condition` holds.
 
     Args:
-        condition: What must hold.
-        name: Of the argument.
-        rule: What the argument must be.
-        value: What it is.
+        condition: Whether the value is allowed.
+        name: Name of the argument.
+        rule: Completes the sentence "`name` must be ...".
+        value: The received value.
     """
     if not condition:
         raise ArgumentError(name, rule, value)
@@ -38,9 +38,9 @@ def check_type(name: str, value: float | None, annotation: type):
     """Raise an ArgumentError unless `value` is of the annotated type.
 
     Args:
-        name: Of the argument.
-        value: What it is.
-        annotation: int, float, or one of them and None.
+        name: Name of the argument.
+        value: The received value.
+        annotation: int, float, or a union of one of them with None.
     """
     types = typing.get_args(annotation) or (annotation,)
     if value is None:

@@ -1,11 +1,11 @@
 """Image augmentation, written as a line of operations.
 
-`"inception_crop|flip_lr|randaugment(2, 10)|mixup(0.2)"` is read from left to
-right. An operation is `name` or `name(arguments)`; arguments are numbers, by
-position or by name. Operations on single images (OPS) come first, those on
-batches (BATCH_OPS) last. Every operation draws from the seed of its example
-and from its place in the line alone, so that a run can be repeated whatever
-the number of threads.
+`"inception_crop|flip_lr|randaugment(2, 10)|mixup(0.2)"` is applied from left
+to right. An operation is `name` or `name(arguments)`; arguments are numbers,
+by position or by name. Operations on single images (OPS) come first, those on
+batches (BATCH_OPS) last. The random numbers of an operation depend only on
+the seed of the example and on the place of the operation in the line, so a
+run can be repeated with any number of threads.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ from trainers.augment.mixing import mix_pairs
 from trainers.augment.operations import BATCH_OPS, OPS, ValueRange
 from trainers.augment.parser import read_calls
 
-# A function, and its place in the line of operations.
+# The place of a function in the line of operations, and the function.
 Placed = tuple[int, Callable]
 
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What a line of operations does to images and to batches.
+    """The operations of a line, on images and on batches.
 
     Args:
         image_operations: Functions of an image and a seed.
-        batch_operations: Functions as `mix_pairs` takes them.
-        value_range: The numbers that the caller has to turn 0 and 255 into.
+        batch_operations: Functions for `mix_pairs`.
+        value_range: Range to which the caller must scale pixels of 0 to 255.
     """
 
     image_operations: tuple[Placed, ...] = ()
@@ -38,12 +38,12 @@ class Augmentation:
 
     @property
     def pick_window(self) -> Callable | None:
-        """Returns the window that the first operation cuts out, if it does.
+        """Picks the window that the first operation cuts out of an image.
 
-        A function of the shape (3,) of an image and a seed, which returns
-        top, left, height and width. The rest of the image need not be decoded:
-        `image` takes the window, too, with `is_window=True`. None if all of
-        the image counts.
+        A function that takes the shape (3,) of an image and a seed, and
+        returns top, left, height and width. Only this window must be decoded:
+        pass it to `image` with `is_window=True`. None if the first operation
+        reads the whole image.
         """
         if not self.image_operations:
             return None
@@ -68,10 +68,10 @@ class Augmentation:
             returns: (H', W', C).
 
         Args:
-            image: To change.
-            seed: What all draws depend on.
-            is_window: Whether `image` is only what `pick_window` returns.
-            name: Shown by errors.
+            image: Image to change.
+            seed: Seed of all random numbers.
+            is_window: Whether `image` is the window that `pick_window` picks.
+            name: Name of the image in error messages.
         """
         operations = self.image_operations
         if is_window:
@@ -91,7 +91,8 @@ class Augmentation:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return images and labels after one of the operations on batches.
 
-        It is drawn for the batch; see `mix_pairs` for the arguments.
+        The operation is drawn for each batch. See `mix_pairs` for the
+        arguments.
         """
         return mix_pairs(self.batch_operations, images, labels, weights, seed)
 
@@ -106,13 +107,13 @@ def parse_augmentation(
 
     Args:
         text: Operations separated by `|`; an empty text changes nothing.
-        image_size: (height, width) of the result of operations that are not
-            told another size.
-        argument: The name of the argument that holds `text`, for errors.
+        image_size: Default (height, width) of the results of crops and
+            resizes.
+        argument: Name of the argument that contains `text`, for errors.
 
     Raises:
-        ValueError: If an operation is unknown, its arguments do not fit or it
-            is out of place. Shows where.
+        ValueError: If an operation is unknown, has wrong arguments or is out
+            of place. The message points at the operation.
 
     Example:
         >>> augmentation = parse_augmentation("flip_lr|random_crop", (4, 4))

@@ -4,7 +4,7 @@ from keras_vit.tables import pick
 
 
 def describe_augreg(level: str) -> str:
-    """Return the line of one of the AUGREG_LEVELS, as for pre-training.
+    """Return the line of operations of an AugReg level, as for pre-training.
 
     Raises:
         ValueError: If there is no such level.
@@ -23,8 +23,8 @@ def describe_augreg(level: str) -> str:
 
 
 # num_ops and magnitude of randaugment, alpha of mixup: Steiner et al. 2022,
-# arXiv:2106.10270. Names are those of the paper; the files of the official
-# checkpoints say light0 for its light1, and light1 for its light2.
+# arXiv:2106.10270. The names are those of the paper; the file names of the
+# official checkpoints call its light1 light0, and its light2 light1.
 AUGREG_LEVELS = {
     "none": (0, 0, 0.0),
     "light1": (2, 0, 0.0),

@@ -1,4 +1,4 @@
-"""Rectangles of pixels, which random erasing and CutMix replace."""
+"""Masks of the rectangles that random erasing and CutMix replace."""
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ def mask_box(images: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
     Args:
         images: (..., H, W, C).
         start: (2,), floats: the first row and column.
-        end: (2,), floats: the row and column after the last.
+        end: (2,), floats: the row and column after the last ones.
     """
     height, width = tf.unstack(tf.shape(images)[-3:-1])
     rows = tf.range(tf.cast(height, tf.float32))

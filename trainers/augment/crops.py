@@ -10,7 +10,7 @@ from trainers.augment.arguments import require
 
 
 def pad_crop(pixels: int):
-    """Pad by `pixels` of zeros on each side and crop back at random."""
+    """Pad each side with `pixels` zeros; crop the old size at random."""
     require(pixels >= 0, "pixels", "0 or more", pixels)
 
     def shift(image, seed):
@@ -27,13 +27,13 @@ def inception_crop(
 ):
     """Cut out a random part of the image, and resize it.
 
-    The part has any shape near a square, the aspect ratio being from 3/4 to
-    4/3; the image as a whole is taken where no such part is found.
+    The aspect ratio of the part is drawn from 3/4 to 4/3. If no such part is
+    found, the whole image is resized.
 
     Args:
         size: Side of the result, in pixels; None for that of the model.
-        smallest: The least share of the area that is kept.
-        image_size: The size that None stands for.
+        smallest: Smallest share of the area that is kept.
+        image_size: (height, width) if `size` is None.
 
     Reference: Szegedy et al. 2015, arXiv:1409.4842; aspect ratio and bilinear
         resizing without antialiasing as in the official ViT code.
@@ -74,7 +74,7 @@ def random_crop(size: int | None = None, *, image_size):
 
     Args:
         size: Side of the part, in pixels; None for the size of the model.
-        image_size: The size that None stands for.
+        image_size: (height, width) if `size` is None.
     """
 
     def pick(free, seed):
@@ -89,7 +89,7 @@ def central_crop(size: int | None = None, *, image_size):
 
     Args:
         size: Side of the part, in pixels; None for the size of the model.
-        image_size: The size that None stands for.
+        image_size: (height, width) if `size` is None.
     """
     target = pick_size(size, image_size)
     return Crop("central_crop", target, lambda free, seed: free // 2)
@@ -97,9 +97,10 @@ def central_crop(size: int | None = None, *, image_size):
 
 @dataclasses.dataclass(frozen=True)
 class Crop:
-    """Cuts `target` out of an image, from where `pick` says.
+    """Cuts a part of size `target` out of an image.
 
-    That takes how many rows and columns are to be cut off, and the seed.
+    `pick` chooses the place of the part: it takes the numbers of rows and
+    columns to cut off, (2,), and the seed, and returns the top left corner.
     """
 
     kind: str
@@ -127,11 +128,11 @@ class Crop:
 
 
 def resize(size: int | None = None, *, image_size):
-    """Resize the image, whatever its aspect ratio; bilinear, no antialias.
+    """Resize the image, ignoring its aspect ratio; bilinear, no antialias.
 
     Args:
         size: Side of the result, in pixels; None for that of the model.
-        image_size: The size that None stands for.
+        image_size: (height, width) if `size` is None.
     """
     target = pick_size(size, image_size)
     return lambda image, seed: tf.image.resize(image, target)
@@ -140,7 +141,7 @@ def resize(size: int | None = None, *, image_size):
 def resize_small(size: int):
     """Resize the image so that its short side is `size`; antialiased.
 
-    Each pixel is the mean of the area it covers, as in the official code.
+    Each pixel is the mean of the area that it covers, as in the official code.
     """
     require(size > 0, "size", "positive", size)
 
@@ -154,7 +155,7 @@ def resize_small(size: int):
 
 
 def pick_size(size: int | None, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the (height, width) that `size` asks for.
+    """Return `size` as (height, width).
 
     Args:
         size: Side of a square; None for `image_size`.

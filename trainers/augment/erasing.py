@@ -19,17 +19,17 @@ def random_erasing(
 
     Args:
         probability: Share of the images that are changed.
-        smallest: Least area of the rectangle, as a share of the image.
-        largest: Its largest area.
-        aspect: Least ratio of its sides, the largest being 1 / aspect; all
-            scales in between are equally likely.
-        fill: Level to write, from 0 to 255; None for levels drawn anew for
+        smallest: Smallest area of the rectangle, as a share of the image.
+        largest: Largest area of the rectangle, as a share of the image.
+        aspect: Smallest aspect ratio; the largest one is 1 / aspect. The
+            logarithm of the ratio is uniform in between.
+        fill: Level to write, from 0 to 255; None to draw a random level for
             each pixel and channel.
 
     Reference: Zhong et al. 2017, arXiv:1708.04896, algorithm 1.
-    Differs: Ten rectangles are drawn, not as many as it takes, and the first
-        that fits into the image is used; the aspect ratio is drawn on a
-        logarithmic scale, not a linear one.
+    Differs: The paper draws rectangles until one fits into the image; here
+        ten are drawn, and the first that fits is used. The aspect ratio is
+        drawn on a logarithmic scale, not a linear one.
     """
     require(0 <= probability <= 1, "probability", "in [0, 1]", probability)
     require(0 < smallest <= 1, "smallest", "in (0, 1]", smallest)
@@ -67,7 +67,7 @@ def random_erasing(
             box = mask_box(image, start, start + sides)[..., None]
             return tf.where(box, levels, image)
 
-        # The levels of the noise take long to draw.
+        # Drawing the noise is slow, so it is drawn only where it is used.
         return tf.cond(is_drawn, overwrite, lambda: image)
 
     return erase

@@ -1,4 +1,4 @@
-"""Operations on images: flips, rotations, moves and zooms."""
+"""Operations on images: flips, rotations, translations and zooms."""
 
 import math
 
@@ -13,14 +13,14 @@ def flip_lr():
 
 
 def affine(degrees: float, shift: float, scale: float):
-    """Rotate, move and zoom the image at random about its centre.
+    """Rotate and zoom the image about its centre and shift it, at random.
 
     Empty space is filled with zeros.
 
     Args:
-        degrees: Largest rotation, either way.
-        shift: Largest move along each axis, as a share of the size.
-        scale: Largest zoom, as a share: 0.1 zooms by 0.9 to 1.1.
+        degrees: Largest rotation, in either direction.
+        shift: Largest shift along each axis, as a share of the size.
+        scale: Largest change of the scale: 0.1 zooms by 0.9 to 1.1.
     """
     require(degrees >= 0, "degrees", "0 or more", degrees)
     require(shift >= 0, "shift", "0 or more", shift)
@@ -32,7 +32,7 @@ def affine(degrees: float, shift: float, scale: float):
         angle = draw[0] * degrees * math.pi / 180
         zoom = 1.0 / (1.0 + draw[1] * scale)
         cos, sin = tf.cos(angle) * zoom, tf.sin(angle) * zoom
-        # Maps a pixel of the result to one of the source, about the centre.
+        # Maps a pixel of the result to a pixel of the source.
         x, y = (width - 1) / 2, (height - 1) / 2
         matrix = [
             cos,

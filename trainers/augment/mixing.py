@@ -1,8 +1,8 @@
 """Operations on batches: mixup and CutMix.
 
 Each factory returns a function of the images, the images to mix them with,
-and the seed. The function returns the mixed images and the share that the
-other images have in the labels.
+and the seed. The function returns the mixed images, and the weight of the
+other images in the labels.
 """
 
 import math
@@ -15,21 +15,20 @@ from trainers.augment.boxes import mask_box
 
 
 def mixup(alpha: float = 0.2):
-    """Average images with others.
+    """Average each image with another one.
 
-    The weight is the larger part of a draw from Beta(alpha, alpha), one for
-    the batch.
+    One weight w is drawn from Beta(alpha, alpha) for the batch; max(w, 1 - w)
+    is the weight of the image, and the rest that of the other image.
 
     Args:
-        alpha: The larger, the more of the other image.
+        alpha: A larger value gives the other image more weight on average.
 
-    Reference: Zhang et al. 2018, arXiv:1710.09412; the larger part as in the
+    Reference: Zhang et al. 2018, arXiv:1710.09412; the maximum as in the
         official code of Beyer et al. 2022, arXiv:2205.01580.
-    Differs: There, an image is mixed with the one before it in the batch of
-        its device, the first with the last, and each device draws a weight of
-        its own. Here images are mixed in pairs, the first with the second,
-        by one weight: a batch that is cut between pairs, however often, gives
-        what it gives as a whole.
+    Differs: The official code mixes each image with the previous one in the
+        batch of its device, and draws one weight per device. Here images are
+        mixed in pairs, the first with the second, with one weight per batch.
+        So splitting the batch between pairs does not change the result.
     """
     require(alpha > 0, "alpha", "positive", alpha)
 
@@ -42,17 +41,17 @@ def mixup(alpha: float = 0.2):
 
 
 def cutmix(alpha: float = 1.0):
-    """Replace a rectangle of images by that of others.
+    """Replace a rectangle of each image by that of another one.
 
-    Its area is a draw from Beta(alpha, alpha), its shape that of the image
-    and its centre anywhere, one rectangle for the batch. The labels are mixed
-    by the area that is inside the image.
+    The batch shares one rectangle. Its area is drawn from Beta(alpha, alpha),
+    it has the aspect ratio of the image, and its centre is uniform in the
+    image. The labels are mixed in proportion to the area inside the image.
 
     Args:
-        alpha: The larger, the closer to half of the area.
+        alpha: The larger, the closer the area is to half of the image.
 
     Reference: Yun et al. 2019, arXiv:1905.04899, section 3.1.
-    Differs: Images are mixed in pairs, as by mixup.
+    Differs: Images are mixed in pairs, as in `mixup`.
     """
     require(alpha > 0, "alpha", "positive", alpha)
 
@@ -73,9 +72,10 @@ def cutmix(alpha: float = 1.0):
 def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
     """Return a draw from Beta(alpha, alpha).
 
-    The cosine gives one of Beta(alpha + 1, alpha + 1), the other two turn it
-    into one of alpha. There is no rejection, so that XLA can compile it, and
-    it is the logarithm of the odds, which a small alpha does not spoil.
+    Ulrich's method gives a draw from Beta(alpha + 1, alpha + 1), and two more
+    uniform draws turn it into one from Beta(alpha, alpha). There is no
+    rejection, so XLA can compile it. It works with the logarithm of the odds,
+    which stays accurate for small alpha.
 
     Reference: Devroye 1986, Non-Uniform Random Variate Generation, IX.3.2
         (gamma variates of alpha from alpha + 1) and IX.4.2 (Ulrich's method).
@@ -93,10 +93,10 @@ def mix_pairs(
     weights: tf.Tensor,
     seed: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mix images in pairs by one of the operations, drawn for the batch.
+    """Mix images in pairs with one operation, which is drawn for each batch.
 
-    The images 0 and 1 are a pair, 2 and 3, and so on. An unpaired image is
-    mixed with itself, and so is one whose partner has the weight 0.
+    Images 0 and 1 form a pair, images 2 and 3 another, and so on. An unpaired
+    image is mixed with itself, and so is an image whose partner has weight 0.
 
     Shapes:
         images: (B, H, W, C). labels: (B, classes). weights: (B,). seed: (2,).
@@ -104,10 +104,10 @@ def mix_pairs(
 
     Args:
         operations: (place in the line, operation) pairs.
-        images: To mix.
-        labels: Of the images.
-        weights: 0 for images that are not there.
-        seed: What all draws depend on.
+        images: Images to mix.
+        labels: Labels of the images.
+        weights: Weights of the images; 0 marks a missing image.
+        seed: Seed of all random numbers.
     """
     if not operations:
         return images, labels

@@ -1,8 +1,8 @@
 """The operations on images and on batches, by name.
 
-A row is a factory: it takes the arguments in the line of operations and
+Each value is a factory: it takes the arguments in the line of operations and
 returns a function of an image and a seed (OPS) or of a batch (BATCH_OPS, see
-`mixing`). The rows of a subject stand in its file.
+`mixing`).
 """
 
 from typing import NamedTuple
@@ -16,14 +16,14 @@ from trainers.augment.randaugment import randaugment
 
 
 class ValueRange(NamedTuple):
-    """The numbers that the model reads for pixels of 0 and 255."""
+    """The range to which pixels of 0 to 255 are scaled for the model."""
 
     low: float
     high: float
 
 
 def value_range(low: float, high: float):
-    """Say what 0 and 255 become for the model; -1 and 1 if it is not said."""
+    """Scale pixels from 0..255 to this range; the default is -1 to 1."""
     require(low < high, "high", "more than `low`", high)
     return ValueRange(float(low), float(high))
 

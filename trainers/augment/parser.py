@@ -1,7 +1,7 @@
-"""Reads a line of operations, such as `flip_lr|pad_crop(4)|mixup(alpha=0.2)`.
+"""Parser for a line of operations, as `flip_lr|pad_crop(4)|mixup(alpha=0.2)`.
 
 The line has the syntax of a Python expression: names and calls, separated by
-`|`, whose arguments are numbers or None.
+`|`. The arguments of the calls are numbers or None.
 """
 
 import ast
@@ -17,11 +17,11 @@ from trainers.augment.arguments import ArgumentError, check_type
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of operations, to point at what is wrong with it.
+    """A line of operations, whose errors point at their place in the text.
 
     Args:
         text: The operations.
-        argument: The name of the argument that holds them.
+        argument: Name of the argument that contains the text, for errors.
     """
 
     text: str
@@ -31,8 +31,8 @@ class Line:
         """Raise a ValueError that points at a position of the text.
 
         Args:
-            message: What is wrong.
-            position: Bytes of the text before it.
+            message: The message of the error.
+            position: Number of bytes of the text before the error.
         """
         column = len(self.text.encode()[:position].decode(errors="ignore"))
         raise ValueError(
@@ -42,11 +42,11 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """An operation as it is written.
+    """An operation in a line.
 
     Args:
-        line: Where it is written.
-        name: Of the operation.
+        line: The line of operations.
+        name: Name of the operation.
         node: The syntax tree of the operation, a name or a call.
     """
 
@@ -62,13 +62,13 @@ class Call:
         """Return what a factory returns for the arguments of the call.
 
         Args:
-            factories: Functions by the names of the operations. Their
-                parameters by keyword alone are not for the text to give.
-            **choices: Arguments for such parameters, if a factory has them.
+            factories: Functions, by the name of the operation. The text
+                cannot set their keyword-only parameters.
+            **choices: Values of keyword-only parameters; each factory gets
+                those that it has.
 
         Raises:
-            ValueError: If the operation is unknown or its arguments do not
-                fit.
+            ValueError: If the operation is unknown or has wrong arguments.
         """
         try:
             factory = pick(factories, self.name, "operation")
@@ -91,7 +91,7 @@ class Call:
             self.line.fail(message, node.col_offset)
 
     def _bind(self, signature):
-        """Return the nodes of the arguments, by the names of parameters."""
+        """Return the nodes of the arguments, by the name of the parameter."""
         arguments = getattr(self.node, "args", [])
         keywords = getattr(self.node, "keywords", [])
         named = {keyword.arg or "**": keyword for keyword in keywords}
@@ -123,16 +123,17 @@ def read_calls(text: str, argument: str) -> list[Call]:
 
     Args:
         text: Operations separated by `|`; may have several lines.
-        argument: The name of the argument that holds `text`, for errors.
+        argument: Name of the argument that contains `text`, for errors.
 
     Raises:
-        ValueError: If it is not a line of operations. Shows where.
+        ValueError: If `text` is not a line of operations. The message points
+            at the error.
     """
     line = Line(re.sub(r"\s", " ", text).strip(), argument)
     if not line.text:
         return []
     rule = "must be operations separated by '|', as in flip_lr|pad_crop(4)"
-    if "#" in line.text:  # Python would take the rest for a comment.
+    if "#" in line.text:  # Python would treat the rest as a comment.
         position = len(line.text.partition("#")[0].encode())
         line.fail(f"{rule}. Received: '#'", position)
     try:

@@ -1,7 +1,7 @@
-"""RandAugment with the sixteen operations the Vision Transformer had.
+"""RandAugment with the sixteen operations of the official ViT code.
 
-All of them take and return images (H, W, C) of type uint8, of one channel or
-three; colours between two levels are cut off to the lower one, as Pillow does.
+Each operation takes and returns an image (H, W, C) of type uint8, with one or
+three channels. Fractional levels are rounded down, as in Pillow.
 """
 
 import functools
@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from trainers.augment.arguments import require
 
-GREY = 128  # What fills the space that a moved image leaves.
+GREY = 128  # Fills the empty space of a moved image.
 
 
 def apply_randaugment(image, seed, num_ops: int, magnitude: float):
-    """Apply `num_ops` operations, each drawn anew from the sixteen.
+    """Apply `num_ops` random operations, each drawn from all sixteen.
 
-    None of the sixteen does nothing, and what is drawn is always applied. A
-    magnitude of 0 is not the identity: Brightness leaves a tenth of the
-    light, Posterize a black image, Solarize the negative.
+    The identity is not among them, and every drawn operation is applied. A
+    magnitude of 0 still changes the image: Brightness keeps a tenth of the
+    light, Posterize makes the image black, and Solarize inverts it.
 
     Shapes:
         image: (H, W, C), floats from 0 to 255; they are rounded.
@@ -27,27 +27,27 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
         returns: (H, W, C), whole floats from 0 to 255.
 
     Args:
-        image: The image to change, of one channel or three.
-        seed: What all draws depend on.
-        num_ops: How many operations follow each other.
-        magnitude: Strength of all of them, 10 being the highest level of
-            the paper; more is allowed.
+        image: The image to change, with one or three channels.
+        seed: Seed of all random numbers.
+        num_ops: Number of operations, applied one after the other.
+        magnitude: Strength of all operations. 10 is the highest level of the
+            paper; higher values are allowed.
 
     Raises:
-        ValueError: If the image has neither one channel nor three.
+        ValueError: If the image has another number of channels than 1 or 3.
 
     Reference: Cubuk et al. 2019, arXiv:1909.13719; operations and magnitudes
         as in the official code of Beyer et al. 2022, arXiv:2205.01580.
-    Differs: There, Contrast blends with the number of pixels / 256 for the
-        mean of the image, and a Solarize of magnitude 10 or more compares
-        with thresholds that its type does not hold; here the mean is the
-        mean, and such a Solarize changes nothing. Smoothed levels are rounded
-        as Pillow does, not cut off.
+    Differs: In the official code, Contrast blends with the number of pixels
+        / 256 instead of the mean, and the threshold of a Solarize of
+        magnitude 10 or more does not fit its type, uint8. Here Contrast uses
+        the mean, and such a Solarize changes nothing. Sharpness rounds
+        smoothed levels to the nearest, as Pillow does, not down.
     """
     shape = image.shape
     if shape[-1] not in (1, 3):
         raise ValueError(
-            "`randaugment` takes images of 1 channel or 3. "
+            "`randaugment` takes images of 1 or 3 channels. "
             f"Received: an image of shape {shape}"
         )
     image = tf.saturate_cast(tf.round(image), tf.uint8)
@@ -63,7 +63,7 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
         image = tf.switch_case(choice, branches)
         return index + 1, tf.ensure_shape(image, shape)
 
-    # A loop, as a graph of its own for each operation takes long to make.
+    # A loop, because tracing a separate graph for each step takes long.
     _, image = tf.while_loop(
         lambda index, image: index < num_ops, step, (0, image)
     )
@@ -71,27 +71,27 @@ def apply_randaugment(image, seed, num_ops: int, magnitude: float):
 
 
 def auto_contrast(image):
-    """Stretch each channel, so that it reaches from 0 to 255."""
+    """Stretch the levels of each channel to the range from 0 to 255."""
     values = tf.cast(image, tf.float32)
-    low = tf.reduce_min(tf.reduce_min(values, 0), 0)  # Faster than at once.
+    low = tf.reduce_min(tf.reduce_min(values, 0), 0)  # Faster than both axes.
     span = tf.reduce_max(tf.reduce_max(values, 0), 0) - low
-    # A channel of one level stays as it is.
+    # A channel with a single level stays unchanged.
     low, span = tf.where(span > 0, low, 0), tf.where(span > 0, span, 255)
-    # 255 (value - low) / span; the half keeps whole quotients whole, and it
-    # never reaches the next level.
+    # 255 (value - low) / span. Adding 0.5 / span protects whole quotients
+    # from rounding errors, and never reaches the next level.
     stretched = values * (255 / span) + (0.5 - 255 * low) / span
     return tf.cast(stretched, tf.uint8)
 
 
 def equalize(image):
-    """Spread the levels of each channel, so that all are equally frequent."""
+    """Equalise the histogram of each channel."""
     channels = image.shape[-1]
     places = tf.cast(image, tf.int32) + 256 * tf.range(channels)
     counts = tf.math.bincount(
         tf.reshape(places, (-1,)), minlength=256 * channels
     )
     counts = tf.reshape(counts, (channels, 256))
-    # All pixels but those of the highest level are spread over 255 steps.
+    # The pixels below the highest level are spread over 255 steps.
     highest = tf.reduce_max(tf.cast(image, tf.int32), (0, 1))
     last = tf.gather(counts, highest, batch_dims=1)
     step = (tf.reduce_sum(counts, 1) - last) // 255
@@ -108,7 +108,7 @@ def invert(image):
 
 
 def posterize(image, bits: int):
-    """Keep the highest `bits` bits of each level; 8 or more keep all."""
+    """Keep the highest `bits` bits of each level; 8 or more change nothing."""
     dropped = 2 ** (8 - min(bits, 8))
     return tf.bitwise.bitwise_and(image, tf.constant(256 - dropped, tf.uint8))
 
@@ -121,18 +121,18 @@ def solarize(image, threshold: int):
 
 
 def solarize_add(image, addition: int):
-    """Add to the levels below 128, up to white."""
+    """Add to the levels below 128, and clip the sum at 255."""
     added = tf.minimum(image, 255 - min(addition, 255)) + min(addition, 255)
     return tf.where(image < 128, added, image)
 
 
 def adjust_color(image, factor: float):
-    """Blend with the shades of grey: 0 has no colour, 2 has twice of it."""
+    """Blend with the grey image: 0 removes the colour, 2 doubles it."""
     return _blend(_to_grey(image), image, factor)
 
 
 def adjust_contrast(image, factor: float):
-    """Blend with the mean shade of grey."""
+    """Blend with the mean grey level."""
     mean = tf.floor(tf.reduce_mean(_to_grey(image)) + 0.5)
     return _blend(mean, image, factor)
 
@@ -143,13 +143,13 @@ def adjust_brightness(image, factor: float):
 
 
 def adjust_sharpness(image, factor: float):
-    """Blend with a smoothed image; pixels on the border stay as they are."""
+    """Blend with a smoothed image; pixels on the border stay unchanged."""
     height, width = tf.unstack(tf.shape(image)[:2])
     values = tf.pad(tf.cast(image, tf.float32), [[1, 1], [1, 1], [0, 0]])
     rows = values[:-2] + values[1:-1] + values[2:]
     box = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
     values = values[1:-1, 1:-1]
-    # A mean of 3 x 3 pixels, the one in the middle having the weight 5.
+    # A weighted mean of 3 x 3 pixels: the middle one has weight 5.
     smooth = tf.floor((box + 4 * values) / 13 + 0.5)
     rows, columns = tf.range(height)[:, None, None], tf.range(width)[:, None]
     inside = (0 < rows) & (rows < height - 1)
@@ -170,12 +170,12 @@ def rotate(image, degrees: float):
 
 
 def shear_x(image, level: float):
-    """Move each row by `level` pixels more than the one above it."""
+    """Shift each row by `level` pixels more than the row above it."""
     return _move(image, (1.0, level, 0.0, 0.0, 1.0, 0.0))
 
 
 def shear_y(image, level: float):
-    """Move each column by `level` pixels more than the one to its left."""
+    """Shift each column by `level` pixels more than the one to its left."""
     return _move(image, (1.0, 0.0, 0.0, level, 1.0, 0.0))
 
 
@@ -190,12 +190,12 @@ def translate_y(image, pixels: float):
 
 
 def cutout(image, half: int, place):
-    """Make a square grey, all of it or the part that is inside the image.
+    """Fill a square with grey; a part of it may be outside of the image.
 
     Args:
         image: The image to change.
         half: Half the side of the square, in pixels.
-        place: (2,), floats in [0, 1): where its centre is.
+        place: (2,), floats in [0, 1): the centre, relative to the image.
     """
     size = tf.shape(image)[:2]
     centre = tf.cast(place * tf.cast(size, tf.float32), tf.int32)
@@ -208,26 +208,27 @@ def cutout(image, half: int, place):
 
 
 def _to_grey(image):
-    """Return the shades of grey (H, W, 1), floats, as Pillow rounds them."""
+    """Return the grey levels (H, W, 1) as floats, rounded as in Pillow."""
     values = tf.cast(image, tf.float32)
     if image.shape[-1] == 1:
         return values
     red, green, blue = tf.split(values, 3, axis=-1)
-    # The weights of ITU-R 601 in units of 2 ** -16; float32 holds the sum.
+    # The weights of ITU-R 601 in units of 2 ** -16; the sum fits float32.
     return tf.floor((19595 * red + 38470 * green + 7471 * blue) / 65536 + 0.5)
 
 
 def _blend(zero, image, factor):
-    """Go from `zero`, at a factor of 0, to `image`, at 1, and beyond."""
+    """Interpolate from `zero` (factor 0) to `image` (factor 1) and beyond."""
     blended = zero + factor * (tf.cast(image, tf.float32) - zero)
     return tf.cast(tf.clip_by_value(blended, 0.0, 255.0), tf.uint8)
 
 
 def _move(image, matrix):
-    """Take each pixel from where `matrix` maps it to, or make it grey.
+    """Transform an image; empty space becomes grey.
 
-    (x, y) becomes (a x + b y + c, d x + e y + f), the centre of the upper
-    left pixel being (0, 0); the nearest pixel is taken.
+    The pixel (x, y) of the result is the nearest pixel of the image to
+    (a x + b y + c, d x + e y + f). The centre of the upper left pixel is
+    (0, 0).
     """
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
@@ -239,8 +240,8 @@ def _move(image, matrix):
     )[0]
 
 
-# Each takes the image, m, which is the magnitude / 10, a random sign and a
-# random place.
+# Each function takes the image, m = magnitude / 10, a random sign and a random
+# place.
 RANDAUGMENT = {
     "AutoContrast": lambda image, m, sign, place: auto_contrast(image),
     "Equalize": lambda image, m, sign, place: equalize(image),
@@ -274,7 +275,7 @@ RANDAUGMENT = {
 
 
 def randaugment(num_ops: int, magnitude: float):
-    """Change colours and shape; see `trainers.augment.randaugment`."""
+    """Apply random changes of colour and geometry, as RandAugment does."""
     require(num_ops > 0, "num_ops", "positive", num_ops)
     require(magnitude >= 0, "magnitude", "0 or more", magnitude)
     return lambda image, seed: apply_randaugment(

@@ -1,4 +1,4 @@
-"""Unreadable images of a data set: counted, named, and at last an error."""
+"""Unreadable images of a data set: recorded by name, and limited in number."""
 
 import contextlib
 import re
@@ -6,7 +6,7 @@ import threading
 
 import tensorflow as tf
 
-# What TensorFlow raises for files that do not hold what they should.
+# The errors that TensorFlow raises for invalid files.
 FILE_ERRORS = (
     tf.errors.DataLossError,
     tf.errors.FailedPreconditionError,
@@ -17,23 +17,23 @@ FILE_ERRORS = (
 
 
 class DataError(ValueError):
-    """The files of a data set do not hold what they should."""
+    """A file of a data set is missing, damaged or invalid."""
 
 
 class BadExampleError(DataError):
-    """There are more unreadable images than allowed."""
+    """More images are unreadable than allowed."""
 
 
 class BadExamples:
-    """The names of the images that could not be read. Threads may share it.
+    """The names of the images that could not be read. It is thread-safe.
 
     Args:
-        limit: How many images may be left out before the pipeline stops.
+        limit: Number of images that may be skipped before the pipeline stops.
     """
 
     def __init__(self, limit: int = 0):
         self.limit = limit
-        self._names = {}  # In the order in which they were met.
+        self._names = {}  # In the order in which they were reported.
         self._lock = threading.Lock()
 
     @property
@@ -43,17 +43,17 @@ class BadExamples:
             return list(self._names)
 
     def report(self, name: str):
-        """Note that the image `name` cannot be read.
+        """Record that the image `name` cannot be read.
 
         Raises:
-            BadExampleError: If that is one too many.
+            BadExampleError: If more images are unreadable than allowed.
         """
         with self._lock:
             self._names[name] = None
         self.check()
 
     def check(self):
-        """Raise a BadExampleError if there are more than allowed."""
+        """Raise a BadExampleError if more are unreadable than allowed."""
         names = self.names
         if len(names) > self.limit:
             listed = ", ".join(f"`{name}`" for name in names[:10])
@@ -67,10 +67,10 @@ class BadExamples:
 
     @contextlib.contextmanager
     def named_errors(self):
-        """Raise a DataError for an error of TensorFlow that files caused.
+        """Turn an error of TensorFlow that a file causes into a DataError.
 
-        Wraps the code that iterates over the batches. Errors from elsewhere,
-        such as the computation of a training step, pass.
+        Wraps the code that iterates over the batches. Other errors, such as
+        those of a training step, pass unchanged.
         """
         try:
             yield
@@ -85,7 +85,7 @@ class BadExamples:
 
 
 def describe_error(error: tf.errors.OpError) -> str:
-    """Return the message of an error of TensorFlow, without node names."""
+    """Return the message of a TensorFlow error without node names."""
     text = re.sub(r"^\{\{.*?\}\} ", "", error.message).splitlines()[0]
     text = re.sub(r"^Error in user-defined .*? iterator: \S+: ", "", text)
     text = re.sub(r"\s*\[(\[\{\{node .*?\}\}\]|Op:\w+)\].*", "", text)

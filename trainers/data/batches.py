@@ -1,9 +1,9 @@
-"""Batches to train and to evaluate on, those of one worker.
+"""The batches of one worker, for training and evaluation.
 
-What is in a batch depends on the seed and the number of the step, never on
-the number of workers, replicas or threads. A step has a global batch of
-`batch_size` slots. Each worker fills an equal number of them, one after the
-other, in batches of one replica each.
+The content of a batch depends only on the seed and the step, not on the number
+of workers, replicas or threads. The global batch of a step has `batch_size`
+slots. Each worker fills an equal number of consecutive slots, one batch per
+replica.
 """
 
 import math
@@ -35,28 +35,29 @@ def train_batches(
     bad_examples: BadExamples | None = None,
     data_service: str | None = None,
 ) -> tf.data.Dataset:
-    """Return the endless batches to train on, those of one worker.
+    """Return the endless training batches of one worker.
 
-    The train split is cut into streams. Each stream has its own order in each
-    epoch and fills an equal share of each global batch. With as many streams
-    as workers, each worker reads only its share of the files; with one stream
-    every worker reads all files but decodes only its share of the images.
+    The train split is divided into streams. Each stream shuffles its examples
+    anew in each epoch and fills an equal share of each global batch. With as
+    many streams as workers, each worker reads only its share of the files.
+    With one stream, every worker reads all files, but decodes only its share
+    of the images.
 
-    A run that resumes at `first_step` gets the batches that it would have got
-    without the stop. To get there it reads one epoch at most and decodes no
+    A run that resumes at `first_step` gets the same batches as without the
+    interruption. To find its place, it reads at most one epoch, and decodes no
     image that it does not need.
 
-    An image that cannot be read stays in its slot with weight 0, and so does
-    an image without a label.
+    An image that cannot be read keeps its slot with weight 0, and so does an
+    image without a label.
 
-    Operations that mix images take them in pairs, from the part of a stream
-    that a worker fills. If that part has an even number of images, or is a
-    whole share, they mix the same images on any number of workers.
+    Operations that mix images form pairs within the part of a stream that a
+    worker fills. If this part has an even number of images, or is the whole
+    share of the stream, the pairs are the same for any number of workers.
 
-    `data_service` leaves decoding and augmentation to the workers of a
-    tf.data service, each of which goes through epochs of its own. The price:
-    epochs overlap, and no run can be repeated bit by bit, not even by seed; a
-    run resumes in the right epoch but not at the right image; an image that
+    With `data_service`, the workers of a tf.data service decode and augment
+    the images. Each of them iterates over its own epochs. So epochs overlap,
+    and a run cannot be repeated exactly, even with the same seed. A run
+    resumes in the right epoch, but not at the right image. An image that
     cannot be read ends the run with the message of TensorFlow.
 
     Shapes:
@@ -65,24 +66,25 @@ def train_batches(
         where B is batch_size / num_replicas.
 
     Args:
-        dataset: Where the images come from.
-        image_size: (height, width) of the batches, in pixels.
-        batch_size: Images of the global batch.
+        dataset: The data set to read.
+        image_size: (height, width) of the images in the batches, in pixels.
+        batch_size: Number of images in the global batch.
         augment: See `parse_augmentation`.
         seed: Seed of the order and the augmentation.
         first_step: Number of global batches to skip at the start.
-        num_replicas: Replicas of all workers. Must divide batch_size.
-        worker: Number of this worker, from 0.
-        num_workers: Must divide num_replicas.
-        num_streams: Must divide batch_size, and must divide num_workers or
-            be divided by it.
-        bad_examples: Notes the images that cannot be read; None stops at the
-            first.
+        num_replicas: Number of replicas of all workers. Must divide
+            batch_size.
+        worker: Index of this worker, from 0.
+        num_workers: Number of workers. Must divide num_replicas.
+        num_streams: Number of streams. Must divide batch_size, and must
+            divide num_workers or be a multiple of it.
+        bad_examples: Records the images that cannot be read; None stops at
+            the first one.
         data_service: Address of a dispatcher, `grpc://HOST:PORT`.
 
     Raises:
-        ValueError: If a number does not divide, or there is nothing to train
-            on.
+        ValueError: If the numbers do not divide as stated, or the train split
+            is empty.
     """
     slots = BatchSlots(
         batch_size, num_replicas, worker, num_workers, num_streams
@@ -95,7 +97,7 @@ def train_batches(
         check_data_service(num_streams, bad_examples)
         reading = BatchSlots(batch_size)
         decode = make_decode(dataset)
-    # Small data sets are decoded once and kept, others in every epoch.
+    # Small data sets are decoded once and cached, others in every epoch.
     is_kept = fits_into_memory(dataset)
     prepare = make_prepare(
         dataset, image_size, augmentation, seed, None if is_kept else decode
@@ -136,17 +138,17 @@ def mix_batches(
     """Apply the operations that mix images, such as mixup, to batches.
 
     Args:
-        batches: Of images, labels and weights.
-        augmentation: Whose operations on batches are applied.
-        seed: Of the augmentation.
+        batches: Batches of images, labels and weights.
+        augmentation: Its operations on batches are applied.
+        seed: Seed of the augmentation.
         first_step: Number of the first step.
-        num_parts: How many batches in a row belong to one step.
+        num_parts: Number of consecutive batches that form one step.
     """
 
     def mix(index, batch):
         images, labels, weights = batch
         step = first_step + index // num_parts
-        # Numbers below 0: no image draws from these seeds.
+        # Negative numbers, so that the seeds differ from those of the images.
         batch_seed = tf.stack([tf.constant(seed, tf.int64), -1 - step])
         images, labels = augmentation.batch(images, labels, weights, batch_seed)
         return images, labels, weights
@@ -159,17 +161,17 @@ def mix_batches(
 def distribute(
     batches: tf.data.Dataset, address: str, job: str, num_workers: int
 ) -> tf.data.Dataset:
-    """Leave the work on batches to the workers of a tf.data service.
+    """Let the workers of a tf.data service compute the batches.
 
     Args:
-        batches: What the workers of the service compute.
-        address: Of the dispatcher.
-        job: Name of the job whose epochs several that train share.
-        num_workers: How many train.
+        batches: The pipeline that the workers of the service run.
+        address: Address of the dispatcher.
+        job: Name of the job, through which the training workers share epochs.
+        num_workers: Number of training workers.
     """
     service = tf.data.experimental.service
     policy = service.ShardingPolicy.DYNAMIC
-    job = job if num_workers > 1 else None  # One does not share.
+    job = job if num_workers > 1 else None  # A single worker shares nothing.
     return batches.apply(service.distribute(policy, address, job_name=job))
 
 
@@ -200,30 +202,31 @@ def eval_batches(
     num_workers: int = 1,
     bad_examples: BadExamples | None = None,
 ) -> tf.data.Dataset:
-    """Return the batches to evaluate on, once through, those of one worker.
+    """Return the evaluation batches of one worker, for one pass.
 
     The last global batch is padded with images of weight 0. So all batches
-    have one shape, all workers have the same number of them, and every example
-    counts once.
+    have the same shape, all workers have the same number of batches, and every
+    example counts exactly once.
 
     Shapes:
         yields images (B, H, W, C), floats in the range of `preprocess`, labels
         (B, classes) and weights (B,), where B is batch_size / num_replicas.
 
     Args:
-        dataset: Where the images come from.
-        image_size: (height, width) of the batches, in pixels.
-        batch_size: Images of the global batch.
+        dataset: The data set to read.
+        image_size: (height, width) of the images in the batches, in pixels.
+        batch_size: Number of images in the global batch.
         preprocess: See `parse_augmentation`. Default: the image is resized.
-        num_replicas: Replicas of all workers. Must divide batch_size.
-        worker: Number of this worker, from 0.
-        num_workers: Must divide num_replicas.
-        bad_examples: Notes the images that cannot be read; None stops at the
-            first.
+        num_replicas: Number of replicas of all workers. Must divide
+            batch_size.
+        worker: Index of this worker, from 0.
+        num_workers: Number of workers. Must divide num_replicas.
+        bad_examples: Records the images that cannot be read; None stops at
+            the first one.
 
     Raises:
-        ValueError: If a number does not divide, or there is nothing to
-            evaluate on.
+        ValueError: If the numbers do not divide as stated, or the evaluation
+            split is empty.
     """
     slots = BatchSlots(batch_size, num_replicas, worker, num_workers)
     augmentation = parse_augmentation(preprocess, image_size, "preprocess")
@@ -257,11 +260,11 @@ def eval_batches(
 
 
 def check_data_service(num_streams: int, bad_examples: BadExamples | None):
-    """Raise a ValueError if a tf.data service cannot do what was asked."""
+    """Raise a ValueError if a tf.data service does not support an option."""
     if num_streams != 1:
         raise ValueError(
-            "`num_streams` must be 1 with `data_service`, which distributes "
-            f"the epochs itself. Received: num_streams={num_streams}"
+            "`num_streams` must be 1 with `data_service`, which divides the "
+            f"examples itself. Received: num_streams={num_streams}"
         )
     if bad_examples is not None and bad_examples.limit:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Data sets of labelled images: opening them by name, and their splits.
 
-A name is that of a data set of TFDS (see `readers.tfds`) or, with a prefix
-from READERS, the path of a folder.
+A name is either that of a TFDS data set (see `readers.tfds`) or the path of a
+folder with a prefix from READERS.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
-from trainers.data.readers.folder import open_folder
+from trainers.data.readers.folder import open_image_folder
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.splits import (
@@ -26,20 +26,20 @@ from trainers.data.splits import (
 
 
 class ExampleReader(Protocol):
-    """Reads the examples of a data set from where they are stored.
+    """Reads the examples of a data set.
 
-    An example is read as (stored, label, name): `stored` is small enough to
-    wait in a shuffle buffer, and `fetch` and `decode` turn it into an image.
-    The label is a class or a vector of classes, which is empty for an image
-    without a label.
+    An example is read as (stored, label, name): `stored` is small enough for
+    a shuffle buffer, and `fetch` and `decode` turn it into an image. The label
+    is a class, or a vector of classes, which is empty if the image has no
+    label.
 
     Attributes:
-        class_names: In the order of the labels.
+        class_names: Names of the classes, in the order of the labels.
         image_shape: (H, W, C); H and W are None if the sizes differ.
-        splits: The splits by name.
-        train_split, eval_split: The splits to use by default; None for the
-            first of TRAIN_SPLITS and EVAL_SPLITS that there is.
-        shuffle_buffer: How many examples the shuffle buffer may hold.
+        splits: The splits, by name.
+        train_split, eval_split: The default splits; None for the first of
+            TRAIN_SPLITS and EVAL_SPLITS that exists.
+        shuffle_buffer: Number of examples that the shuffle buffer may hold.
         has_exif: Whether the files may have an Exif orientation.
     """
 
@@ -63,15 +63,15 @@ class ExampleReader(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A labelled image data set with a split to train and one to evaluate on.
+    """A labelled image data set with a training and an evaluation split.
 
     A split is written as in TFDS: `train`, `train[:98%]`, `train+validation`.
 
     Args:
-        name: The name it was opened by.
+        name: The name of the data set, as passed to `open_dataset`.
         reader: Reads its examples.
-        train_split: What to train on; None if there is nothing.
-        eval_split: What to evaluate on; None if there is nothing.
+        train_split: Split to train on; None if there is none.
+        eval_split: Split to evaluate on; None if there is none.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ImageDataset:
         return self.reader.image_shape[-1]
 
     def num_examples(self, split: str | None) -> int:
-        """Return how many examples `split` has."""
+        """Return the number of examples in `split`."""
         return sum(last - first for _, first, last in self.ranges(split))
 
     def examples(self, split: str | None) -> tf.data.Dataset:
@@ -113,10 +113,10 @@ class ImageDataset:
         """Return the ranges of examples of `split`, or of a part of it.
 
         Args:
-            split: Such as train_split.
-            part: Number of the part, from 0.
-            num_parts: How many parts the split is cut into. Their lengths
-                differ by one at most.
+            split: A split, such as `train_split`.
+            part: Index of the part, from 0.
+            num_parts: Number of parts of the split. Their lengths differ by at
+                most one.
 
         Raises:
             ValueError: If there is no such split, or it is empty.
@@ -135,16 +135,16 @@ def open_dataset(
 
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
-            `open_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
-        data_dir: Where TFDS keeps its data sets; None for its own default.
-        train_split: What to train on, in the notation of TFDS. Default: that
+            `open_image_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
+        data_dir: Folder of the TFDS data sets; None for the default of TFDS.
+        train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.
-        eval_split: What to evaluate on. Default: that of the data set, or the
+        eval_split: Split to evaluate on. Default: that of the data set, or the
             first of `test`, `validation` and `val`.
 
     Raises:
-        ValueError: If there is no such data set or split, or it is not one of
-            labelled images with a split to evaluate on.
+        ValueError: If there is no such data set or split, or the data set has
+            no labelled images or no split to evaluate on.
     """
     reader = _open_reader(name, data_dir)
     train_split = train_split or reader.train_split
@@ -182,5 +182,5 @@ def _open_reader(name, data_dir):
 
 
 # The kinds of data sets that are named KIND:PATH.
-READERS = {"folder": open_folder, "tfrecord": open_tfrecords}
+READERS = {"folder": open_image_folder, "tfrecord": open_tfrecords}
 PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in READERS)

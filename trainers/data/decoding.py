@@ -14,19 +14,19 @@ from keras_vit.image_decoding import (
 from trainers.data.bad_examples import BadExampleError, BadExamples
 from trainers.data.datasets import ImageDataset
 
-# Decoded images of a split that are kept in memory, in bytes.
+# Largest size of a decoded split that is cached in memory, in bytes.
 CACHE_BYTES = 2**28
 
-# No function here has Python's control flow over tensors; to look for it would
-# take most of the time of building a pipeline.
+# The functions of the pipeline have no Python control flow over tensors.
+# Letting Autograph search for it would dominate the time to build a pipeline.
 as_written = tf.autograph.experimental.do_not_convert
 
 
 def fits_into_memory(dataset: ImageDataset) -> bool:
-    """Return whether the decoded images to train on are few enough to keep."""
+    """Return whether the decoded train split is small enough to cache."""
     shape = dataset.reader.image_shape
     if None in shape:
-        return False  # Their sizes are unknown, and together too large.
+        return False  # The sizes are unknown, and usually too large.
     num_examples = dataset.num_examples(dataset.train_split)
     return num_examples * math.prod(shape) <= CACHE_BYTES
 
@@ -34,16 +34,16 @@ def fits_into_memory(dataset: ImageDataset) -> bool:
 def make_decode(
     dataset: ImageDataset, bad_examples: BadExamples | None = None
 ) -> Callable:
-    """Return the function that decodes an example and survives a bad one.
+    """Return a function that decodes an example, even if it is unreadable.
 
     Shapes:
-        The function takes (stored, label, name, pick_window=None) and returns
-        the image (H, W, C) or the window of it that is picked, the label and
-        1.0; or zeros, the label and 0.0.
+        The function takes (stored, label, name, pick_window=None). It returns
+        the image (H, W, C) or its picked window, the label, and 1.0. For an
+        unreadable image, it returns zeros, the label, and 0.0.
 
     Args:
-        dataset: Where the examples come from.
-        bad_examples: Is told the bad ones; None lets errors pass.
+        dataset: The data set of the examples.
+        bad_examples: Records the unreadable images; None raises the errors.
     """
     shape = dataset.reader.image_shape
     attempt = _run if bad_examples is None else _attempt
@@ -52,7 +52,7 @@ def make_decode(
         try:
             bad_examples.report(name.decode("utf-8", "replace"))
         except BadExampleError:
-            return False  # Raised here, TensorFlow would log its traceback.
+            return False  # If it were raised here, TensorFlow would log it.
         return True
 
     def replace(name):
@@ -88,7 +88,7 @@ def _decode_whole(reader, stored, attempt):
 
 
 def _decode_window(reader, stored, attempt, pick_window):
-    """Return the upright window of an image, decoding no more if possible."""
+    """Return the upright window of an image, decoding only it if possible."""
     channels = reader.image_shape[-1]
 
     def decode_part(stored):
@@ -100,8 +100,8 @@ def _decode_window(reader, stored, attempt, pick_window):
         image = reader.decode(encoded)
         return cut_window(image, pick_window(tf.shape(image))), encoded
 
-    # Whether the file is whole does not show in a part of it: a file without
-    # the end of a JPEG, or one that is no JPEG, is decoded as a whole.
+    # Decoding a window does not detect a truncated file. So a file that does
+    # not end as a JPEG does is decoded completely.
     image, encoded = _attempt(decode_part, stored, channels)
     image, encoded = tf.cond(
         tf.strings.substr(encoded, -2, 2) == JPEG_END,
@@ -120,10 +120,10 @@ def _run(function, stored, channels):
 
 
 def _attempt(function, stored, channels):
-    """Return what `function` gives, or an image without pixels if it fails.
+    """Return the result of `function`, or an empty image if it fails.
 
-    Inside a graph only a data set can catch an error. It takes about 0.1 ms
-    and more for each operation in `function`.
+    Inside a graph, only a tf.data dataset can catch an error. It costs about
+    0.1 ms, and more with each operation in `function`.
     """
     nothing = tf.zeros((0, 0, channels), tf.uint8), tf.constant(b"none")
     good = tf.data.Dataset.from_tensors(stored).map(as_written(function))

@@ -15,23 +15,23 @@ def make_prepare(
     seed: int,
     decode: Callable | None = None,
 ) -> Callable:
-    """Return the function that turns an example into what the model reads.
+    """Return a function that turns an example into an input of the model.
 
     Shapes:
-        The function takes the position in the run and an example: the image
-        (H, W, C), the label and whether the image is good; or, with `decode`,
-        what that takes. It returns the image at `image_size`, the label
-        (classes,) and the weight.
+        The function takes the position in the run and an example. The example
+        is the image (H, W, C), the label, and whether the image is readable;
+        with `decode`, it is the arguments of that function. The function
+        returns the image at `image_size`, the label (classes,) and the weight.
 
     Args:
-        dataset: Where the examples come from.
+        dataset: The data set of the examples.
         image_size: (height, width) of the result, in pixels.
-        augmentation: What is done to the images.
-        seed: Of the augmentation, besides the position.
-        decode: See `make_decode`; None for examples that are decoded.
+        augmentation: The augmentation of the images.
+        seed: Seed of the augmentation, combined with the position.
+        decode: See `make_decode`; None if the examples are already decoded.
     """
     num_classes = len(dataset.class_names)
-    # Images that are all of one size are small.
+    # Data sets whose images all have one size have small images.
     is_window = None in dataset.reader.image_shape
     is_window &= decode is not None and augmentation.pick_window is not None
 
@@ -68,7 +68,7 @@ def make_prepare(
 def make_prepare_one(
     preprocess: str, image_size: tuple[int, int]
 ) -> tuple[Callable, tuple[float, float]]:
-    """Return the function that turns one image into what the model reads.
+    """Return a function that turns one image into an input of the model.
 
     Shapes:
         The function takes (H', W', C), from 0 to 255, and returns (H, W, C),
@@ -79,7 +79,7 @@ def make_prepare_one(
         image_size: (H, W).
 
     Returns:
-        The function, and the numbers that it makes of pixels of 0 and 255.
+        The function, and the range to which it scales pixels of 0 to 255.
     """
     augmentation = parse_augmentation(preprocess, image_size, "preprocess")
 
@@ -92,9 +92,9 @@ def make_prepare_one(
 
 
 def to_model_range(image, image_size, value_range=(-1.0, 1.0)):
-    """Resize an image, aspect ratio ignored, and scale 0..255 to a range.
+    """Resize an image, ignoring its aspect ratio, and scale 0..255 to a range.
 
-    This is the evaluation of the official ViT code.
+    This is the preprocessing of the official ViT code for evaluation.
     """
     low, high = value_range
     image = tf.convert_to_tensor(image)

@@ -1,4 +1,4 @@
-"""Which slots of a global batch each worker, replica and stream fills."""
+"""The slots of a global batch that each worker, replica and stream fills."""
 
 import dataclasses
 import math
@@ -10,20 +10,21 @@ import tensorflow as tf
 class BatchSlots:
     """The slots of the global batch that one worker fills.
 
-    The global batch has `batch_size` slots, one after the other those of the
-    workers and, in each, those of its replicas. Each stream fills an equal
-    share of consecutive slots as well.
+    The global batch has `batch_size` slots. They are divided in order among
+    the workers, and the slots of each worker among its replicas. Each stream
+    also fills an equal share of consecutive slots.
 
     Args:
-        batch_size: Images of the global batch.
-        num_replicas: Replicas of all workers. Must divide batch_size.
-        worker: Number of this worker, from 0.
-        num_workers: Must divide num_replicas.
-        num_streams: Must divide batch_size, and must divide num_workers or
-            be divided by it.
+        batch_size: Number of images in the global batch.
+        num_replicas: Number of replicas of all workers. Must divide
+            batch_size.
+        worker: Index of this worker, from 0.
+        num_workers: Number of workers. Must divide num_replicas.
+        num_streams: Number of streams. Must divide batch_size, and must
+            divide num_workers or be a multiple of it.
 
     Raises:
-        ValueError: If a number does not divide.
+        ValueError: If the numbers do not divide as stated.
 
     Example:
         >>> BatchSlots(32, num_replicas=4, worker=1, num_workers=2).slots
@@ -68,17 +69,17 @@ class BatchSlots:
 
     @property
     def per_replica(self) -> int:
-        """Slots of a replica."""
+        """Number of slots of a replica."""
         return self.batch_size // self.num_replicas
 
     @property
     def per_stream(self) -> int:
-        """Slots of a stream."""
+        """Number of slots of a stream."""
         return self.batch_size // self.num_streams
 
     @property
     def per_piece(self) -> int:
-        """Slots that a stream and this worker have in common."""
+        """Number of slots that a stream and this worker share."""
         return min(self.per_stream, len(self.slots))
 
     @property
@@ -88,5 +89,5 @@ class BatchSlots:
         return range(slots.start // size, math.ceil(slots.stop / size))
 
     def contains(self, slot: tf.Tensor) -> tf.Tensor:
-        """Return whether `slot` is one of this worker."""
+        """Return whether `slot` belongs to this worker."""
         return (self.slots.start <= slot) & (slot < self.slots.stop)

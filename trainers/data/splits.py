@@ -1,13 +1,13 @@
-"""Splits of a data set and slices of them, in the notation of TFDS."""
+"""Splits of a data set and their slices, in the notation of TFDS."""
 
 from collections.abc import Mapping, Sequence
 
 import tensorflow_datasets as tfds
 
-# Part of a split: its name, the first example and the one after the last.
+# Part of a split: its name, its first example and the one after its last.
 Range = tuple[str, int, int]
 
-# The names to look for, the preferred one first.
+# Names of the default splits, the preferred one first.
 TRAIN_SPLITS = ("train",)
 EVAL_SPLITS = ("test", "validation", "val")
 
@@ -20,7 +20,7 @@ def find_split(
 
 
 def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
-    """Return what TFDS must know about a split to resolve a slice of it."""
+    """Return the TFDS description of a split, which resolves its slices."""
     return tfds.core.SplitInfo(
         name=name, shard_lengths=[num_examples], num_bytes=0
     )
@@ -37,8 +37,8 @@ def locate_split(
     Args:
         dataset: Name of the data set.
         splits: All splits of the data set.
-        split: In the notation of TFDS, such as `train[:98%]+validation`.
-        argument: The name of the argument that holds `split`, for the error.
+        split: A split in the notation of TFDS, as `train[:98%]+validation`.
+        argument: Name of the argument that contains `split`, for errors.
 
     Raises:
         ValueError: If there is no such split, or it has no examples.
@@ -71,12 +71,12 @@ def cut_ranges(
 ) -> list[Range]:
     """Return one of `num_parts` consecutive parts of some ranges.
 
-    The lengths of the parts differ by one at most.
+    The lengths of the parts differ by at most one.
 
     Args:
-        ranges: What to cut.
-        part: Number of the part, from 0.
-        num_parts: How many parts there are.
+        ranges: The ranges to divide.
+        part: Index of the part, from 0.
+        num_parts: Number of parts.
     """
     size = sum(last - first for _, first, last in ranges)
     start, stop = (size * p // num_parts for p in (part, part + 1))

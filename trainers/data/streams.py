@@ -19,22 +19,22 @@ def read_stream(
     first_step: int,
     decode=None,
 ) -> tf.data.Dataset:
-    """Return the endless examples of a stream that belong to `slots`.
+    """Return the endless examples of a stream for the slots of a worker.
 
-    The order of an epoch depends on the seed, the stream and the epoch: to go
-    on in the middle takes no more than to read one epoch.
+    The order of an epoch depends only on the seed, the stream and the epoch,
+    so resuming in the middle of an epoch reads at most one epoch.
 
     Shapes:
         yields the position in the run and an example, as a pair.
 
     Args:
-        dataset: Its train split is read.
-        stream: Number of the stream, from 0.
-        slots: Those to fill.
-        seed: Of the order.
-        first_step: Number of global batches to leave out at the start.
-        decode: See `make_decode`: keeps the decoded images in memory. None
-            for examples as they are stored.
+        dataset: The data set; its train split is read.
+        stream: Index of the stream, from 0.
+        slots: The slots to fill.
+        seed: Seed of the order.
+        first_step: Number of global batches to skip at the start.
+        decode: See `make_decode`; the decoded images are cached in memory.
+            None returns examples as they are stored.
 
     Raises:
         ValueError: If there are fewer examples than streams.
@@ -43,7 +43,7 @@ def read_stream(
     num_examples = sum(last - first for _, first, last in ranges)
     if not num_examples:
         raise ValueError(
-            "`num_streams` must not be more than the examples to train on. "
+            "`num_streams` must not exceed the number of training examples. "
             f"Received: num_streams={slots.num_streams}, "
             f"dataset={dataset.name!r}"
         )
@@ -77,8 +77,8 @@ def _shuffle_epochs(examples, num_examples, buffer, seeds, first_epoch):
     """Return (index, example) of all epochs from `first_epoch` on."""
 
     def order_epoch(epoch):
-        # Of the graph of this function: the order shall not depend on the
-        # seed that the program has set.
+        # Sets the seed of the graph of this function, so that the order does
+        # not depend on the global seed of the program.
         tf.random.set_seed(1)
         key = tf.random.fold_in(tf.constant(seeds, tf.int64), epoch)
         shuffle_seed = tf.random.stateless_uniform(

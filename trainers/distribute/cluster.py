@@ -1,4 +1,4 @@
-"""WorkerConfig: the processes that train together, and how they are found."""
+"""WorkerConfig: how the processes that train together find each other."""
 
 import dataclasses
 import json
@@ -13,13 +13,13 @@ resolvers = tf.distribute.cluster_resolver
 
 @dataclasses.dataclass(frozen=True)
 class WorkerConfig:
-    """How this process finds the others that it trains with.
+    """How this process finds the other workers.
 
     Args:
-        workers: Addresses "host:port,host:port" of all processes, the same
-            line for each; None to read TF_CONFIG or the variables of Slurm.
-        worker_index: Number of this process in `workers`, from 0.
-        tpu: Name or address of the TPU; None for the one of this machine.
+        workers: Addresses "host:port,host:port" of all processes, in the same
+            order on each; None to read TF_CONFIG or the variables of Slurm.
+        worker_index: Index of this process in `workers`, from 0.
+        tpu: Name or address of the TPU; None for that of this machine.
         start_timeout: Seconds to wait at the start for the other processes and
             for the data service.
     """
@@ -33,11 +33,8 @@ class WorkerConfig:
 ALONE = WorkerConfig()
 
 
-ALONE = WorkerConfig()
-
-
 def find_cluster(config: WorkerConfig) -> resolvers.ClusterResolver:
-    """Return the processes that train: from `workers`, TF_CONFIG or Slurm.
+    """Return the cluster from `workers`, TF_CONFIG or Slurm.
 
     Raises:
         ValueError: If none of the three is set, or one is incomplete.
@@ -109,13 +106,13 @@ def _from_tf_config(text):
 
 def _from_slurm():
     has_gpus = bool(tf.config.list_physical_devices("GPU"))
-    # Without a GPU the resolver would divide by their number, 0.
+    # Without a GPU, the resolver would divide by the number of GPUs, 0.
     gpus = {} if has_gpus else {"gpus_per_node": 1024, "gpus_per_task": 1}
     try:
         resolver = resolvers.SlurmClusterResolver(
             port_base=_slurm_port(), auto_set_gpu=has_gpus, **gpus
         )
-        resolver.cluster_spec()  # Finds out which task this is.
+        resolver.cluster_spec()  # Determines the task of this process.
     except (RuntimeError, KeyError, ValueError, OSError) as error:
         raise ValueError(
             "Slurm did not name the processes; start every one with srun "
@@ -128,7 +125,7 @@ def _from_slurm():
 def _slurm_port():
     """Return the first port of a job; jobs on one node do not share ports.
 
-    Each of 1024 jobs has 16 ports. All are below 32768, where Linux begins to
-    assign ports itself.
+    Each of 1024 jobs has 16 ports. All are below 32768, from where Linux
+    assigns ports itself.
     """
     return 8192 + 16 * (int(os.environ.get("SLURM_JOB_ID", 0)) % 1024)

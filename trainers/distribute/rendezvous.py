@@ -1,8 +1,8 @@
-"""Rendezvous: the workers find each other before TensorFlow is started.
+"""Rendezvous: the workers find each other before TensorFlow starts.
 
-TensorFlow waits for the other workers without a limit and without a message,
-and holds the interpreter lock meanwhile: signals are not handled and no other
-thread runs. Here the wait is a loop in Python.
+TensorFlow waits for the other workers without a time limit or a message, and
+holds the interpreter lock while it waits: no signal is handled and no other
+thread runs. So the rendezvous is a loop in Python.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ SECONDS_OF_SILENCE = 30.0  # After which a service counts as lost.
 
 
 class WorkerLostError(RuntimeError):
-    """Another process of the training does not answer."""
+    """Another process of the training does not respond."""
 
 
 def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
-    """Return when all workers listen; print from time to time who does not.
+    """Wait until all workers listen; regularly print which do not.
 
-    Each worker listens at its own address until it has reached all the others.
-    From then on TensorFlow listens there, so that slower workers reach it too.
+    Each worker listens at its own address until it has reached all others.
+    After that, TensorFlow listens there, so slower workers can reach it too.
 
     Args:
         addresses: "host:port" of every worker.
@@ -64,17 +64,17 @@ def wait_for_workers(addresses: Sequence[str], own: str, seconds: float):
 
 
 def wait_for_service(address: str, seconds: float):
-    """Return when something listens at the address of a tf.data service.
+    """Wait until a tf.data service listens at its address.
 
-    TensorFlow would wait for it without a limit, and handle no signal.
+    TensorFlow itself would wait without a time limit and handle no signals.
 
     Args:
         address: "grpc://host:port" of its dispatcher.
         seconds: How long to wait.
 
     Raises:
-        ValueError: If the address does not have that form.
-        WorkerLostError: If nothing listens there in time.
+        ValueError: If the address does not have this form.
+        WorkerLostError: If the service does not listen in time.
     """
     scheme, separator, server = address.partition("://")
     if scheme + separator != "grpc://" or not is_address(server):
@@ -98,14 +98,15 @@ def wait_for_service(address: str, seconds: float):
 
 @contextlib.contextmanager
 def watched_service(address: str | None, end: Callable[[Exception], None]):
-    """Call `end` when a data service could not be reached for a while.
+    """Call `end` if a data service cannot be reached for a while.
 
-    Runs in another thread: TensorFlow retries for an hour and handles no signal
-    meanwhile. Only checks that something listens at the address.
+    Runs in another thread, because TensorFlow retries for an hour and handles
+    no signals during this time. Checks only whether the address accepts
+    connections.
 
     Args:
         address: "grpc://host:port" of its dispatcher; None watches nothing.
-        end: Is called with a WorkerLostError and must end the process.
+        end: Called with a WorkerLostError; must end the process.
     """
     stop = threading.Event()
 
@@ -150,8 +151,8 @@ def is_address(text: str) -> bool:
 def _poll(look, faults, seconds, whom):
     """Call `look` until `faults`, {address: fault}, is empty.
 
-    Prints from time to time what is missing. Returns what is missing at the
-    end, with the reasons, or "".
+    Regularly prints the missing addresses. Returns those that are missing at
+    the end, with the reasons, or "".
     """
     start = time.monotonic()
     next_message = start + SECONDS_BETWEEN_MESSAGES / 3  # The first is early.
@@ -185,7 +186,7 @@ def _listen(own, faults):
 
 
 def _accept_waiting(listener):
-    """Accept the connections that wait, so that there is room for more."""
+    """Accept the waiting connections, to make room for more."""
     with contextlib.suppress(BlockingIOError):
         while True:
             listener.accept()[0].close()
@@ -205,8 +206,8 @@ def _try_to_reach(address, faults):
 def kill_after(seconds: float):
     """Kill this process with a message if the block takes longer.
 
-    For code that holds the interpreter lock: another process measures the time.
-    It ends when this one does.
+    The block may hold the interpreter lock, so another process measures the
+    time. That process ends when this one does.
     """
     command = [sys.executable, "-S", "-E", __file__, str(seconds)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as timer:
@@ -217,7 +218,7 @@ def kill_after(seconds: float):
 
 
 def _watch(seconds):
-    """Kill the parent unless the standard input is closed before."""
+    """Kill the parent unless the standard input is closed in time."""
     # Ctrl-C reaches every process of a terminal; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not select.select([sys.stdin], [], [], seconds)[0]:

@@ -18,7 +18,7 @@ def make_strategy(
 ) -> tf.distribute.Strategy:
     """Return a distribution strategy.
 
-    Must come before TensorFlow does any other work, which would start the
+    Call this before any other TensorFlow operation, which would initialise the
     devices without the other processes.
 
     Args:
@@ -26,9 +26,9 @@ def make_strategy(
         config: How the other processes are found, if the strategy has several.
 
     Raises:
-        ValueError: If there is no such strategy, or something that it needs is
+        ValueError: If there is no such strategy, or one of its requirements is
             missing.
-        WorkerLostError: If other processes do not come in time.
+        WorkerLostError: If other processes do not start in time.
     """
     row = pick(STRATEGIES, name, "strategy")
     if config.workers and not row.takes_workers:
@@ -46,7 +46,7 @@ class StrategyRow:
 
     Args:
         make: Maps a WorkerConfig to the strategy.
-        takes_workers: Whether it has the processes that `workers` lists.
+        takes_workers: Whether it uses the argument `workers`.
     """
 
     make: Callable[[WorkerConfig], tf.distribute.Strategy]
@@ -57,8 +57,8 @@ def assign_on_replicas(variables: list[tf.Variable], values: list):
     """Assign, in replica context, values that are the same on every replica.
 
     Args:
-        variables: Made inside the scope of the strategy.
-        values: One tensor each.
+        variables: Variables that were created in the scope of the strategy.
+        values: The value of each variable, as a tensor.
     """
 
     def assign(strategy, *values):
@@ -100,7 +100,7 @@ def multi_worker(config):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(
             cluster_resolver=cluster
         )
-    signal.signal(signal.SIGTERM, handler)  # TensorFlow has replaced it.
+    signal.signal(signal.SIGTERM, handler)  # TensorFlow replaced the handler.
     return strategy
 
 
@@ -113,7 +113,7 @@ def tpu(config):
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        # On a machine without a TPU the attributes of an operation follow.
+        # Without a TPU, the message continues with irrelevant attributes.
         reason = first_line(error).partition(" with these attrs")[0]
         raise ValueError(
             "`strategy='tpu'` found no TPU; `tpu` must be its name, its "

@@ -1,4 +1,4 @@
-"""The processes of a strategy: their number, their agreement, their loss."""
+"""The processes of a strategy: their number, equality and failures."""
 
 import contextlib
 import hashlib
@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from trainers.distribute.rendezvous import WorkerLostError
 
-# Of the differing values, how many an error names for each worker.
+# Largest number of differing values that an error names for each worker.
 MOST_NAMES = 5
-# Errors by which TensorFlow reports that another process does not answer.
+# Errors by which TensorFlow reports that another process does not respond.
 LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -32,7 +32,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def worker_addresses(strategy: tf.distribute.Strategy) -> list[str]:
-    """Return the address of every process, the chief first; [] if it is alone.
+    """Return the addresses of all processes, the chief first; [] for one.
 
     A process has the index of its address in this list.
     """
@@ -43,15 +43,15 @@ def worker_addresses(strategy: tf.distribute.Strategy) -> list[str]:
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Return how many processes train together."""
+    """Return the number of processes that train together."""
     return len(worker_addresses(strategy)) or 1
 
 
 def num_processors(strategy: tf.distribute.Strategy) -> int:
-    """Return how many processors the replicas run on.
+    """Return the number of processors that the replicas run on.
 
-    The logical CPUs of a machine are one processor, every GPU and every core of
-    a TPU is one.
+    The logical CPUs of a machine together count as one processor; each GPU and
+    each core of a TPU counts as one.
     """
     devices = strategy.extended.worker_devices  # Those of this process.
     if all("CPU:" in device.upper() for device in devices):
@@ -60,7 +60,7 @@ def num_processors(strategy: tf.distribute.Strategy) -> int:
 
 
 def wait_for_all(strategy: tf.distribute.Strategy):
-    """Return when every process has called this function."""
+    """Wait until every process has called this function."""
     if num_workers(strategy) > 1:
         ones = strategy.run(tf.function(lambda: tf.ones(())))
         strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
@@ -76,13 +76,13 @@ def check_agreement(
     Every process must call this function, with the same names.
 
     Args:
-        strategy: With one process there is nothing to compare.
-        subject: What the values are, such as "recipe".
-        values: Names and contents of what is compared.
+        strategy: The strategy; with one process, nothing is compared.
+        subject: Name of the compared object, such as "recipe".
+        values: Names and contents of the values.
 
     Raises:
-        ValueError: On every process. Names the processes that differ from the
-            first one, and the values.
+        ValueError: On every process. The message names the processes that
+            differ from the first one, and the values.
     """
     addresses = worker_addresses(strategy)
     if len(addresses) < 2:
@@ -90,7 +90,7 @@ def check_agreement(
     resolver = strategy.cluster_resolver
     job = resolver.cluster_spec().as_dict()[resolver.task_type]
     index = addresses.index(job[resolver.task_id])
-    # 24 bits of a checksum, so that a sum over replicas fits an int32.
+    # 24 bits of a checksum, so that a sum over replicas fits into int32.
     digests = {
         name: int.from_bytes(hashlib.sha256(value).digest()[:3])
         for name, value in values
@@ -108,7 +108,7 @@ def check_agreement(
 def describe_differences(
     table: np.ndarray, addresses: list[str], subject: str, names: list[str]
 ):
-    """Raise a ValueError that names the rows of a table unlike the first.
+    """Raise a ValueError that names rows of a table that differ from the first.
 
     Shapes:
         table: (workers, values), checksums.
@@ -139,8 +139,8 @@ def name_lost_workers(
     """Turn TensorFlow's errors about a lost process into a WorkerLostError.
 
     Args:
-        strategy: With one worker, errors pass unchanged.
-        when: Returns words such as "after update 7".
+        strategy: The strategy; with one worker, errors pass unchanged.
+        when: Returns a description of the time, such as "after update 7".
     """
     try:
         yield

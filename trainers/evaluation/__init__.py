@@ -1,1 +1,1 @@
-"""Predictions of a model and how good they are."""
+"""Predictions of a model, and their evaluation."""

@@ -1,4 +1,4 @@
-"""Evaluation of a classifier on a data set: figures and examples."""
+"""Evaluation of a classifier on a data set: metrics and examples."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -32,23 +32,24 @@ def evaluate(
 
     Writes `evaluation.json`, the report, and `predictions.png`, some images
     with their predicted classes, mistakes first. An image may have several
-    right classes, see `judge`; one without any does not count.
+    right classes, see `score_predictions`; images without a class are ignored.
 
     Args:
         source: A finished run, or a model known by name.
-        dataset: Its eval split is read; must have the classes of the model.
-        batch_size: Images at a time.
+        dataset: The data set; its evaluation split is read. It must have the
+            classes of the model.
+        batch_size: Number of images per batch.
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.
-        max_bad_examples: Most unreadable images to leave out.
-        report_dir: Where to write; None for the folder of a run, and nowhere
-            for other models.
+        max_bad_examples: Number of unreadable images to skip at most.
+        report_dir: Folder to write to; None for the folder of a run, and to
+            write nothing for other models.
 
     Returns:
-        model, dataset, split, preprocess: What was evaluated.
-        num_left_out: Images that do not count: they have no label or cannot
+        model, dataset, split, preprocess: The evaluated model and data.
+        num_left_out: Number of ignored images, which have no label or cannot
             be read.
-        num_unreadable: Those of them that cannot be read.
+        num_unreadable: Number of images that cannot be read.
         num_examples, accuracy, ...: See `Tally.report`.
 
     Raises:
@@ -142,7 +143,7 @@ class Examples:
         Shapes:
             images: (B, H, W, C). logits, truths: (B, C). hits: (B,).
         """
-        # Of several right classes the one with the highest logit.
+        # Of several right classes, the one with the highest logit is shown.
         nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
         self.rows.extend(zip(images, logits, nearest, hits))
         # Not all images of a large split fit into memory.
@@ -156,12 +157,12 @@ class Examples:
         value_range: tuple[float, float],
         path: Path,
     ):
-        """Draw the images with their classes, the predicted and the right one.
+        """Draw the images with their predicted and their right class.
 
         Args:
-            class_names: In the order of the logits.
-            activation: What turns the logits into probabilities.
-            value_range: The numbers that are black and white.
+            class_names: Names of the classes, in the order of the logits.
+            activation: The function that turns logits into probabilities.
+            value_range: The values of black and white in the images.
             path: The PNG file to write.
         """
         images, logits, labels, _ = zip(*self.rows)

@@ -20,14 +20,14 @@ BATCH_SIZE = 64  # Of images that are only read.
 def load_image(
     path: str, input_shape: tuple, preprocess: str = ""
 ) -> np.ndarray:
-    """Return the image in a file as a model of `input_shape` reads it.
+    """Return the image in a file, preprocessed for a model of `input_shape`.
 
     Shapes:
         returns: (H, W, C), floats in the range of the model.
 
     Args:
-        path: Any image that Pillow reads; the first frame of several.
-        input_shape: (H, W, C) of the model, C being 1 or 3.
+        path: Any image that Pillow reads. Of several frames, the first is used.
+        input_shape: (H, W, C) of the model; C is 1 or 3.
         preprocess: Operations on the image, see `eval_batches`.
 
     Raises:
@@ -43,15 +43,15 @@ def predict_files(
 ) -> list[list[tuple[str, str, float]]]:
     """Return the most probable classes of image files, best first.
 
-    The images are prepared as for the evaluation of the run.
+    The images are preprocessed as in the evaluation of the run.
 
     Args:
         run: A finished run.
         paths: Image files.
-        top: How many classes to return, at most.
+        top: Largest number of classes to return.
 
     Returns:
-        For each image a list of (index, class name, probability).
+        For each image, a list of (index, class name, probability).
 
     Raises:
         ValueError: If the run has no model or a file is not an image.
@@ -72,8 +72,8 @@ def to_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:
         logits: (B, C). returns: (B, C).
 
     Args:
-        logits: Of any floating type.
-        activation: Of a `Run` or `NamedModel`: softmax or sigmoid.
+        logits: Logits of any floating type.
+        activation: Activation of a `Run` or `NamedModel`: softmax or sigmoid.
     """
     activate = keras.activations.get(activation)
     return np.asarray(activate(keras.ops.cast(logits, "float32")))
@@ -87,29 +87,29 @@ def predict_dataset(
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield images of a data set, the outputs for them and their labels.
+    """Yield the images of a data set, the outputs of a model, and the labels.
 
-    In the order of the eval split and in evaluation mode; images of weight 0
-    are left out. A progress bar is shown.
+    The images are in the order of the evaluation split; those of weight 0 are
+    left out. The model runs in inference mode. Shows a progress bar.
 
     Shapes:
         yields images (b, H, W, C), outputs (b, D) and labels (b, classes),
-        b being batch_size at most.
+        with b at most batch_size.
 
     Args:
-        model: Takes images of a fixed size, gives a vector for each.
-        dataset: Its eval split is read.
-        batch_size: Images at a time.
+        model: Maps images of a fixed size to one vector per image.
+        dataset: The data set; its evaluation split is read.
+        batch_size: Number of images per batch.
         preprocess: See `eval_batches`.
         bad_examples: See `read_batches`.
 
     Raises:
-        ValueError: If the model is not one for these images, an output is not
-            finite, no image counts or the data set cannot be read.
+        ValueError: If the images do not fit the model, an output is not
+            finite, no image has a label or the data set cannot be read.
     """
-    check_model(model, dataset)
+    check_classifier(model, dataset)
     num_batches = dataset.num_examples(dataset.eval_split) / batch_size
-    # On a terminal the bar moves; a log gets a line now and then.
+    # A terminal shows a moving bar; a log gets a line from time to time.
     bar = keras.utils.Progbar(
         math.ceil(num_batches), interval=0.1 if sys.stdout.isatty() else 30
     )
@@ -143,23 +143,23 @@ def take_images(
     count: int,
     bad_examples: BadExamples | None = None,
 ) -> np.ndarray:
-    """Return the first images of the eval split as a model reads them.
+    """Return the first images of the evaluation split, preprocessed.
 
     Shapes:
-        returns: (B, H, W, C), float32, B being `count` at most.
+        returns: (B, H, W, C), float32, with B at most `count`.
 
     Args:
-        dataset: Its eval split is read.
+        dataset: The data set; its evaluation split is read.
         preprocess: See `eval_batches`.
-        model: The model that reads the images.
-        count: Most images to return.
+        model: The model to preprocess the images for.
+        count: Largest number of images to return.
         bad_examples: See `read_batches`.
 
     Raises:
-        ValueError: If the model does not take these images, or the data set
-            cannot be read.
+        ValueError: If the images do not fit the model, or the data set cannot
+            be read.
     """
-    check_model(model, dataset)
+    check_classifier(model, dataset)
     found, num_found = [], 0
     size, batch_size = model.input_shape[1:3], min(count, BATCH_SIZE)
     for images, _, counts in read_batches(
@@ -179,19 +179,19 @@ def read_batches(
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the batches of the eval split as arrays.
+    """Yield the batches of the evaluation split as arrays.
 
     Shapes:
         yields images (B, H, W, C), labels (B, classes) and whether each image
-        counts (B,), B being batch_size.
+        counts (B,), with B = batch_size.
 
     Args:
-        dataset: Its eval split is read.
+        dataset: The data set; its evaluation split is read.
         image_size: (height, width) of the images, in pixels.
-        batch_size: Images at a time.
+        batch_size: Number of images per batch.
         preprocess: See `eval_batches`.
-        bad_examples: Notes the images that cannot be read, which do not count;
-            None stops at the first.
+        bad_examples: Records the images that cannot be read, which are not
+            counted; None stops at the first one.
 
     Raises:
         ValueError: If the data set cannot be read.
@@ -209,12 +209,12 @@ def read_batches(
             yield images.numpy(), labels.numpy(), weights.numpy() > 0
 
 
-def check_model(model: keras.Model, dataset: ImageDataset):
-    """Raise a ValueError unless `model` gives a vector for each image.
+def check_classifier(model: keras.Model, dataset: ImageDataset):
+    """Raise a ValueError unless `model` returns one vector per image.
 
     Args:
         model: The model.
-        dataset: Whose images it takes.
+        dataset: The data set of the images.
     """
     _, height, width, channels = model.input_shape
     if None in (height, width) or len(model.output_shape) != 2:

@@ -1,4 +1,4 @@
-"""How much frozen features tell about the classes: PROBES.
+"""PROBES: classifiers that are fitted to frozen features.
 
 The features are float32, as the model returns them; the few-shot regression
 is solved in float64.
@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 PENALTY = 2.0**10
-BIAS = 100.0  # Large, so that the penalty hardly holds its weight back.
+BIAS = 100.0  # Large, so that the penalty hardly affects the weight of it.
 EPSILON = 1e-5
 TEMPERATURE = 0.07
-CHUNK = 4096
+CHUNK_IMAGES = 4096
 
 
 class Features(NamedTuple):
@@ -36,8 +36,8 @@ class ProbeChoices:
     """The settings of the probes.
 
     Args:
-        shots: Numbers of images of a class that the regression is fitted to.
-        num_seeds: How many draws of these images.
+        shots: Numbers of images per class that the regression is fitted to.
+        num_seeds: Number of random draws of these images.
         neighbors: Numbers of neighbours that vote.
     """
 
@@ -63,23 +63,24 @@ class ProbeChoices:
 def few_shot(
     features: Features, choices: ProbeChoices
 ) -> dict[str, list[float]]:
-    """Return the accuracies of linear classifiers made of a few images each.
+    """Return the accuracies of linear classifiers fitted to a few images.
 
-    The classifier is a ridge regression from the features, each with mean 0
-    and deviation 1 over the support and a constant 100 appended, to +1 for
-    the class and -1 for the others. The penalty, 2^10, is on all weights.
+    The classifier is a ridge regression from the features to +1 for the class
+    and -1 for the others. Each feature is normalised to mean 0 and standard
+    deviation 1 over the support, and a constant feature of 100 is appended.
+    The penalty, 2^10, applies to all weights.
 
     Args:
-        features: Of both splits.
+        features: Features of both splits.
         choices: `shots` and `num_seeds` are used.
 
     Returns:
-        `few_shot/SHOTS`: One accuracy on all test images for each seed. A
-            class with fewer images than shots gives those it has.
+        `few_shot/SHOTS`: For each seed, the accuracy on all test images. A
+            class with fewer images than shots uses all of them.
 
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.1, and
-        `fewshot_lsr` of big_vision, whose numbers these are.
-    Differs: Solved in float64; there in float32.
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.1; the
+        constants are those of `fewshot_lsr` of big_vision.
+    Differs: Solved in float64; big_vision solves it in float32.
     """
     num_classes = features.test_truths.shape[1]
     accuracies = {f"few_shot/{shots}": [] for shots in choices.shots}
@@ -93,7 +94,7 @@ def few_shot(
                 num_classes,
             )
             accuracies[f"few_shot/{shots}"].append(
-                measure(classify, features.test, features.test_truths)
+                top1_accuracy(classify, features.test, features.test_truths)
             )
     return accuracies
 
@@ -101,15 +102,15 @@ def few_shot(
 def shuffle_by_class(
     classes: np.ndarray, num_classes: int, seed: int
 ) -> list[np.ndarray]:
-    """Return where each class is, in an order that the seed decides.
+    """Return the indices of the images of each class, shuffled.
 
     Shapes:
         classes: (N,).
 
     Args:
         classes: The class of each image.
-        num_classes: How many there are.
-        seed: Of one generator, which shuffles the classes in turn.
+        num_classes: Number of classes.
+        seed: Seed of the generator, which shuffles one class after the other.
     """
     generator = np.random.default_rng(seed)
     order = np.argsort(classes, kind="stable")
@@ -120,15 +121,15 @@ def shuffle_by_class(
 def fit_classifier(
     support: np.ndarray, classes: np.ndarray, num_classes: int
 ) -> Callable:
-    """Return the function that scores features (B, D) as (B, C).
+    """Return a function that maps features (B, D) to scores (B, C).
 
     Shapes:
         support: (N, D). classes: (N,).
 
     Args:
-        support: Features to learn from.
-        classes: Their classes.
-        num_classes: How many there are.
+        support: Features to fit the classifier to.
+        classes: Classes of these features.
+        num_classes: Number of classes.
     """
     from sklearn.linear_model import Ridge
 
@@ -146,40 +147,41 @@ def fit_classifier(
     return lambda features: ridge.predict(prepare(features))
 
 
-def measure(classify, features: np.ndarray, truths: np.ndarray) -> float:
+def top1_accuracy(classify, features: np.ndarray, truths: np.ndarray) -> float:
     """Return the share of images whose highest score is a right class.
 
     Shapes:
         features: (M, D). truths: (M, C).
 
     Args:
-        classify: Scores features (B, D) as (B, C).
-        features: What to classify, in chunks.
+        classify: Maps features (B, D) to scores (B, C).
+        features: Features to classify, in chunks.
         truths: The right classes.
     """
     hits = 0
-    for start in range(0, len(features), CHUNK):
-        part = slice(start, start + CHUNK)
+    for start in range(0, len(features), CHUNK_IMAGES):
+        part = slice(start, start + CHUNK_IMAGES)
         hits += count_hits(classify(features[part]), truths[part])
     return hits / len(features)
 
 
 def count_hits(scores: np.ndarray, truths: np.ndarray) -> int:
-    """Return of how many rows the highest score is that of a right class."""
+    """Return the number of rows whose highest score is of a right class."""
     return int(truths[np.arange(len(scores)), scores.argmax(-1)].sum())
 
 
 def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
-    """Return the accuracy of the vote of the nearest training images.
+    """Return the accuracy of a vote of the nearest training images.
 
-    Near is a high cosine s, and a vote weighs exp(s / 0.07).
+    The nearest images have the highest cosine similarity s; the weight of a
+    vote is exp(s / 0.07).
 
     Args:
-        features: Of both splits.
+        features: Features of both splits.
         choices: `neighbors` is used.
 
     Returns:
-        `knn/NEIGHBORS`: The accuracy on all test images, a list of one.
+        `knn/NEIGHBORS`: A list with the accuracy on all test images.
 
     Raises:
         ValueError: If there are fewer training images than neighbours.
@@ -201,8 +203,8 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
     search = NearestNeighbors(n_neighbors=most, algorithm="brute")
     search.fit(normalize(features.train))
     hits = dict.fromkeys(choices.neighbors, 0)
-    for start in range(0, len(features.test), CHUNK):
-        part = slice(start, start + CHUNK)
+    for start in range(0, len(features.test), CHUNK_IMAGES):
+        part = slice(start, start + CHUNK_IMAGES)
         distances, indices = search.kneighbors(normalize(features.test[part]))
         cosines = 1 - distances.astype("float64") ** 2 / 2
         weights = np.exp(cosines / TEMPERATURE)
@@ -218,7 +220,7 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
 
 
 def normalize(features: np.ndarray) -> np.ndarray:
-    """Return the features at length 1; zeros stay zeros."""
+    """Return the features with norm 1; zeros stay zeros."""
     lengths = np.linalg.norm(features, axis=-1, keepdims=True)
     return features / np.maximum(lengths, np.finfo(features.dtype).tiny)
 

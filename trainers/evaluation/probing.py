@@ -28,32 +28,33 @@ def probe(
     max_bad_examples: int = 0,
     report_dir: Path | None = None,
 ) -> dict:
-    """Return the accuracies of probes, fitted on one split, tested on another.
+    """Fit probes to one split, and return their accuracies on another.
 
-    The images of both splits are prepared alike, without augmentation. The
-    report is written as `probe.json`.
+    The images of both splits are preprocessed in the same way, without
+    augmentation. The report is written to `probe.json`.
 
     Args:
         source: A finished run, or a model known by name.
-        dataset: Its train split must have one class an image.
+        dataset: The data set; images of its train split must have one class.
         probes: Keys of PROBES.
         choices: The settings of the probes; None for those of the paper.
-        batch_size: Images at a time.
+        batch_size: Number of images per batch.
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.
-        max_bad_examples: Most unreadable images to leave out, of both splits
-            together.
-        report_dir: Where to write; None for the folder of a run, and nowhere
-            for other models.
+        max_bad_examples: Number of unreadable images to skip at most, in both
+            splits together.
+        report_dir: Folder to write to; None for the folder of a run, and to
+            write nothing for other models.
 
     Returns:
-        model, dataset, train_split, eval_split, preprocess: What was probed.
-        num_train, num_test, num_features: Images, and the size of features.
-        num_unreadable: Images that were left out.
-        probes: For each probe the accuracies, their mean and deviation.
+        model, dataset, train_split, eval_split, preprocess: The probed model
+            and data.
+        num_train, num_test, num_features: Numbers of images and of features.
+        num_unreadable: Number of skipped images.
+        probes: For each probe, the accuracies, their mean and deviation.
 
     Raises:
-        ValueError: If a probe is unknown, the model or the data do not fit, or
+        ValueError: If a probe is unknown, the data do not fit the model, or
             more images than allowed cannot be read.
     """
     choices = choices or ProbeChoices()
@@ -96,7 +97,7 @@ def probe(
 
 
 def summarize(accuracies: list[float]) -> dict:
-    """Return the accuracies, their mean and deviation; one has none."""
+    """Return the accuracies, their mean, and the deviation if several."""
     many = len(accuracies) > 1
     return {
         "mean": float(np.mean(accuracies)),
@@ -115,12 +116,12 @@ def extract_features(
     """Return the features of the images of both splits.
 
     Args:
-        model: Returns a vector for each image.
-        dataset: Where the images come from.
-        batch_size: Images at a time.
+        model: Returns one vector per image.
+        dataset: The data set of the images.
+        batch_size: Number of images per batch.
         preprocess: See `eval_batches`.
-        bad_examples: Notes the images that cannot be read and are left out;
-            None stops at the first.
+        bad_examples: Records the images that cannot be read, which are
+            skipped; None stops at the first one.
 
     Raises:
         ValueError: If an image of the train split has several classes.
@@ -150,7 +151,7 @@ def only_class(truths: np.ndarray) -> np.ndarray:
     """Return the one class of each row of `truths`.
 
     Raises:
-        ValueError: If a row has none or several.
+        ValueError: If a row has no class or several.
     """
     counts = truths.sum(-1)
     if (counts != 1).any():

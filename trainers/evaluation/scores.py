@@ -10,31 +10,31 @@ TOP = 5
 NUM_BINS = 15
 
 
-def judge(
+def score_predictions(
     logits: np.ndarray, truths: np.ndarray, activation: str = "softmax"
 ) -> dict[str, np.ndarray]:
     """Compare the prediction for each image with its right classes.
 
-    An image may have several right classes, as in ImageNet-ReaL; a predicted
-    class counts as right if it is one of them.
+    An image may have several right classes, as in ImageNet-ReaL. A prediction
+    is right if it is one of them.
 
     Shapes:
         logits: (B, C), finite. truths: (B, C), True for the right classes.
         returns: (B,) each.
 
     Args:
-        logits: Of the images.
-        truths: Their right classes.
-        activation: What turns the logits into probabilities: a key of
-            LIKELIHOODS.
+        logits: Logits of the images.
+        truths: Right classes of the images.
+        activation: The function that turns logits into probabilities: a key
+            of LIKELIHOODS.
 
     Returns:
-        accuracy: Whether the highest logit is right; the first of equals.
-        top5_accuracy: Whether one of the five highest is.
-        loss: In nats. With softmax, -log of the probability of all right
-            classes together, which is the cross-entropy if there is one
-            right class. With sigmoid, the binary cross-entropies of the
-            classes, summed.
+        accuracy: Whether the class with the highest logit is right. Of equal
+            logits, the first is used.
+        top5_accuracy: Whether one of the five highest logits is right.
+        loss: Loss in nats. With softmax, -log of the total probability of the
+            right classes, which is the cross-entropy for one right class.
+            With sigmoid, the sum of the binary cross-entropies of the classes.
         confidence: The highest probability.
 
     Raises:
@@ -44,7 +44,7 @@ def judge(
 
     Example:
         >>> truths = np.array([[True, True, False]])
-        >>> row = judge(np.array([[0.0, 1, 0]]), truths)
+        >>> row = score_predictions(np.array([[0.0, 1, 0]]), truths)
         >>> row["accuracy"], row["confidence"].round(3)
         (array([ True]), array([0.576]))
     """
@@ -73,7 +73,7 @@ def softmax_likelihood(
 def sigmoid_likelihood(
     logits: np.ndarray, truths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return losses (B,) and log-probabilities (B, C), each class by itself."""
+    """Return losses (B,) and log-probabilities (B, C) of separate classes."""
     logs = -np.logaddexp(0.0, -logits)
     losses = np.logaddexp(0.0, logits) - truths * logits  # (B, C)
     return losses.sum(-1), logs
@@ -82,8 +82,8 @@ def sigmoid_likelihood(
 def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
     """Return the expected calibration error, over 15 bins of equal width.
 
-    The distance between the confidence of predictions and the share of them
-    that is right: the sum over bins of n_bin / n * |hits - confidence|.
+    The error is the difference between the confidence of predictions and their
+    accuracy: the sum over bins of n_bin / n * |accuracy - confidence|.
 
     Shapes:
         confidence, hits: (N,).
@@ -103,11 +103,11 @@ def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
 
 @dataclasses.dataclass
 class Tally:
-    """Collects what `judge` returns for the batches of a data set.
+    """Accumulates the scores of `score_predictions` over batches.
 
     Args:
-        class_names: Of the C classes, in the order of the logits.
-        activation: See `judge`.
+        class_names: Names of the C classes, in the order of the logits.
+        activation: See `score_predictions`.
     """
 
     class_names: list[str]
@@ -126,21 +126,21 @@ class Tally:
             logits: (B, C), finite. truths: (B, C), True for the right classes.
             returns: (B,).
         """
-        row = judge(logits, truths, self.activation)
+        row = score_predictions(logits, truths, self.activation)
         self._rows.append(row)
         self._class_hits += truths[row["accuracy"]].sum(0)
         self._class_images += truths.sum(0)
         return row["accuracy"]
 
     def report(self) -> dict[str, float | int]:
-        """Return the figures over all images, of which there must be some.
+        """Return the metrics over all images; at least one is required.
 
         Returns:
-            num_examples: Images.
-            accuracy, top5_accuracy, loss: Means of what `judge` returns; the
-                second for more than five classes.
+            num_examples: Number of images.
+            accuracy, top5_accuracy, loss: Means of the scores; the second only
+                for more than five classes.
             calibration_error: See `calibration_error`.
-            accuracy/CLASS: Over the images that show the class.
+            accuracy/CLASS: Accuracy on the images of a class.
         """
         columns = {
             name: np.concatenate([row[name] for row in self._rows])

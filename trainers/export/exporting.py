@@ -1,4 +1,4 @@
-"""Export a model with pre-processing, classes and images of a data set."""
+"""Export of a model with preprocessing, class names and test images."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -46,41 +46,41 @@ def export_source(
 ) -> ExportReport:
     """Export a model and compare each format with it on a data set.
 
-    Servers read image files as the evaluation does. The arguments are checked
-    before the model and the images are loaded, which takes a while.
+    Servers preprocess image files as the evaluation does. The arguments are
+    checked before the model and the images are loaded, which takes a while.
 
     Args:
         source: A finished run, or a model known by name.
-        dataset: Its eval split is what outputs are compared on.
-        export_dir: Where to write, a folder of this machine.
+        dataset: The data set; outputs are compared on its evaluation split.
+        export_dir: The folder to write to, on this machine.
         formats: Keys of FORMATS.
         preprocess: The operations on images before the model; see
             `eval_batches`. Default: those of the run.
-        num_images: Most images to compare outputs on.
-        calibration_split: The images to calibrate TFLite quantizations on.
-        max_bad_examples: Unreadable images to leave out, of both splits
-            together, before it stops.
+        num_images: Largest number of images to compare outputs on.
+        calibration_split: Split with images to calibrate TFLite quantizations.
+        max_bad_examples: Number of unreadable images to skip at most, in both
+            splits together.
         tflite_quantizations: See `export_tflite`.
-        activation: The function from logits to probabilities. Default: that
-            of the run.
-        output: What the model predicts, one of OUTPUTS. Default: inferred
-            from its last layers.
-        top: How many classes a server names, at most.
+        activation: The function that turns logits into probabilities. Default:
+            that of the run.
+        output: The kind of output of the model, one of OUTPUTS. Default:
+            inferred from its last layers.
+        top: Largest number of classes in a prediction.
         use_attention: Whether to add the signature `attention`.
-        name: The name of the model on servers. Default: the name of the
-            run's folder.
-        version: A number from 1. Default: the first that is free.
+        name: Name of the model on servers. Default: the name of the run's
+            folder.
+        version: A number from 1. Default: the first free one.
         **choices: See `export_model`.
 
     Raises:
-        ValueError: If an argument does not fit, or more images than allowed
+        ValueError: If an argument is invalid, or more images than allowed
             cannot be read.
         DisagreementError: If the outputs of an export differ from those of
             the model.
     """
     if name is None and source.folder is not None:
         name = source.folder.name
-    check_arguments(export_dir, num_images, name, version)
+    check_export_arguments(export_dir, num_images, name, version)
     planned = ExportOptions(tflite_quantizations=tflite_quantizations)
     check_formats(formats, planned, bool(calibration_split))
     if calibration_split:
@@ -120,8 +120,8 @@ def export_source(
     )
 
 
-def check_arguments(export_dir, num_images, name, version):
-    """Raise an error unless these arguments of `export_source` fit."""
+def check_export_arguments(export_dir, num_images, name, version):
+    """Raise an error if an argument of `export_source` is invalid."""
     if isinstance(export_dir, RemotePath):
         raise ValueError(
             "`export_dir` must be a folder of this machine. "
@@ -137,7 +137,7 @@ def check_arguments(export_dir, num_images, name, version):
 def make_reader(
     preprocess: str, image_shape: tuple[int, int, int]
 ) -> tuple[Callable, tuple[float, float]]:
-    """Return how a server reads an image file, and the range of the model.
+    """Return the function that reads an image file, and the value range.
 
     Args:
         preprocess: The operations of the evaluation.

@@ -1,4 +1,4 @@
-"""Check a server, measure its response times, and report on both."""
+"""Checking a server, measuring its response times, and reporting both."""
 
 import dataclasses
 import sys
@@ -18,7 +18,7 @@ from keras_vit.tables import format_table
 
 @dataclasses.dataclass
 class ServerReport:
-    """What was found about a server; grows while it is checked.
+    """The results of checking a server, collected step by step.
 
     Args:
         checks: The results of all checks so far.
@@ -41,10 +41,10 @@ class ServerReport:
         return "\n\n".join(tables)
 
     def to_json(self) -> dict:
-        """Return the report as JSON has it, which knows no nan."""
+        """Return the report for JSON, with nan as a string."""
         return {
             "passed": self.passed,
-            "checks": [to_json(check) for check in self.checks],
+            "checks": [check_to_json(check) for check in self.checks],
             "latencies": [vars(times) for times in self.times],
         }
 
@@ -63,10 +63,10 @@ def fill_report(
     Args:
         report: Filled step by step, so that it can be shown after an error.
         client: A client of the version of the export.
-        export: What is expected.
-        tolerance: How far a number may be from that of the export.
-        num_requests: Requests to measure for each signature; 0 for none.
-        concurrency: Requests at a time.
+        export: The export with the expected outputs.
+        tolerance: Largest allowed difference from the expected outputs.
+        num_requests: Number of timed requests per signature; 0 for none.
+        concurrency: Number of concurrent requests.
 
     Raises:
         UnavailableError: If the server cannot be reached.
@@ -89,7 +89,7 @@ def fill_report(
 
 
 def passed_records(report: ServerReport, export: ExportedVersion) -> Iterator:
-    """Yield the records of the signatures whose answer was right."""
+    """Yield the records of the signatures with correct responses."""
     passed = {
         check.signature
         for check in report.checks
@@ -119,11 +119,11 @@ def format_times(times: Iterable[ResponseTimes]) -> str:
     return format_table(columns, rows)
 
 
-def to_json(check: Check) -> dict:
-    """Return a check as JSON has it, which knows no nan.
+def check_to_json(check: Check) -> dict:
+    """Return a check for JSON, with nan as a string.
 
     Example:
-        >>> to_json(Check("answer", "features", np.nan))["difference"]
+        >>> check_to_json(Check("answer", "features", np.nan))["difference"]
         'nan'
     """
     number = check.difference

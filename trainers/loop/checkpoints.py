@@ -6,27 +6,29 @@ import warnings
 
 import tensorflow as tf
 
+from keras_vit.files import DRAFT
 from trainers.loop.errors import CheckpointError
 from trainers.paths import first_line
 
-DRAFT = ".draft-"
-INDEX = "state.index"
+STATE_INDEX = "state.index"
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """The states of a run in a folder, the newest few of them.
+    """The newest checkpoints of a run, in a folder.
 
-    Each is a folder `step-00000120` that is written under another name and
-    renamed when it is complete: a process that is killed while it saves leaves
-    the older ones as they were. A bucket cannot rename folders; there a state
-    counts when it has its index, which TensorFlow writes last.
+    Each checkpoint is a folder such as `step-00000120`. It is written under a
+    temporary name and renamed when it is complete, so a process that is killed
+    while saving leaves the older checkpoints intact. A bucket cannot rename
+    folders: there, a checkpoint is complete when its index file exists, which
+    TensorFlow writes last.
 
     Args:
-        folder: Where they are, a path or gs://...; made by the first save.
-        state: What is saved: all that changes in training.
-        num_kept: Number of checkpoints to keep, the newest.
-        is_writer: Whether this process writes; one of several does.
+        folder: Path or gs:// address of the folder; the first save creates it.
+        state: Everything that changes in training.
+        num_kept: Number of checkpoints to keep.
+        is_writer: Whether this process writes the checkpoints. Only one of
+            several workers does.
     """
 
     folder: str
@@ -35,7 +37,7 @@ class Checkpoints:
     is_writer: bool = True
 
     def steps(self) -> list[int]:
-        """Return the numbers of updates after which a state was saved."""
+        """Return the update numbers of the checkpoints, in ascending order."""
         if not tf.io.gfile.isdir(self.folder):
             return []
         names = tf.io.gfile.listdir(self.folder)
@@ -46,15 +48,15 @@ class Checkpoints:
         return steps
 
     def path(self, step: int) -> str:
-        """Return the folder of the state after `step` updates."""
+        """Return the folder of the checkpoint after `step` updates."""
         return f"{self.folder}/step-{step:08d}"
 
     def save(self, step: int):
-        """Save the state after `step` updates, then drop the oldest.
+        """Save the state after `step` updates, then remove the oldest ones.
 
         Raises:
-            CheckpointError: If it cannot be written. Older ones are still
-                there.
+            CheckpointError: If the state cannot be written. The older
+                checkpoints are kept.
         """
         if not self.is_writer:
             return
@@ -79,13 +81,13 @@ class Checkpoints:
             _remove(self.path(old))
 
     def restore(self) -> int | None:
-        """Restore the newest state that can be read; return its step.
+        """Restore the newest readable checkpoint and return its step.
 
         Returns:
-            None if there is no state at all.
+            The number of updates; None if there are no checkpoints.
 
         Raises:
-            CheckpointError: If there are states and none can be read.
+            CheckpointError: If there are checkpoints, but none can be read.
         """
         faults = []
         for step in reversed(self.steps()):
@@ -111,14 +113,14 @@ class Checkpoints:
         return None
 
     def remove_drafts(self):
-        """Remove the unfinished states of processes that were killed."""
+        """Remove the incomplete checkpoints of processes that were killed."""
         if not self.is_writer or not tf.io.gfile.isdir(self.folder):
             return
         for name in tf.io.gfile.listdir(self.folder):
             path = f"{self.folder}/{name}".rstrip("/")
             is_step = self._is_remote and name.startswith("step-")
             if name.startswith(DRAFT) or (
-                is_step and not tf.io.gfile.exists(f"{path}/{INDEX}")
+                is_step and not tf.io.gfile.exists(f"{path}/{STATE_INDEX}")
             ):
                 _remove(path)
 
@@ -127,20 +129,20 @@ class Checkpoints:
         return "://" in self.folder
 
     def _has_index(self, step):
-        return tf.io.gfile.exists(f"{self.path(step)}/{INDEX}")
+        return tf.io.gfile.exists(f"{self.path(step)}/{STATE_INDEX}")
 
     def _read(self, step):
-        # TensorFlow compares the checksum of each array it reads.
+        # TensorFlow verifies the checksum of each array that it reads.
         tf.get_logger().addFilter(_is_news)
         status = self.state.read(f"{self.path(step)}/state")
         status.assert_consumed()
 
 
 def _is_news(record):
-    """Return whether a log record is not about arrays that were not restored.
+    """Return False for log records about arrays that were not restored.
 
-    TensorFlow logs one for each array when the process ends, after the error
-    that says so.
+    When the process ends, TensorFlow logs one record for each such array,
+    although an error has already reported them.
     """
     return not record.getMessage().startswith(
         ("Detecting that an object", "Value in checkpoint could not be found")

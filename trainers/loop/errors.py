@@ -2,7 +2,7 @@
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss is no number any more."""
+    """The loss is infinite or NaN."""
 
 
 class Interrupted(RuntimeError):
@@ -10,4 +10,4 @@ class Interrupted(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """A state cannot be written, or none can be read."""
+    """A checkpoint cannot be written, or none can be read."""

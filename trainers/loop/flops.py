@@ -1,7 +1,7 @@
-"""Floating-point operations of a model, and how many a device can do.
+"""Floating-point operations of a model, and the peak rate of a device.
 
-Counts the operations of the traced graph and knows no layer, so that any Keras
-model with static shapes will do.
+The operations are counted in the traced graph, independently of the types of
+the layers, so the functions support any Keras model with static shapes.
 """
 
 import functools
@@ -12,12 +12,12 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-# Forward passes that a training step counts as: the backward pass has two
-# products for each product of the forward pass, one for the gradient of the
-# input and one for that of the weights. What rematerialization repeats does not
-# count.
+# The cost of a training step, in forward passes. For each product of the
+# forward pass, the backward pass computes two: one for the gradient of the
+# input and one for that of the weights. Products that rematerialization
+# repeats are not counted.
 TRAINING_PASSES = 3
-# Rows of the square matrices whose product stands for the machine.
+# Rows of the square matrices whose products measure the peak rate.
 SMALLEST_MATRIX, LARGEST_MATRIX = 256, 8192
 
 
@@ -26,17 +26,17 @@ def count_flops(
 ) -> int:
     """Return the floating-point operations of one forward pass of one image.
 
-    Counts matrix products and convolutions, a multiplication and an addition as
-    two operations. Norms, softmax, activations and sums are left out, 2 % of a
-    ViT, and so are products inside a `tf.while_loop` or `tf.cond`.
+    Counts matrix products and convolutions; a multiplication and an addition
+    are two operations. Norms, softmax, activations and sums, 2 % of a ViT, are
+    not counted, and neither are products in a `tf.while_loop` or `tf.cond`.
 
     Args:
         model: Any Keras model of images.
         image_shape: (height, width, channels), for a model of any size.
 
     Raises:
-        ValueError: If the model does not say the shape of its images, and
-            neither does `image_shape`; or if shapes are not static.
+        ValueError: If neither the model nor `image_shape` states the shape of
+            the images, or if other shapes are not static.
     """
     shape = check_image_shape(model, image_shape)
     forward = tf.function(lambda images: model(images, training=False))
@@ -44,35 +44,36 @@ def count_flops(
     return _graph_flops(forward.get_concrete_function(images).graph)
 
 
-@functools.cache  # A process that trains twice measures once.
+@functools.cache  # A process that trains twice measures only once.
 def measure_peak_flops(
     dtype: str = "float32",
     device: str | None = None,
     seconds: float = 0.3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the rate of matrix products of a device, in FLOP/s.
+    """Measure the peak rate of matrix products of a device, in FLOP/s.
 
-    The best rate of square products that grow until one takes a tenth of
-    `seconds`. It stands in for the peak of the data sheet, which is higher.
+    Multiplies square matrices of increasing size, until a product takes a
+    tenth of `seconds`, and returns the best rate. The peak in the data sheet
+    of a device is higher.
 
     Args:
         dtype: Type of the matrices, such as "bfloat16".
         device: Name of the device, such as "/TPU:0"; None for the first one.
         seconds: How long to measure.
-        clock: Returns seconds, from any start.
+        clock: Returns the time in seconds, such as `time.perf_counter`.
     """
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), dtype)])
     def multiply(matrix):
-        # The sum, a number, makes the caller wait for the device.
+        # Reading the sum, a scalar, makes the caller wait for the device.
         return tf.reduce_sum(tf.matmul(matrix, matrix))
 
     size, rate, spent = SMALLEST_MATRIX, 0.0, 0.0
     with tf.device(device):
         while spent < seconds:
-            # Not zeros: their products cost less power, so that a device makes
-            # more of them.
+            # Not zeros: their products need less power, so a device would
+            # compute them at a higher clock rate.
             matrix = tf.random.stateless_normal((size, size), (0, 0))
             matrix = tf.cast(matrix, dtype)
             multiply(matrix).numpy()  # Traces and allocates.
@@ -117,14 +118,14 @@ def _matmul_flops(operation):
 
 
 def _convolution_flops(operation):
-    # (rows, columns, channels in of a group, channels out)
+    # (rows, columns, input channels per group, output channels)
     *kernel, _ = _static_shape(operation.inputs[1])
     output = _static_shape(operation.outputs[0])
     return 2 * math.prod(kernel) * math.prod(output)
 
 
 def _depthwise_flops(operation):
-    # (rows, columns, channels in, outputs of a channel)
+    # (rows, columns, input channels, outputs per channel)
     kernel = _static_shape(operation.inputs[1])[:2]
     output = _static_shape(operation.outputs[0])
     return 2 * math.prod(kernel) * math.prod(output)
@@ -138,7 +139,7 @@ def _einsum_flops(operation):
     for term, tensor in zip(terms, operation.inputs):
         shape = _static_shape(tensor)
         rest = len(shape) - len(term.replace("...", ""))
-        # Axes of an ellipsis are named by numbers, counted from the last one.
+        # The axes of an ellipsis are named by numbers, counted from the last.
         numbers = "".join(map(str, reversed(range(rest))))
         axes = term.replace("...", numbers)
         for axis, size in zip(axes, shape):

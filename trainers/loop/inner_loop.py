@@ -12,11 +12,11 @@ from trainers.loop.step import Step
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InnerLoop:
-    """Steps of training and of evaluation on all replicas.
+    """Runs steps of training and evaluation on all replicas.
 
     Args:
-        step: What a replica computes.
-        strategy: Where the replicas are.
+        step: The computation of one replica.
+        strategy: The strategy that runs the replicas.
     """
 
     step: Step
@@ -28,10 +28,10 @@ class InnerLoop:
         """Make `num_steps` updates; stop after a loss that is not finite.
 
         Returns:
-            How many were made, the sums of what was measured, and the seconds
-            spent waiting for input.
+            The number of updates, the sums of loss, hits and weights, and the
+            seconds spent waiting for input.
         """
-        # In float64 the sums do not depend on where a call ended.
+        # In float64, the sums do not depend on how updates form calls.
         made, sums = tf.constant(0), tf.zeros(3, tf.float64)
         waited = tf.constant(0.0, tf.float64)
         for _ in tf.range(num_steps):
@@ -61,13 +61,13 @@ class InnerLoop:
         """Return loss and accuracy over batches.
 
         Args:
-            batches: Of every replica.
-            num_steps: Batches that each replica has.
+            batches: The batches of all replicas.
+            num_steps: Number of batches per replica.
             after_call: Called after each call of the compiled function.
-            steps_per_call: Most batches in such a call.
+            steps_per_call: Largest number of batches in a call.
 
         Raises:
-            ValueError: If no image counts.
+            ValueError: If no image has a weight above 0.
         """
         iterator, sums = iter(batches), np.zeros(3)
         for start in range(0, num_steps, steps_per_call):
@@ -83,7 +83,7 @@ class InnerLoop:
 
     @tf.function
     def measure(self, iterator, num_steps):
-        """Return the sums of what was measured in `num_steps` batches."""
+        """Return the sums of loss, hits and weights of `num_steps` batches."""
         sums = tf.zeros(3, tf.float64)
         for _ in tf.range(num_steps):
             measured = self.strategy.run(
@@ -93,13 +93,13 @@ class InnerLoop:
         return sums
 
     def sum_replicas(self, value):
-        """Return the sum of a value of every replica."""
+        """Return the sum of a value over all replicas."""
         return self.strategy.reduce(
             tf.distribute.ReduceOp.SUM, value, axis=None
         )
 
     def agree(self, value) -> float:
-        """Return the mean of what the workers give."""
+        """Return the mean of a value over all workers."""
         if num_workers(self.strategy) == 1:
             return float(value)
         return float(self._mean(tf.constant(value, tf.float32)))

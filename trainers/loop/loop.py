@@ -1,8 +1,8 @@
 """The training loop: epochs of steps, evaluations, checkpoints, callbacks.
 
-The inner loop makes several steps in one call of a compiled function; this
-outer loop evaluates, saves, stops and drives Keras callbacks. It knows no ViT:
-any Keras model that returns logits will do.
+The inner loop makes several steps in one call of a compiled function. This
+outer loop evaluates, saves, stops and calls the Keras callbacks. It supports
+any Keras model that returns logits.
 """
 
 import contextlib
@@ -27,20 +27,20 @@ from trainers.loop.step import Step
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
-# Signals are handled between two calls of the compiled function, so that no
-# call may last longer.
+# Signals are only handled between two calls of the compiled function, so a
+# call must not take longer than this.
 LONGEST_CALL = 2.0  # seconds
 
 
 @dataclasses.dataclass
 class Loop:
-    """A model, the optimizer that trains it, and the state of the training.
+    """Trains a model, and keeps the state of the training.
 
     Args:
         model, optimizer, loss: See `Step`.
-        strategy: Where the replicas of the model are.
+        strategy: The strategy that runs the replicas of the model.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
-        checkpoints: Where the state is saved; None saves nothing.
+        checkpoints: Saves and restores the state; None saves nothing.
         must_stop: Called between two calls of the compiled function; returns
             whether to save and stop.
     """
@@ -62,7 +62,7 @@ class Loop:
         step = Step(**{name: getattr(self, name) for name in of_a_step})
         self._inner = InnerLoop(step, self.strategy)
         self._seconds_per_step = 0.0
-        # Variables of this process, not of the devices: a TPU has no float64.
+        # These variables are on the host, because a TPU has no float64.
         self._step = tf.Variable(0, dtype=tf.int64, name="step")
         # Sums of loss, hits and images since the last evaluation.
         self._sums = tf.Variable(tf.zeros(3, tf.float64), name="sums")
@@ -74,7 +74,7 @@ class Loop:
 
     @property
     def state(self) -> tf.train.Checkpoint:
-        """All that changes in training."""
+        """Everything that changes in training."""
         scale = {"loss_scale": self.loss_scale} if self.loss_scale else {}
         return tf.train.Checkpoint(
             model=self.model,
@@ -88,8 +88,8 @@ class Loop:
         """Restore the newest checkpoint, if there is one.
 
         Raises:
-            CheckpointError: If none can be read, or the workers found
-                different ones.
+            CheckpointError: If no checkpoint can be read, or the workers
+                found different ones.
         """
         if self.checkpoints is None:
             return
@@ -114,35 +114,37 @@ class Loop:
         steps_per_checkpoint: int | None = None,
         callbacks: Iterable[keras.callbacks.Callback] = (),
     ) -> dict[str, float]:
-        """Train until `total_steps` updates were made; return the last logs.
+        """Train up to update `total_steps` and return the last logs.
 
-        After each epoch the model is evaluated and the state saved.
+        After each epoch, the model is evaluated and the state is saved.
 
         Args:
-            batches: Maps a `tf.distribute.InputContext` to endless (images,
-                labels, weights) of the batch size of a replica, from the
-                current step on.
-            eval_batches: Maps it to the batches to evaluate on, once through.
-            total_steps: Updates in all, those before a restart included.
+            batches: Maps a `tf.distribute.InputContext` to an endless dataset
+                of (images, labels, weights), with the batch size of a replica,
+                which starts at the current step.
+            eval_batches: Maps the context to one pass over the batches to
+                evaluate on.
+            total_steps: Number of updates, including those before a restart.
             steps_per_epoch: Updates between two evaluations.
-            eval_steps: Batches that `eval_batches` has for each replica.
-            steps_per_loop: Most updates in a call of the compiled function.
+            eval_steps: Number of batches of `eval_batches` per replica.
+            steps_per_loop: Largest number of updates in a call of the
+                compiled function.
             steps_per_checkpoint: Updates between two saves within an epoch.
-            callbacks: Keras callbacks; a batch means a call of the function.
-                Its logs hold loss and accuracy of the epoch so far,
-                learning_rate and step, and of the call itself images, seconds
-                and input_seconds.
+            callbacks: Keras callbacks, for which each call of the compiled
+                function is a batch. The logs of a batch contain loss and
+                accuracy of the epoch so far, learning_rate and step, and for
+                the call itself images, seconds and input_seconds.
 
         Returns:
-            loss, accuracy, val_loss, val_accuracy, learning_rate and step;
-            the val_ ones alone if there was no update left to make.
+            loss, accuracy, val_loss, val_accuracy, learning_rate and step; only
+            the val_ entries if no update was left to make.
 
         Raises:
-            NonFiniteLossError: If the loss is not finite. The checkpoints are
-                those from before.
-            WorkerLostError: If another process does not answer.
-            Interrupted: If it was asked to stop, after saving.
-            CheckpointError: If the last state could not be saved.
+            NonFiniteLossError: If the loss is not finite. The last checkpoint
+                is older than this loss.
+            WorkerLostError: If another process does not respond.
+            Interrupted: If `must_stop` returned True, after saving.
+            CheckpointError: If the last state cannot be saved.
         """
         num_epochs = math.ceil(total_steps / steps_per_epoch)
         distribute = self.strategy.distribute_datasets_from_function
@@ -153,8 +155,8 @@ class Loop:
                 logs |= self._validate(eval_batches, eval_steps)
             while not (self._is_done(total_steps) or self.model.stop_training):
                 logs.clear()
-                # A state that was saved after the last update of an epoch and
-                # before its evaluation goes on with the evaluation.
+                # If the state was saved between the last update of an epoch
+                # and its evaluation, continue with the evaluation.
                 epoch = (self.step - self._is_epoch_open()) // steps_per_epoch
                 end = min((epoch + 1) * steps_per_epoch, total_steps)
                 calls.on_epoch_begin(epoch)
@@ -176,8 +178,8 @@ class Loop:
                         self._save()
                 logs |= self._figures()
                 logs |= self._validate(eval_batches, eval_steps)
-                # The row of metrics comes first: after a restart a row that is
-                # there twice can be dropped, a missing one cannot be made up.
+                # The row of metrics comes before the checkpoint: after a
+                # restart, a duplicate row can be dropped, a missing one not.
                 calls.on_epoch_end(epoch, logs)
                 self._sums.assign(tf.zeros_like(self._sums))
                 self._save(must_succeed=self.step >= total_steps)
@@ -187,23 +189,23 @@ class Loop:
         """Return loss and accuracy over `eval_batches`.
 
         Args:
-            eval_batches: Maps a `tf.distribute.InputContext` to (images,
-                labels, weights); weight 0 does not count.
-            eval_steps: Batches that it has for each replica.
+            eval_batches: Maps a `tf.distribute.InputContext` to batches of
+                (images, labels, weights). Images of weight 0 are ignored.
+            eval_steps: Number of batches per replica.
 
         Raises:
-            ValueError: If no image counts.
+            ValueError: If no image has a weight above 0.
         """
         batches = self.strategy.distribute_datasets_from_function(eval_batches)
         return self._inner.evaluate(batches, eval_steps, self._stop_if_asked)
 
     @contextlib.contextmanager
     def _run_callbacks(self, callbacks, num_epochs):
-        """Yield a list of callbacks and the logs that it gets at the end."""
+        """Yield the list of callbacks and the logs that it gets at the end."""
         calls = keras.callbacks.CallbackList(
             list(callbacks), model=self.model, epochs=num_epochs
         )
-        # Attributes that TensorBoard and EarlyStopping ask a model for.
+        # TensorBoard and EarlyStopping read these attributes of a model.
         self.model.optimizer = None
         self.model.stop_training = False
         logs = {}
@@ -221,7 +223,7 @@ class Loop:
         return self.step >= total_steps and not self._is_epoch_open()
 
     def _limit_call(self, num_steps):
-        """Return how many steps to make in a call, at most `num_steps`."""
+        """Return the number of steps for a call, at most `num_steps`."""
         if not self._seconds_per_step:
             return num_steps
         return max(
@@ -229,7 +231,7 @@ class Loop:
         )
 
     def _record(self, result, start, num_steps):
-        """Count what a call has done; return the logs of the callbacks."""
+        """Record the results of a call; return the logs for the callbacks."""
         made, sums, waited = result
         sums = sums.numpy()  # Waits for the devices.
         seconds = time.perf_counter() - start
@@ -247,7 +249,7 @@ class Loop:
 
     def _validate(self, batches, num_steps):
         report = self._inner.evaluate(batches, num_steps, self._stop_if_asked)
-        # An update can spoil the weights although its own loss was finite.
+        # An update with a finite loss can still make weights infinite or NaN.
         self._require_finite(report["loss"])
         return {f"val_{name}": value for name, value in report.items()}
 
@@ -289,7 +291,7 @@ class Loop:
         except CheckpointError as error:
             if must_succeed:
                 raise
-            # Going on loses nothing; there may be room again next time.
+            # Continuing loses nothing; the next save may find room again.
             warnings.warn(str(error), stacklevel=2)
 
 

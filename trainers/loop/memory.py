@@ -1,4 +1,4 @@
-"""Memory that training takes on each replica, read off the traced graph."""
+"""An estimate of the memory for training, computed from the traced graph."""
 
 import math
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainers.loop.flops import check_image_shape
 from trainers.optim.optimizers import Optimizer
 
-# Operations whose outputs are views of their inputs, not memory of their own.
+# Operations whose outputs are views of their inputs and need no memory.
 VIEWS = {
     "EnsureShape",
     "ExpandDims",
@@ -21,20 +21,21 @@ VIEWS = {
     "Squeeze",
     "StopGradient",
 }
-# Operations whose outputs exist in any case: weights and constants.
+# Operations whose outputs are always in memory: weights and constants.
 RESIDENT = {"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"}
 
 
 class Memory(NamedTuple):
-    """Bytes that a replica needs to train, an estimate.
+    """The estimated bytes that a replica needs for training.
 
     Args:
-        weights: All weights, frozen ones and statistics included.
-        gradients: One for each trainable weight; two if they are summed up.
-        optimizer: What the optimizer keeps for each trainable weight.
+        weights: All weights, including frozen ones and statistics.
+        gradients: The gradient of each trainable weight; twice with gradient
+            accumulation.
+        optimizer: The slots of the optimizer.
         average: The moving average of the weights, if there is one.
-        activations: The largest sum of tensors that exist at one time between
-            the images and the gradients.
+        activations: The peak of all other tensors of the forward and backward
+            pass.
     """
 
     weights: int
@@ -45,7 +46,7 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum, as if the largest sizes were needed at the same time."""
+        """The sum, which assumes that all parts peak at the same time."""
         return sum(self)
 
 
@@ -57,21 +58,21 @@ def estimate_memory(
     accumulation_steps: int = 1,
     image_shape: tuple[int, int, int] | None = None,
 ) -> Memory:
-    """Return the bytes that training takes on each replica, an estimate.
+    """Estimate the bytes that training needs on each replica.
 
-    Traces a step and follows each tensor from the operation that makes it to
-    the last one that reads it, in the order of tracing. Types and
-    rematerialization are those of the model. The estimate leaves out TensorFlow
-    itself, the workspace of its kernels, fragmentation, what XLA fuses away and
-    the batches that wait. Steps on a CPU took 0.15 to 0.35 GB more, see the
-    test.
+    Traces a step and follows each tensor from the operation that creates it to
+    the last one that reads it, in the order of tracing. The estimate respects
+    the dtype policy and the rematerialization of the model. It excludes
+    TensorFlow itself, the workspace of its kernels, fragmentation, savings by
+    XLA fusion, and prefetched batches. Steps on a CPU took 0.15 to 0.35 GB
+    more, see the test.
 
     Args:
         model: Any Keras model of images.
         batch_size_per_replica: Images of an update on one device.
         optimizer: The optimizer of the model's trainable weights.
-        accumulation_steps: Parts of an update, computed one after the other;
-            must divide the images.
+        accumulation_steps: Number of parts of an update, computed one after
+            the other. Must divide the number of images.
         image_shape: (height, width, channels), for a model of any size.
 
     Raises:
@@ -81,7 +82,7 @@ def estimate_memory(
     slots, averages = optimizer.count_bytes()
     return Memory(
         weights=sum(variable_bytes(v) for v in model.weights),
-        # In parts: the sum so far, and the gradients of one part.
+        # With accumulation: the sum so far, and the gradients of one part.
         gradients=trainable if accumulation_steps == 1 else 2 * trainable,
         optimizer=slots,
         average=averages,
@@ -96,13 +97,13 @@ def estimate_memory(
 
 
 def _training_graph(model, batch_size, image_shape):
-    """Return the graph of the gradients; its outputs are not in `Memory`."""
+    """Return the graph that computes the gradients of a batch."""
 
     @tf.function
     def gradients(images):
         with tf.GradientTape() as tape:
             outputs = model(images, training=True)
-        # Of the logits: the loss takes little memory beside the model.
+        # The gradients of the logits: the loss itself needs little memory.
         variables = [v.value for v in model.trainable_variables]
         return tape.gradient(outputs, variables)
 
@@ -111,13 +112,13 @@ def _training_graph(model, batch_size, image_shape):
 
 
 def _peak_bytes(graph):
-    """Return the bytes that exist at one time, at most, in tracing order.
+    """Return the peak of the bytes in use, in tracing order.
 
-    The images exist during the whole step; weights and gradients are not
-    counted here.
+    The images are in memory during the whole step. Weights and gradients are
+    not counted here.
     """
     operations = graph.get_operations()
-    owner = {}  # Maps each tensor to the one whose memory it is in.
+    owner = {}  # Maps each tensor to the one whose memory it shares.
     for operation in operations:
         for index, tensor in enumerate(operation.outputs):
             is_view = operation.type in VIEWS
@@ -147,7 +148,7 @@ def _peak_bytes(graph):
 
 
 def _tensor_bytes(tensor):
-    # Tensors without a static shape are shapes themselves: a few numbers.
+    # The only tensors without a static shape are shapes, a few numbers each.
     return (tensor.shape.num_elements() or 0) * tensor.dtype.size
 
 

@@ -24,16 +24,18 @@ COLUMNS = (
 class MetricsFile(keras.callbacks.Callback):
     """Write the logs of each evaluation as a row of a CSV file.
 
-    `keras.callbacks.CSVLogger` appends to its file, which disagrees with the
-    checkpoint after a crash: the last row may be cut off, and an epoch whose
-    state was not saved is trained and written twice. This callback first drops
-    the rows after the checkpoint, and replaces the file as a whole.
+    `keras.callbacks.CSVLogger` appends to its file, so after a crash the file
+    may disagree with the checkpoint: the last row may be truncated, and an
+    epoch whose state was not saved is trained and written twice. This callback
+    first drops the rows after the checkpoint, and always replaces the whole
+    file.
 
     Must come after the callbacks that add to the logs, such as Progress.
 
     Args:
         path: The CSV file. Overwritten if the run starts at update 0.
-        first_step: Updates made before; later rows are dropped.
+        first_step: Number of updates before this start; later rows are
+            dropped.
     """
 
     def __init__(self, path: str | os.PathLike, first_step: int = 0):
@@ -56,14 +58,14 @@ class MetricsFile(keras.callbacks.Callback):
 def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
     """Return the rows of a metrics.csv, in the order of their steps.
 
-    Leaves out a row that was cut off and cells that are not numbers, such as
-    the NA of Keras. Of several rows of one step the last counts.
+    Skips truncated rows, and cells that are not numbers, such as the NA of
+    Keras. If several rows have the same step, the last one is used.
 
     Args:
         path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
     """
     text = as_path(path).read_text(encoding="utf-8")
-    # A line without its end may be cut off within a number.
+    # A line without a line break may be truncated within a number.
     lines = [line for line in text.splitlines(True) if line.endswith("\n")]
     columns, *rows = csv.reader(lines) if lines else [[]]
     found = {}

@@ -1,4 +1,4 @@
-"""Progress: what is printed while a model is trained."""
+"""Progress: the progress bar of a training run."""
 
 import datetime
 import math
@@ -16,33 +16,34 @@ SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 class Progress(keras.callbacks.Callback):
-    """Show how far, how well and how fast the training goes.
+    """Show the progress, the metrics and the speed of a training run.
 
-    On a terminal this is a progress bar; elsewhere, such as in a log file, one
-    line for each evaluation. (`keras.utils.Progbar` takes every Linux for a
-    terminal. Neither it nor `tqdm` shortens its line to the terminal by
-    dropping the least important values.)
+    On a terminal, this is a progress bar; elsewhere, such as in a log file, it
+    is one line for each evaluation. (`keras.utils.Progbar` treats every output
+    on Linux as a terminal. Neither it nor `tqdm` fits its line to the terminal
+    by dropping the least important values.)
 
     Adds to the logs of `on_epoch_end`, for the callbacks after this one:
     updates_per_second; images_per_second; input_wait, the share of the time
     spent waiting for images; and mfu, the share of the peak FLOP/s that the
-    model used. These are means over the calls of an epoch. The very first call,
-    which includes tracing, is left out; an epoch of that call alone has none of
-    these values.
+    model used. These are means over the calls of an epoch. The very first call
+    is excluded, because it includes tracing; an epoch that consists only of
+    this call has none of these values.
 
-    The logs of `on_train_batch_end` must hold loss and accuracy (means so far
-    of the epoch), learning_rate, step (updates so far in all), and of the last
-    call images, seconds and, of these, input_seconds.
+    The logs of `on_train_batch_end` must contain loss and accuracy (means over
+    the epoch so far), learning_rate, step (total updates so far), and for the
+    last call images, seconds, and input_seconds, the seconds that it waited
+    for input.
 
     Args:
-        total_steps: Updates in all.
+        total_steps: Total number of updates.
         steps_per_epoch: Updates between two evaluations.
-        flops_per_image: Of training on one image, forward and backward:
-            `flops.TRAINING_PASSES * flops.count_flops(model)`; None for no
-            mfu. What rematerialization repeats does not count.
-        peak_flops: FLOP/s of all devices together; None for no mfu.
-        stream: Where to write; None for the standard output.
-        clock: Returns seconds, from any start.
+        flops_per_image: FLOPs of the forward and backward pass of one image:
+            `flops.TRAINING_PASSES * flops.count_flops(model)`, which excludes
+            the products that rematerialization repeats; None omits mfu.
+        peak_flops: FLOP/s of all devices together; None omits mfu.
+        stream: Stream to write to; None for the standard output.
+        clock: Returns the time in seconds, such as `time.perf_counter`.
 
     Reference: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, for mfu.
     """
@@ -189,7 +190,7 @@ def format_seconds(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-# The values of the logs that are shown, the most important first.
+# The logs to show, the most important first.
 SHOWN = {
     "loss": "loss {:.4f}",
     "accuracy": "accuracy {:.4f}",

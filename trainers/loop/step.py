@@ -1,9 +1,10 @@
-"""Step: what a replica computes from the weights, a batch and a seed.
+"""Step: one update of a model, computed on each replica.
 
-The gradients are a pure function. They are summed over the replicas once,
-clipped as a whole and applied, so that any number of replicas and parts makes
-the same update as the whole batch on one device. Statistics, those of batch
-normalization, become the mean over the replicas and parts.
+The gradients are a pure function of the weights, a batch and a seed. They are
+summed over the replicas once, clipped by their global norm and applied, so any
+number of replicas and parts makes the same update as the whole batch on one
+device. The statistics of batch normalization are averaged over the replicas
+and parts.
 """
 
 import dataclasses
@@ -17,8 +18,8 @@ from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
-# Seeds between two generators: more than a generator draws in a step. Keras
-# adds 1 to the second number of a seed for each draw.
+# Distance between the seeds of two generators, more than a generator draws in
+# a step: Keras adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
@@ -27,8 +28,8 @@ SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 class Step:
     """An update of a model, and its evaluation.
 
-    Model, optimizer and loss scale must have been made inside
-    `strategy.scope()`, the optimizer for the trainable variables of the model.
+    The model, the optimizer of its trainable variables and the loss scale must
+    have been created inside `strategy.scope()`.
 
     Args:
         model: Returns logits (B, C).
@@ -36,11 +37,12 @@ class Step:
         loss: Maps labels and logits, both (B, C), to losses (B,).
         clip_norm: Largest global norm of the gradient of the whole batch;
             None does not clip.
-        accumulation_steps: Parts that the batch of a replica is divided into;
-            they are computed one after the other, which takes less memory.
-        seed: Seed of dropout. What is dropped depends on the seed, the update
-            and the replica alone.
-        loss_scale: Keeps small gradients of float16 from vanishing.
+        accumulation_steps: Number of parts of the batch of a replica. The
+            parts are computed one after the other, which needs less memory.
+        seed: Seed of dropout. The masks depend only on the seed, the update
+            and the replica.
+        loss_scale: Loss scaling, which prevents small float16 gradients from
+            underflowing to zero.
         use_xla: Compile the computation of the gradients with XLA.
     """
 
@@ -60,12 +62,12 @@ class Step:
 
         Args:
             batch: Images (B, ...), labels (B, C) and weights (B,) of one
-                replica. The update is that of the weighted sum over all
-                replicas, divided by their number of images.
+                replica. The update uses the gradient of the weighted sum of
+                the losses over all replicas, divided by the number of images.
             number: Number of the update, an int64.
 
         Returns:
-            The sums of loss, of hits and of weights over the images, (3,).
+            The sums of loss, hits and weights over the images, (3,).
         """
         replica = tf.distribute.get_replica_context()
         seed = tf.stack([tf.cast(self.seed, tf.int64), number])
@@ -102,10 +104,12 @@ class Step:
 
     @tf.autograph.experimental.do_not_convert
     def measure(self, batch):
-        """Return the sums of `train`, of the averaged weights if there are any.
+        """Return the same sums as `train`, without an update.
+
+        The averaged weights are evaluated, if there are any.
 
         Args:
-            batch: As for `train`; nothing is updated.
+            batch: See `train`.
         """
         images, labels, example_weights = batch
         weights = self.optimizer.averages
@@ -131,11 +135,12 @@ class Step:
         )
 
     def _compute_gradients(self, weights, states, batch, seed, scale):
-        """Return gradients, changed states and what was measured of a batch.
+        """Return gradients, changed states, and the sums of a batch.
 
-        The gradients are those of the loss times `scale`, and shares of the
-        global batch: summed over replicas and parts they are its gradient.
-        Changed states are returned by their index among those of the model.
+        The gradients are those of the loss times `scale`. They are divided by
+        the number of replicas and parts, so their sum is the gradient of the
+        global batch. The changed states are keyed by their index among the
+        non-trainable variables of the model.
         """
         images, labels, example_weights = batch
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -164,14 +169,14 @@ class Step:
             for index, (variable, old, new) in enumerate(
                 zip(variables, given, new_states)
             )
-            # A state that was not assigned to is returned as it was given.
+            # A state that was not assigned is returned as the same object.
             if new is not old and not _is_seed(variable)
         }
         measured = _measure(losses, labels, logits, example_weights)
         return gradients, changed, measured
 
     def _sum_gradients(self, weights, states, batch, seed, scale):
-        """Return what `_compute_gradients` does, part by part of the batch."""
+        """Return what `_compute_gradients` does, accumulated over parts."""
         parts = self.accumulation_steps
         batches = tf.nest.map_structure(
             lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch
@@ -204,9 +209,9 @@ class Step:
 
 
 def _measure(losses, labels, logits, weights):
-    """Return the sums of loss, of hits and of weights, over the images.
+    """Return the sums of loss, hits and weights over the images.
 
-    A hit is a prediction whose label no other class exceeds.
+    A hit is a predicted class with the largest label.
     """
     predictions = tf.argmax(logits, -1)
     best = tf.gather(labels, predictions, batch_dims=1) == tf.reduce_max(
@@ -217,14 +222,14 @@ def _measure(losses, labels, logits, weights):
 
 
 def _values(variables):
-    """Return the tensors in Keras variables; on a replica, its own."""
+    """Return the values of Keras variables; on a replica, its own copies."""
     return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
 def _add_share(mean, old, new, parts):
     """Add a part to the mean of a state; each part starts at `old`."""
     if not new.dtype.is_floating:
-        return new  # A number of updates, the same after each part.
+        return new  # A counter, which has the same value after each part.
     return mean + (new - old) / parts
 
 

@@ -1,1 +1,1 @@
-"""Models to train that are not Vision Transformers."""
+"""The model of a recipe, and ResNets as baselines."""

@@ -1,4 +1,4 @@
-"""Models of keras.applications to compare with, trained in the same way."""
+"""Baselines from keras.applications, trained in the same way."""
 
 import keras
 
@@ -16,7 +16,7 @@ def build_baseline(
         image_size: Side of the images, in pixels.
         channels: Channels of the images.
         num_classes: Number of logits.
-        dtype: Type policy of the layers.
+        dtype: Dtype policy of the layers.
     """
     pick(dict.fromkeys(BASELINES), name, "model")
     build = getattr(keras.applications, name)

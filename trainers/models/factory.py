@@ -1,4 +1,4 @@
-"""The model of a recipe: new, from a file of ours, or from a checkpoint."""
+"""The model of a recipe: new, from a `.keras` file, or from a checkpoint."""
 
 import dataclasses
 
@@ -18,7 +18,8 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
 
     Raises:
         ValueError: If the model cannot be built, or `init_from` is neither a
-            VisionTransformer nor a checkpoint, or has other channels.
+            VisionTransformer nor a checkpoint, or has another number of
+            channels.
     """
     num_classes = len(dataset.class_names)
     dtype = PRECISIONS[recipe.precision].policy
@@ -54,14 +55,14 @@ def load_initial_model(
     """Return the model of a `.keras` file, resized and with a fitting head.
 
     Args:
-        path: The file; may be in a bucket.
+        path: The file, which may be in a bucket.
         image_size: Side of the images, in pixels.
         num_classes: Number of logits. A head for another number is replaced.
-        channels: Channels of the images; must be those of the model.
-        head: "reset" replaces the head in any case.
+        channels: Channels of the images; must match the model.
+        head: "reset" always replaces the head.
 
     Raises:
-        ValueError: If the file does not exist or holds no such model.
+        ValueError: If the file does not exist or contains no such model.
     """
     if not as_path(path).is_file():
         raise ValueError(
@@ -121,7 +122,7 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
 
 
 def _training_options(recipe):
-    """Return the options of a model that a checkpoint does not hold."""
+    """Return the options of a model that a checkpoint does not contain."""
     return {
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
@@ -131,5 +132,5 @@ def _training_options(recipe):
 
 
 def _given(choices):
-    """Return the choices that a recipe makes; the others are the model's."""
+    """Return the choices that are not None; the model sets the others."""
     return {name: x for name, x in choices.items() if x is not None}

@@ -12,10 +12,10 @@ def layer_rates(variables: list, layer_decay: float) -> list[float]:
 
     Args:
         variables: Keras variables, in the order of the model.
-        layer_decay: More than 0 and at most 1; with 1 all factors are 1.
+        layer_decay: Above 0 and at most 1; with 1, all factors are 1.
 
     Raises:
-        ValueError: If the decay is out of its range, or there is no block.
+        ValueError: If the decay is out of range, or there is no block.
 
     Reference: Clark et al. 2020, arXiv:2003.10555; for images Bao et al. 2022,
         arXiv:2106.08254, and He et al. 2022, arXiv:2111.06377, appendix A.1.

@@ -1,23 +1,23 @@
-"""LossScale: keeps the small gradients of float16 from vanishing."""
+"""LossScale: loss scaling, which prevents underflow of float16 gradients."""
 
 import tensorflow as tf
 
 from trainers.distribute.strategies import assign_on_replicas
 
 # Its double is infinite, and so would be half of that.
-LARGEST = 2.0**127
+MAX_SCALE = 2.0**127
 
 
 class LossScale(tf.Module):
-    """A factor of the loss, as large as the gradients allow.
+    """A factor of the loss that is as large as the gradients allow.
 
-    When a gradient is not finite, that update is left out and the factor is
-    halved. After `growth_steps` updates without such a gradient it is doubled,
-    up to 2^127.
+    If a gradient is not finite, the update is skipped and the factor is
+    halved. After `growth_steps` updates with finite gradients, the factor is
+    doubled, up to 2^127.
 
     Args:
-        factor: The first factor.
-        growth_steps: Updates until it is doubled.
+        factor: The initial factor.
+        growth_steps: Number of updates after which the factor is doubled.
 
     Reference: Micikevicius et al. 2018, arXiv:1710.03740, section 3.2.
     """
@@ -30,7 +30,7 @@ class LossScale(tf.Module):
 
     @property
     def factor(self):
-        """What the loss is multiplied by."""
+        """The current factor of the loss."""
         return tf.convert_to_tensor(self._factor)
 
     def update(self, is_finite):
@@ -42,7 +42,7 @@ class LossScale(tf.Module):
         """
         steps = tf.where(is_finite, self._finite_steps + 1, 0)
         is_full = steps >= self.growth_steps
-        doubled = tf.minimum(self.factor * 2.0, LARGEST)
+        doubled = tf.minimum(self.factor * 2.0, MAX_SCALE)
         grown = tf.where(is_full, doubled, self.factor)
         halved = tf.maximum(self.factor / 2.0, 1.0)
         assign_on_replicas(

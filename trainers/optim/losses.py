@@ -1,10 +1,27 @@
-"""Losses on logits: one number for each image."""
+"""Losses of logits, which return one number per image."""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from keras import ops
 
 
+class Loss(NamedTuple):
+    """A row of LOSSES.
+
+    Args:
+        function: Maps labels (B, C) and logits (B, C) to losses (B,).
+        activation: The function that turns the logits of a model trained with
+            this loss into probabilities: a key of
+            `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
+    """
+
+    function: Callable
+    activation: str
+
+
 def softmax(labels, logits):
-    """Cross-entropy of a distribution over classes.
+    """Return the cross-entropy of a distribution over classes.
 
     Shapes:
         labels: (B, C), soft or not. logits: (B, C). returns: (B,).
@@ -17,24 +34,23 @@ def softmax(labels, logits):
 
 
 def sigmoid(labels, logits):
-    """Binary cross-entropies of the classes, summed over the classes.
+    """Return the sum over the classes of their binary cross-entropies.
 
     Shapes:
         labels: (B, C), each entry in [0, 1]. logits: (B, C). returns: (B,).
 
-    Reference: big_vision, which trains on ImageNet-21k with it.
+    Reference: big_vision, which trains on ImageNet-21k with this loss.
     """
     losses = ops.softplus(logits) - labels * logits  # (B, C)
     return ops.sum(losses, axis=-1)
 
 
 def smooth_labels(labels, smoothing: float):
-    """Share `smoothing` of the weight of a label among all classes equally.
+    """Distribute the share `smoothing` of a label equally over all classes.
 
-    A loss is least where the model predicts the smoothed labels. With
-    `softmax` they are a distribution. With `sigmoid` each class counts by
-    itself, so that a wrong class of C is driven to the probability
-    smoothing / C instead of 0.
+    A loss is minimal if the model predicts the smoothed labels. With
+    `softmax`, they are a distribution. With `sigmoid`, each class is separate,
+    so the target probability of a wrong class is smoothing / C instead of 0.
 
     Shapes:
         labels: (B, C), each row summing to 1. returns: (B, C), likewise.
@@ -42,4 +58,7 @@ def smooth_labels(labels, smoothing: float):
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
 
 
-LOSSES = {"softmax": softmax, "sigmoid": sigmoid}
+LOSSES = {
+    "softmax": Loss(softmax, activation="softmax"),
+    "sigmoid": Loss(sigmoid, activation="sigmoid"),
+}

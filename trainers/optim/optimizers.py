@@ -1,11 +1,12 @@
-"""Optimizers as the papers and the official code have them.
+"""Optimizers, defined as in the papers and the official code.
 
 Update number s, counted from 0, is
 
     weight -= rate(s) * layer rate * (direction + decay * weight)
 
-The rule of the optimizer makes the direction (see rules.py), the schedule makes
-the rate (schedules.py). The decay is that of kernels, 0 for all other weights.
+The rule of the optimizer computes the direction (see rules.py), and the
+schedule computes the rate (see schedules.py). Only kernels have a decay; that
+of all other weights is 0.
 """
 
 import functools
@@ -21,20 +22,20 @@ from trainers.optim.parameters import (
     make_slots,
     select,
 )
-from trainers.optim.rules import DTYPES, OPTIMIZERS, mass
+from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS, mass
 
 
 class Optimizer(tf.Module):
-    """What `make_optimizer` returns: the state of the training, and `apply`.
+    """The state of an optimizer, and its update; see `make_optimizer`.
 
-    A checkpoint, `tf.train.Checkpoint(optimizer=...)`, has the state under
-    names like `optimizer/slots/block_00/mlp/out/kernel/second_moment`.
+    A checkpoint, `tf.train.Checkpoint(optimizer=...)`, contains the state under
+    names such as `optimizer/slots/block_00/mlp/out/kernel/second_moment`.
 
     Args:
         parameters: The variables, with their slots and rules.
-        learning_rate: A number, or a schedule that maps the step to one.
+        learning_rate: A number, or a schedule that maps the step to a number.
         average_decay: Decay of the averages of the weights; 0 for none.
-        use_average_debias: Whether the averages started at zero.
+        use_average_debias: Whether the averages start at zero.
 
     Attributes:
         iterations: Number of updates made so far: an int64 variable.
@@ -70,7 +71,7 @@ class Optimizer(tf.Module):
 
     @property
     def learning_rate(self) -> tf.Tensor:
-        """The rate of the next update, before the shares of the layers."""
+        """The rate of the next update, without the factors of the layers."""
         rate = self._schedule
         rate = rate(self.iterations) if callable(rate) else rate
         return tf.cast(rate, tf.float32)
@@ -96,9 +97,9 @@ class Optimizer(tf.Module):
         ]
 
     def assign_averages(self):
-        """Replace the weights by their averages, if there are any: at the end.
+        """Replace the weights by their averages, if there are any.
 
-        Call it outside of `strategy.run`.
+        Call this method after training, outside of `strategy.run`.
         """
         for parameter, average in zip(self._parameters, self.averages or ()):
             parameter.variable.assign(average)
@@ -122,13 +123,13 @@ class Optimizer(tf.Module):
         """Make one update, inside `strategy.run` or without any strategy.
 
         Args:
-            gradients: One for each variable, reduced over the replicas and
-                clipped: the same on every replica.
-            is_finite: A boolean scalar; if false, nothing changes and nothing
-                is counted. None stands for true.
+            gradients: The gradient of each variable, reduced over the replicas
+                and clipped; the same on every replica.
+            is_finite: A boolean scalar; if it is false, the update is skipped
+                and not counted. None means true.
 
         Raises:
-            ValueError: If the gradients are not one for each variable.
+            ValueError: If the number of gradients is not that of the variables.
             RuntimeError: If called in the scope of a strategy, not in a run.
         """
         paths = [p.variable.path for p in self._parameters]
@@ -177,21 +178,23 @@ def make_optimizer(
     Args:
         name: A key of OPTIMIZERS.
         variables: The trainable variables of a Keras model, in its order.
-        learning_rate: A number, or a schedule: maps the step to the rate.
-        weight_decay: An update subtracts learning rate * this * weight, of
-            kernels only: biases, norms, tokens and position tables are left
-            out, as in big_vision. Its `wd` is learning rate * this.
-        layer_decay: Ratio of the rates of a layer and of the one behind it;
+        learning_rate: A number, or a schedule that maps the step to the rate.
+        weight_decay: An update subtracts learning rate * weight_decay * weight
+            from kernels. Biases, norms, tokens and position tables do not
+            decay, as in big_vision, whose `wd` is learning rate *
+            weight_decay.
+        layer_decay: Ratio of the rates of a layer and of the layer after it;
             see `layer_rates`.
-        accumulator_dtype: A key of DTYPES: what the first moment, or the
-            momentum, is stored in. An update uses it before it is rounded.
+        accumulator_dtype: A key of ACCUMULATOR_DTYPES: the dtype of the
+            stored first moment or momentum. An update uses its value before
+            rounding.
         average_decay: Decay of the moving average of the weights; 0 for none.
-        use_average_debias: Start the average at zero and divide by the weight
-            of what is in it; otherwise it starts at the initial weights.
+        use_average_debias: Start the average at zero and divide it by the sum
+            of its weights; otherwise, it starts at the initial weights.
 
     Raises:
-        ValueError: If there is no such optimizer or type, a number is out of
-            its range, or two variables have one path.
+        ValueError: If the optimizer or the dtype is unknown, a number is out
+            of range, or two variables have the same path.
 
     Example:
         >>> import keras
@@ -203,7 +206,8 @@ def make_optimizer(
         array([-0.5], dtype=float32)
 
     Differs: A moment stored in bfloat16 decays by 0.9. JAX multiplies in the
-        type of the buffer, and thus by 0.8984, the bfloat16 next to 0.9.
+        dtype of the buffer, and therefore by 0.8984, the bfloat16 nearest to
+        0.9.
     """
     rule = pick(OPTIMIZERS, name, "optimizer")
     if not weight_decay >= 0:
@@ -227,7 +231,7 @@ def make_optimizer(
             "`variables` must have different paths, the names of their slots "
             f"in a checkpoint. Received: {paths}"
         )
-    dtype = pick(DTYPES, accumulator_dtype, "accumulator_dtype")
+    dtype = pick(ACCUMULATOR_DTYPES, accumulator_dtype, "accumulator_dtype")
     parameters = []
     for variable, layer_rate in zip(
         variables, layer_rates(variables, layer_decay)

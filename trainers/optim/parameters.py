@@ -9,18 +9,18 @@ from trainers.optim.rules import Rule, mix
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A variable of the model and how it is updated.
+    """A variable of the model and its update.
 
-    Not a `tf.Module`: a checkpoint would follow it to the weights, which are
-    saved as those of the model.
+    Not a `tf.Module`, because a checkpoint would then save the weights twice:
+    here and in the model.
 
     Args:
         variable: A Keras variable.
-        slots: What its rule keeps for it, and its average, if there is one.
-        rule: How it is updated.
-        layer_rate: Its share of the learning rate.
-        weight_decay: Its decay.
-        average_decay: Decay of its average.
+        slots: The slots of the rule, and the average, if there is one.
+        rule: The update rule.
+        layer_rate: Factor of the learning rate.
+        weight_decay: Weight decay of the variable.
+        average_decay: Decay of the average.
     """
 
     variable: object
@@ -51,7 +51,7 @@ class Parameter:
 
 
 def assign(variable, value, condition=None):
-    """Set `variable` to `value`, as its type, if the `condition` holds."""
+    """Set `variable` to `value`, cast to its dtype, if `condition` holds."""
     value = tf.cast(value, variable.dtype)
     if condition is not None:
         value = select(condition, value, variable)
@@ -61,8 +61,8 @@ def assign(variable, value, condition=None):
 def select(condition, value, other):
     """Return `value` if a boolean scalar holds, else `other`.
 
-    `tf.where` broadcasts the scalar to the shape first, which takes longer than
-    the rest of an update.
+    `tf.where` would broadcast the scalar to the shape first, which takes longer
+    than the rest of an update.
     """
     return tf.raw_ops.Select(condition=condition, x=value, y=other)
 

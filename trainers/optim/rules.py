@@ -1,7 +1,7 @@
 """Update rules by name, as in the papers and the official code.
 
-A rule makes a direction from the gradient and from the slots that it keeps for
-the weight. `optimizers.py` subtracts the direction, times the learning rate.
+A rule computes a direction from the gradient and from the slots of the weight.
+`optimizers.py` subtracts the direction times the learning rate.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ class Rule:
         direction: Maps a gradient, the slots of the weight and the step, all
             float32, to the direction and the new slots.
         slots: Maps the shape of a weight to the shapes of its slots.
-        rescale: Maps direction + decay * weight, and the weight, to what is
-            multiplied by the learning rate.
-        accumulator: The slot that `accumulator_dtype` is about: the first
-            moment, or the momentum. Second moments stay float32.
-        can_decay: Whether there may be a weight decay.
+        rescale: Maps direction + decay * weight, and the weight, to the step
+            that is multiplied by the learning rate.
+        accumulator: The slot with the dtype `accumulator_dtype`: the first
+            moment or the momentum. Second moments are always float32.
+        can_decay: Whether the rule supports weight decay.
     """
 
     direction: Callable
@@ -37,7 +37,7 @@ class Rule:
 def adam(gradient, slots, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
     """Divide the mean gradient by the root of its mean square, plus epsilon.
 
-    Both means are corrected for their start at zero.
+    Both means are corrected for their initial value of zero.
 
     Reference: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1. With decay:
         Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
@@ -56,7 +56,7 @@ def adam_slots(shape):
 
 
 def trust(direction, weight):
-    """Give a direction the norm of the weight, unless one of both is zero.
+    """Scale a direction to the norm of the weight, unless either is zero.
 
     With the direction of Adam this is LAMB.
 
@@ -77,13 +77,13 @@ def adafactor(
 ):
     """Divide by the root of a factored mean square, then take the mean.
 
-    Of the mean square of a matrix only the means of rows and columns are
-    kept, whose product over their common mean stands for it.
+    Only the row means and the column means of the mean square of a matrix are
+    kept; their product, divided by the total mean, approximates it.
 
     Reference: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; Zhai et
         al. 2022, arXiv:2106.04560, section 3.
-    Differs: As big_vision, without clipping, without a rate relative to the
-        weight, and without a correction of the mean for its start at zero.
+    Differs: As in big_vision, without clipping, without a rate relative to the
+        weight, and without a correction for the initial mean of zero.
     """
     beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
     square = tf.square(gradient) + epsilon
@@ -106,7 +106,7 @@ def adafactor(
 
 
 def adafactor_slots(shape):
-    """Return the shapes of the first moment and of what the second is kept as.
+    """Return the shapes of the first moment and of the parts of the second.
 
     Example:
         >>> adafactor_slots((64, 48))["second_moment_rows"]
@@ -124,7 +124,7 @@ def adafactor_slots(shape):
 
 
 def with_one(shape, axis):
-    """Return the shape of a mean over `axis`, which stays with length 1."""
+    """Return the shape of a mean over `axis`, which keeps length 1."""
     return (*shape[:axis], 1, *shape[axis + 1 :])
 
 
@@ -152,10 +152,10 @@ def lion_slots(shape):
 
 
 def sgd(gradient, slots, step, beta=0.9):
-    """Add up the gradients, older ones with less weight.
+    """Sum the gradients with exponentially decreasing weights: momentum.
 
-    The learning rate multiplies the sum, as in the official code. In Keras each
-    gradient keeps the rate of its own step.
+    The learning rate multiplies the sum, as in the official code. In Keras,
+    each gradient is multiplied by the rate of its own step.
 
     Reference: Goyal et al. 2017, arXiv:1706.02677, equation 9.
     """
@@ -171,16 +171,16 @@ def sgd_slots(shape):
 def mix(mean, value, decay):
     """Return decay * mean + (1 - decay) * value.
 
-    This form leaves the mean of equal values unchanged: the two factors,
-    rounded, do not add up to 1.
+    The implemented form keeps the mean of equal values unchanged, although the
+    two rounded factors do not sum to 1.
     """
     return mean + (1 - decay) * (value - mean)
 
 
 def mass(decay, count):
-    """Return 1 - decay^count, the weights of `count` values in such a mean.
+    """Return 1 - decay^count, the sum of the weights of `count` values.
 
-    Exact also where the power is near 1, as with a decay of 0.9999.
+    Accurate even if the power is near 1, as with a decay of 0.9999.
     """
     return -tf.math.expm1(count * math.log(decay))
 
@@ -195,4 +195,4 @@ OPTIMIZERS = {
     "lion": Rule(lion, lion_slots),
     "sgd": Rule(sgd, sgd_slots, accumulator="momentum"),
 }
-DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}
+ACCUMULATOR_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}

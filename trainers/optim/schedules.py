@@ -16,10 +16,10 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
         peak * min(1, s / W) * decay * min(1, (T - s) / C)
 
-    of T updates, W of them warm-up and C cool-down. With a warm-up the first
-    update has the rate 0; the last update is number T - 1. With
-    p = (s - W) / (T - W), clipped to [0, 1], and the final fraction f, the
-    decay is
+    for T updates in total, W warm-up updates and C cool-down updates. With a
+    warm-up, the first update has the rate 0; the last update is number T - 1.
+    With p = (s - W) / (T - W), clipped to [0, 1], and the final fraction f,
+    the decay is
 
         cosine    f + (1 - f) * (1 + cos(pi * p)) / 2
         linear    f + (1 - f) * (1 - p)
@@ -32,14 +32,15 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         warmup_steps: Number W of updates before `peak` is reached.
         decay: A key of DECAYS.
         cooldown_steps: Number C of last updates in which a second factor
-            falls linearly to 0, since `rsqrt` itself never ends.
-        final_fraction: Part f of `peak` at which `cosine` and `linear` end.
-            The papers' linear decay ends at the rate 1e-5: f = 1e-5 / peak.
-        timescale: Of `rsqrt`, in updates: three timescales after the warm-up
-            the rate has halved.
+            falls linearly to 0, for `rsqrt`, which does not reach 0.
+        final_fraction: Final rate of `cosine` and `linear`, as a fraction f of
+            `peak`. The linear decay of the papers ends at the rate 1e-5:
+            f = 1e-5 / peak.
+        timescale: Timescale of `rsqrt`, in updates: three timescales after the
+            warm-up, the rate has halved.
 
     Raises:
-        ValueError: If there is no such decay, or a number is out of range.
+        ValueError: If the decay is unknown, or a number is out of range.
 
     Example:
         >>> schedule = WarmupSchedule(1.0, total_steps=6, warmup_steps=2)
@@ -124,12 +125,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def cosine(progress, age):
-    """Fall from 1 to 0 along half a cosine."""
+    """Decay from 1 to 0 along half a cosine."""
     return 0.5 * (1.0 + ops.cos(math.pi * progress))
 
 
 def linear(progress, age):
-    """Fall linearly from 1 to 0."""
+    """Decay linearly from 1 to 0."""
     return 1.0 - progress
 
 
@@ -139,7 +140,7 @@ def constant(progress, age):
 
 
 def rsqrt(progress, age):
-    """Fall with the inverse root of the age, whatever the number of updates."""
+    """Decay with the inverse square root of the number of updates."""
     return ops.rsqrt(1.0 + age)
 
 

@@ -14,7 +14,7 @@ def flag_fields() -> list[dataclasses.Field]:
     return [f for f in dataclasses.fields(Recipe) if "help" in f.metadata]
 
 
-def define_flags():
+def define_recipe_flags():
     """Define --recipe and one absl flag for each field of Recipe."""
     flags.DEFINE_enum(
         "recipe",

@@ -8,21 +8,21 @@ from keras_vit.tables import pick
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
-    """The values that a number of a recipe may have.
+class NumberRange:
+    """The allowed values of a number in a recipe.
 
     Args:
         text: Completes the sentence "`epochs` must be ...".
-        includes: Whether a number is in the range.
+        includes: Returns whether a number is in the range.
     """
 
     text: str
     includes: Callable[[float], bool]
 
 
-POSITIVE = Range("positive", lambda x: 0 < x < math.inf)
-NOT_NEGATIVE = Range("0 or more", lambda x: 0 <= x < math.inf)
-FRACTION = Range("in [0, 1)", lambda x: 0 <= x < 1)
+POSITIVE = NumberRange("positive", lambda x: 0 < x < math.inf)
+NOT_NEGATIVE = NumberRange("0 or more", lambda x: 0 <= x < math.inf)
+FRACTION = NumberRange("in [0, 1)", lambda x: 0 <= x < 1)
 
 
 def option(
@@ -30,19 +30,19 @@ def option(
     text: str,
     choices: Iterable[str] | None = None,
     *,
-    range: Range | None = None,
+    range: NumberRange | None = None,
     is_free: bool = False,
     is_local: bool = False,
 ):
     """Return a field that is a flag.
 
     Args:
-        default: Its value if neither the recipe nor a flag gives one.
+        default: The value if neither the recipe nor a flag sets one.
         text: Help text of the flag.
-        choices: The names it may have; None if it is no name.
-        range: The numbers it may be; None allows all.
-        is_free: Whether a run may go on with another value.
-        is_local: Whether the workers of one training may have different ones.
+        choices: The allowed names; None if the value is not a name.
+        range: The allowed numbers; None allows all.
+        is_free: Whether a run may continue with another value.
+        is_local: Whether the workers of a run may have different values.
     """
     metadata = {
         "help": text,
@@ -55,7 +55,7 @@ def option(
 
 
 def note():
-    """Return a field that is no flag and changes nothing."""
+    """Return a field without a flag and without an effect on training."""
     metadata = {
         "choices": None,
         "range": None,
@@ -66,7 +66,7 @@ def note():
 
 
 def check_value(field, value):
-    """Raise a ValueError if a field has a value that it must not have."""
+    """Raise a ValueError if the value of a field is not allowed."""
     if value is None:
         return
     choices, range = field.metadata["choices"], field.metadata["range"]

@@ -1,4 +1,4 @@
-"""PRECISIONS: the types that a training computes in."""
+"""PRECISIONS: the dtypes of computation in training."""
 
 import dataclasses
 

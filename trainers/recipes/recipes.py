@@ -1,4 +1,4 @@
-"""RECIPES: all recipes by name. A recipe is a row in the file of its paper."""
+"""RECIPES: all recipes by name. Each paper has its own file of recipes."""
 
 from trainers.recipes import (
     augreg,

@@ -3,7 +3,8 @@
 from trainers.recipes.schema import Recipe
 
 RECIPES = {
-    # Their decay of 1e-4 is inside of the momentum, which makes ten of it.
+    # Their decay of 1e-4 is added before the momentum of 0.9, which multiplies
+    # it by ten.
     "resnet50_i1k": Recipe(
         source="arXiv:1706.02677, section 5",
         expected="ResNet-50: 76.3 % on ImageNet, with a rate that falls in "

@@ -1,4 +1,4 @@
-"""Recipe: every choice of a training run, with its help text and its rule."""
+"""Recipe: every setting of a training run, with its help text and its range."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
-from trainers.optim.rules import DTYPES, OPTIMIZERS
+from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
 from trainers.recipes.options import (
     FRACTION,
@@ -20,16 +20,16 @@ from trainers.recipes.options import (
 )
 from trainers.recipes.precisions import PRECISIONS
 
-# Models of keras.applications to compare with, trained in the same way.
+# Models of keras.applications, trained in the same way as baselines.
 BASELINES = ("ResNet50", "ResNet50V2")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Every choice of a training run; each field is a flag of its name.
+    """Every setting of a training run; each field is a flag of the same name.
 
-    `source` and `expected` are notes and no flags: where the values come from,
-    and the accuracy that they should lead to.
+    `source` and `expected` are notes without flags: the source of the values
+    and the expected accuracy.
     """
 
     source: str = note()
@@ -41,21 +41,21 @@ class Recipe:
     )
     data_dir: str | None = option(
         None,
-        "Folder in which tensorflow-datasets keeps its data sets.",
+        "Folder of the data sets of tensorflow-datasets.",
         is_free=True,
         is_local=True,
     )
     train_split: str | None = option(
         None,
-        "Split to train on, or a slice of one such as 'train[:98%]', if not "
-        "the usual one.",
+        "Split to train on, or a slice such as 'train[:98%]', if not the "
+        "default one of the data set.",
     )
     eval_split: str | None = option(
-        None, "Split to evaluate on, if not the usual one."
+        None, "Split to evaluate on, if not the default one of the data set."
     )
     image_size: int = option(
         224,
-        "Side of the images, in pixels. A multiple of the patch size.",
+        "Side of the images, in pixels. Must be a multiple of the patch size.",
         range=POSITIVE,
     )
     augment: str = option(
@@ -65,27 +65,28 @@ class Recipe:
     )
     eval_preprocess: str = option(
         "",
-        "Preprocessing of the images to evaluate on: operations separated by "
-        "'|', such as 'resize_small(256)|central_crop'. Empty: the image is "
+        "Preprocessing of the evaluation images: operations separated by '|', "
+        "such as 'resize_small(256)|central_crop'. If empty, the image is "
         "resized.",
     )
     num_streams: int = option(
         1,
-        "Parts that the training split is read in. Each batch takes equally "
-        "many images from each part, and a worker reads only the parts it "
+        "Number of parts of the training split. Each batch contains equally "
+        "many images of each part, and a worker reads only the parts that it "
         "needs.",
         range=POSITIVE,
     )
     max_bad_examples: int = option(
         0,
-        "Unreadable images that are left out before the training stops.",
+        "Number of unreadable images to skip before the training stops.",
         range=NOT_NEGATIVE,
         is_free=True,
     )
     data_service: str | None = option(
         None,
         "Address grpc://host:port of a tf.data service that decodes and "
-        "augments. A run that uses one cannot be repeated to the bit.",
+        "augments the images. With a service, a run cannot be repeated "
+        "exactly.",
         is_free=True,
     )
     # Model.
@@ -95,7 +96,7 @@ class Recipe:
         [*VARIANTS, *BASELINES],
     )
     patch_size: int | None = option(
-        None, "Side of a patch, in pixels, if not that of the variant."
+        None, "Side of a patch in pixels, if not that of the variant."
     )
     pooling: str | None = option(
         None, "Pooling, if not that of the variant.", POOLINGS
@@ -109,35 +110,39 @@ class Recipe:
     )
     use_remat: bool = option(
         False,
-        "Compute the blocks again in the backward pass: takes less memory and "
-        "more time.",
+        "Compute the blocks again in the backward pass, which needs less "
+        "memory and more time.",
         is_free=True,
     )
-    dropout_rate: float = option(0.0, "Dropout after the dense layers.")
+    dropout_rate: float = option(
+        0.0,
+        "Dropout rate after the positions, the attention and both MLP layers.",
+    )
     stochastic_depth_rate: float = option(
         0.0, "Probability of dropping a branch of the last block."
     )
     head_bias: float = option(0.0, "Initial bias of the head.")
     init_from: str | None = option(
         None,
-        "What to start from: a model.keras, a checkpoint of any family, or the "
-        "name of a pretrained model. Positions are resized, and a head for "
-        "other classes is replaced. The model flags above are ignored, except "
-        "for the dropout rates and the head bias with a checkpoint.",
+        "Initial model: a model.keras, a checkpoint of any family, or the name "
+        "of a published checkpoint. The position table is resized, and a head "
+        "for another number of classes is replaced. The model flags above are "
+        "ignored; with a checkpoint, the dropout rates and the head bias are "
+        "used.",
         is_local=True,
     )
     init_head: str = option(
         "auto",
-        "The head of the model of `init_from`: auto keeps one for as many "
-        "classes, reset initialises it anew.",
+        "The head of the model of `init_from`: auto keeps it if the number of "
+        "classes is the same, reset always initialises it anew.",
         ["auto", "reset"],
     )
     # Training.
     batch_size: int = option(
-        512, "Images of an update, over all devices.", range=POSITIVE
+        512, "Number of images per update, over all devices.", range=POSITIVE
     )
     epochs: float = option(
-        90.0, "Passes over the training split.", range=POSITIVE
+        90.0, "Number of passes over the training split.", range=POSITIVE
     )
     total_steps: int | None = option(
         None, "Number of updates; replaces `epochs`.", range=POSITIVE
@@ -145,7 +150,7 @@ class Recipe:
     loss: str = option("softmax", "Loss.", LOSSES)
     label_smoothing: float = option(
         0.0,
-        "Weight of a label that is shared by all classes equally.",
+        "Share of the label that is distributed equally over all classes.",
         range=FRACTION,
     )
     optimizer: str = option("adamw", "Optimizer.", OPTIMIZERS)
@@ -154,7 +159,9 @@ class Recipe:
     )
     schedule: str = option("cosine", "Decay of the learning rate.", DECAYS)
     warmup_steps: int = option(
-        0, "Updates until the highest rate.", range=NOT_NEGATIVE
+        0,
+        "Number of first updates in which the rate rises linearly.",
+        range=NOT_NEGATIVE,
     )
     cooldown_steps: int = option(
         0,
@@ -163,40 +170,43 @@ class Recipe:
     )
     final_fraction: float = option(
         0.0,
-        "Fraction of the highest rate at which cosine and linear end.",
+        "Final rate of the cosine and linear schedules, as a fraction of the "
+        "highest rate.",
         range=FRACTION,
     )
     timescale: int = option(
-        10_000, "Updates of the rsqrt schedule.", range=POSITIVE
+        10_000,
+        "Timescale of the rsqrt schedule, in updates.",
+        range=POSITIVE,
     )
     weight_decay: float = option(
         0.0,
-        "Decay of the kernels; multiplied by the learning rate.",
+        "Weight decay of the kernels, multiplied by the learning rate.",
         range=NOT_NEGATIVE,
     )
     layer_decay: float = option(
         1.0,
-        "Factor of the learning rate from each block to the one before.",
+        "Ratio of the learning rates of a block and of the block after it.",
         range=POSITIVE,
     )
     accumulator_dtype: str = option(
         "float32",
-        "Type in which the optimizer keeps the mean of the gradients.",
-        DTYPES,
+        "Dtype in which the optimizer keeps the mean of the gradients.",
+        ACCUMULATOR_DTYPES,
     )
     average_decay: float = option(
         0.0,
-        "Decay of a moving average of the weights, which is then evaluated "
-        "and saved as the model; 0 for none.",
+        "Decay of a moving average of the weights; the averaged weights are "
+        "evaluated and saved. 0 for no average.",
         range=FRACTION,
     )
     use_average_debias: bool = option(
-        False, "Start the average at 0 and correct for it, as Adam does."
+        False, "Start the average at 0 and correct the bias, as Adam does."
     )
     accumulation_steps: int = option(
         1,
-        "Parts that the batch of a device is divided into. They are computed "
-        "one after the other, which takes less memory.",
+        "Number of parts of the batch of a device. The parts are computed one "
+        "after the other, which needs less memory.",
         range=POSITIVE,
         is_free=True,
     )
@@ -212,11 +222,11 @@ class Recipe:
     strategy: str = option(
         "one_device", "Devices to use.", STRATEGIES, is_free=True
     )
-    precision: str = option("float32", "Type of computation.", PRECISIONS)
+    precision: str = option("float32", "Precision of training.", PRECISIONS)
     use_xla: bool = option(False, "Compile the step with XLA.", is_free=True)
     steps_per_loop: int = option(
         10,
-        "Most updates in one call of the compiled function.",
+        "Largest number of updates in one call of the compiled function.",
         range=POSITIVE,
         is_free=True,
     )
@@ -225,27 +235,28 @@ class Recipe:
     )
     steps_per_checkpoint: int | None = option(
         None,
-        "Updates between two checkpoints; each evaluation writes one besides.",
+        "Updates between two checkpoints. In addition, each evaluation writes "
+        "one.",
         range=POSITIVE,
         is_free=True,
     )
     num_checkpoints: int = option(
         2,
-        "Number of checkpoints to keep, the newest.",
+        "Number of newest checkpoints to keep.",
         range=POSITIVE,
         is_free=True,
     )
     log_attention: int = option(
         0,
-        "Number of test images whose attention maps TensorBoard shows at each "
-        "evaluation; also records how the position embeddings change.",
+        "Number of test images whose attention TensorBoard shows at each "
+        "evaluation. If positive, the position similarities are recorded too.",
         range=NOT_NEGATIVE,
         is_free=True,
     )
     peak_tflops: float | None = option(
         None,
-        "Highest rate of one device, in 10^12 operations a second, of which "
-        "MFU is a share; measured if not given.",
+        "Peak rate of one device, in 10^12 operations per second, to which "
+        "MFU is relative. Default: measured.",
         range=POSITIVE,
         is_free=True,
         is_local=True,
@@ -253,15 +264,12 @@ class Recipe:
 
     @property
     def activation(self) -> str:
-        """What turns the logits into probabilities: softmax or sigmoid.
-
-        A loss has the name of the activation that belongs to it.
-        """
-        return self.loss
+        """The function that turns the logits into probabilities, by name."""
+        return LOSSES[self.loss].activation
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """The numbers that the model reads for pixels of 0 and 255."""
+        """The range to which pixels of 0 to 255 are scaled for the model."""
         size = (self.image_size, self.image_size)
         return parse_augmentation(
             self.eval_preprocess, size, "eval_preprocess"
@@ -277,7 +285,7 @@ class Recipe:
         ]
         if ranges[0] != ranges[1]:
             raise ValueError(
-                "`augment` and `eval_preprocess` must give pixels of one "
+                "`augment` and `eval_preprocess` must have the same value "
                 f"range. Received: {ranges[0]} and {ranges[1]}; end both with "
                 "the same 'value_range(low, high)'"
             )

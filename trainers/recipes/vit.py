@@ -20,7 +20,7 @@ _PRE_TRAINING = Recipe(
     warmup_steps=10_000,
     final_fraction=0.01,  # Ends at 1e-5.
     weight_decay=0.03,
-    clip_norm=0.0,  # Clipping is for ImageNet-1k alone.
+    clip_norm=0.0,  # The paper clips only on ImageNet-1k.
 )
 
 FINE_TUNING = Recipe(

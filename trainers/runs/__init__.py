@@ -1,1 +1,1 @@
-"""Folders of runs, and what commands share."""
+"""Folders of runs, and functions that several commands use."""

@@ -1,4 +1,4 @@
-"""How a command starts, and how it ends on bad input."""
+"""Starting a command, and ending it on errors and signals."""
 
 import contextlib
 import os
@@ -19,18 +19,18 @@ from trainers.loop.errors import (
 )
 
 
-def start(main: Callable):
-    """Parse the flags and call `main`; the way every command starts.
+def run_main(main: Callable):
+    """Parse the flags and call `main`.
 
     Args:
-        main: Takes the arguments that are no flags, program name first.
+        main: Takes the program name and the arguments that are not flags.
     """
     app.call_after_init(_check_process)
     app.run(main)
 
 
 def _check_process():
-    """Set the level of logging; end the command on another backend."""
+    """Set the log level; end the command unless Keras runs on TensorFlow."""
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
         tf.get_logger().setLevel("WARNING")
@@ -43,13 +43,13 @@ def _check_process():
 
 @contextlib.contextmanager
 def user_errors(*more: type[Exception]):
-    """End the command with one line if its input is wrong.
+    """End the command with a one-line message if its input is wrong.
 
-    Wraps only the steps that read the input: an error in the work itself keeps
-    its traceback.
+    Wraps only the steps that read the input, so errors in the work itself keep
+    their traceback.
 
     Args:
-        *more: Further errors of this command that concern the user.
+        *more: Further types of errors that the user can fix.
     """
     try:
         yield
@@ -59,14 +59,14 @@ def user_errors(*more: type[Exception]):
 
 @contextlib.contextmanager
 def stop_at_once(message: str = "Stopped before the first update."):
-    """End the command by SIGTERM or Ctrl-C while there is nothing to save.
+    """End the command on SIGTERM or Ctrl-C while there is nothing to save.
 
     Args:
-        message: Printed then.
+        message: The message to print.
     """
 
     def stop(number, frame):
-        # Other errors might be caught on the way; SystemExit is not.
+        # Other exceptions might be caught by libraries; SystemExit is not.
         print(message, file=sys.stderr, flush=True)
         sys.exit(EXIT_CODES[Interrupted])
 
@@ -80,9 +80,9 @@ def stop_at_once(message: str = "Stopped before the first update."):
 
 
 class StopSignals:
-    """Notes that SIGTERM or Ctrl-C asked the process to save and stop.
+    """Records SIGTERM and Ctrl-C, which ask the process to save and stop.
 
-    The second signal kills the process at once.
+    A second signal kills the process immediately.
     """
 
     def __init__(self):
@@ -104,9 +104,9 @@ class StopSignals:
 
 @contextlib.contextmanager
 def training_errors():
-    """End the command with one line if the training cannot be finished.
+    """End the command with a one-line message if training cannot finish.
 
-    The exit code says whether to run the same command again.
+    The exit code tells whether to run the same command again.
     """
     try:
         yield
@@ -115,19 +115,19 @@ def training_errors():
 
 
 def exit_hard(error: Exception):
-    """End the process at once, from any thread, with the code of the error."""
+    """End the process immediately, from any thread, with the error's code."""
     os._exit(report(error))
 
 
 def report(error: Exception) -> int:
-    """Print why a training cannot be finished; return the exit code."""
+    """Print the error that ended the training; return the exit code."""
     print(f"Error: {error}", file=sys.stderr, flush=True)
     kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
     return EXIT_CODES[next(kinds)]
 
 
-# Exit codes of a training that was not finished. In sysexits.h 75 means "try
-# again" and 69 "service unavailable".
+# Exit codes of unfinished runs. In sysexits.h, 75 means "try again" and 69
+# "service unavailable".
 EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
@@ -139,7 +139,7 @@ EXIT_CODES = {
 
 
 def refuse_arguments(arguments: list[str]):
-    """Raise a ValueError for words on the command line that are not flags."""
+    """Raise a ValueError for command-line arguments that are not flags."""
     if len(arguments) > 1:
         raise ValueError(
             "Options are written --name=value. "

@@ -1,29 +1,30 @@
-"""Check at the start that the disk has room for the files of a training."""
+"""Check that the disk has room for the files of a run, before it starts."""
 
 import errno
 import os
 
+from keras_vit.files import DRAFT
 from trainers.paths import Path, RemotePath
 from trainers.runs.reports import scale
 
-# Errors that say that a file of this size cannot be written.
+# Errors which mean that a file of this size cannot be written.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def check_space(folder: Path, num_bytes: int):
     """Raise an OSError unless `num_bytes` can be written to `folder`.
 
-    Allocates a file of that size and removes it: unlike the free space of the
-    disk this sees quotas and limits too. Does nothing for a bucket, or where
-    the file system cannot allocate.
+    Allocates a file of this size and removes it. Unlike the free space of the
+    disk, this also respects quotas and limits. Does nothing for a bucket, or
+    if the file system does not support allocation.
 
     Args:
-        folder: The folder of a run, which exists.
-        num_bytes: Size of the files that will be written.
+        folder: The existing folder of a run.
+        num_bytes: Size of the files to write.
     """
     if isinstance(folder, RemotePath) or not hasattr(os, "posix_fallocate"):
         return
-    draft = folder / ".draft-space"
+    draft = folder / f"{DRAFT}space"
     try:
         with open(draft, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, num_bytes)

@@ -1,4 +1,4 @@
-"""Job: a training that has been checked, and `train`, which carries it out."""
+"""Job: a checked training run, and `train`, which runs it."""
 
 import contextlib
 import dataclasses
@@ -35,14 +35,14 @@ class Job:
     """A training run that has been checked and can start.
 
     Args:
-        recipe: What to train, and how.
+        recipe: The settings of the run.
         run: The folder of the run.
-        dataset: What to train on.
-        loop: The model, the optimizer and the state, restored if there was a
+        dataset: The data set to train on.
+        loop: The model, the optimizer and the state, restored if there is a
             checkpoint.
         bad_examples: The images that could not be read.
-        steps_per_epoch: Updates of one pass over the training split.
-        total_steps: Updates in all.
+        steps_per_epoch: Updates in one pass over the training split.
+        total_steps: Total number of updates.
     """
 
     recipe: Recipe
@@ -55,7 +55,7 @@ class Job:
 
     @property
     def is_writer(self) -> bool:
-        """Whether this process writes files and reports; one of all does."""
+        """Whether this process writes files and reports; only one does."""
         return is_chief(self.loop.strategy)
 
     @property
@@ -65,13 +65,13 @@ class Job:
 
     @property
     def eval_steps(self) -> int:
-        """Batches of the split to evaluate on."""
+        """Number of evaluation batches."""
         num_images = self.dataset.num_examples(self.dataset.eval_split)
         return math.ceil(num_images / self.recipe.batch_size)
 
     @functools.cached_property
     def flops_per_image(self) -> int:
-        """Operations of a forward pass; counted once, since it traces."""
+        """FLOPs of a forward pass; cached, because counting traces a graph."""
         return count_flops(self.loop.model)
 
     def __str__(self):
@@ -91,7 +91,7 @@ class Job:
         )
 
     def train_batches(self, context: tf.distribute.InputContext):
-        """Return the batches that the replicas of this process train on."""
+        """Return the training batches of the replicas of this process."""
         recipe = self.recipe
         return train_batches(
             self.dataset,
@@ -107,7 +107,7 @@ class Job:
         )
 
     def eval_batches(self, context: tf.distribute.InputContext):
-        """Return the batches that the replicas of this process evaluate on."""
+        """Return the evaluation batches of the replicas of this process."""
         return eval_batches(
             self.dataset,
             image_size=self.loop.model.input_shape[1:3],
@@ -121,7 +121,7 @@ class Job:
         """Check the disk, write the recipe and draw the first batch.
 
         Raises:
-            OSError: If the checkpoints would not fit on the disk.
+            OSError: If the checkpoints do not fit on the disk.
         """
         checkpoints = self.loop.checkpoints
         checkpoints.remove_drafts()
@@ -136,7 +136,7 @@ class Job:
             self.draw_first_batch()
 
     def draw_first_batch(self):
-        """Draw the next images to train on, as a PNG and for TensorBoard."""
+        """Draw the next training images, as a PNG and for TensorBoard."""
         replicas = self.loop.strategy.num_replicas_in_sync
         batches = self.train_batches(
             tf.distribute.InputContext(num_replicas_in_sync=replicas)
@@ -175,7 +175,7 @@ class Job:
 
     @property
     def peak_flops(self) -> float:
-        """FLOP/s of all processors together, of which MFU is a share."""
+        """Peak FLOP/s of all processors together, for MFU."""
         strategy = self.loop.strategy
         if self.recipe.peak_tflops:
             one = self.recipe.peak_tflops * 1e12
@@ -212,7 +212,7 @@ class Job:
 
 
 def _share(context):
-    """Return the part of the batches that one of several processes reads."""
+    """Return the arguments for the share of one of several processes."""
     return {
         "num_replicas": context.num_replicas_in_sync,
         "worker": context.input_pipeline_id,
@@ -221,7 +221,7 @@ def _share(context):
 
 
 def train(job: Job) -> dict[str, float]:
-    """Train, and write everything to the folder of the run.
+    """Train, and write all files to the folder of the run.
 
     Args:
         job: The result of `prepare`.
@@ -231,9 +231,9 @@ def train(job: Job) -> dict[str, float]:
 
     Raises:
         NonFiniteLossError: If the loss is not finite.
-        Interrupted: If it was asked to stop, after saving.
-        WorkerLostError: If another process does not answer.
-        CheckpointError: If the last state could not be saved.
+        Interrupted: If a signal stopped the run, after saving.
+        WorkerLostError: If another process does not respond.
+        CheckpointError: If the last state cannot be saved.
         OSError: If a file cannot be written, the disk has no room for the
             checkpoints, or another process trains in the folder.
     """

@@ -1,4 +1,4 @@
-"""NamedModel: a model file or a published name in the place of a run."""
+"""NamedModel: a model file or a published model, used in place of a run."""
 
 import dataclasses
 import os
@@ -16,10 +16,10 @@ class NamedModel:
     """A model that does not come from a run, with the interface of `Run`.
 
     Args:
-        path_or_name: A `.keras` file, or what `from_checkpoint` takes: a
-            checkpoint of any family or the name of a published one.
-        is_grey: Whether the images have one channel. A checkpoint for colour
-            images is then converted: it returns what it would for the grey
+        path_or_name: A `.keras` file, a checkpoint of any family, or the name
+            of a published one.
+        is_grey: Whether the images have one channel. If so, a checkpoint for
+            colour images is converted: its outputs are those for the grey
             image copied to three channels.
     """
 
@@ -36,14 +36,14 @@ class NamedModel:
         return self.path_or_name
 
     def load_class_names(self) -> None:
-        """Return None: such files do not name the classes."""
+        """Return None, because such files do not contain class names."""
 
     def load_model(self) -> keras.Model:
         """Return the model; a VisionTransformer returns logits.
 
         Raises:
-            ValueError: If there is no such file and no such name.
-            ConnectionError: If it cannot be downloaded.
+            ValueError: If there is no such file or name.
+            ConnectionError: If the checkpoint cannot be downloaded.
         """
         if not self.path_or_name.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}

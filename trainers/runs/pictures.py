@@ -77,7 +77,7 @@ def plot_batch(
 ):
     """Draw the first images of a batch, with their labels below.
 
-    For a label shared by several classes, as mixup makes them, the two largest
+    For a label of several classes, such as mixup creates, the two largest
     shares are shown.
 
     Shapes:

@@ -1,4 +1,4 @@
-"""`prepare`: check everything a training needs, and build or restore it."""
+"""`prepare`: check all requirements of a run, and build or restore it."""
 
 import dataclasses
 import math
@@ -38,23 +38,24 @@ def prepare(
     config: WorkerConfig = ALONE,
     force: bool = False,
 ) -> Job:
-    """Return what `train` needs, with every choice checked.
+    """Return a checked Job for `train`.
 
-    Continues where an earlier run of the same recipe in that folder stopped.
+    If the folder contains an earlier run of the same recipe, the job continues
+    it.
 
     Args:
-        recipe: What to train, and how.
-        run_dir: The folder of the run; made if there is none.
-        config: How this process finds the others that it trains with.
-        force: Continue even if the folder holds a run of another recipe.
+        recipe: The settings of the run.
+        run_dir: The folder of the run; created if needed.
+        config: How this process finds the other workers.
+        force: Whether to continue a run with another recipe.
 
     Raises:
-        ValueError: If the recipe cannot be run, the folder cannot be one or
-            holds a run of another recipe, or the workers have different
-            recipes or weights. Nothing is written then.
-        CheckpointError: If the run has checkpoints and none can be read.
+        ValueError: If the recipe is not possible, the folder is invalid or
+            contains a run with another recipe, or the workers have different
+            recipes or weights. Nothing is written.
+        CheckpointError: If the run has checkpoints, but none can be read.
         WorkerLostError: If another process or the data service cannot be
-            reached or does not answer.
+            reached or does not respond.
     """
     run = Run(as_path(run_dir))
     run.check_folder()
@@ -90,7 +91,7 @@ def prepare(
 
 
 def _shared_fields(recipe):
-    """Yield the fields that all workers must have alike."""
+    """Yield the fields that must be equal on all workers."""
     for field in dataclasses.fields(recipe):
         if not field.metadata["is_local"]:
             yield field.name, repr(getattr(recipe, field.name)).encode()
@@ -105,7 +106,7 @@ def _weights(model):
 def open_in_turn(
     recipe: Recipe, strategy: tf.distribute.Strategy
 ) -> ImageDataset:
-    """Return the data set of `recipe`; the chief prepares it before others."""
+    """Return the data set of `recipe`, which the chief prepares first."""
     first = is_chief(strategy)
     if not first:
         wait_for_all(strategy)
@@ -121,7 +122,7 @@ def open_in_turn(
 
 
 def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
-    """Return the updates of an epoch, and those of the whole training."""
+    """Return the number of updates per epoch, and in total."""
     num_images = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_images / recipe.batch_size), 1)
     all_epochs = math.ceil(recipe.epochs * steps_per_epoch)
@@ -129,7 +130,7 @@ def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
 
 
 def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):
-    """Raise a ValueError unless every part of a batch has as many images."""
+    """Raise a ValueError unless all parts of a batch have equal sizes."""
     if batch_size % (num_replicas * num_parts):
         raise ValueError(
             "`batch_size` must be a multiple of replicas times "
@@ -147,12 +148,12 @@ def make_loop(
     """Return the loop with its model and optimizer.
 
     Raises:
-        ValueError: If the model, the schedule or the optimizer cannot be made,
-            or the model cannot be trained.
+        ValueError: If the model, the schedule or the optimizer is not
+            possible, or the model cannot be trained.
     """
     with strategy.scope():
         model = build_model(recipe, dataset)
-    check_model(model, recipe)
+    check_trainable(model, recipe)
     schedule = WarmupSchedule(
         recipe.learning_rate,
         total_steps,
@@ -188,7 +189,7 @@ def make_loop(
     )
 
 
-def check_model(model: keras.Model, recipe: Recipe):
+def check_trainable(model: keras.Model, recipe: Recipe):
     """Raise a ValueError if `model` cannot be trained or drawn."""
     if len(model.output_shape) != 2 or not model.trainable_variables:
         raise ValueError(
@@ -206,7 +207,7 @@ def check_model(model: keras.Model, recipe: Recipe):
 
 def make_loss(recipe: Recipe):
     """Return the loss of `recipe` with its label smoothing."""
-    per_image = LOSSES[recipe.loss]
+    per_image = LOSSES[recipe.loss].function
 
     def loss(labels, logits):
         return per_image(smooth_labels(labels, recipe.label_smoothing), logits)

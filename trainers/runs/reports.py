@@ -1,4 +1,4 @@
-"""The texts and the picture before and after a training run."""
+"""The header, the first batch and the final table of a training run."""
 
 import os
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ def header(
     first_step: int,
     total_steps: int,
 ) -> str:
-    """Return the line that describes the training that starts.
+    """Return the line that describes a run at its start.
 
     Args:
         model: Name of the model.
-        num_parameters: Of the model.
-        flops_per_image: Of a forward pass, see `flops.count_flops`.
+        num_parameters: Number of parameters of the model.
+        flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
         image_size: (height, width) in pixels.
         dataset: Name of the data set.
         strategy: Name of the strategy.
         num_devices: Number of devices that share the batch.
-        precision: Type of computation.
-        batch_size: Images of an update, over all devices.
-        first_step: Updates made before.
-        total_steps: Updates in all.
+        precision: Precision of training.
+        batch_size: Number of images per update, over all devices.
+        first_step: Number of updates before this start.
+        total_steps: Total number of updates.
     """
     height, width = image_size
     devices = "device" if num_devices == 1 else "devices"
@@ -74,11 +74,11 @@ def final_table(
     seconds: float | None = None,
     folder: str | os.PathLike | None = None,
 ) -> str:
-    """Return the results of a run, a small table.
+    """Return the results of a run as a small table.
 
     Args:
         rows: The metrics of each evaluation: `MetricsFile.rows`.
-        seconds: How long the training took.
+        seconds: Duration of the training.
         folder: The folder of the run.
     """
     cells = []
@@ -89,7 +89,7 @@ def final_table(
     for name in BEST:
         judged = [row for row in rows if name in row]
         if judged:
-            # Of equal values `max` returns the first.
+            # If several values are equal, `max` returns the first one.
             best = max(judged, key=lambda row: row[name])
             figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
             if best["step"] != rows[-1]["step"]:
@@ -117,8 +117,8 @@ def write_first_batch(
 ):
     """Draw the images of a batch, as a PNG and for TensorBoard.
 
-    A look at them finds wrong labels, wrong pixel ranges and augmentation that
-    leaves nothing to see.
+    The picture shows wrong labels, wrong pixel ranges, and augmentation that
+    is too strong.
 
     Shapes:
         images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
@@ -131,7 +131,7 @@ def write_first_batch(
         value_range: The numbers that are black and white.
         tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
         png_path: The PNG file to write.
-        step: Updates made before.
+        step: Number of updates so far.
     """
     png_path = as_path(png_path)
     plot_batch(

@@ -24,7 +24,7 @@ class Run:
     """A folder `saved_models/<run>/` and the paths in it.
 
     Args:
-        folder: Where everything of the run is.
+        folder: The folder with all files of the run.
     """
 
     folder: Path
@@ -34,31 +34,31 @@ class Run:
 
     @property
     def recipe_path(self) -> Path:
-        """The recipe as it was run, and the classes of its data."""
+        """The recipe of the run, and the class names of its data set."""
         return self.folder / "recipe.json"
 
     @property
     def model_path(self) -> Path:
-        """The trained model; answers logits."""
+        """The trained model, which returns logits."""
         return self.folder / "model.keras"
 
     @property
     def metrics_path(self) -> Path:
-        """One row of figures an epoch."""
+        """The metrics, one row per evaluation."""
         return self.folder / "metrics.csv"
 
     @property
     def checkpoints_path(self) -> Path:
-        """The states from which a run can go on."""
+        """The checkpoints from which the run can continue."""
         return self.folder / "checkpoints"
 
     @property
     def positions_path(self) -> Path:
-        """What became of the position table, if that was kept."""
+        """The position similarities during training, if they were recorded."""
         return self.folder / "positions"
 
     def check_folder(self):
-        """Raise a ValueError if a file is where the folder is to be."""
+        """Raise a ValueError if the path of the folder is a file."""
         if isinstance(self.folder, RemotePath):
             return
         path = self.folder.absolute()
@@ -70,13 +70,13 @@ class Run:
             )
 
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
-        """Compare with the run that is there, if it has begun.
+        """Compare a recipe with that of an existing run in the folder.
 
-        Fields that do not change what is learnt, such as the strategy, may
-        differ: a run may go on with other devices.
+        Fields that do not affect the learned weights, such as the strategy,
+        may differ, so a run can continue on other devices.
 
         Raises:
-            ValueError: If the folder holds a run of another recipe.
+            ValueError: If the folder contains a run with another recipe.
         """
         started = self.model_path.exists() or self.checkpoints_path.exists()
         if not (started and self.recipe_path.exists()):
@@ -103,13 +103,14 @@ class Run:
 
     @contextlib.contextmanager
     def claimed(self):
-        """Keep the folder from other processes of this machine.
+        """Lock the folder against other processes of this machine.
 
-        Until the end, a kill included. A bucket, and a file system that locks
-        no folders (NFS), is shared without a word.
+        The lock is released when the process ends, even by a kill. A bucket,
+        or a file system that cannot lock folders (NFS), is not locked.
 
         Raises:
-            OSError: If another one trains there, or it cannot be made.
+            OSError: If another process trains in the folder, or the folder
+                cannot be created.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if isinstance(self.folder, RemotePath):
@@ -132,7 +133,7 @@ class Run:
             os.close(folder)
 
     def save_recipe(self, recipe: Recipe, class_names: list[str]):
-        """Write the recipe that the run goes on with."""
+        """Write the recipe with which the run continues."""
         content = {
             "recipe": dataclasses.asdict(recipe),
             "class_names": class_names,
@@ -144,7 +145,7 @@ class Run:
         """Return the recipe of the run.
 
         Raises:
-            ValueError: If there is none, or one of another version.
+            ValueError: If there is no recipe, or it is of another version.
         """
         fields = self._content()["recipe"]
         unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
@@ -157,12 +158,12 @@ class Run:
 
     @property
     def preprocess(self) -> str:
-        """The operations on images before evaluation, see `eval_batches`."""
+        """The preprocessing of evaluation images, see `eval_batches`."""
         return self.load_recipe().eval_preprocess
 
     @property
     def activation(self) -> str:
-        """What turns the logits of the model into probabilities."""
+        """The activation that turns logits into probabilities."""
         return self.load_recipe().activation
 
     def load_class_names(self) -> list[str]:
@@ -170,7 +171,7 @@ class Run:
         return self._content()["class_names"]
 
     def save_model(self, model: keras.Model):
-        """Write the model; a reader sees the old file or the new one."""
+        """Write the model atomically."""
         with atomic_write(self.model_path) as draft:
             model.save(draft)
 
@@ -215,7 +216,7 @@ def load_keras_file(path: Path) -> keras.Model:
     """Return the model in a `.keras` file.
 
     Raises:
-        ValueError: If the file holds no model that can be read.
+        ValueError: If the file does not contain a readable model.
     """
     try:
         return keras.saving.load_model(str(path), compile=False)

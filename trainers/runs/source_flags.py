@@ -18,16 +18,16 @@ def open_source(
     """Return a model and the data set to evaluate it on.
 
     Args:
-        run_dir: The folder of a run; or
-        model: a file or a name, see `NamedModel`.
+        run_dir: The folder of a run, or None.
+        model: A file or a name, see `NamedModel`; None with `run_dir`.
         dataset: See `open_dataset`; None for that of the run.
-        data_dir: Where TFDS keeps its data sets; None for that of the run.
+        data_dir: Folder of the TFDS data sets; None for that of the run.
         **splits: `train_split` or `eval_split`, names or slices; None for
             those of the run or, with another data set, of the data set.
 
     Raises:
-        ValueError: If not exactly one model is named, or what is named is not
-            there.
+        ValueError: If not exactly one of `run_dir` and `model` is given, or
+            the model or the data set does not exist.
     """
     if bool(run_dir) == bool(model):
         raise ValueError(
@@ -58,12 +58,12 @@ def define_source_flags():
     flags.DEFINE_string(
         "model",
         None,
-        "Model, in place of that of a run: a .keras file, a checkpoint of "
-        "any family, or the name of a published one. Needs --dataset.",
+        "Model to use instead of a run: a .keras file, a checkpoint of any "
+        "family, or the name of a published one. Needs --dataset.",
     )
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
     flags.DEFINE_string(
-        "data_dir", None, "Where tensorflow-datasets keeps its data sets."
+        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
     )
     flags.DEFINE_string(
         "eval_split",
@@ -75,23 +75,25 @@ def define_source_flags():
         None,
         "Operations on the images, separated by '|', such as "
         "'resize_small(256)|central_crop(224)'. Default: those of the run; "
-        "for a --model, the whole image is resized.",
+        "with --model, the whole image is resized.",
     )
 
 
-def define_flags():
+def define_evaluation_flags():
     """Define the flags of the commands that evaluate a model."""
     define_source_flags()
     flags.DEFINE_integer(
         "max_bad_examples",
         0,
-        "Most unreadable images that may be left out.",
+        "Number of unreadable images to skip before the command stops.",
         lower_bound=0,
     )
-    flags.DEFINE_integer("batch_size", 128, "Images at a time.", lower_bound=1)
+    flags.DEFINE_integer(
+        "batch_size", 128, "Number of images per batch.", lower_bound=1
+    )
     flags.DEFINE_string(
         "report_dir",
         None,
-        "Where the report is written. Default: the folder of the run; for a "
-        "--model it is printed only.",
+        "Folder to write the report to. Default: the folder of the run; with "
+        "--model, the report is only printed.",
     )

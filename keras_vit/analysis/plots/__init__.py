@@ -1,4 +1,4 @@
-"""Pictures of what a model looks at and has learned. Needs matplotlib.
+"""Pictures of where a model looks and what it has learned. Needs matplotlib.
 
 Each function returns a new `matplotlib.figure.Figure`: no window opens and no
 global state of matplotlib changes. `save_figure` writes a figure to a file.

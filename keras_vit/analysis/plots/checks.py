@@ -1,4 +1,4 @@
-"""Checks of the arrays and names that are drawn."""
+"""Checks of the arrays and names to draw."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,10 @@ def check_shape(values, argument: str, rank: int) -> np.ndarray:
 def check_names(
     names: Sequence[str] | None, argument: str, count: int
 ) -> list[str]:
-    """Return names as a list; of None, empty names.
+    """Return names as a list of strings; None gives empty names.
 
     Raises:
-        ValueError: If they are not `count`.
+        ValueError: If the number of names is not `count`.
     """
     names = [""] * count if names is None else [str(name) for name in names]
     if len(names) != count:

@@ -1,4 +1,4 @@
-"""Colour bars: what the colours of a picture stand for."""
+"""Colour bars, which explain the colours of a picture."""
 
 from matplotlib.cm import ScalarMappable
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -11,8 +11,8 @@ def color_bar(drawn, label: str, **place):
     """Draw a colour bar beside the axes `ax`, or into the axes `cax`.
 
     Args:
-        drawn: The image whose colours are explained.
-        label: What the values are.
+        drawn: The image whose colours the bar explains.
+        label: Name of the values.
         **place: `ax` or `cax`, and further options of `Figure.colorbar`.
     """
     if "ax" in place:
@@ -28,7 +28,7 @@ def color_bar(drawn, label: str, **place):
 
 
 def percent_bar(drawn, label: str, ticks=None, **place):
-    """Draw a colour bar whose numbers are in percent."""
+    """Draw a colour bar with numbers in percent."""
     # As many digits as tell the ticks apart.
     form = PercentFormatter(1, decimals=None)
     ticks = MaxNLocator(5) if ticks is None else ticks
@@ -36,7 +36,7 @@ def percent_bar(drawn, label: str, ticks=None, **place):
 
 
 def horizontal_percent_bar(drawn, label: str, cax):
-    """Draw a horizontal bar; its numbers do not reach beyond its ends."""
+    """Draw a horizontal bar whose numbers do not extend beyond its ends."""
     low, high = drawn.get_clim()
     room = cax.get_window_extent()
     percent_bar(
@@ -55,7 +55,7 @@ def horizontal_percent_bar(drawn, label: str, cax):
 
 
 def _choose_ticks(low, high, inches):
-    """Return round numbers that have room on a bar, or its two ends."""
+    """Return round numbers that fit on a bar, or its two ends."""
     longest = PercentFormatter(1, decimals=None).format_pct(high, high - low)
     # A number at an end moves by half of its width, towards the next one.
     most = max(int(inches / (1.6 * LETTER * len(longest))), 1)
@@ -66,8 +66,8 @@ def _choose_ticks(low, high, inches):
 
 
 def bar_length(side: float, label: str) -> float:
-    """Return the length in inches of a bar beside `side` inches.
+    """Return the length of a bar beside an image of `side` inches, in inches.
 
-    It is at least as long as its label.
+    The bar is at least as long as its label.
     """
     return max(min(side, 3), 1, LETTER * len(label))

@@ -1,4 +1,4 @@
-"""How far each head looks, by depth: figure 7, right, of the paper."""
+"""The attention distance of each head, by depth: figure 7, right."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,21 +18,21 @@ def plot_distances(
     patch_size: int,
     num_prefix_tokens: int = 0,
 ) -> Figure:
-    """Draw how far each head looks, by depth: figure 7, right, of the paper.
+    """Draw the attention distance of each head, by depth: figure 7, right.
 
-    A dot is a head. Lines show the mean of each block, the longer side of the
-    image, and the distance of a head that attends to all tokens equally.
+    Each dot is a head. Lines show the mean of each block, the longer side of
+    the image, and the distance of a head that attends equally to all tokens.
 
     Shapes:
         distances: (layers, K), in pixels, as from `attention_distances`.
 
     Args:
-        distances: Of each head.
+        distances: The attention distance of each head.
         grid_size: (h, w), rows and columns of the grid of patches.
-        patch_size: Pixels from one patch to the next.
+        patch_size: Image pixels from one patch to the next.
         num_prefix_tokens: 1 with a class token. Attention to it counts as
-            distance 0, so that equal attention looks a little less far. 0 for
-            distances that were computed with `renormalize`.
+            distance 0, so the distance of equal attention is slightly smaller.
+            0 for distances that were computed with `renormalize`.
     """
     distances = check_shape(distances, "distances", 2)
     layers, heads = distances.shape

@@ -1,4 +1,4 @@
-"""Films of how a position table was learned."""
+"""Animations of a position table during training."""
 
 import os
 from collections.abc import Sequence
@@ -24,24 +24,24 @@ def film_position_similarity(
     path: str | os.PathLike,
     frames_per_second: float = 4.0,
 ):
-    """Write a film of how the position table was learned, as a GIF.
+    """Write an animation of the position table during training, as a GIF.
 
-    The last frame stays two seconds longer. The file is replaced as a whole,
-    and the same film gives the same bytes.
+    The last frame is shown two seconds longer. The file is written atomically,
+    and equal animations give equal bytes.
 
     Shapes:
         similarities: (frames, h, w, h, w).
 
     Args:
         similarities: See `plot_position_similarity`; all share one scale.
-        steps: The number of updates before each frame, rising; shown in the
-            titles.
-        path: Ends in .gif.
-        frames_per_second: How fast it runs.
+        steps: The number of updates before each frame, ascending; the titles
+            show it.
+        path: Path of the file; must end in .gif.
+        frames_per_second: Speed of the animation.
 
     Raises:
-        ValueError: If `steps` are not one for each frame or do not rise, or
-            `path` ends in something else.
+        ValueError: If `steps` does not have one entry for each frame or is not
+            ascending, or `path` has another ending.
     """
     from PIL import Image  # Matplotlib depends on it.
 
@@ -76,5 +76,5 @@ def _draw_frames(similarities, steps):
         drawn.set_data(make_mosaic(thin_out(frame)))
         set_title(drawn.axes, full_title(title, frame))
         yield render(figure)
-        # One layout is enough: it would take half of the time.
+        # The layout is computed only once: it would take half of the time.
         figure.set_layout_engine("none")

@@ -1,4 +1,4 @@
-"""The principal filters of the patches: figure 7, left, of the paper."""
+"""The principal filters of the patch embedding: figure 7, left."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,17 +8,16 @@ from keras_vit.analysis.plots.style import SMALL, new_figure
 
 
 def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
-    """Draw the principal filters of the patches: figure 7, left.
+    """Draw the principal filters of the patch embedding: figure 7, left.
 
-    Each is drawn over its whole range of values, under its share of the
-    variance.
+    Each filter has its own scale. Its title is its share of the variance.
 
     Args:
-        filters: As from `embedding_filters`.
-        columns: Most filters in a row.
+        filters: Filters, as from `embedding_filters`.
+        columns: Largest number of filters in a row.
 
     Raises:
-        ValueError: If the filters do not read grey images or colours.
+        ValueError: If the filters do not have 1 or 3 channels.
     """
     pictures = np.asarray(filters.filters)
     shares = np.asarray(filters.explained_variance)

@@ -11,13 +11,14 @@ NO_FONTS = ("Last Resort High-Efficiency",)
 
 
 def families_for(text: str) -> list[str]:
-    """Return the font families that have the characters of a text.
+    """Return the font families that contain the characters of a text.
 
-    Matplotlib takes a character from the first family that has it. A warning
-    says which characters no installed font has: they are drawn as boxes.
+    Matplotlib draws a character with the first family that contains it. A
+    warning names the characters that no installed font contains; they are
+    drawn as boxes.
 
     Args:
-        text: Such as the name of a class.
+        text: A text, such as the name of a class.
     """
     families = list(matplotlib.rcParams["font.family"])
     missing = set(text) - _characters_of_default(tuple(families)) - {"\n"}
@@ -26,7 +27,7 @@ def families_for(text: str) -> list[str]:
 
 @functools.cache
 def _characters_of_default(families):
-    """Return the characters of the font that matplotlib would take."""
+    """Return the characters of matplotlib's default font."""
     path = fontManager.findfont(FontProperties(family=families))
     return frozenset(map(chr, get_font(path).get_charmap()))
 
@@ -58,5 +59,5 @@ def _find_families(missing):
 def _characters_in(path):
     try:
         return frozenset(map(chr, get_font(path).get_charmap()))
-    except (OSError, RuntimeError):  # A font that is gone or damaged.
+    except (OSError, RuntimeError):  # The font was removed or is damaged.
         return frozenset()

@@ -1,4 +1,4 @@
-"""Where each head of each block looks."""
+"""The attention of each head of each block."""
 
 import numpy as np
 from matplotlib.colors import Normalize, PowerNorm
@@ -28,17 +28,17 @@ def plot_heads(
     query: tuple[int, int] | None = None,
     scale: str = "shared",
 ) -> Figure:
-    """Draw where each head looks: blocks from the top, heads from the left.
+    """Draw where each head looks: blocks as rows, heads as columns.
 
     Args:
-        inspection: What was seen.
+        inspection: The inspection of a model.
         image: Index of the image.
-        query: (row, column) of the patch that looks, from 0; it is marked.
-            Default: what the head of the model reads, the class token or the
+        query: (row, column) of the query patch, from 0; it is marked. Default:
+            the tokens that the head of the model reads, the class token or the
             mean of the patches.
-        scale: A key of SCALES: "shared" for one scale, in which the colours
-            rise with the square root; "each" for a scale of its own for each
-            head, from 0 to its largest number.
+        scale: A key of SCALES: "shared" for one common scale, whose colours
+            are proportional to the square root; "each" for a separate scale
+            for each head, from 0 to its largest number.
 
     Raises:
         ValueError: If there is no such image, patch or scale.
@@ -84,7 +84,7 @@ def _draw_heads(axes, shown, norm):
 
 
 def _read_heads(inspection, image, query):
-    """Return the attention to the patches, and who looks.
+    """Return the attention to the patches, and the name of the query.
 
     Shapes:
         returns: (layers, K, h, w), and a text.
@@ -116,7 +116,7 @@ def _read_heads(inspection, image, query):
 
 
 def _shared_scale(grids):
-    # A few patches of a few heads would leave no colours for the others.
+    # Linearly, a few large values would leave no colours for the others.
     largest = max(np.percentile(grids, 99.5), 1e-6)
     return grids, PowerNorm(0.5, 0, largest), "share of attention"
 

@@ -14,7 +14,7 @@ DARKEST = 60
 
 
 def draw_image(axes, image: np.ndarray):
-    """Draw an image (H, W, 1 or 3), grey or in colours."""
+    """Draw a grey or colour image (H, W, 1 or 3)."""
     axes.imshow(
         np.broadcast_to(image, (*image.shape[:2], 3)), interpolation="nearest"
     )
@@ -30,9 +30,9 @@ def draw_overlay(
     smooth: bool,
     opacity: float = 0.85,
 ):
-    """Draw an image in grey and a grid over it; return the drawn grid.
+    """Draw a grid over a grey image; return the drawn grid.
 
-    The arguments are those of `plot_overlays`.
+    See `plot_overlays` for the arguments.
     """
     height, width, channels = image.shape
     grey = image @ np.array(LUMINANCE if channels == 3 else (1.0,))
@@ -49,7 +49,7 @@ def draw_overlay(
         cmap=OVERLAY,
         norm=norm,
         alpha=opacity * (0.2 + 0.8 * norm(grid)),
-        # The first pixel reaches from -0.5 to 0.5.
+        # The first pixel extends from -0.5 to 0.5.
         extent=(-0.5, right - 0.5, down - 0.5, -0.5),
         interpolation="bilinear" if smooth else "nearest",
     )

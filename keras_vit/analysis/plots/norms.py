@@ -1,4 +1,4 @@
-"""How long the tokens are by depth, and where the artefacts are."""
+"""The norms of the tokens by depth, and the places of the artefacts."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,18 +26,18 @@ def plot_token_norms(
     ratio: float = 3.0,
     most_images: int = 4,
 ) -> Figure:
-    """Draw how long the tokens are by depth, and where those too long lie.
+    """Draw the norms of the tokens by depth, and mark the outliers.
 
-    On the left, the lengths of the patches of all images, their median, and
-    the class token. On the right, the images with the patches marked that
-    `artefact_tokens` finds behind one block.
+    On the left are the norms of the patches of all images, their median, and
+    the norm of the class token. On the right are the images, with marks on the
+    patches that `artefact_tokens` finds after one block.
 
     Args:
-        inspection: What was seen.
-        block: Index of the block behind which patches are marked; negative
-            from the last.
+        inspection: The inspection of a model.
+        block: Index of the block for the marks; negative indices count from
+            the end.
         ratio: See `artefact_tokens`.
-        most_images: How many images are drawn at most.
+        most_images: Largest number of images to draw.
 
     Raises:
         ValueError: If there is no such block.
@@ -66,7 +66,7 @@ def plot_token_norms(
 
 
 def _draw_lengths(axes, norms, num_prefix_tokens, found, ratio):
-    """Draw the lengths of the tokens over the blocks.
+    """Draw the norms of the tokens over the blocks.
 
     Shapes:
         norms: (layers, B, T). found: (layers, B, N).

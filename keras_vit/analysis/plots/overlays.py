@@ -27,9 +27,9 @@ def plot_overlays(
     opacity: float = 0.85,
     columns: int = 4,
 ) -> Figure:
-    """Draw a value for each patch over the images, all on one scale.
+    """Draw a value for each patch over the images, with one common scale.
 
-    The images are drawn in grey, so that every colour stands for a value.
+    The images are drawn in grey, so every colour represents a value.
 
     Shapes:
         images: (B, H, W, 1 or 3), uint8, as from `to_pixels`.
@@ -38,14 +38,14 @@ def plot_overlays(
     Args:
         images: The images.
         grids: The values; cell (r, c) is drawn over the pixels of its patch.
-        titles: One for each image.
-        patch_size: Pixels from one patch to the next. Default: the grid covers
-            the image. Behind a stem that pads, it may cover more.
-        label: What the values are. They are shown in percent.
-        smooth: Interpolate between the centres of the patches.
-        opacity: Of the largest values, from 0 to 1; the smallest are painted
-            with a fifth of it.
-        columns: Most images in a row.
+        titles: The title of each image.
+        patch_size: Image pixels from one patch to the next. Default: the grid
+            covers the image. After a stem that pads, it may cover more.
+        label: Name of the values, which are shown in percent.
+        smooth: Whether to interpolate between the centres of the patches.
+        opacity: Opacity of the largest values, from 0 to 1; that of the
+            smallest values is a fifth of it.
+        columns: Largest number of images in a row.
 
     Raises:
         ValueError: If the shapes do not fit each other.

@@ -1,4 +1,4 @@
-"""How alike the positions of patches are: figure 7, centre, of the paper."""
+"""The similarity of the position embeddings: figure 7, centre."""
 
 from collections.abc import Sequence
 
@@ -23,18 +23,19 @@ MOST_TILES = 14
 def plot_position_similarity(
     similarity: np.ndarray, title: str | None = None
 ) -> Figure:
-    """Draw how alike the positions of patches are: figure 7, centre.
+    """Draw the similarity of the position embeddings: figure 7, centre.
 
-    The picture in row y and column x belongs to the patch there: it shows the
-    similarity of its position embedding with that of each patch. Of more than
-    14 rows or columns every second, third, ... is drawn; the title says so.
+    The picture in row y and column x shows the similarity of the position
+    embedding of the patch at this place to that of each patch. If there are
+    more than 14 rows or columns, only every second, third, ... is drawn; the
+    title states this.
 
     Shapes:
         similarity: (h, w, h, w), as from `position_similarity`.
 
     Args:
-        similarity: Cosines.
-        title: The title of the picture.
+        similarity: Cosine similarities.
+        title: Title of the picture.
     """
     similarity = check_similarities(similarity, 4)
     look = choose_colors(similarity)
@@ -44,19 +45,19 @@ def plot_position_similarity(
 def plot_position_learning(
     similarities: np.ndarray, steps: Sequence[int], num_frames: int = 5
 ) -> Figure:
-    """Draw how the position table was learned: some frames of its film.
+    """Draw frames of the animation of a position table during training.
 
     Shapes:
         similarities: (frames, h, w, h, w).
 
     Args:
         similarities: See `plot_position_similarity`; all share one scale.
-        steps: The number of updates before each frame, rising.
-        num_frames: How many frames are drawn, the first and the last among
-            them.
+        steps: The number of updates before each frame, ascending.
+        num_frames: Number of frames to draw, including the first and the last.
 
     Raises:
-        ValueError: If `steps` are not one for each frame, or do not rise.
+        ValueError: If `steps` does not have one entry for each frame, or is
+            not ascending.
     """
     similarities, steps = check_film(similarities, steps)
     if num_frames < 1:
@@ -106,7 +107,8 @@ def check_film(
     """Return the frames of a film and their steps.
 
     Raises:
-        ValueError: If `steps` are not one for each frame, or do not rise.
+        ValueError: If `steps` does not have one entry for each frame, or is
+            not ascending.
     """
     similarities = check_similarities(similarities, 5)
     steps = [int(step) for step in steps]
@@ -119,12 +121,12 @@ def check_film(
 
 
 def choose_colors(similarities: np.ndarray) -> tuple[str, int]:
-    """Return the colour map and the lower end that fit cosines."""
+    """Return the colour map and the lower end of the scale for cosines."""
     return (SIGNED, -1) if similarities.min() < 0 else (MAGNITUDE, 0)
 
 
 def draw_similarity(similarity: np.ndarray, title: str | None, look: tuple):
-    """Return a figure, and the image that is drawn in it."""
+    """Return a figure and the image in it."""
     down, across = size_of_tiles(
         *thin_out(similarity).shape, longest=4.6, narrowest=0.25, widest=0.6
     )
@@ -140,13 +142,13 @@ def draw_similarity(similarity: np.ndarray, title: str | None, look: tuple):
 
 
 def thin_out(similarity: np.ndarray) -> np.ndarray:
-    """Return the pictures that are drawn: at most 14 x 14."""
+    """Return the pictures to draw, at most 14 x 14."""
     rows, columns = map(_choose_places, similarity.shape[:2])
     return similarity[rows][:, columns]
 
 
 def full_title(title: str | None, similarity: np.ndarray) -> str:
-    """Return a title that says if not all rows and columns are drawn."""
+    """Return a title that states if rows or columns are omitted."""
     steps = [-(-size // MOST_TILES) for size in similarity.shape[:2]]
     thinned = " and ".join(
         f"one {name} in {step}"
@@ -157,7 +159,7 @@ def full_title(title: str | None, similarity: np.ndarray) -> str:
 
 
 def _choose_places(size):
-    """Return which of `size` rows or columns are drawn, evenly spaced."""
+    """Return the indices of the rows or columns to draw, evenly spaced."""
     step = -(-size // MOST_TILES)
     return np.arange((size - 1) % step // 2, size, step)
 

@@ -1,4 +1,4 @@
-"""What the head of the model reads: rollout and relevance over the images."""
+"""Rollout and relevance over the images, for the tokens that the head reads."""
 
 import dataclasses
 
@@ -30,10 +30,10 @@ class _Column:
         grids: (B, h, w).
 
     Args:
-        titles: One for each image.
+        titles: The title of each image.
         grids: The values.
-        norm: Their scale.
-        label: What the values are, for the colour bar.
+        norm: The scale of the values.
+        label: Name of the values, for the colour bar.
     """
 
     titles: list[str]
@@ -43,14 +43,15 @@ class _Column:
 
 
 def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
-    """Draw what the head reads: rollout, and relevance for the top classes.
+    """Draw the rollout, and the relevance for the most likely classes.
 
-    Each image has a row. All rollouts share one scale; so do all relevances,
-    each of which is divided by its sum. A title says if no patch speaks for
-    its class; if none does for any class, relevance has no colour bar.
+    Each image has a row. All rollouts share one scale. All relevances share
+    another one, after dividing each by its sum. If no patch supports a class,
+    the title states this; if this holds for all classes, relevance has no
+    colour bar.
 
     Args:
-        inspection: What was seen.
+        inspection: The inspection of a model.
         smooth: See `plot_overlays`.
     """
     pixels = inspection.pixels
@@ -86,7 +87,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
 
 
 def _read_relevances(inspection):
-    """Return the relevance for each rank, and where no patch speaks for it.
+    """Return the relevance for each rank, and where no patch supports it.
 
     Shapes:
         returns: a list of (B, h, w), each with the sum 1 or 0; and (B, k).
@@ -95,7 +96,7 @@ def _read_relevances(inspection):
     matrices = inspection.relevances
     if matrices is None:
         return grids, np.zeros((len(inspection.pixels), 0), bool)
-    # The identity is the start: a token without relevance stands for itself.
+    # Relevance starts from the identity, which is subtracted here.
     spoken = matrices - np.eye(matrices.shape[-1], dtype="float32")
     for j in range(matrices.shape[1]):
         said = inspection.read_grid(spoken[:, j]).any(axis=(1, 2))
@@ -108,7 +109,7 @@ def _read_relevances(inspection):
 
 
 def _make_columns(inspection, relevances, silent):
-    """Return the columns: the rollout first, then the likeliest class."""
+    """Return the columns: first the rollout, then the most likely classes."""
     rollouts = inspection.read_grid(inspection.rollouts)
     titles = ["rollout"] * len(rollouts)
     norm = scale_over(rollouts)

@@ -1,4 +1,4 @@
-"""How alike the blocks of two models are."""
+"""The similarity of the blocks of two models."""
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ from keras_vit.analysis.plots.style import (
 def plot_representation_similarity(
     similarity: np.ndarray, model_names: tuple[str, str] = ("a", "b")
 ) -> Figure:
-    """Draw how alike the tokens behind the blocks of two models are.
+    """Draw the similarity of the tokens after the blocks of two models.
 
     Shapes:
         similarity: (blocks of a, blocks of b), from

@@ -1,4 +1,4 @@
-"""The look that all pictures share: sizes, colours, titles, axes."""
+"""The common style of all pictures: sizes, colours, titles, axes."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +10,7 @@ from keras_vit.analysis.plots.fonts import families_for
 DPI = 120
 SMALL = 8  # Font size in points, of everything but headlines.
 LINE = 0.16  # Height of a line of a title, in inches.
-LETTER = 0.065  # Width of a letter in inches, rather too much than too little.
+LETTER = 0.065  # Width of a letter in inches, rounded up.
 MAGNITUDE, SIGNED = "viridis", "RdBu_r"  # Colour maps.
 MARK = "#ff2d95"  # A colour that is in none of the colour maps.
 
@@ -23,8 +23,8 @@ def new_figure(width: float, height: float, layout: str | None = None):
 def add_axes(figure: Figure, x, y, width, height) -> Axes:
     """Add axes of a given size, in inches from the top and from the left.
 
-    For images: the layout engines of matplotlib know neither their aspect
-    ratio nor how long a title is.
+    For images, because the layout engines of matplotlib consider neither their
+    aspect ratio nor the length of a title.
     """
     margin = 0.06
     full_width, full_height = figure.get_size_inches()
@@ -41,7 +41,7 @@ def add_axes(figure: Figure, x, y, width, height) -> Axes:
 def panel_size(images: np.ndarray) -> tuple[float, float, float, float]:
     """Return the size of the panel of an image, in inches.
 
-    There is room for a title, even above a narrow image.
+    The panel has room for a title, even above a narrow image.
 
     Returns:
         The width and the height of the image, the distance from one panel to
@@ -54,14 +54,14 @@ def panel_size(images: np.ndarray) -> tuple[float, float, float, float]:
 
 
 def set_title(axes: Axes, text: str):
-    """Write a title above axes, in a font that has its characters."""
+    """Write a title above axes, in a font that contains its characters."""
     # Names come from outside: a dollar in them begins no formula.
     title = axes.set_title(text, fontsize=SMALL, pad=3, parse_math=False)
     title.set_fontfamily(families_for(text))
 
 
 def shorten(text: str) -> str:
-    """Return a name, cut off where it is longer than 22 characters."""
+    """Return a name, truncated to 22 characters."""
     return text if len(text) <= 22 else f"{text[:21]}\u2026"
 
 
@@ -75,6 +75,6 @@ def plain_axes(axes: Axes):
 
 
 def block_axis(axes: Axes, blocks: np.ndarray):
-    """Make the x axis that of the blocks, numbered from 1."""
+    """Label the x axis with the blocks, numbered from 1."""
     axes.set(xlabel="block", xlim=(blocks[0] - 0.5, blocks[-1] + 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True, min_n_ticks=1))

@@ -8,11 +8,11 @@ from keras_vit.analysis.plots.style import SMALL
 def gap_between(h: int, w: int) -> tuple[float, int]:
     """Return the gap between tiles of (h, w) cells.
 
-    Each cell is drawn as parts x parts pixels: otherwise small grids would
-    have gaps as broad as their cells.
+    Each cell is drawn as parts x parts pixels. Otherwise, the gaps between
+    small grids would be as wide as their cells.
 
     Returns:
-        The width of the gap in cells, and the parts of a cell.
+        The width of the gap in cells, and the number of parts of a cell.
     """
     parts = -(-16 // max(h, w))
     return max(1, round(parts * max(h, w) / 10)) / parts, parts
@@ -21,8 +21,8 @@ def gap_between(h: int, w: int) -> tuple[float, int]:
 def size_of_tiles(rows, columns, h, w, longest, narrowest, widest):
     """Return the height and the width of all tiles, in inches.
 
-    They are at most `longest`, unless tiles would then be smaller than
-    `narrowest`, or smaller than the numbers beside them.
+    They are at most `longest`, unless the tiles would become smaller than
+    `narrowest` or than the numbers beside them.
     """
     gap, _ = gap_between(h, w)
     pitch = np.array([h + gap, w + gap]) / (max(h, w) + gap)
@@ -56,7 +56,7 @@ def draw_tiles(axes, tiles: np.ndarray, row_names, column_names, **style):
         tiles: (R, C, h, w).
 
     Args:
-        axes: Where to draw.
+        axes: The axes to draw in.
         tiles: The values.
         row_names: Names of the R rows.
         column_names: Names of the C columns.

@@ -17,16 +17,16 @@ from keras_vit.files import atomic_write
 def save_figure(figure: Figure, path: str | os.PathLike):
     """Write a figure as a PNG or SVG file.
 
-    The file is replaced as a whole, and the same figure gives the same bytes.
+    The file is written atomically, and equal figures give equal bytes.
 
     Args:
         figure: A figure, such as the functions of `plots` return.
-        path: Ends in .png or .svg.
+        path: Path of the file; must end in .png or .svg.
 
     Raises:
-        ValueError: If it ends in something else.
+        ValueError: If the path has another ending.
     """
-    suffix = check_suffix(path, FORMATS)
+    suffix = check_suffix(path, PICTURE_SUFFIXES)
     metadata = {"Date": None} if suffix == ".svg" else None
     with (
         matplotlib.rc_context({"svg.hashsalt": "keras_vit"}),
@@ -55,7 +55,7 @@ def check_suffix(path: str | os.PathLike, suffixes: Sequence[str]) -> str:
     """Return the suffix of a path.
 
     Raises:
-        ValueError: If it is none of `suffixes`.
+        ValueError: If it is not one of `suffixes`.
     """
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in suffixes:
@@ -74,4 +74,4 @@ def _boxes_for_missing_glyphs():
         yield
 
 
-FORMATS = (".png", ".svg")
+PICTURE_SUFFIXES = (".png", ".svg")

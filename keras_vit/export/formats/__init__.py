@@ -1,4 +1,4 @@
-"""The export formats: one file each, found by its FORMAT."""
+"""FORMATS: the export formats, each in its own file."""
 
 import importlib
 import os
@@ -14,7 +14,7 @@ def find_format(path: str):
     """Return the format of an exported file or folder.
 
     Raises:
-        ValueError: If no format has its suffix.
+        ValueError: If no format has the suffix of the path.
     """
     suffix = "" if os.path.isdir(path) else os.path.splitext(path)[1]
     for row in FORMATS.values():

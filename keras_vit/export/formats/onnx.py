@@ -1,4 +1,4 @@
-"""Export as an ONNX file, for ONNX Runtime and other readers of the format."""
+"""Export as an ONNX file, for ONNX Runtime and other runtimes."""
 
 import functools
 import os
@@ -25,7 +25,7 @@ from keras_vit.export.serving_options import to_range, to_uint8
 from keras_vit.files import atomic_write
 
 OPSET = 15  # From 2021; nothing newer is needed.
-LARGEST = 2**31  # Bytes in a file of protocol buffers.
+MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
 
 
 def export_onnx(
@@ -43,36 +43,36 @@ def export_onnx(
 
     The input is `images`, float32 (B, H, W, C) in the range of the model; the
     output is `logits`, `probabilities` or `features`. Images of another size
-    are an error. A model of mixed precision is converted to float32. The file
-    appears at once, after ONNX's checker has read it and the outputs of ONNX
+    are an error. A mixed-precision model is converted to float32. The complete
+    file appears after ONNX's checker has validated it and the outputs of ONNX
     Runtime were compared with those of `model`. Needs the packages onnx,
     onnxruntime and tf2onnx.
 
     Args:
-        model: A model of fixed image size, below 2 GiB.
+        model: A model with a fixed image size, below 2 GiB.
         path: The file to write; must not exist and end in `.onnx`.
         images: Images to compare outputs on, (B, H, W, C); uint8 pixels from
             0 to 255 with `preprocess`.
         preprocess: A function from pixels to the range of the model, such as
             `keras_vit.preprocess_input`. It becomes part of the file, which
             then takes uint8.
-        output: What the model predicts; see `name_output`.
-        tolerance: How far the outputs may be apart. Default: that of FORMAT.
-        must_agree: Whether it is an error if they are further apart.
+        output: The kind of output of the model; see `name_output`.
+        tolerance: The allowed differences. Default: those of FORMAT.
+        must_agree: Whether a larger difference is an error.
         expected: The outputs of the model in float32, if known.
 
     Returns:
-        How the export compares with `model`.
+        The comparison of the export with `model`.
 
     Raises:
-        ValueError: If the model cannot be exported or `path` is not new.
+        ValueError: If the model cannot be exported or `path` exists.
         ModuleNotFoundError: If a package is missing.
-        DisagreementError: If the outputs differ; nothing is written then.
+        DisagreementError: If the outputs differ. Nothing is written.
     """
     path = os.fspath(path)
     check_exportable(model, images)
     check_path(path, ".onnx")
-    if 4 * model.count_params() >= LARGEST:
+    if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(
             "`model` must be below 2 GiB, the limit of the format. Received: "
             f"{model.count_params():,} weights of 4 bytes"
@@ -111,7 +111,7 @@ def to_onnx(
     """Convert a float32 `model` to an `onnx.ModelProto`.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         preprocess: See `export_onnx`.
         output: See `name_output`.
     """
@@ -122,8 +122,8 @@ def to_onnx(
     forward = make_forward(model, output)
     weights = {f"weight_{i}": w for i, w in enumerate(model.variables)}
 
-    # The weights are inputs of the function. tf2onnx would copy constants
-    # dozens of times, 18 GB for a ViT-B/16.
+    # The weights are inputs of the function, because tf2onnx would copy
+    # constants dozens of times: 18 GB for a ViT-B/16.
     @tf.function(autograph=False)
     def serve(images, *values):
         if preprocess is not None:
@@ -142,7 +142,7 @@ def to_onnx(
         serve,
         [tf.TensorSpec(shape, dtype, name="images"), *specs],
         opset=OPSET,
-        # For this call only; other conversions do not see it.
+        # For this call only, without an effect on other conversions.
         custom_op_handlers={"Erfc": (convert_erfc, [])},
     )
     store_weights(proto.graph, weights)
@@ -172,7 +172,7 @@ def store_weights(graph, weights: dict):
 
 
 def convert_erfc(graph, node, name, arguments):
-    """Write erfc(x), into which TensorFlow turns exact GELUs, as 1 - erf(x).
+    """Replace erfc(x), which TensorFlow uses for the exact GELU, by 1 - erf(x).
 
     Args:
         graph: tf2onnx's graph.
@@ -246,7 +246,7 @@ def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Spinning threads would slow down whatever is timed next.
+    # Spinning threads would slow down the next measurement.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]

@@ -29,6 +29,7 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
+from keras_vit.files import DRAFT
 
 
 def export_openvino(
@@ -44,31 +45,31 @@ def export_openvino(
     """Write `model` as an OpenVINO model, a `.xml` and a `.bin` file.
 
     Inputs and outputs are those of `export_saved_model`, with any batch size;
-    images of another size are an error. Fixing the batch size with OpenVINO's
-    own `reshape` makes it a few percent faster. The weights stay in float32,
-    and a model of mixed precision is converted to float32. The files appear
-    after their outputs were compared with those of `model`. Needs the package
-    openvino.
+    images of another size are an error. If you fix the batch size with
+    OpenVINO's own `reshape`, the model is a few percent faster. The weights
+    are float32, and a mixed-precision model is converted to float32. The files
+    appear after their outputs were compared with those of `model`. Needs the
+    package openvino.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         path: The file to write; must end in `.xml`. Neither it nor the `.bin`
             file beside it may exist.
         images: Images to compare outputs on, (B, H, W, C).
-        output: What the model predicts; see `name_output`.
-        tolerance: How far the outputs may be apart at the precision f32.
-            OpenVINO may choose a lower one by itself; see its
-            INFERENCE_PRECISION_HINT. Default: that of FORMAT.
-        must_agree: Whether it is an error if they are further apart.
+        output: The kind of output of the model; see `name_output`.
+        tolerance: The allowed differences at the precision f32. By default,
+            OpenVINO may choose a lower precision; see its
+            INFERENCE_PRECISION_HINT. Default: those of FORMAT.
+        must_agree: Whether a larger difference is an error.
         expected: The outputs of the model in float32, if known.
 
     Returns:
-        How the export compares with `model`.
+        The comparison of the export with `model`.
 
     Raises:
-        ValueError: If the model cannot be exported or `path` is not new.
+        ValueError: If the model cannot be exported or `path` exists.
         ModuleNotFoundError: If a package is missing.
-        DisagreementError: If the outputs differ; nothing is written then.
+        DisagreementError: If the outputs differ. Nothing is written.
     """
     path = os.fspath(path)
     weights_path = path.removesuffix(".xml") + ".bin"
@@ -81,7 +82,7 @@ def export_openvino(
         expected = expected_outputs(model, images)
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".draft-", dir=parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=parent) as folder:
         draft = os.path.join(folder, "model.xml")
         to_openvino(model, draft, output)
         agreement = compare(
@@ -93,7 +94,7 @@ def export_openvino(
             tolerance or FORMAT.tolerances["openvino"],
             must_agree,
         )
-        # The .xml file refers to the .bin file, so it comes last.
+        # The .xml file refers to the .bin file, so it is renamed last.
         os.replace(os.path.join(folder, "model.bin"), weights_path)
         os.replace(draft, path)
     return agreement
@@ -103,7 +104,7 @@ def to_openvino(model: keras.Model, path: str, output: str | None = None):
     """Convert a float32 `model` to OpenVINO files.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         path: The `.xml` file; the `.bin` file is written beside it.
         output: See `name_output`.
     """
@@ -116,7 +117,7 @@ def to_openvino(model: keras.Model, path: str, output: str | None = None):
         try:
             openvino.save_model(graph, path, compress_to_fp16=False)
         except RuntimeError as error:
-            # OpenVINO does not give the reason.
+            # The error of OpenVINO does not state the reason.
             free = shutil.disk_usage(os.path.dirname(path)).free
             if free < 4 * model.count_params():
                 reason = os.strerror(errno.ENOSPC)
@@ -157,7 +158,7 @@ def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
 
     core = openvino.Core()
     graph = core.read_model(path)
-    # With a fixed batch size no shapes are computed in a run.
+    # With a fixed batch size, a run computes no shapes.
     graph.reshape(shape)
     compiled = core.compile_model(
         graph,

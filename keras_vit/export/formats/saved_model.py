@@ -31,6 +31,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.export.serving_options import Serving
+from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
@@ -57,28 +58,28 @@ def export_saved_model(
     `rollout` (B, h, w); see `keras_vit.analysis.attention_grid`.
 
     Images of another size are an error. The weights are stored once. A
-    warm-up file holds a request and the response for each signature; TF
-    Serving sends the requests to the model before it takes traffic. The
-    folder appears at once, after the outputs of all signatures were compared
-    with those of `model`.
+    warm-up file contains a request and the response for each signature; TF
+    Serving runs the requests before the model receives traffic. The complete
+    folder appears after the outputs of all signatures were compared with those
+    of `model`.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         path: The folder to write; must not exist. TF Serving expects its name
             to be a version number.
         images: Images to compare outputs on, (B, H, W, C).
-        serving: How the server reads images and names classes.
-        tolerance: How far the outputs may be apart. Default: that of FORMAT.
-        must_agree: Whether it is an error if they are further apart.
+        serving: Pre- and post-processing on the server.
+        tolerance: The allowed differences. Default: those of FORMAT.
+        must_agree: Whether a larger difference is an error.
         expected: The outputs of the model for `images`, if known.
 
     Returns:
-        How the export compares with `model`: the largest difference of all
-        signatures, and the classes of `serving_default`.
+        The comparison of the export with `model`: the largest difference of
+        all signatures, and the classes of `serving_default`.
 
     Raises:
         ValueError: If the model cannot be exported or `path` exists.
-        DisagreementError: If the outputs differ; nothing is written then.
+        DisagreementError: If the outputs differ. Nothing is written.
     """
     path = os.fspath(path)
     serving = serving or Serving()
@@ -86,7 +87,7 @@ def export_saved_model(
     check_path(path)
     check_packages(FORMAT.packages)
     if tolerance is None:
-        # In 16 bits, rounding already changes pixels in their last bit.
+        # In 16 bits, rounding alone can change the last bit of a pixel.
         in_16_bits = " in 16 bits" * computes_in_16_bits(model)
         tolerance = FORMAT.tolerances[f"saved_model{in_16_bits}"]
     endpoints = make_endpoints(model, serving)
@@ -95,14 +96,14 @@ def export_saved_model(
     parent = os.path.dirname(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
     # TF Serving ignores names that begin with a dot.
-    draft = tempfile.mkdtemp(prefix=".draft-", dir=parent)
+    draft = tempfile.mkdtemp(prefix=DRAFT, dir=parent)
     try:
         write_endpoints(draft, endpoints)
         expected = expected_records(model, serving, endpoints, images, expected)
         agreement = check_and_warm_up(draft, path, expected, tolerance)
         if must_agree:
             refuse_faults(agreement)
-        os.chmod(draft, 0o755)  # mkdtemp's folders are private to their owner.
+        os.chmod(draft, 0o755)  # mkdtemp makes folders private to the owner.
         os.rename(draft, path)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -114,9 +115,9 @@ def check_and_warm_up(folder, path, expected, tolerance) -> Agreement:
 
     Args:
         folder: The SavedModel.
-        path: Where it will stand, for the report.
+        path: Its final path, for the report.
         expected: Requests and responses of `expected_records`.
-        tolerance: How far the outputs may be apart.
+        tolerance: The allowed differences.
     """
     import tensorflow as tf
 

@@ -44,41 +44,39 @@ def export_tflite(
 ) -> Agreement:
     """Write `model` as a TFLite file.
 
-    It uses built-in operations only, so that any TFLite runtime can load it.
-    Images of another size are an error. A model of mixed precision is
-    converted to float32. The file appears at once, after its outputs were
+    The file uses only built-in operations, so every TFLite runtime can load
+    it. Images of another size are an error. A mixed-precision model is
+    converted to float32. The complete file appears after its outputs were
     computed with LiteRT and compared with those of `model`.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         path: The file to write; must not exist and end in `.tflite`.
         images: Images to compare outputs on, (B, H, W, C).
         quantization: A key of QUANTIZATIONS. "float32". "float16": half the
-            size. "dynamic_int8": weights in int8 and the rest in float32; a
-            quarter of the size, and the fastest on a CPU. "int8": integers
-            throughout, inputs and outputs included, for devices that have
-            nothing else; less accurate. "static_int8": only the matrix
+            size. "dynamic_int8": int8 weights, with scales of the inputs
+            computed in each call; a quarter of the size, and the fastest on a
+            CPU. "int8": only integers, including inputs and outputs, for
+            integer-only devices; less accurate. "static_int8": only the matrix
             products in int8, with ranges measured beforehand.
         batch_size: The only batch size that the file accepts; None for any.
-        class_names: Stored in the file as `labels.txt`, one a line, where the
-            TFLite task libraries and `zipfile` find it.
-        calibration_images: Images to measure the ranges of int8 numbers on,
-            at least about a hundred typical ones; for "int8" and
-            "static_int8".
-        output: What the model predicts; see `name_output`.
-        tolerance: How far the outputs may be apart. Default: that of the
-            quantization.
-        must_agree: Whether it is an error if they are further apart.
+        class_names: Stored in the file as `labels.txt`, one per line, where
+            the TFLite task libraries and `zipfile` find it.
+        calibration_images: Images to measure the ranges of int8 numbers, at
+            least about a hundred typical ones; for "int8" and "static_int8".
+        output: The kind of output of the model; see `name_output`.
+        tolerance: The allowed differences. Default: those of the quantization.
+        must_agree: Whether a larger difference is an error.
         expected: The outputs of the model in float32, if known.
 
     Returns:
-        How the export compares with `model`.
+        The comparison of the export with `model`.
 
     Raises:
-        ValueError: If the model cannot be exported, or an argument does not
-            fit.
+        ValueError: If the model cannot be exported, or an argument is
+            invalid.
         ModuleNotFoundError: If a package is missing.
-        DisagreementError: If the outputs differ; nothing is written then.
+        DisagreementError: If the outputs differ. Nothing is written.
     """
     path = os.fspath(path)
     check_exportable(model, images)
@@ -116,14 +114,14 @@ def export_tflite(
 
 
 def check_quantization(quantization: str, is_calibrated: bool):
-    """Raise an error unless a quantization is known and can be done.
+    """Raise an error if a quantization is unknown or not possible.
 
     Args:
         quantization: A key of QUANTIZATIONS.
-        is_calibrated: Whether there are calibration images.
+        is_calibrated: Whether calibration images exist.
 
     Raises:
-        ValueError: If it is unknown, or needs images to calibrate on.
+        ValueError: If it is unknown or needs calibration images.
         ModuleNotFoundError: If a package is missing.
     """
     row = pick(QUANTIZATIONS, quantization, "quantization")
@@ -132,12 +130,12 @@ def check_quantization(quantization: str, is_calibrated: bool):
         raise ValueError(
             "`calibration_images` (in the command, --calibration_split) must "
             f"be given for quantization={quantization!r}, which measures the "
-            "ranges of int8 numbers on them. Received: none"
+            "ranges of int8 numbers with them. Received: none"
         )
 
 
 def check_arguments(model: keras.Model, batch_size, class_names):
-    """Raise a ValueError unless these arguments of `export_tflite` fit."""
+    """Raise a ValueError if an argument of `export_tflite` is invalid."""
     if batch_size is not None and batch_size < 1:
         raise ValueError(
             "`batch_size` must be 1 or more, or None for any. "
@@ -147,7 +145,7 @@ def check_arguments(model: keras.Model, batch_size, class_names):
         return
     if len(class_names) != model.output_shape[-1]:
         raise ValueError(
-            "`class_names` must hold one name for each output of the model, "
+            "`class_names` must have one name for each output of the model, "
             f"{model.output_shape[-1]}. Received: {len(class_names)} names"
         )
     broken = [name for name in class_names if name.splitlines() != [name]]
@@ -185,10 +183,10 @@ def to_tflite(
     """Convert a float32 `model` to the content of a TFLite file.
 
     Args:
-        model: A model of fixed image size.
+        model: A model with a fixed image size.
         quantization: A key of QUANTIZATIONS.
         batch_size: The only batch size that the file accepts; None for any.
-        calibration_images: For the quantizations that need them, float32.
+        calibration_images: float32 images, for quantizations that need them.
         output: See `name_output`.
     """
     import tensorflow as tf
@@ -198,7 +196,7 @@ def to_tflite(
             model, folder, batch_size, refuse_other_sizes, output
         )
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
-        # Few runtimes have the TensorFlow operations.
+        # Few runtimes include the TensorFlow operations.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return QUANTIZATIONS[quantization].convert(
             converter, calibration_images, batch_size or 1
@@ -208,13 +206,13 @@ def to_tflite(
 def refuse_other_sizes(images):
     """Return `images`, through operations that fail for another size.
 
-    A TFLite interpreter resizes its input to whatever it receives, and the
-    converter drops the shape check of the SavedModel: four small images would
-    pass for a large one. But comparing numbers of different shapes still
-    fails. So an edge of the image is compared with as many constants; a frame
-    around it keeps a side of 1 from being broadcast. The result, a number
-    below all pixels, is merged into the image so that it is not optimized
-    away.
+    A TFLite interpreter resizes its input to the received shape, and the
+    converter removes the shape check of the SavedModel: four small images
+    could be read as one large image. But element-wise operations on tensors of
+    different shapes still fail. So two edges of the image are combined with
+    constants of the expected size. A frame of padding prevents an edge of
+    length 1 from being broadcast. The result, a number below all pixels, is
+    merged into the image, so the converter cannot remove it.
 
     Shapes:
         images: a symbolic tensor (B, H, W, C). returns: the same.
@@ -227,7 +225,7 @@ def refuse_other_sizes(images):
         (images[:, :, :1], (height + 2, 1, channels + 2)),
         (images[:, :1, :, :1], (1, width + 2, 1)),
     ):
-        # Equal constants would be merged into a single one, of no size.
+        # The converter would merge equal constants into a scalar.
         below = np.linspace(-3.1e38, -3e38, math.prod(shape), dtype="float32")
         edge = tf.pad(edge, ((0, 0), (1, 1), (1, 1), (1, 1)))
         edge = tf.maximum(edge, below.reshape(1, *shape))
@@ -238,13 +236,13 @@ def refuse_other_sizes(images):
 def with_labels(content: bytes, class_names: Sequence[str]) -> bytes:
     """Append the class names to a TFLite file, in a zip archive.
 
-    This is where TFLite's metadata keeps associated files. A runtime reads
-    only the model before it.
+    TFLite's metadata stores associated files in this way. A runtime reads only
+    the model before the archive.
     """
     buffer = io.BytesIO(content)
     with zipfile.ZipFile(buffer, "a") as archive:
-        # Uncompressed for the task libraries; without a date, so that equal
-        # models give equal files.
+        # Uncompressed, as the task libraries require; without a date, so that
+        # equal models give equal files.
         archive.writestr(
             zipfile.ZipInfo("labels.txt"),
             "".join(f"{name}\n" for name in class_names),
@@ -253,7 +251,7 @@ def with_labels(content: bytes, class_names: Sequence[str]) -> bytes:
 
 
 def check_options(options: ExportOptions, is_calibrated: bool):
-    """Raise an error unless the TFLite options fit; see `Format.check`."""
+    """Raise an error if a TFLite option is invalid; see `Format.check`."""
     names = options.tflite_quantizations
     if not names or len(set(names)) < len(names):
         raise ValueError(

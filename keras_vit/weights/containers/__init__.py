@@ -1,4 +1,4 @@
-"""Checkpoint files as named arrays: one file for each container."""
+"""Checkpoint files as named arrays, with one module for each container."""
 
 from keras_vit.weights.containers.checkpoint import (
     Checkpoint,

@@ -1,7 +1,7 @@
-"""A checkpoint: named arrays that are read one by one, and its description.
+"""A checkpoint: named arrays, which are read one by one, and a description.
 
-Nothing is ever unpickled. Whatever is wrong with a file ends in a ValueError
-that names the file.
+Nothing is ever unpickled. Every fault of a file raises a ValueError that names
+the file.
 """
 
 import contextlib
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-FLOATS = ("f2", "f4", "f8", "bfloat16")
+ARRAY_FLOATS = ("f2", "f4", "f8", "bfloat16")
 
 
 class Entry(NamedTuple):
     """One array of a file, described without reading it.
 
     Args:
-        name: Its name in the file.
-        shape: Its shape.
-        dtype: Its type in NumPy's notation, or "bfloat16".
+        name: Name of the array in the file.
+        shape: Shape of the array.
+        dtype: Type in NumPy's notation, or "bfloat16".
         load: Reads the array, or one slice of its first axis.
         can_slice: Whether a slice can be read without the rest.
     """
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     @property
     def is_float(self) -> bool:
         """Whether the array can be a weight."""
-        return self.dtype.lstrip("<>|=") in FLOATS
+        return self.dtype.lstrip("<>|=") in ARRAY_FLOATS
 
     def read(self, index: int | None = None) -> np.ndarray:
         """Return the array as float32, in the byte order of this machine.
@@ -52,10 +52,10 @@ class Checkpoint:
     Args:
         path: The file or folder.
         entries: The arrays by name.
-        config: What is stored beside or inside the arrays: the parsed
-            `config.json` and the like.
-        verify: Reads the given entries through once, without keeping them,
-            and raises an error if one is damaged.
+        config: The description beside the arrays or inside the file, such as
+            the parsed `config.json`.
+        verify: Reads the given entries once, without keeping them, and raises
+            an error if one is damaged.
         close: Closes the files.
     """
 
@@ -102,7 +102,7 @@ def errors_name(path):
 
 
 def read_through(entries: dict[str, Entry]) -> Callable:
-    """Return a `verify` that reads each entry and drops it.
+    """Return a `verify` that reads each entry and discards it.
 
     Args:
         entries: The arrays by name.

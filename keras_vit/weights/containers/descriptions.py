@@ -1,4 +1,4 @@
-"""JSON beside and inside checkpoints: what names and shapes cannot say."""
+"""JSON beside and inside checkpoints, which describes their models."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from keras_vit.files import atomic_write
 from keras_vit.weights.containers.checkpoint import errors_name
 
 MAX_JSON = 2**24
-# Marks the description inside a file that this package wrote.
+# Marks a description that this package wrote into a file.
 WRITTEN_BY = "keras_vit"
 
 
@@ -16,7 +16,7 @@ def read_json(path: str | os.PathLike) -> dict:
     """Return the JSON object in the file `path`.
 
     Raises:
-        ValueError: If it holds no JSON object or is larger than 16 MiB.
+        ValueError: If it is not a JSON object or is larger than 16 MiB.
     """
     with errors_name(path):
         if not os.path.isfile(path):
@@ -30,7 +30,7 @@ def parse_json(data: bytes) -> dict:
     """Return the JSON object in `data`.
 
     Raises:
-        ValueError: If it is no JSON object, or one that gives a name twice.
+        ValueError: If it is not a JSON object, or contains a name twice.
     """
 
     def once(pairs):
@@ -52,10 +52,10 @@ def write_json(path: str | os.PathLike, value: dict):
 
 
 def config_beside(path: pathlib.Path) -> dict:
-    """Return what a JSON file beside a weights file says, {} without one.
+    """Return the JSON object beside a weights file, {} without one.
 
     The file is `model.json` beside `model.npz`, or else `config.json` in the
-    folder of a `model.safetensors`, as a download from Hugging Face leaves it.
+    folder of a `model.safetensors`, as in a download from Hugging Face.
 
     Args:
         path: The weights file.
@@ -70,12 +70,12 @@ def config_beside(path: pathlib.Path) -> dict:
 
 
 def write_own_config(config: dict) -> str:
-    """Return the description that goes inside a file of ours, as JSON."""
+    """Return the description to write into a file, as JSON."""
     return json.dumps({"written_by": WRITTEN_BY, **config})
 
 
 def read_own_config(text: bytes) -> dict:
-    """Return the description inside a file of ours, {} for other files."""
+    """Return the description that this package wrote, {} in other files."""
     try:
         config = parse_json(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Folders as Hugging Face, timm and keras-hub write them."""
+"""Checkpoint folders of Hugging Face, timm and keras-hub."""
 
 import contextlib
 import os
@@ -10,17 +10,17 @@ from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.safetensors import open_safetensors
 
 WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+SHARD_INDEX = "model.safetensors.index.json"
 
 
-def open_folder(path: pathlib.Path) -> Checkpoint:
+def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
     """Return the arrays of a folder, without reading them.
 
     Raises:
-        ValueError: If it holds no checkpoint that is known.
+        ValueError: If it does not contain a known kind of checkpoint.
     """
     names = sorted(item.name for item in path.iterdir())
-    for needed, opener in FOLDERS:
+    for needed, opener in FOLDER_KINDS:
         if set(needed) <= set(names):
             return opener(path)
     found = ", ".join(names[:10]) or "nothing"
@@ -31,7 +31,7 @@ def open_folder(path: pathlib.Path) -> Checkpoint:
 
 
 def _open_keras_hub(path):
-    """Return the backbone of a preset and its head, if there is one."""
+    """Return the arrays of a preset: the backbone and, if present, the head."""
     config = read_json(path / "config.json")
     files = ["model.weights.h5"]
     if (path / "task.json").is_file():
@@ -58,9 +58,9 @@ def _open_one_file(path):
 
 def _open_shards(path):
     """Return the arrays of several `.safetensors` files with an index."""
-    weight_map = read_json(path / INDEX).get("weight_map")
+    weight_map = read_json(path / SHARD_INDEX).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise ValueError(f"{INDEX} has no weight_map")
+        raise ValueError(f"{SHARD_INDEX} has no weight_map")
     shards = sorted({str(file) for file in weight_map.values()})
     for file in shards:
         if file != os.path.basename(file) or not file.endswith(".safetensors"):
@@ -89,9 +89,9 @@ def _open_shards(path):
     return Checkpoint(path, entries, config, close=close)
 
 
-# Files that a folder holds -> how it is opened; the first row that fits.
-FOLDERS = (
+# Required files -> function that opens the folder. The first match is used.
+FOLDER_KINDS = (
     (("model.weights.h5", "config.json"), _open_keras_hub),
     ((WEIGHTS,), _open_one_file),
-    ((INDEX,), _open_shards),
+    ((SHARD_INDEX,), _open_shards),
 )

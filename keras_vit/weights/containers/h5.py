@@ -1,4 +1,4 @@
-"""The `.h5` container: weights or a whole model, as Keras writes them."""
+"""The `.h5` container: weights or whole models that Keras saved."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from keras_vit.weights.containers.checkpoint import (
     read_through,
 )
 
-MAX_DEPTH = 32
+MAX_NESTING = 32
 # The first key of the description of a model, in Keras 3 and in Keras 2.
 MODEL_CONFIG_KEYS = (b"module", b"class_name")
 MAX_MODEL_CONFIG = 2**21
@@ -25,7 +25,7 @@ def open_h5(path: pathlib.Path) -> Checkpoint:
 
     Raises:
         ValueError: If an array is stored outside the file, or the arrays
-            unfold to more than a checkpoint can hold.
+            expand to more than a checkpoint can contain.
     """
     import h5py  # Keras needs it as well.
 
@@ -33,10 +33,10 @@ def open_h5(path: pathlib.Path) -> Checkpoint:
     try:
         entries, sizes = {}, []
         for name, dataset in _datasets(file, h5py):
-            shape = limits.check_shape(name, dataset.shape)
+            shape = limits.check_array_shape(name, dataset.shape)
             dtype = dataset.dtype
             entries[name] = Entry(name, shape, dtype.str, _load(dataset))
-            # A chunk is unpacked whole, however little of it is wanted.
+            # Reading any part of a chunk decompresses the whole chunk.
             count = max(math.prod(shape), math.prod(dataset.chunks or ()))
             sizes.append(count * dtype.itemsize)
         limits.check_budget(sizes, os.path.getsize(path))
@@ -48,17 +48,17 @@ def open_h5(path: pathlib.Path) -> Checkpoint:
 
 
 def _datasets(group, h5py, prefix="", seen=None) -> Iterator[tuple]:
-    """Yield the arrays below `group`; links out of the file are refused."""
+    """Yield the arrays below `group`; refuse links out of the file."""
     seen = set() if seen is None else seen
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
         raise ValueError("its groups are linked in more than one place")
     seen.add(address)
     limits.check_count(len(seen), "arrays and groups")
-    if prefix.count("/") > MAX_DEPTH:
+    if prefix.count("/") > MAX_NESTING:
         raise ValueError("its groups are nested too deep")
     for key in group:
-        name = limits.check_name(prefix + key)
+        name = limits.check_array_name(prefix + key)
         link = group.get(key, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise ValueError(f"{name} is a link to elsewhere")
@@ -80,9 +80,9 @@ def _load(dataset):
 def _model_config(path) -> dict:
     """Return the configuration of a whole Keras model saved as `.h5`.
 
-    It is an attribute of the file, but libhdf5 may never return from reading
-    an attribute of a damaged file. The text is searched for in the bytes
-    instead.
+    The configuration is an attribute of the file, but in a damaged file,
+    libhdf5 may never return from reading an attribute. Instead, this function
+    searches the bytes of the file for the text.
     """
     with (
         open(path, "rb") as file,

@@ -1,13 +1,13 @@
-"""Limits that every checkpoint file must keep before its arrays are read.
+"""Limits that are checked before the arrays of a checkpoint are read.
 
-A file from elsewhere is not trusted. Its names, types and shapes are read and
-checked first; they bound what is allocated later.
+Files are not trusted. Their names, types and shapes are read and checked
+first, because they determine how much memory is allocated later.
 """
 
 from collections.abc import Iterable
 
-# Arrays may unfold to this many times the size of the file, beyond an
-# allowance for small files. Trained float weights hardly compress at all.
+# Arrays may expand to this multiple of the file size, plus an allowance for
+# small files. Trained float weights can hardly be compressed.
 EXPANSION = 16
 ALLOWANCE = 2**28
 MAX_ENTRIES = 100_000
@@ -19,7 +19,7 @@ def check_budget(sizes: Iterable[int], file_size: int):
     """Raise a ValueError if arrays of `sizes` bytes cannot be in the file.
 
     Args:
-        sizes: Sizes of the unfolded arrays, in bytes.
+        sizes: Sizes of the decompressed arrays, in bytes.
         file_size: Size of the file, in bytes.
     """
     total, limit = 0, ALLOWANCE + EXPANSION * file_size
@@ -27,24 +27,24 @@ def check_budget(sizes: Iterable[int], file_size: int):
         total += size
         if total > limit:
             raise ValueError(
-                f"a file of {file_size:,} bytes that unfolds to more than "
+                f"a file of {file_size:,} bytes that expands to more than "
                 f"{limit:,} bytes is not a checkpoint"
             )
         check_count(count)
 
 
 def check_count(count: int, what: str = "arrays"):
-    """Raise a ValueError if a file holds more than a model can.
+    """Raise a ValueError if a file contains more arrays than a model can.
 
     Args:
-        count: How many there are.
-        what: What is counted; the error shows it.
+        count: Number of arrays.
+        what: Name of the counted things, for the error.
     """
     if count > MAX_ENTRIES:
         raise ValueError(f"it holds more than {MAX_ENTRIES:,} {what}")
 
 
-def check_name(name: str) -> str:
+def check_array_name(name: str) -> str:
     """Return the name of an array, or raise a ValueError if it is too long."""
     if len(name) > MAX_NAME:
         raise ValueError(
@@ -54,12 +54,12 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_shape(name: str, shape) -> tuple[int, ...]:
+def check_array_shape(name: str, shape) -> tuple[int, ...]:
     """Return `shape` as a tuple of ints, or raise a ValueError.
 
     Args:
-        name: Name of the array; the error shows it.
-        shape: What the file says.
+        name: Name of the array, for the error.
+        shape: Shape in the file.
     """
     good = isinstance(shape, (list, tuple)) and len(shape) <= MAX_RANK
     if not good or not all(type(n) is int and n >= 0 for n in shape):

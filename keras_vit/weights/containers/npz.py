@@ -20,9 +20,9 @@ from keras_vit.weights.containers.descriptions import (
     write_own_config,
 )
 
-CHUNK = 2**20
+CHUNK_BYTES = 2**20
 MAX_HEADER = 10_000
-# Everything but objects, strings of any length and records.
+# All kinds except objects, variable-length strings and records.
 PLAIN_KINDS = "biufcSUVMm"
 
 
@@ -31,7 +31,7 @@ def open_npz(path: pathlib.Path) -> Checkpoint:
 
     Raises:
         ValueError: If a member is not an array as NumPy stores it, or the
-            archive unfolds to more than a checkpoint can hold.
+            archive expands to more than a checkpoint can contain.
     """
     archive = zipfile.ZipFile(path)
     try:
@@ -40,7 +40,7 @@ def open_npz(path: pathlib.Path) -> Checkpoint:
         limits.check_budget((m.file_size for m in members), file_size)
         entries, by_name = {}, {}
         for member in members:
-            name = limits.check_name(member.filename.removesuffix(".npy"))
+            name = limits.check_array_name(member.filename.removesuffix(".npy"))
             if name in entries:
                 raise ValueError(f"{name} is stored twice")
             entries[name] = _entry(archive, member, name)
@@ -64,13 +64,13 @@ def write_npz(
 ):
     """Write named arrays as `numpy.savez` does, one after the other.
 
-    Equal arrays give equal files. The configuration goes into the comment of
-    the archive, which readers of arrays pass over.
+    Equal arrays give equal files. The configuration is stored in the comment
+    of the archive, which other readers ignore.
 
     Args:
         path: The file to write.
         arrays: Names and arrays.
-        config: What `Checkpoint.config` is to hold when the file is read.
+        config: The `Checkpoint.config` of the file when it is read.
     """
     with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
         archive.comment = write_own_config(config).encode()
@@ -109,7 +109,7 @@ def _check_compression(member, name):
         zipfile.ZIP_STORED: member.file_size,
         zipfile.ZIP_DEFLATED: member.compress_size,
     }
-    # Python unpacks the other methods without a limit.
+    # Python decompresses the other methods without a limit.
     if member.compress_size != stored_size.get(member.compress_type):
         raise ValueError(f"{name} is not stored as NumPy stores an array")
 
@@ -130,7 +130,7 @@ def _read_header(archive, member, name):
         raise ValueError(f"{name} is not a NumPy array: {error}") from None
     try:
         with warnings.catch_warnings():
-            # NumPy warns of old notations, which are refused below.
+            # NumPy warns about old notations, which are refused below.
             warnings.simplefilter("ignore")
             shape, is_fortran, dtype = read(stream)
     except Exception as error:
@@ -139,21 +139,22 @@ def _read_header(archive, member, name):
         raise ValueError(f"{name} holds pickled objects, which are not read")
     if dtype.kind not in PLAIN_KINDS or dtype.names or dtype.subdtype:
         raise ValueError(f"{name} has no valid header: its type is {dtype}")
-    shape = limits.check_shape(name, shape)
+    shape = limits.check_array_shape(name, shape)
     if dtype.str == "|V2":
         # NumPy stores bfloat16 as two bytes without a type.
         dtype = np.dtype(ml_dtypes.bfloat16)
     offset = stream.tell()
     size = offset + math.prod(shape) * dtype.itemsize
     if dtype.itemsize == 0 or size != member.file_size:
-        raise ValueError(f"{name} is not as long as its header says")
+        raise ValueError(f"{name} does not have the length in its header")
     return shape, is_fortran, dtype, offset
 
 
 def _read_stored(archive, member, offset, shape, dtype, index):
     """Return an array that is not compressed, or a slice of its first axis.
 
-    Reads the file itself: one copy, and the checksum is not computed again.
+    Reads from the file directly: this makes one copy and does not compute the
+    checksum again.
     """
     if index is not None:
         shape = shape[1:]
@@ -161,8 +162,8 @@ def _read_stored(archive, member, offset, shape, dtype, index):
     array = np.empty(shape, dtype)
     with open(archive.filename, "rb", buffering=0) as file:
         file.seek(member.header_offset)
-        # The directory does not say how long the name and the extra field in
-        # front of the data are.
+        # The directory does not contain the lengths of the name and the extra
+        # field before the data.
         name, extra = struct.unpack("<26xHH", file.read(30))
         file.seek(member.header_offset + 30 + name + extra + offset)
         _fill(file, array.reshape(-1).view(np.uint8))
@@ -173,7 +174,7 @@ def _fill(file, out):
     """Read into all of `out`, an array of bytes."""
     view, done = memoryview(out), 0
     while done < len(view):
-        count = file.readinto(view[done : done + 64 * CHUNK])
+        count = file.readinto(view[done : done + 64 * CHUNK_BYTES])
         if not count:
             raise ValueError("it ends in the middle of an array")
         done += count
@@ -182,12 +183,12 @@ def _fill(file, out):
 def _compare_checksum(archive, member, name):
     """Read a member to its end, where zipfile compares the checksum.
 
-    One pass in small pieces: nothing of a damaged file is used, and nothing
-    is kept.
+    This pass reads small pieces and keeps none of them, so no data of a
+    damaged file is used.
     """
     left = member.file_size
     with archive.open(member) as stream:
-        while chunk := stream.read(CHUNK):
+        while chunk := stream.read(CHUNK_BYTES):
             left -= len(chunk)
     if left:
-        raise ValueError(f"{name} ends before its header says")
+        raise ValueError(f"{name} is shorter than its header states")

@@ -7,18 +7,19 @@ from typing import NamedTuple
 
 from keras_vit.weights.containers.checkpoint import Checkpoint, errors_name
 from keras_vit.weights.containers.descriptions import config_beside
-from keras_vit.weights.containers.folder import open_folder
+from keras_vit.weights.containers.folder import open_checkpoint_folder
 from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.npz import open_npz
 from keras_vit.weights.containers.safetensors import open_safetensors
 
 
 class Container(NamedTuple):
-    """A way to store named arrays.
+    """A file format for named arrays.
 
     Args:
         open: Returns the `Checkpoint` of a path.
-        has_config_beside: Whether a JSON file beside it describes the model.
+        has_config_beside: Whether a JSON file beside the file may describe the
+            model.
     """
 
     open: Callable
@@ -26,7 +27,7 @@ class Container(NamedTuple):
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Return what `path` holds, without reading its arrays.
+    """Open the checkpoint at `path`, without reading its arrays.
 
     Args:
         path: A `.npz`, `.safetensors` or `.h5` file, or a folder as Hugging
@@ -34,7 +35,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
     Raises:
         ValueError: If there is no such file, or it is of another kind,
-            truncated, damaged or larger unfolded than a checkpoint can be.
+            truncated, damaged, or expands to more than a checkpoint can
+            contain.
     """
     with errors_name(path):
         path = pathlib.Path(path).expanduser()
@@ -51,18 +53,18 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
 
 FOLDER = "/"
-# Ending of a path -> its container; a folder has the ending "/".
+# Ending of a path -> its container. "/" is the ending of a folder.
 CONTAINERS = {
     ".npz": Container(open_npz),
     ".safetensors": Container(open_safetensors),
     ".h5": Container(open_h5),
-    FOLDER: Container(open_folder, has_config_beside=False),
+    FOLDER: Container(open_checkpoint_folder, has_config_beside=False),
 }
 
 UNKNOWN_ENDING = "the name of a checkpoint ends in .npz, .safetensors or .h5"
 _PICKLED = (
-    "it is a pickle, which can run code when it is opened; save the weights "
-    "as .safetensors with the library that wrote it"
+    "it is a pickle, which can run code when it is opened; with the library "
+    "that wrote it, save the weights as .safetensors"
 )
 REFUSED_ENDINGS = {
     ".bin": _PICKLED,
@@ -71,5 +73,5 @@ REFUSED_ENDINGS = {
     ".pkl": _PICKLED,
     ".ckpt": _PICKLED,
     ".keras": "it is a Keras model; open it with keras.saving.load_model",
-    ".index": "it is a TensorFlow checkpoint, which holds no names of a ViT",
+    ".index": "it is a TensorFlow checkpoint, which has no names of a ViT",
 }

@@ -7,7 +7,7 @@ import os
 import pathlib
 from collections.abc import Iterable
 
-import ml_dtypes  # noqa: F401  (NumPy knows bfloat16 from then on.)
+import ml_dtypes  # noqa: F401  (Registers bfloat16 with NumPy.)
 import numpy as np
 import safetensors
 
@@ -26,10 +26,10 @@ from keras_vit.weights.containers.descriptions import (
 def open_safetensors(path: pathlib.Path) -> Checkpoint:
     """Return the arrays of a `.safetensors` file, without reading them.
 
-    The library checks that the arrays fill the file without gap or overlap.
+    The library checks that the arrays fill the file without gaps or overlaps.
 
     Raises:
-        ValueError: If a name, type or shape is not one of a checkpoint.
+        ValueError: If a name, type or shape is invalid.
         safetensors.SafetensorError: If the file is damaged.
     """
     _check_header(path)
@@ -39,7 +39,7 @@ def open_safetensors(path: pathlib.Path) -> Checkpoint:
         names = sorted(file.keys())
         limits.check_count(len(names))
         entries = {
-            limits.check_name(name): _entry(file, name) for name in names
+            limits.check_array_name(name): _entry(file, name) for name in names
         }
         own = (file.metadata() or {}).get(WRITTEN_BY, "")
         close = stack.pop_all().close
@@ -55,16 +55,17 @@ def write_safetensors(
     """Write named float32 arrays as one `.safetensors` file.
 
     Arrays are written one after the other, and equal arrays give equal files.
-    The library can do neither: it takes all arrays at once, and the order of
-    its metadata differs from call to call.
+    The library does neither: it takes all arrays at once, and the order of its
+    metadata changes from call to call.
 
     Args:
         path: The file to write.
         arrays: Names and arrays, in any order.
-        shapes: Their shapes; the header is written before the arrays are made.
-        config: What `Checkpoint.config` is to hold when the file is read.
+        shapes: The shapes of the arrays, because the header is written before
+            the arrays are computed.
+        config: The `Checkpoint.config` of the file when it is read.
     """
-    # Hugging Face asks for the format.
+    # Hugging Face requires the entry "format".
     metadata = {"format": "pt", WRITTEN_BY: write_own_config(config)}
     header, end = {"__metadata__": metadata}, 0
     for name in sorted(shapes):
@@ -84,9 +85,9 @@ def write_safetensors(
 
 
 def _check_header(path):
-    """Check what the library does not.
+    """Check the header more strictly than the library.
 
-    It allows 100 MB of header, and takes the last of two arrays of one name.
+    The library allows a header of 100 MB, and accepts a name twice.
     """
     with open(path, "rb") as file:
         start = file.read(8)
@@ -97,12 +98,12 @@ def _check_header(path):
 
 
 def _entry(file, name):
-    limits.check_name(name)
+    limits.check_array_name(name)
     array = file.get_slice(name)
-    dtype = DTYPES.get(array.get_dtype())
+    dtype = STORED_DTYPES.get(array.get_dtype())
     if dtype is None:
         raise ValueError(f"{name} has the unknown type {array.get_dtype()!r}")
-    shape = limits.check_shape(name, array.get_shape())
+    shape = limits.check_array_shape(name, array.get_shape())
 
     def load(index=None):
         return file.get_tensor(name) if index is None else array[index]
@@ -111,7 +112,7 @@ def _entry(file, name):
 
 
 # Types in the file -> NumPy's notation.
-DTYPES = {
+STORED_DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",

@@ -1,4 +1,4 @@
-"""google-research/big_vision: the form of its files since 2021."""
+"""google-research/big_vision: its file formats since 2021."""
 
 from keras_vit.weights.families import official
 from keras_vit.weights.layouts import Layout, Spelling
@@ -6,12 +6,12 @@ from keras_vit.weights.styles import FLAX
 from keras_vit.weights.writers import npz_writer
 
 STACK = "Transformer/encoderblock/"
-# Nearly twenty times the depth of the deepest published model.
+# Far more than the depth of the deepest published model, 56.
 MAX_DEPTH = 1000
 
 
 def _prepare(shapes):
-    """Name the slices of the arrays in which a scan stacks all blocks."""
+    """Name the slices of arrays that stack the weights of all blocks."""
     _refuse_lost_positions(shapes)
     stacked = {n: s for n, s in shapes.items() if n.startswith(STACK)}
     depths = {shape[:1] for shape in stacked.values()}
@@ -29,11 +29,11 @@ def _prepare(shapes):
 
 
 def _refuse_lost_positions(shapes):
-    """Refuse an official file that has lost its position table.
+    """Refuse an official file without its position table.
 
-    The files of big_vision without a table, for sine-cosine positions,
-    average the patches. A class token beside names from before Linen is that
-    of the official code.
+    A file of big_vision without a table has sine-cosine positions and averages
+    the patches. So a file with a class token and names from before Linen is
+    from the official code.
     """
     released = any("/MlpBlock_3/" in name for name in shapes)
     has_table = any(name.endswith("pos_embedding") for name in shapes)
@@ -86,7 +86,7 @@ LAYOUT = Layout(
     spellings={"scan": Spelling(stack=(r"encoderblock_\d+/", "encoderblock/"))},
     prepare=_prepare,
     ignore=rf"{official.TRAINING_STATE}|params/(txt/|t$|b$)|(txt/|t$|b$)",
-    # Older files have a row for the class token, even without one.
+    # Older files have a row for the class token, even if they have no token.
     slots=((0, 1), (0, 1)),
     may_lack_slot=True,
     no_table="sincos_2d",

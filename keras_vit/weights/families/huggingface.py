@@ -56,7 +56,7 @@ def _model_json(config):
 
 
 def _processor_json(config):
-    """Return the preprocessing, which scales pixels to [-1, 1] as ours does."""
+    """Return the preprocessing, which scales pixels to [-1, 1]."""
     height, width = config.image_size
     return {
         "image_processor_type": "ViTImageProcessor",
@@ -79,7 +79,7 @@ def _refuse(config):
     if config.use_pooling_norm:
         return "its last norm comes before the pooling"
     if config.pooling == "none" and config.num_classes:
-        return "its classifier gives one answer an image"
+        return "its classifier returns one output per image"
     if config.representation_size and config.num_classes:
         return (
             "its classifier has no pre-logits layer; without the head, "
@@ -90,11 +90,11 @@ def _refuse(config):
 
 def _complete(config, hints):
     if config.num_classes:
-        # The classifier does not read the pooler, which some files still hold.
+        # Some files contain a pooler, which the classifier does not read.
         return dataclasses.replace(config, representation_size=None), ()
     activation = hints["pooler_act"]
     if config.representation_size and activation != "tanh":
-        raise ValueError(f"its pooler ends in {activation!r} and not in tanh.")
+        raise ValueError(f"its pooler ends in {activation!r}, not in tanh.")
     return config, ()
 
 
@@ -127,7 +127,7 @@ LAYOUT = Layout(
     layer_norm_epsilon=1e-12,
     wrappers=("module.", "model."),
     # A model without a head has no prefix. Version 5 renamed the modules in
-    # memory, so that a raw state dict has other names than a saved file.
+    # memory, so a raw state dict has other names than a saved file.
     aliases=(
         (
             r"^(?=embeddings\.|encoder\.|layers\.|layernorm\.|pooler\.)",

@@ -11,10 +11,11 @@ ENCODER = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block{_i}/"
 
 
 def name_dense(shapes: dict) -> dict:
-    """Tell the head from the pre-logits where both are numbered `dense`.
+    """Distinguish the head from the pre-logits; both are named `dense`.
 
-    Of two layers the head is the second. One alone is the head, unless it is
-    square: no classifier has as many classes as the model is wide.
+    If there are two layers, the second one is the head. A single layer is the
+    head unless its kernel is square: a classifier never has as many classes as
+    the model has features.
 
     Args:
         shapes: Shapes of the arrays, by name.

@@ -7,7 +7,7 @@ from keras_vit.weights.writers import npz_writer
 
 POSITIONS = "Transformer/posembed_input/pos_embedding"
 FLAX_BLOCK = "Transformer/encoderblock_{i}/"
-# Names that big_vision has in common.
+# Names that big_vision shares with the official code.
 FLAX_NAMES = {
     "patch_encoder": "embedding",
     "class_token": "cls",
@@ -16,12 +16,12 @@ FLAX_NAMES = {
     "pre_logits": "pre_logits",
     "predictions": "head",
 }
-# What a training keeps beside the parameters.
+# Names of the training state beside the parameters.
 TRAINING_STATE = (
     r"(opt|opt_state|optimizer|state|step|chrono|measurements|extra)(/|$)"
 )
-# Flax once numbered all submodules of a block in one row, and since Linen
-# those of each class on their own.
+# Before Linen, Flax numbered all submodules of a block consecutively; since
+# Linen, it numbers those of each class separately.
 TO_RELEASED = (
     (r"(encoderblock_\d+)/LayerNorm_1/", r"\1/LayerNorm_2/"),
     (r"(encoderblock_\d+)/MlpBlock_0/", r"\1/MlpBlock_3/"),
@@ -44,9 +44,9 @@ def flax_block(attention: int, norm: int, mlp: int) -> dict:
     """Return the names of the layers in a block.
 
     Args:
-        attention: Number of the attention.
-        norm: Number of the norm before the MLP.
-        mlp: Number of the MLP.
+        attention: Number in the name of the attention.
+        norm: Number in the name of the norm before the MLP.
+        mlp: Number in the name of the MLP.
     """
     attention = f"{FLAX_BLOCK}MultiHeadDotProductAttention_{attention}/"
     mlp = f"{FLAX_BLOCK}MlpBlock_{mlp}/"
@@ -64,11 +64,11 @@ def flax_block(attention: int, norm: int, mlp: int) -> dict:
 
 
 def refuse(config) -> str | None:
-    """Return why the official code has no model of `config`, or None."""
+    """Return why the official code cannot express `config`, or None."""
     if config.pooling == "avg" and config.use_class_token:
-        return "its average pooling goes without a class token"
+        return "its average pooling excludes a class token"
     if config.pooling not in ("token", "avg", "none"):
-        return f"it does not pool by {config.pooling!r}"
+        return f"it has no pooling {config.pooling!r}"
     if config.use_pooling_norm:
         return "its last norm comes before the pooling"
     return None
@@ -94,7 +94,7 @@ LAYOUT = Layout(
         UNIT + "shortcut_norm": "block{s1}/unit{u1}/gn_proj",
     },
     recognise=(POSITIONS, "conv_root/kernel"),
-    # The oldest files of big_vision have the same name for positions.
+    # The oldest files of big_vision use the same name for the positions.
     unless=r"MAPHead_0/|probe$|Transformer/encoderblock/",
     gelu="tanh",
     wrappers=("opt/target/", "params/", "target/"),

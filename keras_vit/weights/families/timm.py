@@ -28,12 +28,12 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
     """
     if config.stem_stages is not None:
         raise ValueError(
-            "timm has no configuration file for a hybrid; write it to a "
+            "timm has no configuration file for hybrids; write the model to a "
             "`.safetensors` file"
         )
     pool = {"none": ""}.get(config.pooling, config.pooling)
     model = {
-        # Any plain ViT of timm will do: the arguments say which one it is.
+        # The name of any plain ViT of timm; `model_args` define the model.
         "architecture": "vit_base_patch16_224",
         "num_classes": config.num_classes,
         "num_features": config.width,
@@ -72,7 +72,7 @@ def _arguments(config, pool):
 
 
 def _mlp_ratio(mlp_dim, width):
-    """Return a ratio whose product with the width timm rounds to `mlp_dim`."""
+    """Return a ratio for which timm's int(width * ratio) is `mlp_dim`."""
     ratio = mlp_dim / width
     exact = int(width * ratio) == mlp_dim
     return ratio if exact else math.nextafter(ratio, math.inf)
@@ -82,7 +82,7 @@ def _refuse(config):
     if config.representation_size:
         return "it has no pre-logits layer"
     if config.pooling == "map" and config.use_class_token:
-        return "its attention pooling passes over the class token"
+        return "its attention pooling skips the class token"
     return None
 
 
@@ -103,8 +103,8 @@ def _read_hints(json):
 def _complete(config, hints):
     if config.pooling == "map" and config.use_class_token:
         raise ValueError(
-            "timm's attention pooling passes over the class token, which that "
-            "of this package reads."
+            "timm's attention pooling skips the class token, but that of this "
+            "package reads it."
         )
     sizes = (config.width, config.depth, config.patch_size)
     image_sizes = (None, config.image_size)
@@ -114,10 +114,10 @@ def _complete(config, hints):
     if told or config.use_class_token or not name:
         return config, ()
     note = (
-        f"Nothing beside the file says which GELU its model computes. It has "
-        f"the sizes of timm's {name}, which computes the tanh GELU and not, "
-        "as most models of timm do, the exact one: `gelu='tanh'` was taken. "
-        "Pass `gelu='tanh'` to confirm it, or `gelu='exact'`."
+        "No configuration beside the file states which GELU its model "
+        f"computes. It has the sizes of timm's {name}, which computes the tanh "
+        "GELU, unlike most models of timm: `gelu='tanh'` is assumed. Pass "
+        "`gelu='tanh'` to confirm it, or `gelu='exact'`."
     )
     return dataclasses.replace(config, gelu="tanh"), (note,)
 
@@ -160,7 +160,7 @@ LAYOUT = Layout(
     recognise=("patch_embed.proj.weight",),
     stem_epsilons="timm",
     wrappers=("module.", "model.", "_orig_mod.", "state_dict."),
-    # A stem of the root alone is not nested.
+    # A stem without stages is not nested.
     aliases=(
         (
             r"^patch_embed\.backbone\.(conv|norm)\.",
@@ -183,8 +183,8 @@ LAYOUT = Layout(
     remedies={"gelu": "Pass act_layer='gelu_tanh' there."},
 )
 
-# What an architecture computes and neither its file nor its config.json says:
-# pattern of the name, hints. Most models of timm compute the exact GELU.
+# Pattern of an architecture, and its settings that neither the file nor
+# config.json states. Most models of timm compute the exact GELU.
 ARCHITECTURES = (
     (r"vit_base_patch32_siglip_", {"gelu": "tanh"}),
     (r"vit_large_patch16_siglip_(gap_)?512", {"gelu": "tanh"}),
@@ -192,8 +192,8 @@ ARCHITECTURES = (
     (r"vit_giantopt_patch16_siglip_", {"gelu": "tanh"}),
     (r"vit_base_patch16_gap_224$", {"num_heads": 16}),
 )
-# The same models by their sizes: width, depth, patch and image, None for any.
-# None of them has a class token, and no other published model of these sizes.
+# The same models by their sizes: width, depth, patch and image (None for any).
+# They have no class token, and no other published model has these sizes.
 TANH_SIZES = {
     (768, 12, 32, None): "vit_base_patch32_siglip",
     (1024, 24, 16, (512, 512)): "vit_large_patch16_siglip_512",

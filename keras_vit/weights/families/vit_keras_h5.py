@@ -31,8 +31,8 @@ LAYOUT = Layout(
     },
     recognise=("embedding/embedding/kernel", "embedding/embedding/kernel:0"),
     wrappers=("model_weights/",),
-    # Keras 2 writes the layer and then the weight, whose name begins with
-    # that of the layer.
+    # Keras 2 writes the name of the layer before the name of the weight, which
+    # begins with the name of the layer again.
     aliases=(
         (r":0$", ""),
         (r"^(.+?)/\1/", r"\1/"),

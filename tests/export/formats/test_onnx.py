@@ -108,7 +108,7 @@ def test_other_conversions_do_not_meet_our_operation(report):
     ids=str,
 )
 def test_every_choice_agrees(choices, tmp_path):
-    model = make_model(**choices)
+    model = make_model(depth=1, **choices)
     images = noise(3, *model.input_shape[1:])
     report = export_onnx(model, tmp_path / "model.onnx", images)
     assert report.top1_agreement == 1
@@ -150,6 +150,6 @@ def test_wrong_arguments_are_named(model, images, tmp_path, monkeypatch):
     path = tmp_path / "model.onnx"
     with pytest.raises(ValueError, match="uint8.*Received: dtype=float32"):
         export_onnx(model, path, images, preprocess=preprocess_input)
-    monkeypatch.setattr(keras_vit.export.formats.onnx, "LARGEST", 1000)
+    monkeypatch.setattr(keras_vit.export.formats.onnx, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="below 2 GiB.*Received: .* weights"):
         export_onnx(model, path, images)

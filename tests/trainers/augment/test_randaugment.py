@@ -249,5 +249,5 @@ def test_colours_are_rounded_first(monkeypatch):
 
 
 def test_other_channels_are_refused():
-    with pytest.raises(ValueError, match=r"1 channel or 3. .*\(4, 4, 2\)"):
+    with pytest.raises(ValueError, match=r"1 or 3 channels. .*\(4, 4, 2\)"):
         apply_randaugment(np.zeros((4, 4, 2), "float32"), (0, 0), 1, 1)

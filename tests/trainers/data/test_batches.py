@@ -473,7 +473,7 @@ class TestEvalBatches:
         ),
         (
             {"num_streams": 32, "batch_size": 32},
-            "more than the examples.*num_streams=32",
+            "exceed the number.*num_streams=32",
         ),
         (
             {"data_service": "grpc://x:1", "num_streams": 2},

@@ -123,7 +123,7 @@ def test_chunks_of_the_test_images_change_nothing(monkeypatch):
     features = make_features(8)
     choices = ProbeChoices()
     whole = [probe(features, choices) for probe in PROBES.values()]
-    monkeypatch.setattr(trainers.evaluation.probes, "CHUNK", 64)
+    monkeypatch.setattr(trainers.evaluation.probes, "CHUNK_IMAGES", 64)
     assert [probe(features, choices) for probe in PROBES.values()] == whole
 
 

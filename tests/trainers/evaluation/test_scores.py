@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
-from trainers.evaluation.scores import calibration_error, judge
+from trainers.evaluation.scores import calibration_error, score_predictions
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def softmax(logits):
 
 def test_one_class_an_image_as_scikit_learn(logits, rng):
     labels = rng.integers(0, 9, 60)
-    row = judge(logits, np.eye(9, dtype=bool)[labels])
+    row = score_predictions(logits, np.eye(9, dtype=bool)[labels])
     classes = range(9)
     assert row["accuracy"].mean() == accuracy_score(labels, logits.argmax(-1))
     assert row["top5_accuracy"].mean() == top_k_accuracy_score(
@@ -39,7 +39,7 @@ def test_one_class_an_image_as_scikit_learn(logits, rng):
 def test_several_classes_an_image_as_a_loop(logits, rng):
     truths = rng.random(logits.shape) < 0.3
     truths[:, 4] |= ~truths.any(-1)
-    row = judge(logits, truths)
+    row = score_predictions(logits, truths)
     probabilities = softmax(logits)
     for i in range(len(logits)):
         right = {c for c in range(9) if truths[i, c]}
@@ -53,7 +53,7 @@ def test_several_classes_an_image_as_a_loop(logits, rng):
 
 def test_of_equal_logits_the_first_is_the_answer():
     logits = np.zeros((3, 100))  # So many that a fast sort would mix them.
-    row = judge(logits, np.eye(100, dtype=bool)[[0, 4, 5]])
+    row = score_predictions(logits, np.eye(100, dtype=bool)[[0, 4, 5]])
     assert row["accuracy"].tolist() == [True, False, False]
     assert row["top5_accuracy"].tolist() == [True, True, False]
 
@@ -61,9 +61,9 @@ def test_of_equal_logits_the_first_is_the_answer():
 def test_large_logits_do_not_overflow():
     logits = np.array([[1e5, 0.0], [0.0, 1e5]], "float32")
     truths = np.array([[True, False]] * 2)
-    row = judge(logits, truths, "sigmoid")
+    row = score_predictions(logits, truths, "sigmoid")
     np.testing.assert_allclose(row["loss"], [np.log(2), 1e5 + np.log(2)])
-    row = judge(logits, truths)
+    row = score_predictions(logits, truths)
     np.testing.assert_allclose(row["loss"], [0, 1e5])
     np.testing.assert_array_equal(row["confidence"], [1, 1])
 
@@ -73,26 +73,26 @@ def test_loss_is_that_of_keras_on_one_hot_labels(logits, rng):
     expected = keras.losses.categorical_crossentropy(
         labels, logits, from_logits=True
     )
-    loss = judge(logits, labels > 0)["loss"]
+    loss = score_predictions(logits, labels > 0)["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 def test_sigmoid_as_a_loop_and_as_keras(logits, rng):
     truths = rng.random(logits.shape) < 0.3
-    row = judge(logits, truths, "sigmoid")
+    row = score_predictions(logits, truths, "sigmoid")
     probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
     np.testing.assert_allclose(row["confidence"], probabilities.max(-1))
     expected = keras.losses.binary_crossentropy(
         truths.astype("float32"), logits, from_logits=True
     )
     np.testing.assert_allclose(row["loss"], 9 * np.array(expected), rtol=1e-5)
-    of_softmax = judge(logits, truths)
+    of_softmax = score_predictions(logits, truths)
     for name in ("accuracy", "top5_accuracy"):
         np.testing.assert_array_equal(row[name], of_softmax[name])
     with pytest.raises(
         ValueError, match="`activation` must be one of .*'relu'"
     ):
-        judge(logits, truths, "relu")
+        score_predictions(logits, truths, "relu")
 
 
 def test_calibration_error_as_a_loop(rng):

@@ -4,13 +4,17 @@ import optax
 import pytest
 import tensorflow as tf
 
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from tests.tiny import noise
+from trainers.evaluation.scores import LIKELIHOODS
 from trainers.optim.losses import (
     LOSSES,
+    Loss,
     sigmoid,
     smooth_labels,
     softmax,
 )
+from trainers.recipes.schema import Recipe
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def test_sigmoid_sums_binary_cross_entropies_over_the_classes(batch):
 def test_huge_logits_give_finite_losses(name):
     labels = np.array([[1.0, 0.0], [0.0, 1.0]], "float32")
     logits = np.array([[1e4, -1e4], [1e4, -1e4]], "float32")
-    losses = np.asarray(LOSSES[name](labels, logits))
+    losses = np.asarray(LOSSES[name].function(labels, logits))
     assert np.all(np.isfinite(losses))
     assert losses[0] < 1e-3 < losses[1]
 
@@ -75,7 +79,7 @@ def test_losses_and_gradients_of_any_labels_are_those_of_optax(name, labels):
     logits = tf.constant(noise(4, 6, seed=1, scale=3))
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        losses = LOSSES[name](labels, logits)
+        losses = LOSSES[name].function(labels, logits)
     want, gradient = jax.value_and_grad(
         lambda x: GOLDEN[name](x, labels).sum()
     )(logits.numpy())
@@ -102,5 +106,18 @@ def test_the_loss_of_smooth_labels_is_least_where_they_are_answered(
     logits = tf.constant(answer(labels))
     with tf.GradientTape() as tape:
         tape.watch(logits)
-        losses = LOSSES[name](labels, logits)
+        losses = LOSSES[name].function(labels, logits)
     np.testing.assert_allclose(tape.gradient(losses, logits), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_predictions_and_evaluations_know_the_activation_of_a_loss(name):
+    assert LOSSES[name].activation in CLASSIFIER_ACTIVATIONS
+    assert LOSSES[name].activation in LIKELIHOODS
+
+
+def test_the_activation_of_a_recipe_is_that_of_its_row(monkeypatch):
+    """Not the name of the loss: two losses may have the same activation."""
+    row = Loss(softmax, activation="sigmoid")
+    monkeypatch.setitem(LOSSES, "softmax", row)
+    assert Recipe(loss="softmax").activation == "sigmoid"

@@ -23,7 +23,7 @@ from trainers.recipes.documentation import (
     update_page,
 )
 from trainers.recipes.flags import (
-    define_flags,
+    define_recipe_flags,
     flag_fields,
     recipe_from_flags,
 )
@@ -46,7 +46,7 @@ def parse(monkeypatch):
             f"DEFINE_{name}",
             lambda *args, _define=define: _define(*args, flag_values=values),
         )
-    define_flags()
+    define_recipe_flags()
 
     def parse_line(line):
         values(["train", *line.split()])

@@ -65,7 +65,7 @@ def test_help_names_the_flags(command, module):
         ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
         ("probe", ["--run_dir=absent"], "recipe.json"),
         ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
-        ("predict", ["--run_dir=absent"], "Name one image file"),
+        ("predict", ["--run_dir=absent"], "Pass one or more image"),
         ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
         ("inspect", ["--run_dir=absent"], "model.keras"),
         (

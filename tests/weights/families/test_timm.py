@@ -48,7 +48,7 @@ def test_a_table_of_timm_without_the_row_of_the_class_token(tmp_path):
     arrays["pos_embed"] = arrays["pos_embed"][:, 1:]
     arrays["cls_token"] = arrays["cls_token"] + row
     np.savez(tmp_path / "m.npz", **arrays)
-    with pytest.raises(ValueError, match="16 positions are no square grid"):
+    with pytest.raises(ValueError, match="16 positions are not a square grid"):
         from_checkpoint(tmp_path / "m.npz", num_heads=3)
     for size in (32, (16, 64)):
         path = tmp_path / "m.npz"
@@ -61,7 +61,7 @@ def test_a_table_of_timm_without_the_row_of_the_class_token(tmp_path):
     assert_answers(model, TIMM)
     # A size for the model alone does not say that the row is missing: these
     # might be 3x5 patches behind one.
-    with pytest.raises(ValueError, match="16 positions are no square grid"):
+    with pytest.raises(ValueError, match="16 positions are not a square grid"):
         from_checkpoint(path, num_heads=3, image_size=32)
 
 

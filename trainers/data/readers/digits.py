@@ -1,4 +1,4 @@
-"""The handwritten digits of scikit-learn, as data sets of TFDS."""
+"""The handwritten digits of scikit-learn, as TFDS data sets."""
 
 import tensorflow_datasets as tfds
 
@@ -6,8 +6,8 @@ import tensorflow_datasets as tfds
 class Digits(tfds.core.GeneratorBasedBuilder):
     """The 1,797 handwritten digits that scikit-learn ships.
 
-    8x8 pixels, 17 shades of grey. Every fifth image of each class is in the
-    test split, so that the split involves no random draw and the classes are
+    The images have 8x8 pixels with 17 grey levels. Every fifth image of each
+    class is in the test split, so the split is not random and its classes are
     balanced.
     """
 

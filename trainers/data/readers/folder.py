@@ -1,4 +1,4 @@
-"""Data sets that are a folder of image files: `folder:PATH`."""
+"""Data sets in a folder of image files: `folder:PATH`."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 @dataclasses.dataclass(frozen=True)
 class FolderReader:
-    """Reads image files when they are decoded.
+    """Reads the image files of a folder; a file is read when it is decoded.
 
     Args:
         class_names: Names of the classes.
@@ -30,7 +30,7 @@ class FolderReader:
     files: dict[str, list[tuple[str, int]]]
     image_shape = (None, None, 3)
     train_split = eval_split = None
-    shuffle_buffer = 250_000  # It holds paths: five times the images of TFDS.
+    shuffle_buffer = 250_000  # It holds paths, which are smaller than images.
     has_exif = True
 
     @property
@@ -56,16 +56,16 @@ class FolderReader:
         return decode_image(encoded)
 
 
-def open_folder(path: str) -> FolderReader:
+def open_image_folder(path: str) -> FolderReader:
     """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif,webp}.
 
-    The classes are the folders that hold an image in some split, in the order
-    of their names. Hidden files and folders are passed over, as are files with
-    another ending. The files are put into an order that is random but always
-    the same, so that a slice of a split has images of all classes.
+    The classes are the folders that contain an image in at least one split,
+    sorted by name. Hidden files and folders are skipped, as are files with
+    other endings. The order of the files is random but always the same, so a
+    slice of a split has images of all classes.
 
     Args:
-        path: Of the folder.
+        path: Path of the folder.
 
     Raises:
         ValueError: If there is no such folder, or a split has no images.
@@ -105,7 +105,7 @@ def open_folder(path: str) -> FolderReader:
 
 
 def list_folders(path: str) -> list[str]:
-    """Return the names of the folders in `path` that are not hidden, sorted."""
+    """Return the sorted names of the folders in `path` that are not hidden."""
     if not os.path.isdir(path):
         return []
     return sorted(
@@ -116,7 +116,7 @@ def list_folders(path: str) -> list[str]:
 
 
 def list_images(path: str) -> list[str]:
-    """Return the names of the image files in `path`, sorted."""
+    """Return the sorted names of the image files in `path`."""
     return sorted(
         entry.name
         for entry in os.scandir(path)

@@ -1,4 +1,4 @@
-"""Data sets of tensorflow-datasets (TFDS), and the table of those known."""
+"""Data sets of tensorflow-datasets (TFDS), and the table DATASETS."""
 
 import dataclasses
 import functools
@@ -13,24 +13,24 @@ from trainers.data.readers.digits import Digits, Digits0To4, Digits5To9
 
 
 def _is_news(record):
-    """Return whether a warning is about anything but TFDS' own code."""
+    """Return False for the deprecation warning that TFDS itself causes."""
     return "FeatureConnector.dtype` is deprecated" not in record.getMessage()
 
 
-# TFDS itself reads the deprecated name, and so warns in every program.
+# TFDS itself reads the deprecated name, so every program would get the warning.
 logging.getLogger("absl").addFilter(_is_news)
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetRow:
-    """How to open a data set of TFDS whose name does not say it all.
+    """Options to open a TFDS data set that differ from the defaults.
 
     Args:
         builder: Takes data_dir and returns the TFDS builder; None for the
-            one that TFDS has under the name.
-        label: The feature that is the label: a class or a list of classes.
-        train_split: What to train on; None for `train`, if there is one.
-        eval_split: What to evaluate on; None for the usual one.
+            builder that TFDS registers under the name.
+        label: The feature with the label: a class or a list of classes.
+        train_split: Split to train on; None for `train`, if it exists.
+        eval_split: Split to evaluate on; None for the default one.
     """
 
     builder: Callable[..., tfds.core.DatasetBuilder] | None = None
@@ -43,12 +43,12 @@ class DatasetRow:
 class TfdsReader:
     """Reads the examples that a TFDS builder has prepared.
 
-    They are read as they are stored, as JPEG or PNG files: a shuffle buffer
-    of decoded images would not fit into memory.
+    The examples are read as they are stored, as JPEG or PNG files, because a
+    shuffle buffer of decoded images would not fit into memory.
 
     Args:
         builder: The TFDS builder.
-        label: Name of the feature that is the label.
+        label: Name of the feature with the label.
         train_split: See `ExampleReader`.
         eval_split: See `ExampleReader`.
     """
@@ -80,7 +80,7 @@ class TfdsReader:
         ]
         logger = tf.get_logger()
         level = logger.level
-        logger.setLevel("ERROR")  # TFDS calls what TensorFlow deprecates.
+        logger.setLevel("ERROR")  # TFDS calls a deprecated TensorFlow API.
         try:
             examples = self.builder.as_dataset(
                 split=functools.reduce(operator.add, instructions),
@@ -110,16 +110,16 @@ class TfdsReader:
 
 
 def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
-    """Return the data set that TFDS has under `name`, prepared for reading.
+    """Return the TFDS data set `name`, prepared for reading.
 
     Args:
         name: A key of DATASETS or any name of TFDS.
-        data_dir: Where TFDS keeps its data sets; None or "" for its own
-            default. TFDS itself takes "" for the current folder.
+        data_dir: Folder of the TFDS data sets; None or "" for the default of
+            TFDS. (TFDS itself treats "" as the current folder.)
 
     Raises:
-        tfds.core.DatasetNotFoundError: If TFDS does not know the name.
-        ValueError: If the data set cannot be prepared or is not one of
+        tfds.core.DatasetNotFoundError: If TFDS has no data set of this name.
+        ValueError: If the data set cannot be prepared, or does not consist of
             labelled images.
     """
     row = DATASETS.get(name, DatasetRow())
@@ -128,8 +128,8 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
         builder = make(data_dir=data_dir or None)
         builder.download_and_prepare()
     except (AssertionError, ImportError) as error:
-        # How TFDS says that files must be downloaded by hand, or that a
-        # version or a package is missing.
+        # TFDS raises these errors if files must be downloaded manually, or if
+        # a version or a package is missing.
         raise ValueError(
             f"`dataset` could not be prepared: {error} "
             f"Received: dataset={name!r}"

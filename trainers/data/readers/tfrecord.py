@@ -1,4 +1,4 @@
-"""Data sets that are a folder of TFRecord files: `tfrecord:PATH`."""
+"""Data sets in a folder of TFRecord files: `tfrecord:PATH`."""
 
 import collections
 import dataclasses
@@ -35,7 +35,7 @@ class TFRecordReader:
         }
 
     def read(self, ranges):
-        rows = []  # path, records to leave out, records to read
+        rows = []  # path, number of records to skip, number of records to read
         for name, first, last in ranges:
             start = 0
             for path, count in self.files[name]:
@@ -60,10 +60,10 @@ class TFRecordReader:
         return tf.data.Dataset.from_tensor_slices(files).flat_map(read_file)
 
     def parse(self, record, name):
-        """Return the example in a record; one without an image has no bytes."""
+        """Return the example in a record; a missing image has no bytes."""
         features = tf.io.parse_single_example(
             record,
-            {  # With defaults: errors of TensorFlow do not name the record.
+            {  # With defaults, because TensorFlow's errors name no record.
                 "image/encoded": tf.io.FixedLenFeature((), tf.string, ""),
                 "image/class/label": tf.io.FixedLenFeature((), tf.int64, -1),
             },
@@ -84,15 +84,15 @@ class TFRecordReader:
 
 
 def open_tfrecords(path: str) -> TFRecordReader:
-    """Return the examples in PATH/SPLIT-*, files of TFRecords.
+    """Return the examples in the TFRecord files PATH/SPLIT-*.
 
     SPLIT is `train`, `test`, `validation` or `val`. A record is a
     `tf.train.Example` with `image/encoded`, the bytes of an image file, and
     `image/class/label`, counted from 0. `PATH/labels.txt` names the classes,
-    one a line. The files must not be compressed.
+    one per line. The files must not be compressed.
 
     Args:
-        path: Of the folder.
+        path: Path of the folder.
 
     Raises:
         ValueError: If there is no such folder, or a file is damaged.
@@ -108,7 +108,7 @@ def open_tfrecords(path: str) -> TFRecordReader:
     if not files or not os.path.isfile(labels_path):
         raise ValueError(
             "`dataset=tfrecord:PATH` must name a folder with files "
-            "PATH/train-*, PATH/test-* and PATH/labels.txt, a class a line. "
+            "PATH/train-*, PATH/test-* and PATH/labels.txt. "
             f"Received: PATH={path!r}"
         )
     reader = TFRecordReader(read_labels(labels_path), dict(files))
@@ -119,7 +119,7 @@ def open_tfrecords(path: str) -> TFRecordReader:
 
 
 def read_labels(path: str) -> list[str]:
-    """Return the class names in a file, one a line.
+    """Return the class names in a file, one per line.
 
     Raises:
         ValueError: If the file is not UTF-8 text or has no names.
@@ -133,7 +133,7 @@ def read_labels(path: str) -> list[str]:
         ) from None
     if not names:
         raise ValueError(
-            f"{path} must name the classes, one a line. Received: no name"
+            f"{path} must name the classes, one per line. Received: no name"
         )
     return names
 
@@ -149,15 +149,15 @@ def check_first_record(path: str, reader: TFRecordReader, split: str):
         hint = describe_error(error)
     if hint:
         raise ValueError(
-            "`dataset=tfrecord:PATH` must hold records with `image/encoded` "
+            "`dataset=tfrecord:PATH` must have records with `image/encoded` "
             f"and `image/class/label`. Received: PATH={path!r} ({hint})"
         )
 
 
 def count_records(path: str) -> int:
-    """Return how many records a TFRecord file has, from their lengths alone.
+    """Return the number of records in a TFRecord file, from their lengths.
 
-    Each is 8 bytes of length, 4 of checksum, the data, 4 of checksum.
+    A record has 8 bytes of length, 4 of checksum, the data, 4 of checksum.
 
     Raises:
         ValueError: If the file does not end where a record ends.

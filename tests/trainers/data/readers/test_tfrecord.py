@@ -148,7 +148,7 @@ class TestTFRecords:
     )
     def test_other_records(self, records, changes, hint):
         self.write(records / "test-0.tfrecord", [7], **changes)
-        with pytest.raises(ValueError, match=f"must hold records.*{hint}"):
+        with pytest.raises(ValueError, match=f"must have records.*{hint}"):
             open_dataset(f"tfrecord:{records}")
 
     @pytest.mark.parametrize("missing", ["labels.txt", "t*-*", "*"])
