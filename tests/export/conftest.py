@@ -22,3 +22,9 @@ def images():
 @pytest.fixture(scope="session")
 def model():
     return make_model()
+
+
+@pytest.fixture(scope="session")
+def shallow():
+    """Return a model of one block, for what is the same of any depth."""
+    return make_model(depth=1)

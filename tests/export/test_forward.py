@@ -32,12 +32,8 @@ def test_answers_and_features_are_those_of_the_model(choices, images):
         below = keras.Model(model.input, head.input)
     else:
         found, below = features, model
-    np.testing.assert_allclose(
-        found, model.predict_on_batch(images[:3]), atol=1e-5
-    )
-    np.testing.assert_allclose(
-        features, below.predict_on_batch(images[:3]), atol=1e-5
-    )
+    np.testing.assert_allclose(found, model(images[:3]), atol=1e-5)
+    np.testing.assert_allclose(features, below(images[:3]), atol=1e-5)
     assert reads_one_token(model) == ("pooling" not in choices)
 
 
@@ -98,17 +94,14 @@ def test_a_model_within_a_model(wrapper, num_classes, images):
     is_plain = wrapper in ("sequential", "functional", "twice", "scaled")
     name = inner if is_plain else "probabilities"
     before = [len(layer._inbound_nodes) for layer in outer.layers]
+    expected = outer.predict_on_batch(images[:3])
+    body = model.with_num_classes(0)(images[:3])
     for is_short in (True, False):
         forward = make_forward(outer, is_short=is_short)
         answers = {key: x.numpy() for key, x in forward(images[:3]).items()}
         assert set(answers) == {"features", name}
-        np.testing.assert_allclose(
-            answers[name], outer.predict_on_batch(images[:3]), atol=1e-5
-        )
-        body = model.with_num_classes(0)
-        np.testing.assert_allclose(
-            answers["features"], body.predict_on_batch(images[:3]), atol=1e-5
-        )
+        np.testing.assert_allclose(answers[name], expected, atol=1e-5)
+        np.testing.assert_allclose(answers["features"], body, atol=1e-5)
     assert [len(layer._inbound_nodes) for layer in outer.layers] == before
 
 
@@ -141,9 +134,7 @@ def test_what_the_last_layers_say(layers, name, size, images):
     assert name_output(model) == name
     answers = make_forward(model)(images[:2])
     assert answers["features"].shape == (2, size)
-    np.testing.assert_allclose(
-        answers[name], model.predict_on_batch(images[:2]), atol=1e-6
-    )
+    np.testing.assert_allclose(answers[name], model(images[:2]), atol=1e-6)
 
 
 def test_what_they_do_not_say_is_said(images):

@@ -67,6 +67,11 @@ def test_ratios_are_of_neighbours_in_time(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def model(shallow):
+    return shallow
+
+
+@pytest.fixture(scope="module")
 def exports(model, images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("latency")
     paths = {

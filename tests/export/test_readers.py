@@ -1,10 +1,12 @@
 """A SavedModel read by others than the program that wrote it."""
 
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import textwrap
+import zlib
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from keras_vit.export.endpoints import make_endpoints
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
 from tests.export.conftest import make_model
 
+ROOT = pathlib.Path(__file__).parents[2]
 TENSORFLOW = pathlib.Path(tf.__file__).parent
 LIBRARY = TENSORFLOW / "libtensorflow_cc.so.2"
 SERVING = Serving(
@@ -219,30 +222,41 @@ class TestCFunctions:
         assert "16,12" in process.stderr
 
 
+def compiled_loader():
+    """Return the program of load_saved_model.cc, compiled by the first run.
+
+    That takes ten seconds; a change of what goes into it begins anew.
+    """
+    source = pathlib.Path(__file__).parent / "load_saved_model.cc"
+    words = [
+        "g++",
+        "-std=c++17",
+        "-w",
+        f"-I{TENSORFLOW / 'include'}",
+        str(source),
+        f"-L{TENSORFLOW}",
+        f"-Wl,-rpath,{TENSORFLOW}",
+        # It registers what makes sessions, and no name of it is used.
+        "-Wl,--no-as-needed",
+        "-l:libtensorflow_cc.so.2",
+        "-l:libtensorflow_framework.so.2",
+    ]
+    parts = f"{tf.__version__} {words} {source.read_text()}"
+    name = f"load_saved_model-{zlib.crc32(parts.encode()):08x}"
+    program = ROOT / "build" / "tests" / name
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        draft = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*words, "-o", str(draft)], check=True)
+        draft.rename(program)
+    return str(program)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
-def test_the_loader_of_tf_serving(folder, model, tmp_path):
-    program = str(tmp_path / "load_saved_model")
-    subprocess.run(
-        [
-            "g++",
-            "-std=c++17",
-            "-w",
-            f"-I{TENSORFLOW / 'include'}",
-            str(pathlib.Path(__file__).parent / "load_saved_model.cc"),
-            "-o",
-            program,
-            f"-L{TENSORFLOW}",
-            f"-Wl,-rpath,{TENSORFLOW}",
-            # It registers what makes sessions, and no name of it is used.
-            "-Wl,--no-as-needed",
-            "-l:libtensorflow_cc.so.2",
-            "-l:libtensorflow_framework.so.2",
-        ],
-        check=True,
-    )
+def test_the_loader_of_tf_serving(folder, model):
     run = subprocess.run(
-        [program, str(folder), "32", "24", "3"],
+        [compiled_loader(), str(folder), "32", "24", "3"],
         env={"TF_CPP_MIN_LOG_LEVEL": "3"},
         stdout=subprocess.PIPE,
         text=True,

@@ -137,21 +137,21 @@ def test_another_image_size_is_refused(format, exported, shape):
         read(exported(format).path, np.zeros(shape, "float32"))
 
 
-def test_mixed_precision_gives_float32(format, write, images):
+def test_mixed_precision_gives_float32(format, write, model, images):
     report = write(make_model(dtype="mixed_bfloat16"), images)
     [found] = READERS[format][1](report.path, images).values()
     assert found.dtype == np.float32
-    wide = make_model().predict_on_batch(images)
+    wide = model.predict_on_batch(images)
     # A SavedModel computes as the model does; all others in float32.
     tolerance = 0.05 if format == "saved_model" else 1e-5
     np.testing.assert_allclose(found, wide, atol=tolerance * np.abs(wide).max())
 
 
 def test_what_is_compared_is_what_was_written(
-    write, model, images, monkeypatch
+    write, shallow, images, monkeypatch
 ):
     """An export of other weights is found out, and can be let pass."""
-    other = make_model()
+    other = make_model(depth=1)
     other.get_layer("predictions").bias.assign(np.arange(7) / 10)
     for module in (keras_vit.export.endpoints, keras_vit.export.formats.onnx):
         make = module.make_forward
@@ -161,15 +161,15 @@ def test_what_is_compared_is_what_was_written(
             lambda model, *args, make=make: make(other, *args),
         )
     with pytest.raises(DisagreementError, match="differ"):
-        write(model, images)
+        write(shallow, images)
     assert not list(write.folder.iterdir())
-    report = write(model, images, must_agree=False)
+    report = write(shallow, images, must_agree=False)
     assert report.faults and pathlib.Path(report.path).exists()
 
 
-def test_the_tolerance_may_be_chosen(write, model, images):
+def test_the_tolerance_may_be_chosen(write, shallow, images):
     with pytest.raises(DisagreementError, match="allowed is -1e[+]00"):
-        write(model, images, tolerance=NEVER)
+        write(shallow, images, tolerance=NEVER)
     assert not list(write.folder.iterdir())
 
 

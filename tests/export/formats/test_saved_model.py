@@ -26,7 +26,7 @@ def saved_model(model, images, tmp_path_factory):
 
 
 def test_mixed_precision_saved_model_answers_in_float32(images, tmp_path):
-    model = make_model(dtype="mixed_bfloat16", num_classes=0)
+    model = make_model(dtype="mixed_bfloat16", num_classes=0, depth=1)
     report = export_saved_model(model, str(tmp_path / "1"), images)
     serve = tf.saved_model.load(report.path).signatures["serving_default"]
     assert serve(images=tf.constant(images))["features"].dtype == tf.float32
@@ -37,7 +37,7 @@ def test_saved_model_can_be_read_by_the_server(saved_model):
 
 
 def test_model_without_head_answers_features(images, tmp_path):
-    model = make_model(num_classes=0, representation_size=5)
+    model = make_model(num_classes=0, representation_size=5, depth=1)
     report = export_saved_model(model, tmp_path / "1", images)
     serve = tf.saved_model.load(report.path).signatures["serving_default"]
     assert list(serve(images=tf.constant(images))) == ["features"]
@@ -142,8 +142,9 @@ def test_an_invalid_image_fails_alone(named, content):
     )
 
 
-def test_the_reading_of_the_model_is_used(model, images, tmp_path):
+def test_the_reading_of_the_model_is_used(shallow, images, tmp_path):
     """A reader, a range and an activation of its own."""
+    model = shallow
     serving = Serving(
         read_image=lambda content: tf.fill(
             (32, 24, 3), tf.cast(tf.strings.length(content), tf.float32) / 1e3
@@ -241,7 +242,7 @@ def test_labels_may_change_places_only_if_tied():
 
 
 def test_labels_of_a_wrong_order_are_found_out(
-    model, images, tmp_path, monkeypatch
+    shallow, images, tmp_path, monkeypatch
 ):
     """Those of the signature, with the probabilities right."""
     module = sys.modules[export_saved_model.__module__]
@@ -255,12 +256,12 @@ def test_labels_of_a_wrong_order_are_found_out(
     )
     serving = Serving(class_names=NAMES, top=1)
     with pytest.raises(DisagreementError, match="the labels differ"):
-        export_saved_model(model, tmp_path / "1", images, serving)
+        export_saved_model(shallow, tmp_path / "1", images, serving)
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_names_classes(dtype, images, tmp_path):
-    model = make_model(dtype=dtype)
+    model = make_model(dtype=dtype, depth=1)
     serving = Serving(class_names=NAMES, use_attention=True)
     export_saved_model(model, tmp_path / "1", images, serving)
     loaded = tf.saved_model.load(str(tmp_path / "1"))

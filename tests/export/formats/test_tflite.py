@@ -131,8 +131,9 @@ def test_file_of_any_batch_answers_as_keras(
     assert cosine(alone, model.predict_on_batch(some)) > 0.999
 
 
-def test_file_of_a_batch_of_four(model, images, tmp_path):
+def test_file_of_a_batch_of_four(shallow, images, tmp_path):
     """15 images, the last of four batches is not full."""
+    model = shallow
     path = tmp_path / "model.tflite"
     report = export_tflite(model, path, images[:15], "float32", batch_size=4)
     assert report.num_images == 15 and report.max_difference <= 1e-5
@@ -212,7 +213,7 @@ def test_another_batch_size_is_refused(exported):
 
 @pytest.mark.parametrize("image_size", [(1, 16), (16, 1)], ids=str)
 def test_an_image_side_of_1_is_checked_as_well(image_size, tmp_path):
-    model = make_model(image_size=image_size, patch_size=1)
+    model = make_model(image_size=image_size, patch_size=1, depth=1)
     images = noise(3, *image_size, 3)
     path = tmp_path / "model.tflite"
     report = export_tflite(model, path, images, "float32", batch_size=None)
@@ -328,7 +329,7 @@ CHOICES = [
 def test_every_choice_converts_to_one_delegate_and_agrees(
     choices, batch_size, tmp_path
 ):
-    model = make_model(**choices)
+    model = make_model(depth=1, **choices)
     images = noise(3, *model.input_shape[1:])
     path = tmp_path / "model.tflite"
     report = export_tflite(
@@ -343,15 +344,18 @@ def test_every_choice_converts_to_one_delegate_and_agrees(
 @pytest.mark.slow
 @pytest.mark.parametrize("quantization", ["float32", "dynamic_int8"])
 def test_ti16_is_one_delegate(quantization, tmp_path):
+    """Of its twelve blocks the first, which reads and answers all tokens, and
+    the last, which answers one, show what the others do.
+    """
     path = tmp_path / "model.tflite"
-    path.write_bytes(to_tflite(ViT_Ti16(), quantization))
+    path.write_bytes(to_tflite(ViT_Ti16(depth=2), quantization))
     assert is_one_delegate(path)
 
 
 def test_an_int8_file_of_other_weights_is_found_out(
-    model, images, tmp_path, monkeypatch
+    shallow, images, tmp_path, monkeypatch
 ):
-    other = make_model()
+    model, other = shallow, make_model(depth=1)
     other.get_layer("predictions").bias.assign(np.arange(7) / 10)
     monkeypatch.setattr(
         keras_vit.export.formats.tflite, "in_float32", lambda model: other
