@@ -5,13 +5,18 @@ has done nothing with it yet; what is ours is imported anew. That the commands
 run without this is proven in tests/test_startup.py.
 """
 
+import contextlib
+import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
@@ -20,7 +25,7 @@ FORKS.set_forkserver_preload(
 
 
 def start(words, environment, output, errors=None, cwd="."):
-    """Start `python -m MODULE ...` or `python -c TEXT ...`.
+    """Start `python -m MODULE ...`, `python -c TEXT ...` or `python FILE ...`.
 
     What is printed goes to the files `output` and `errors`, or to one.
     Returns a process: its `pid`, `join(seconds)` and `exitcode`.
@@ -47,6 +52,61 @@ def run(words, environment, cwd="."):
         return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
+@contextlib.contextmanager
+def python():
+    """Yield the path of a program that scripts can call instead of Python.
+
+    It asks this process for a fork that does what Python would, with its
+    environment, folder and outputs. If it is killed, the fork gets SIGTERM.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        program = pathlib.Path(folder, "python")
+        address = f"{folder}/socket"
+        program.write_text(
+            f"#!{sys.executable} -SE\n{CLIENT.format(address=address)}"
+        )
+        program.chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(address)
+            server.listen()
+            _start_thread(_accept, server)
+            yield str(program)
+
+
+CLIENT = """
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    task = sys.argv[1:], dict(os.environ), os.getpid(), os.getcwd()
+    server.sendall(json.dumps(task).encode() + b"\\n")
+    code = int(server.makefile().read())
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+def _start_thread(function, *arguments):
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
+def _accept(server):
+    with contextlib.suppress(OSError):  # It was closed.
+        while True:
+            _start_thread(_serve, server.accept()[0])
+
+
+def _serve(client):
+    with client:
+        words, environment, pid, cwd = json.loads(client.makefile().readline())
+        outputs = [f"/proc/{pid}/fd/{number}" for number in (1, 2)]
+        process = start(words, environment, *outputs, cwd=cwd)
+        ready = multiprocessing.connection.wait([process.sentinel, client])
+        if process.sentinel not in ready:
+            process.terminate()
+        process.join()
+        with contextlib.suppress(OSError):
+            client.sendall(str(process.exitcode).encode())
+
+
 def _execute(words, environment, paths, cwd):
     for descriptor, path in enumerate(paths, start=1):
         os.dup2(
@@ -56,6 +116,11 @@ def _execute(words, environment, paths, cwd):
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, "")
+    if words[0] not in ("-m", "-c"):
+        sys.argv[:] = words
+        sys.path[0] = os.path.dirname(words[0])
+        runpy.run_path(words[0], run_name="__main__")
+        return
     option, code, *sys.argv[1:] = words
     if option == "-m":
         runpy.run_module(code, run_name="__main__", alter_sys=True)

@@ -1,5 +1,8 @@
 """A command in a fork is what it would be in a process of its own."""
 
+import os
+import subprocess
+
 import pytest
 
 from tests import commands
@@ -31,3 +34,31 @@ def test_an_error_is_shown_and_ends_with_1(tmp_path):
     result = commands.run(["-m", "no_such_module"], {}, tmp_path)
     assert result.returncode == 1
     assert "No module named no_such_module" in result.stderr
+
+
+def test_a_program_that_scripts_call(tmp_path):
+    """Options, files and exit codes; its end is the end of the fork."""
+    file = tmp_path / "file.py"
+    file.write_text("import sys\nprint(__name__, sys.argv[1:])\nsys.exit(4)")
+    script = """
+    $PYTHON file.py a "b c"; echo $?
+    $PYTHON -c 'import os; os.kill(os.getpid(), 9)'
+    echo $?
+    $PYTHON -c 'import os, time
+print(os.getpid(), flush=True)
+time.sleep(60)' > number &
+    until [ -s number ]; do sleep 0.05; done
+    kill $!
+    while kill -0 $(cat number) 2> /dev/null; do sleep 0.05; done
+    """
+    with commands.python() as program:
+        result = subprocess.run(
+            ["bash", "-c", script],
+            env={**os.environ, "PYTHON": program},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=True,
+        )
+    assert result.stdout == "__main__ ['a', 'b c']\n4\n137\n"

@@ -15,6 +15,7 @@ import yaml
 from benchmarks import scaling
 from benchmarks.harness import read_csv
 from keras_vit import VARIANTS, VisionTransformer
+from tests import commands
 from trainers.distribute.strategies import STRATEGIES
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
@@ -38,8 +39,14 @@ def write_script(path, text):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
+@pytest.fixture(scope="module")
+def python():
+    with commands.python() as program:
+        yield program
+
+
 @pytest.fixture
-def programs(tmp_path):
+def programs(tmp_path, python):
     """Return a folder at the front of PATH, and the environment with it."""
     folder = tmp_path / "programs"
     folder.mkdir()
@@ -48,7 +55,7 @@ def programs(tmp_path):
         "PATH": f"{folder}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHON": sys.executable,
+        "PYTHON": python,
         "LOG": str(tmp_path / "log"),
     }
 
@@ -210,7 +217,7 @@ def test_commands_of_the_page_run(programs, tmp_path):
     (tmp_path / ".venv/bin").mkdir(parents=True)
     write_script(
         tmp_path / ".venv/bin/python",
-        f'#!/bin/bash\nexec {sys.executable} "$@"',
+        '#!/bin/bash\nexec "$PYTHON" "$@"',
     )
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     blocks = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
@@ -234,10 +241,11 @@ def test_commands_of_the_page_run(programs, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_are_measured(tmp_path, capsys, monkeypatch):
+def test_two_processes_are_measured(tmp_path, capsys, monkeypatch, python):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two processes need two cores")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(sys, "executable", python)
     out = tmp_path / "scaling.csv"
     scaling.main(
         ["--models=mu/16", "--image_size=32", "--batch_size=2", "--rounds=1"]

@@ -119,9 +119,7 @@ def one_device(tmp_path_factory):
     return folder
 
 
-def test_two_workers_through_a_kill_and_a_signal(
-    start_two, one_device, tmp_path
-):
+def test_two_workers_through_a_kill_and_a_signal(start_two, request, tmp_path):
     """They end with the weights and the metrics of one device."""
     folder = tmp_path / "run"
 
@@ -143,6 +141,7 @@ def test_two_workers_through_a_kill_and_a_signal(
     assert reached < 300
 
     one, other = start_two(folder)
+    one_device = request.getfixturevalue("one_device")  # Beside them.
     code, output = finish(one)
     assert code == 0, output
     assert "multi_worker on 2 devices" in output
@@ -205,12 +204,13 @@ def test_two_workers_make_the_updates_of_one_device(start_two, tmp_path):
     assert recipe.optimizer == "adamw" and recipe.total_steps == 20
     assert recipe.clip_norm and recipe.weight_decay and recipe.average_decay
     one, two = tmp_path / "one", tmp_path / "two"
-    train(prepare(recipe, str(one)))
     changes = {name: getattr(recipe, name) for name in CHOICES}
     changes |= {"accumulation_steps": 2, "steps_per_checkpoint": 20}
     changes |= {"peak_tflops": 1.0}
     flags = [f"--{name}={value}" for name, value in changes.items()]
-    for process in start_two(two, *flags):
+    started = start_two(two, *flags)
+    train(prepare(recipe, str(one)))  # Beside them.
+    for process in started:
         code, output = finish(process)
         assert code == 0, output
     for a, b in zip(weights_of(one), weights_of(two), strict=True):
@@ -251,12 +251,12 @@ def test_kills_at_random_moments_leave_no_trace(
     subprocess_environment, tmp_path
 ):
     """Weights, optimizer, averages and metrics are those of an unbroken run."""
-    words = ["-m", "tests.trainers.loop.kill_again", tmp_path, 20]
+    words = ["-m", "tests.trainers.loop.kill_again", tmp_path, 50]
     result = commands.run(words, subprocess_environment)
     assert result.returncode == 0, result.stderr[-3000:]
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["exit"] == 0, result.stderr[-3000:]
-    assert report["kills"] >= 20
+    assert report["kills"] >= 50
     assert report["in_a_save"] > 0
     assert report["arrays"] > 15 and report["rows"] == 21
     assert report["different"] == []

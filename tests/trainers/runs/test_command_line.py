@@ -3,9 +3,11 @@
 That they start in a process of their own is shown by tests/test_startup.py.
 """
 
+import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -122,26 +124,44 @@ def test_another_backend_is_refused(real_command):
     assert "need the TensorFlow backend" in result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_start_at_once(
-    subprocess_environment, tmp_path, number
-):
+# The first message comes sooner than after 10 seconds.
+IMPATIENT = """
+import runpy
+from trainers.distribute import rendezvous
+rendezvous.SECONDS_BETWEEN_MESSAGES = 1.0
+runpy.run_module("trainers.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_signal_ends_a_start_at_once(subprocess_environment, tmp_path):
     """While the other worker is waited for; TensorFlow would not hear it."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "trainers.train", "--strategy=multi_worker"]
-        + ["--workers=127.0.0.1:1,a.invalid:1", "--worker_index=0"],
-        env=subprocess_environment,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        lines = iter(process.stderr.readline, "")
-        said = next(line for line in lines if "Waiting for workers" in line)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    started = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        words = ["-c", IMPATIENT, "--strategy=multi_worker"]
+        words += [f"--workers=127.0.0.1:{number},a.invalid:1"]
+        output = tmp_path / f"output-{number}"
+        started[number] = (
+            output,
+            commands.start(
+                [*words, "--worker_index=0"],
+                subprocess_environment,
+                output,
+                cwd=folder,
+            ),
+        )
+    for number, (output, process) in started.items():
+        while not (output.exists() and "for workers" in output.read_text()):
+            assert process.is_alive(), output.read_text()
+            time.sleep(0.05)
+        os.kill(process.pid, number)
+        process.join()
+        said = output.read_text()
         assert "a.invalid:1" in said
-        process.send_signal(number)
-        assert "Stopped before the first update." in process.stderr.read()
-    assert process.returncode == 75
-    assert not list(tmp_path.iterdir())
+        assert "Stopped before the first update." in said
+        assert process.exitcode == 75
+    assert not list(folder.iterdir())
 
 
 TWICE = """
