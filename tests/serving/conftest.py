@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.serving.made import write_model, write_odd_model
+from tests.serving.made import export_model, write_model, write_odd_model
 from tests.serving.servers import SERVERS, Models
 
 
@@ -14,6 +14,22 @@ def models(tmp_path_factory):
         write_model(folder / "tiny" / str(version), seed=version)
     write_odd_model(folder / "odd" / "1")
     return Models(folder, {"tiny": {"stable": 1, "canary": 2}})
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory):
+    """Return a folder of version 3 of the exported model `zoo`."""
+    folder = tmp_path_factory.mktemp("zoo")
+    export_model(folder / "zoo" / "3", seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def other_zoo(tmp_path_factory):
+    """Return the folder of another model of the same name."""
+    folder = tmp_path_factory.mktemp("other_zoo")
+    export_model(folder / "zoo" / "3", seed=1)
+    return folder
 
 
 @pytest.fixture(params=SERVERS)

@@ -11,34 +11,18 @@ from keras_vit.serving.checks import check_server, mirror, spoil
 from keras_vit.serving.comparison import compare_outputs
 from keras_vit.serving.exported_version import read_version
 from keras_vit.serving.response_times import measure_response_times
-from tests.serving.made import SIGNATURES, export_model
+from tests.serving.made import SIGNATURES
 from tests.serving.servers import SERVERS, Models, Refusal, RestServer
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of an export."""
-    folder = tmp_path_factory.mktemp("saved_model")
-    export_model(folder / "zoo" / "3", seed=0)
-    return folder
+def models(zoo):
+    return Models(zoo)
 
 
 @pytest.fixture(scope="module")
-def other_folder(tmp_path_factory):
-    """Return the folder of another one of the same name."""
-    folder = tmp_path_factory.mktemp("other")
-    export_model(folder / "zoo" / "3", seed=1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def models(folder):
-    return Models(folder)
-
-
-@pytest.fixture(scope="module")
-def export(folder):
-    return read_version(folder / "zoo" / "3")
+def export(zoo):
+    return read_version(zoo / "zoo" / "3")
 
 
 class Changed:
@@ -113,8 +97,8 @@ def test_latency_counts_what_the_server_takes(models, export):
     assert 1 < latency.requests_per_second <= 20 / 0.75
 
 
-def test_another_model(other_folder, export):
-    faults = find_faults(Models(other_folder), export)
+def test_another_model(other_zoo, export):
+    faults = find_faults(Models(other_zoo), export)
     assert set(faults) == {
         (what, name) for name in SIGNATURES for what in ("answer", "refusal")
     }
@@ -220,8 +204,8 @@ def test_labels_in_another_order(models, export):
     assert ("answer", "serve_bytes") in faults
 
 
-def test_other_signatures(other_folder, folder, models):
-    export = read_version(folder / "zoo" / "3")
+def test_other_signatures(other_zoo, zoo, models):
+    export = read_version(zoo / "zoo" / "3")
     more = export.signatures | {"more": export.signatures["features"]}
     wanted = dataclasses.replace(export, signatures=more)
     assert find_faults(models, wanted) == {
@@ -325,9 +309,9 @@ def test_mirrored_files_are_mirrored_images(channels):
     assert np.array_equal(mirror(images)[1, 2, 0], images[1, 2, -1])
 
 
-def test_folders_that_are_no_export(tmp_path, folder):
+def test_folders_that_are_no_export(tmp_path, zoo):
     with pytest.raises(ValueError, match="NAME/NUMBER. Received"):
-        read_version(folder / "zoo")
+        read_version(zoo / "zoo")
     with pytest.raises(FileNotFoundError):
         read_version(tmp_path / "1")
     for content in (b"", b"no model"):
@@ -336,7 +320,7 @@ def test_folders_that_are_no_export(tmp_path, folder):
         with pytest.raises(ValueError, match="No SavedModel with the tag"):
             read_version(tmp_path / "1")
     (tmp_path / "1/saved_model.pb").write_bytes(
-        (folder / "zoo/3/saved_model.pb").read_bytes()
+        (zoo / "zoo/3/saved_model.pb").read_bytes()
     )
     with pytest.raises(FileNotFoundError, match="warmup"):
         read_version(tmp_path / "1")

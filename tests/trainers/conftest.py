@@ -6,6 +6,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
+from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run

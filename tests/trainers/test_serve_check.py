@@ -11,30 +11,14 @@ from keras_vit.serving.exported_version import read_version
 from keras_vit.serving.response_times import ResponseTimes
 from keras_vit.serving.warmup import WARMUP_FILE, write_warmup
 from tests import commands
-from tests.serving.made import SIGNATURES, export_model
+from tests.serving.made import SIGNATURES
 from tests.serving.servers import SERVERS, GrpcServer, Models
 from trainers.export.server_check import ServerReport
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Return the folder of an exported model."""
-    folder = tmp_path_factory.mktemp("saved_model")
-    export_model(folder / "zoo" / "3", seed=0)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def other_folder(tmp_path_factory):
-    """Return the folder of another one of the same name."""
-    folder = tmp_path_factory.mktemp("other")
-    export_model(folder / "zoo" / "3", seed=1)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def models(folder):
-    return Models(folder)
+def models(zoo):
+    return Models(zoo)
 
 
 def test_tables():
@@ -64,12 +48,12 @@ def run(environment, export, *more):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
-def test_command(models, folder, tmp_path, subprocess_environment, kind):
+def test_command(models, zoo, tmp_path, subprocess_environment, kind):
     report = tmp_path / "report.json"
     with SERVERS[kind](models) as server:
         result = run(
             subprocess_environment,
-            folder / "zoo" / "3",
+            zoo / "zoo" / "3",
             f"--{kind}={server.address}",
             f"--json={report}",
             "--tolerance=1e-5",
@@ -86,13 +70,13 @@ def test_command(models, folder, tmp_path, subprocess_environment, kind):
 
 
 def test_command_says_what_differs(
-    models, other_folder, subprocess_environment, tmp_path
+    models, other_zoo, subprocess_environment, tmp_path
 ):
     report = tmp_path / "report.json"
     with GrpcServer(models) as server:
         result = run(
             subprocess_environment,
-            other_folder / "zoo" / "3",
+            other_zoo / "zoo" / "3",
             f"--grpc={server.address}",
             f"--json={report}",
         )
@@ -101,14 +85,14 @@ def test_command_says_what_differs(
     assert not json.loads(report.read_text())["passed"]
 
 
-def test_command_without_a_server(folder, subprocess_environment):
+def test_command_without_a_server(zoo, subprocess_environment):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     began = time.monotonic()
     result = run(
         subprocess_environment,
-        folder / "zoo" / "3",
+        zoo / "zoo" / "3",
         f"--url=http://127.0.0.1:{port}",
     )
     assert result.returncode == 69
@@ -118,11 +102,11 @@ def test_command_without_a_server(folder, subprocess_environment):
 
 
 def test_command_with_a_damaged_warm_up_file(
-    folder, tmp_path, subprocess_environment
+    zoo, tmp_path, subprocess_environment
 ):
     path = tmp_path / "zoo" / "3"
     path.mkdir(parents=True)
-    model = folder / "zoo" / "3"
+    model = zoo / "zoo" / "3"
     (path / "saved_model.pb").symlink_to(model / "saved_model.pb")
     write_warmup(path / WARMUP_FILE, read_version(model).records)
     content = (path / WARMUP_FILE).read_bytes()
