@@ -180,7 +180,7 @@ def test_spellings(tmp_path):
         ValueError, match="`spelling` must be one of '', 'linen'"
     ):
         save_checkpoint(model, path, spelling="scan")
-    with pytest.raises(ValueError, match="not free in layout='timm'"):
+    with pytest.raises(ValueError, match="cannot be chosen for layout='timm'"):
         save_checkpoint(model, tmp_path / "x", layout="timm", spelling="root")
 
 
@@ -229,7 +229,7 @@ def test_the_folder_of_timm(tmp_path):
     assert arguments["mlp_ratio"] == 2.0
     assert from_checkpoint(tmp_path / "timm").config == model.config
     stem = make(stem_stages=(), patch_size=4)
-    with pytest.raises(ValueError, match="no configuration file for a hybrid"):
+    with pytest.raises(ValueError, match="no configuration file for hybrids"):
         save_checkpoint(stem, tmp_path / "stem", layout="timm")
     assert [path.name for path in tmp_path.iterdir()] == ["timm"]
 
