@@ -486,7 +486,7 @@ def test_a_name_given_twice(tmp_path):
 def test_broken_archives(tmp_path, data):
     path = tmp_path / "m.npz"
     path.write_bytes(data)
-    refused(path, "cannot be read|no ViT|whole")
+    refused(path, "cannot be read|not a ViT|whole")
 
 
 # ------------------------------------------------------------ .safetensors
@@ -759,7 +759,7 @@ def test_an_index_that_points_elsewhere(tmp_path, file):
         ("[]", "not a JSON object"),
         ("{}", "has no weight_map"),
         ('{"weight_map": []}', "has no weight_map"),
-        ('{"weight_map": {}}', "no ViT"),
+        ('{"weight_map": {}}', "not a ViT"),
         ('{"weight_map": {"a": "9.safetensors"}}', "No such file"),
         ('{"weight_map": {"a": "0.safetensors"}}', "lack a"),
         ('{"weight_map": ' + "[" * 100_000, "recursion"),
