@@ -12,8 +12,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 NAME = keras-vision-transformer
-# Compiling what is never imported takes longer than all else of an install.
-INSTALL = pip install --quiet --no-compile --constraint constraints.txt
+INSTALL = pip install --quiet --constraint constraints.txt
 TORCH_TOOLS = pytest pytest-xdist scipy torch
 # A process begins with a half of the tests, in their order, so that what the
 # tests of a file share is made once.

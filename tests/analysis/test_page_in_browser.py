@@ -503,13 +503,15 @@ def test_a_page_with_the_least_says_so(tab, tmp_path):
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     visit = tab.go(tmp_path / "report.html", "#block=2&head=2")
     about = visit.page.locator("#left-out")
-    expect(about).to_contain_text("what the head of the model reads only")
+    expect(about).to_contain_text(
+        "only for the tokens that the head of the model reads"
+    )
     expect(visit.caption()).to_contain_text("head 2")
     check_view(visit, INSPECTION.maps[1, 0, 1].astype("float32")[0])
     visit.stage().focus()
     visit.press("ArrowDown")
     notice = visit.panel().locator("figcaption .notice")
-    expect(notice).to_contain_text("only what the head of the model reads")
+    expect(notice).to_contain_text("only for the tokens that the head reads")
     expect(visit.stage().locator(".heat")).to_be_hidden()
     visit.choose("show", "rollout")
     expect(notice).to_be_hidden()

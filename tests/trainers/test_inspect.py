@@ -171,7 +171,10 @@ def test_what_does_not_fit_is_said_before_anything_runs(
     a_file.write_text("")
     checkpoint = str(path_of("official_token.npz"))
     for arguments, words in (
-        ({"run_dir": no_vit}, "must contain a VisionTransformer. Received: Sequential"),
+        (
+            {"run_dir": no_vit},
+            "must contain a VisionTransformer. Received: Sequential",
+        ),
         ({"run_dir": str(tmp_path)}, "folder of a finished run"),
         ({"run_dir": "gs://bucket/run"}, "--out must be given"),
         ({"paths": ["none.png"]}, "no image file 'none.png'"),
