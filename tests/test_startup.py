@@ -109,14 +109,19 @@ def test_ctrl_c_while_importing_is_one_line(subprocess_environment, tmp_path):
     path = os.pathsep.join(
         [str(tmp_path), subprocess_environment["PYTHONPATH"]]
     )
+    # A shell's job in the background ignores the signal, and so would the
+    # command.
+    start = (
+        "import os, signal, sys; "
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
     with subprocess.Popen(
-        [sys.executable, "-m", "trainers.evaluate"],
+        [sys.executable, "-Sc", start, "-m", "trainers.evaluate"],
         env={**subprocess_environment, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's job in the background ignores it, and so would the command.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
