@@ -8,7 +8,9 @@ import argparse
 import importlib.util
 import logging
 import pathlib
+import socket
 import sys
+from collections.abc import Callable, Iterable
 
 from keras_vit.packages import missing_packages
 from keras_vit.serving.server.finding import SERVED_FORMATS, find_models
@@ -48,33 +50,36 @@ def serve(options: argparse.Namespace):
     # Before loading: a port in use is found at once.
     listener = listen(options.host, options.port)
     with listener:
-        say(PURPOSE)
-        models = {
-            name: ServedModel(name, folder, options.num_versions)
-            for name, folder in folders.items()
-        }
-        for name, model in models.items():
-            model.poll()
-            if not model.is_available:
+        announce_line(PURPOSE)
+        models = {}
+        for name, folder in folders.items():
+            models[name] = ServedModel(name, folder, options.num_versions)
+            models[name].poll()
+            if not models[name].is_available:
                 raise ValueError(f"No version of {name} could be loaded")
         is_loopback = options.host in LOOPBACK
         if not is_loopback:
-            say(
+            announce_line(
                 f"Warning: --host={options.host} lets other machines send "
                 "requests. There is no encryption and no password."
             )
         names = (*LOOPBACK_NAMES, *options.allow_host)
         server = ModelServer(models, names, not is_loopback, limits)
-        host, port = listener.getsockname()[:2]
-        host = f"[{host}]" if ":" in host else host
-        say(f"Page: http://{host}:{port}/")
-        for name in models:
-            say(f"REST: http://{host}:{port}/v1/models/{name}:predict")
+        announce_addresses(listener, models)
         server.run(listener)
-    say("Stopped.")
+    announce_line("Stopped.")
 
 
-def say(text: str):
+def announce_addresses(listener: socket.socket, models: Iterable[str]):
+    """Print the addresses of the page and of the models."""
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    announce_line(f"Page: http://{host}:{port}/")
+    for name in models:
+        announce_line(f"REST: http://{host}:{port}/v1/models/{name}:predict")
+
+
+def announce_line(text: str):
     """Print a line to the standard error."""
     print(text, file=sys.stderr, flush=True)
 
@@ -85,7 +90,6 @@ def make_parser() -> argparse.ArgumentParser:
         prog="python -m keras_vit.serve",
         description="Serve the models of an export over the REST interface of "
         f"TF Serving, with a page to try them. {PURPOSE}",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
     add(
@@ -93,13 +97,29 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="EXPORT_DIR",
         help="the folder of an export, of a run that has one, or of a model",
     )
-    add("--port", type=int, default=8501, help="0 for any free one")
+    add(
+        "--port",
+        type=int,
+        default=8501,
+        help="0 for any free one (default: %(default)s)",
+    )
     add(
         "--host",
         default="127.0.0.1",
         help="address to listen at; others than this machine's own let other "
-        "machines send requests",
+        "machines send requests (default: %(default)s)",
     )
+    add_choices(add)
+    add_limits(parser.add_argument_group("limits").add_argument)
+    return parser
+
+
+def add_choices(add: Callable):
+    """Add the flags of what to serve, and for whom.
+
+    Args:
+        add: `add_argument` of a parser.
+    """
     add(
         "--allow_host",
         action="append",
@@ -107,18 +127,34 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="another host name that requests may use; may be repeated",
     )
-    add("--format", choices=SERVED_FORMATS, help="of several in the export")
+    add(
+        "--format",
+        choices=SERVED_FORMATS,
+        help="which to serve (default: the first of these in the export)",
+    )
     add(
         "--num_versions",
         type=int,
         default=1,
-        help="how many versions to serve, the newest ones",
+        metavar="N",
+        help="how many versions to serve, the newest ones (default: 1)",
     )
-    limits = parser.add_argument_group("limits")
+
+
+def add_limits(add: Callable):
+    """Add the flags of the limits.
+
+    Args:
+        add: `add_argument` of a parser.
+    """
     for name, (kind, text) in LIMIT_HELP.items():
-        default = getattr(Limits, name)
-        limits.add_argument(f"--{name}", type=kind, default=default, help=text)
-    return parser
+        add(
+            f"--{name}",
+            type=kind,
+            default=getattr(Limits, name),
+            metavar="N",
+            help=f"{text} (default: %(default)s)",
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

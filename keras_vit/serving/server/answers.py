@@ -23,11 +23,11 @@ def write_answer(outputs: Mapping[str, np.ndarray], are_rows: bool) -> bytes:
         check_rows(outputs)
     values = {name: to_lists(name, x) for name, x in sorted(outputs.items())}
     if not are_rows:
-        return write_json(
+        return dump_json(
             {"outputs": values if len(values) > 1 else [*values.values()][0]}
         )
     rows = zip(*values.values())
-    return write_json(
+    return dump_json(
         {
             "predictions": [
                 dict(zip(values, row)) if len(values) > 1 else row[0]
@@ -78,11 +78,11 @@ def to_base64(content: bytes) -> dict[str, str]:
 
 
 def to_text(content: bytes) -> str:
-    """Return bytes as text; `write_json` writes them as they are."""
+    """Return bytes as text; `dump_json` writes them as they are."""
     return content.decode("utf-8", "surrogateescape")
 
 
-def write_json(value) -> bytes:
+def dump_json(value) -> bytes:
     """Return JSON, with NaN and Infinity as TF Serving writes them."""
     text = json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "surrogateescape")

@@ -11,7 +11,7 @@ import re
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 
-from keras_vit.serving.server.answers import write_json
+from keras_vit.serving.server.answers import dump_json
 from keras_vit.serving.server.refusals import HTTP_STATUSES, Refusal
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -59,7 +59,7 @@ class Guard:
         try:
             self._check(Headers(scope=scope), scope["method"])
         except Refusal as refusal:
-            answer = refuse(refusal)
+            answer = answer_refusal(refusal)
             return await answer(scope, receive, send_safely)
         await self._app(scope, receive, send_safely)
 
@@ -70,7 +70,7 @@ class Guard:
         )
         name = found and (found[1] or found[2])
         if name not in self._names and not (
-            self._any_address and is_address(name)
+            self._any_address and is_ip_address(name)
         ):
             raise Refusal(
                 "WRONG_HOST",
@@ -98,12 +98,12 @@ class Guard:
             )
 
 
-def is_address(name: str | None) -> bool:
+def is_ip_address(name: str | None) -> bool:
     """Return whether a host is an IP address.
 
     Example:
-        >>> is_address("192.168.0.2"), is_address("::1"), is_address("a.b")
-        (True, True, False)
+        >>> is_ip_address("192.168.0.2"), is_ip_address("a.b")
+        (True, False)
     """
     try:
         return bool(ipaddress.ip_address(name or ""))
@@ -111,7 +111,7 @@ def is_address(name: str | None) -> bool:
         return False
 
 
-def refuse(refusal: Refusal) -> Response:
+def answer_refusal(refusal: Refusal) -> Response:
     """Return the answer to a request that is refused."""
     headers = {}
     if refusal.code == "UNAVAILABLE":
@@ -119,7 +119,7 @@ def refuse(refusal: Refusal) -> Response:
     if refusal.code in ("SLOW_BODY", "LARGE_BODY", "UNAVAILABLE"):
         headers["Connection"] = "close"  # The rest of the body is not read.
     return Response(
-        write_json({"error": str(refusal)}),
+        dump_json({"error": str(refusal)}),
         HTTP_STATUSES[refusal.code],
         headers,
         "application/json",

@@ -1,7 +1,6 @@
 """Image files in a request, looked at before they are decoded."""
 
 import io
-import warnings
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from keras_vit.serving.server.refusals import invalid
 
 # The input of the signatures that take image files.
 IMAGE_INPUT = "image_bytes"
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+FILE_KINDS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
 def count_pixels(files: np.ndarray, max_pixels: int) -> int:
@@ -30,11 +29,9 @@ def count_pixels(files: np.ndarray, max_pixels: int) -> int:
     count = 0
     for content in files.flat:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Of its own limit.
-                with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-                    width, height = image.size
-        except Image.DecompressionBombError:
+            with Image.open(io.BytesIO(content), formats=FILE_KINDS) as image:
+                width, height = image.size
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             raise invalid(
                 f"An image has too many pixels: {max_pixels:,} are allowed."
             ) from None

@@ -93,9 +93,9 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
             )
         except tf.errors.OpError as error:
             code = TENSORFLOW_CODES.get(error.error_code, "UNKNOWN")
-            raise Refusal(code, shorten(error.message)) from None
+            raise Refusal(code, shorten_error(error.message)) from None
         except (TypeError, ValueError) as error:
-            raise invalid(shorten(str(error))) from None
+            raise invalid(shorten_error(str(error))) from None
         return {key: x.numpy() for key, x in outputs.items()}
 
     model = LoadedModel(signature_defs, call)
@@ -107,13 +107,12 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
     return model
 
 
-def shorten(message: str) -> str:
+def shorten_error(message: str) -> str:
     r"""Return the first line of TensorFlow's message that is not about graphs.
 
     Example:
-        >>> shorten("Graph execution error:\n\nDetected at node x defined at "
-        ...         "(most recent call last):\n<stack traces unavailable>\n"
-        ...         "Unknown image file format.\n\t [[{{node x}}]]")
+        >>> shorten_error("Graph execution error:\n\nDetected at node x\n"
+        ...               "Unknown image file format.\n\t [[{{node x}}]]")
         'Unknown image file format.'
     """
     lines = [

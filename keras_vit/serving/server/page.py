@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from keras_vit.serving.server.answers import write_json
-from keras_vit.serving.server.guard import refuse
+from keras_vit.serving.server.answers import dump_json
+from keras_vit.serving.server.guard import answer_refusal
 from keras_vit.serving.server.metrics import METRICS_PATH, Metrics
 from keras_vit.serving.server.refusals import Refusal
 from keras_vit.serving.server.rest import RestInterface
@@ -56,7 +56,7 @@ class Site:
         try:
             response = self._answer(request)
         except Refusal as refusal:
-            response = refuse(refusal)
+            response = answer_refusal(refusal)
         await response(scope, receive, send)
 
     def _answer(self, request: Request) -> Response:
@@ -72,14 +72,14 @@ class Site:
         if path == "/models.json":
             names = [n for n, x in self._models.items() if x.is_available]
             return Response(
-                write_json(sorted(names)), media_type="application/json"
+                dump_json(sorted(names)), media_type="application/json"
             )
         if path == METRICS_PATH:
             return Response(str(self._metrics), media_type="text/plain")
         if path == "/healthz":
             are_well = all(x.is_available for x in self._models.values())
             return Response(
-                write_json({"status": "ok" if are_well else "unavailable"}),
+                dump_json({"status": "ok" if are_well else "unavailable"}),
                 200 if are_well else 503,
                 media_type="application/json",
             )

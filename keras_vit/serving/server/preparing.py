@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from keras_vit.serving.server.answers import write_answer, write_json
+from keras_vit.serving.server.answers import dump_json, write_answer
 from keras_vit.serving.server.classify import (
     check_method,
     read_examples,
@@ -48,7 +48,9 @@ class Prepared:
     write: Callable[[dict[str, np.ndarray]], bytes]
 
 
-def prepare(verb: str, body: bytes, find: Callable, limits: Limits) -> Prepared:
+def read_request(
+    verb: str, body: bytes, find: Callable, limits: Limits
+) -> Prepared:
     """Read a request.
 
     Args:
@@ -98,7 +100,7 @@ def prepare_predict(
 
 
 def _write_results(verb, outputs):
-    return write_json(to_results(outputs, verb))
+    return dump_json(to_results(outputs, verb))
 
 
 def unpack(body: bytes, max_bytes: int) -> bytes:

@@ -1,6 +1,9 @@
 """Errors that the server answers, and its limits."""
 
 import dataclasses
+import logging
+
+server_logger = logging.getLogger("keras_vit.serving.server")
 
 
 class Refusal(Exception):

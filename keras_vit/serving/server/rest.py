@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import functools
-import logging
 import re
 import time
 from collections.abc import Mapping
@@ -12,19 +11,23 @@ from urllib.parse import unquote
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from keras_vit.serving.server.answers import write_json
+from keras_vit.serving.server.answers import dump_json
 from keras_vit.serving.server.batching import Batcher, Task
-from keras_vit.serving.server.guard import refuse
+from keras_vit.serving.server.guard import answer_refusal
 from keras_vit.serving.server.metrics import Metrics
-from keras_vit.serving.server.preparing import prepare, too_large, unpack
-from keras_vit.serving.server.refusals import Limits, Refusal, invalid
+from keras_vit.serving.server.preparing import read_request, too_large, unpack
+from keras_vit.serving.server.refusals import (
+    Limits,
+    Refusal,
+    invalid,
+    server_logger,
+)
 from keras_vit.serving.server.versions import (
     ServedModel,
     no_status,
     not_found,
 )
 
-logger = logging.getLogger(__name__)
 PLACE = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 POST_PATTERN = re.compile(
     rf"/v1/models/(?P<name>[^/:]+){PLACE}:(?P<verb>classify|regress|predict)",
@@ -77,10 +80,10 @@ class RestInterface:
         except ClientDisconnect:
             return
         except Refusal as refusal:
-            response = refuse(refusal)
+            response = answer_refusal(refusal)
         except Exception as error:
-            logger.exception("A request failed")
-            response = refuse(
+            server_logger.exception("A request failed")
+            response = answer_refusal(
                 Refusal("INTERNAL", f"Internal error: {type(error).__name__}")
             )
         await response(scope, receive, send)
@@ -107,7 +110,7 @@ class RestInterface:
         place = version, found["label"] and unquote(found["label"])
         if method == "GET":
             answer = self._describe(name, *place, bool(verb))
-            return Response(write_json(answer), media_type="application/json")
+            return Response(dump_json(answer), media_type="application/json")
         return await self._post(request, verb, name, place)
 
     def _describe(self, name, version, label, is_metadata):
@@ -192,7 +195,7 @@ class RestInterface:
             body = unpack(body, self._limits.max_body_bytes)
         find = functools.partial(self._find_model, name, *place)
         prepared = await loop.run_in_executor(
-            self._readers, prepare, verb, body, find, self._limits
+            self._readers, read_request, verb, body, find, self._limits
         )
         task = Task(
             prepared.model,

@@ -1,15 +1,16 @@
 """The versions of a model on the disk, loaded and replaced while serving."""
 
-import logging
 import os
 import pathlib
 from collections.abc import Callable
 
 from keras_vit.serving.models_config import labels
 from keras_vit.serving.server.loading import LoadedModel, load_version
-from keras_vit.serving.server.refusals import Refusal, invalid
-
-logger = logging.getLogger(__name__)
+from keras_vit.serving.server.refusals import (
+    Refusal,
+    invalid,
+    server_logger,
+)
 
 
 class ServedModel:
@@ -56,7 +57,9 @@ class ServedModel:
                     v: x for v, x in self._loaded.items() if v != version
                 }
                 self._states[version] = ("END", "OK", "")
-                logger.info("%s: version %d unloaded", self.name, version)
+                server_logger.info(
+                    "%s: version %d unloaded", self.name, version
+                )
 
     def _try(self, version, folder):
         files = fingerprint(folder)
@@ -69,11 +72,13 @@ class ServedModel:
             reason = f"{type(error).__name__}: {error}"
             self._failed[version] = files
             self._states[version] = ("END", "UNKNOWN", reason)
-            logger.error("%s: version %d: %s", self.name, version, reason)
+            server_logger.error(
+                "%s: version %d: %s", self.name, version, reason
+            )
             return
         self._loaded = {**self._loaded, version: loaded}
         self._states[version] = ("AVAILABLE", "OK", "")
-        logger.info("%s: version %d is served", self.name, version)
+        server_logger.info("%s: version %d is served", self.name, version)
 
     @property
     def is_available(self) -> bool:
