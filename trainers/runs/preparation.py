@@ -173,6 +173,7 @@ def make_loop(
             accumulator_dtype=recipe.accumulator_dtype,
             average_decay=recipe.average_decay,
             use_average_debias=recipe.use_average_debias,
+            model_variables=model.variables,
         )
         scales_loss = PRECISIONS[recipe.precision].scales_loss
         loss_scale = LossScale() if scales_loss else None
