@@ -14,7 +14,9 @@ from keras_vit.weights import (
     PRETRAINED,
     from_checkpoint,
     load_checkpoint,
+    load_lora,
     save_checkpoint,
+    save_lora,
 )
 
 __all__ = [
@@ -30,8 +32,10 @@ __all__ = [
     "layer_decay_optimizer",
     "layers",
     "load_checkpoint",
+    "load_lora",
     "models",
     "preprocess_input",
     "save_checkpoint",
+    "save_lora",
     "weights",
 ]

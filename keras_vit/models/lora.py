@@ -129,7 +129,15 @@ def _find_layers(model, names):
         raise ValueError(
             f"`layers` must be a sequence of names. Received: layers={names!r}"
         )
-    patterns = {name: pick(LORA_LAYERS, name, "layers") for name in names}
+    names = list(names)
+    for name in names:
+        pick(LORA_LAYERS, name, "layers")
+    if len(set(names)) < len(names):
+        raise ValueError(
+            "`layers` must name each layer once. "
+            f"Received: layers={tuple(names)!r}"
+        )
+    patterns = {name: LORA_LAYERS[name] for name in names}
     found = {
         name: [
             layer

@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
-from keras_vit.models import VARIANTS
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
+from trainers.recipes.fine_tuning import check_fine_tuning
+from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.options import (
     FRACTION,
     NOT_NEGATIVE,
@@ -20,14 +20,12 @@ from trainers.recipes.options import (
 )
 from trainers.recipes.precisions import PRECISIONS
 
-# Models of keras.applications, trained in the same way as baselines.
-BASELINES = ("ResNet50", "ResNet50V2")
-
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(ModelOptions):
     """Every setting of a training run; each field is a flag of the same name.
 
+    The settings of the model are in `ModelOptions`.
     `source` and `expected` are notes without flags: the source of the values
     and the expected accuracy.
     """
@@ -88,54 +86,6 @@ class Recipe:
         "augments the images. With a service, a run cannot be repeated "
         "exactly.",
         is_free=True,
-    )
-    # Model.
-    model: str = option(
-        "B/16",
-        "Variant of the model, or a model of keras.applications.",
-        [*VARIANTS, *BASELINES],
-    )
-    patch_size: int | None = option(
-        None, "Side of a patch in pixels, if not that of the variant."
-    )
-    pooling: str | None = option(
-        None, "Pooling, if not that of the variant.", POOLINGS
-    )
-    position_embedding: str = option(
-        "learned", "Position embedding.", POSITION_EMBEDDINGS
-    )
-    gelu: str = option("tanh", "Form of the GELU.", GELUS)
-    representation_size: int | None = option(
-        None, "Size of a tanh layer before the head."
-    )
-    use_remat: bool = option(
-        False,
-        "Compute the blocks again in the backward pass, which needs less "
-        "memory and more time.",
-        is_free=True,
-    )
-    dropout_rate: float = option(
-        0.0,
-        "Dropout rate after the positions, the attention and both MLP layers.",
-    )
-    stochastic_depth_rate: float = option(
-        0.0, "Probability of dropping a branch of the last block."
-    )
-    head_bias: float = option(0.0, "Initial bias of the head.")
-    init_from: str | None = option(
-        None,
-        "Initial model: a model.keras, a checkpoint of any family, or the name "
-        "of a published checkpoint. The position table is resized, and a head "
-        "for another number of classes is replaced. The model flags above are "
-        "ignored; with a checkpoint, the dropout rates and the head bias are "
-        "used.",
-        is_local=True,
-    )
-    init_head: str = option(
-        "auto",
-        "The head of the model of `init_from`: auto keeps it if the number of "
-        "classes is the same, reset always initialises it anew.",
-        ["auto", "reset"],
     )
     # Training.
     batch_size: int = option(
@@ -278,6 +228,7 @@ class Recipe:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
+        check_fine_tuning(self)
         size = (self.image_size, self.image_size)
         ranges = [
             parse_augmentation(getattr(self, name), size, name).value_range

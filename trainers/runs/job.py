@@ -22,6 +22,7 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import variable_bytes
 from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
+from trainers.models.fine_tuning import plain_model
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
@@ -79,6 +80,9 @@ class Job:
         return header(
             model=recipe.init_from or recipe.model,
             num_parameters=model.count_params(),
+            num_trained=sum(
+                math.prod(v.shape) for v in model.trainable_weights
+            ),
             flops_per_image=self.flops_per_image,
             image_size=model.input_shape[1:3],
             dataset=recipe.dataset,
@@ -255,7 +259,9 @@ def train(job: Job) -> dict[str, float]:
             )
         loop.optimizer.assign_averages()
         if job.is_writer:
-            run.save_model(loop.model)
+            if recipe.lora_rank:
+                run.save_lora(loop.model)
+            run.save_model(plain_model(loop.model, recipe))
             plot_learning_curve(
                 run.metrics_path, run.folder / "learning_curve.png"
             )

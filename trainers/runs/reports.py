@@ -15,6 +15,7 @@ def header(
     *,
     model: str,
     num_parameters: int,
+    num_trained: int,
     flops_per_image: int,
     image_size: tuple[int, int],
     dataset: str,
@@ -30,6 +31,7 @@ def header(
     Args:
         model: Name of the model.
         num_parameters: Number of parameters of the model.
+        num_trained: Number of the parameters that are trained.
         flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
         image_size: (height, width) in pixels.
         dataset: Name of the data set.
@@ -42,8 +44,12 @@ def header(
     """
     height, width = image_size
     devices = "device" if num_devices == 1 else "devices"
+    trained = ""
+    if num_trained < num_parameters:
+        trained = f"{scale(num_trained).strip()} of "
     parts = [
-        f"{model}, {scale(num_parameters)} parameters, "
+        f"{model}, {trained}{scale(num_parameters)} parameters"
+        f"{' trained' if trained else ''}, "
         f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
         dataset,
         f"{strategy} on {num_devices} {devices}, {precision}",

@@ -9,6 +9,7 @@ import zipfile
 
 import keras
 
+from keras_vit import save_lora
 from trainers.paths import (
     Path,
     RemotePath,
@@ -41,6 +42,11 @@ class Run:
     def model_path(self) -> Path:
         """The trained model, which returns logits."""
         return self.folder / "model.keras"
+
+    @property
+    def lora_path(self) -> Path:
+        """The weights that a run with LoRA trained, for `load_lora`."""
+        return self.folder / "lora.safetensors"
 
     @property
     def metrics_path(self) -> Path:
@@ -174,6 +180,11 @@ class Run:
         """Write the model atomically."""
         with atomic_write(self.model_path) as draft:
             model.save(draft)
+
+    def save_lora(self, model: keras.Model):
+        """Write the LoRA updates of the model alone, atomically."""
+        with atomic_write(self.lora_path) as draft:
+            save_lora(model, draft)
 
     def load_model(self) -> keras.Model:
         """Return the trained model.

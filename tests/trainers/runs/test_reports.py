@@ -39,6 +39,7 @@ def test_header_is_one_line():
     line = header(
         model="Ti/16",
         num_parameters=5_717_416,
+        num_trained=5_717_416,
         flops_per_image=2_507_366_400,
         image_size=(224, 192),
         dataset="imagenet2012",
