@@ -57,6 +57,15 @@ def _merge(weight, first, second, scale):
     return as_float32(weight) + np.float32(scale) * update
 
 
+def without_updates(model: keras.Model) -> keras.Model:
+    """Return `model`, or a copy with merged updates if it has LoRA.
+
+    A model of another class than VisionTransformer is returned as it is.
+    """
+    has_updates = hasattr(model, "merge_lora") and layers_with_updates(model)
+    return model.merge_lora() if has_updates else model
+
+
 def reset_updates(model: keras.Model) -> tuple[str, ...]:
     """Set all LoRA updates to zero.
 
