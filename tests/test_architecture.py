@@ -47,8 +47,9 @@ RANKS = {
     "trainers.export": 10,
     "trainers": 11,  # The commands.
 }
-# What trains any model uses four files of keras_vit alone: how to look up a
-# name, to write a file, to decode an image, and the rates of layers.
+# What trains any model uses five files of keras_vit alone: how to look up a
+# name, to write a file, to decode an image, to scale its pixels, and the rates
+# of layers.
 KNOW_NO_VIT = (
     "trainers.paths",
     "trainers.distribute",
@@ -149,6 +150,7 @@ def test_what_trains_any_model_knows_no_vit():
         "keras_vit.files",
         "keras_vit.image_decoding",
         "keras_vit.layer_decay",
+        "keras_vit.preprocessing",
         "keras_vit.tables",
     }
     wrong = [

@@ -4,7 +4,12 @@ import dataclasses
 
 from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.models import VARIANTS
-from trainers.recipes.options import NOT_NEGATIVE, POSITIVE, option
+from trainers.recipes.options import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    free_option,
+    option,
+)
 
 # Models of keras.applications, trained in the same way as baselines.
 BASELINES = ("ResNet50", "ResNet50V2")
@@ -32,11 +37,10 @@ class ModelOptions:
     representation_size: int | None = option(
         None, "Size of a tanh layer before the head."
     )
-    use_remat: bool = option(
+    use_remat: bool = free_option(
         False,
         "Compute the blocks again in the backward pass, which needs less "
         "memory and more time.",
-        is_free=True,
     )
     dropout_rate: float = option(
         0.0,

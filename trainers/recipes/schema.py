@@ -15,6 +15,7 @@ from trainers.recipes.options import (
     NOT_NEGATIVE,
     POSITIVE,
     check_value,
+    free_option,
     note,
     option,
 )
@@ -37,11 +38,8 @@ class Recipe(ModelOptions):
         "digits",
         f"Data set: digits, any name of tensorflow-datasets, {PATH_NAMES}.",
     )
-    data_dir: str | None = option(
-        None,
-        "Folder of the data sets of tensorflow-datasets.",
-        is_free=True,
-        is_local=True,
+    data_dir: str | None = free_option(
+        None, "Folder of the data sets of tensorflow-datasets.", is_local=True
     )
     train_split: str | None = option(
         None,
@@ -74,18 +72,16 @@ class Recipe(ModelOptions):
         "needs.",
         range=POSITIVE,
     )
-    max_bad_examples: int = option(
+    max_bad_examples: int = free_option(
         0,
         "Number of unreadable images to skip before the training stops.",
         range=NOT_NEGATIVE,
-        is_free=True,
     )
-    data_service: str | None = option(
+    data_service: str | None = free_option(
         None,
         "Address grpc://host:port of a tf.data service that decodes and "
         "augments the images. With a service, a run cannot be repeated "
         "exactly.",
-        is_free=True,
     )
     # Training.
     batch_size: int = option(
@@ -102,6 +98,12 @@ class Recipe(ModelOptions):
         0.0,
         "Share of the label that is distributed equally over all classes.",
         range=FRACTION,
+    )
+    class_weights: str = option(
+        "none",
+        "Weights of the classes in the loss; balanced lets all classes count "
+        "equally, however many images they have.",
+        ["none", "balanced"],
     )
     optimizer: str = option("adamw", "Optimizer.", OPTIMIZERS)
     learning_rate: float = option(
@@ -125,9 +127,7 @@ class Recipe(ModelOptions):
         range=FRACTION,
     )
     timescale: int = option(
-        10_000,
-        "Timescale of the rsqrt schedule, in updates.",
-        range=POSITIVE,
+        10_000, "Timescale of the rsqrt schedule, in updates.", range=POSITIVE
     )
     weight_decay: float = option(
         0.0,
@@ -153,12 +153,11 @@ class Recipe(ModelOptions):
     use_average_debias: bool = option(
         False, "Start the average at 0 and correct the bias, as Adam does."
     )
-    accumulation_steps: int = option(
+    accumulation_steps: int = free_option(
         1,
         "Number of parts of the batch of a device. The parts are computed one "
         "after the other, which needs less memory.",
         range=POSITIVE,
-        is_free=True,
     )
     clip_norm: float = option(
         1.0,
@@ -169,46 +168,46 @@ class Recipe(ModelOptions):
         0, "Seed of the weights, the order, the augmentation and dropout."
     )
     # Running.
-    strategy: str = option(
-        "one_device", "Devices to use.", STRATEGIES, is_free=True
-    )
+    strategy: str = free_option("one_device", "Devices to use.", STRATEGIES)
     precision: str = option("float32", "Precision of training.", PRECISIONS)
-    use_xla: bool = option(False, "Compile the step with XLA.", is_free=True)
-    steps_per_loop: int = option(
+    use_xla: bool = free_option(False, "Compile the step with XLA.")
+    steps_per_loop: int = free_option(
         10,
         "Largest number of updates in one call of the compiled function.",
         range=POSITIVE,
-        is_free=True,
     )
     epochs_per_eval: float = option(
         1.0, "Epochs between two evaluations.", range=POSITIVE
     )
-    steps_per_checkpoint: int | None = option(
+    keep_best: bool = option(
+        False, "Save the model of the best evaluation instead of the last one."
+    )
+    patience: int | None = option(
+        None,
+        "With keep_best: number of evaluations in a row without a better one "
+        "before the training stops. Default: it does not stop.",
+        range=POSITIVE,
+    )
+    steps_per_checkpoint: int | None = free_option(
         None,
         "Updates between two checkpoints. In addition, each evaluation writes "
         "one.",
         range=POSITIVE,
-        is_free=True,
     )
-    num_checkpoints: int = option(
-        2,
-        "Number of newest checkpoints to keep.",
-        range=POSITIVE,
-        is_free=True,
+    num_checkpoints: int = free_option(
+        2, "Number of newest checkpoints to keep.", range=POSITIVE
     )
-    log_attention: int = option(
+    log_attention: int = free_option(
         0,
         "Number of test images whose attention TensorBoard shows at each "
         "evaluation. If positive, the position similarities are recorded too.",
         range=NOT_NEGATIVE,
-        is_free=True,
     )
-    peak_tflops: float | None = option(
+    peak_tflops: float | None = free_option(
         None,
         "Peak rate of one device, in 10^12 operations per second, to which "
         "MFU is relative. Default: measured.",
         range=POSITIVE,
-        is_free=True,
         is_local=True,
     )
 
@@ -229,6 +228,11 @@ class Recipe(ModelOptions):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
         check_fine_tuning(self)
+        if self.patience and not self.keep_best:
+            raise ValueError(
+                "`patience` needs `keep_best`. Received: "
+                f"patience={self.patience}, keep_best={self.keep_best}"
+            )
         size = (self.image_size, self.image_size)
         ranges = [
             parse_augmentation(getattr(self, name), size, name).value_range

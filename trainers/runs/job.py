@@ -158,6 +158,22 @@ class Job:
             step=self.loop.step,
         )
 
+    def save_averages(self):
+        """Save the averaged weights, and go on with the others."""
+        variables = self.loop.model.trainable_variables
+        before = [variable.numpy() for variable in variables]
+        self.loop.optimizer.assign_averages()
+        if self.is_writer:
+            self.keep_model()
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+
+    def keep_model(self):
+        """Write the model without LoRA, and the LoRA updates alone."""
+        if self.recipe.lora_rank:
+            self.run.save_lora(self.loop.model)
+        self.run.save_model(plain_model(self.loop.model, self.recipe))
+
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
         callbacks = [
@@ -246,6 +262,8 @@ def train(job: Job) -> dict[str, float]:
         if job.is_writer:
             job.prepare_folder()
         callbacks = job.make_callbacks() if job.is_writer else []
+        if loop.best:
+            loop.best.save = job.save_averages
         with job.bad_examples.named_errors():
             logs = loop.train(
                 job.train_batches,
@@ -257,11 +275,11 @@ def train(job: Job) -> dict[str, float]:
                 steps_per_checkpoint=recipe.steps_per_checkpoint,
                 callbacks=callbacks,
             )
+        is_kept = loop.best and run.model_path.exists()
         loop.optimizer.assign_averages()
         if job.is_writer:
-            if recipe.lora_rank:
-                run.save_lora(loop.model)
-            run.save_model(plain_model(loop.model, recipe))
+            if not is_kept:
+                job.keep_model()
             plot_learning_curve(
                 run.metrics_path, run.folder / "learning_curve.png"
             )

@@ -84,13 +84,13 @@ class Run:
         Raises:
             ValueError: If the folder contains a run with another recipe.
         """
-        started = self.model_path.exists() or self.checkpoints_path.exists()
-        if not (started and self.recipe_path.exists()):
+        started = self.started_recipe()
+        if started is None:
             return
         old, new = (
             _binding_fields(recipe) | {"class_names": names}
             for recipe, names in (
-                (self.load_recipe(), self.load_class_names()),
+                (started, self.load_class_names()),
                 (recipe, class_names),
             )
         )
@@ -106,6 +106,13 @@ class Run:
                 f"Received: run_dir={str(self.folder)!r} with "
                 + "; ".join(changed)
             )
+
+    def started_recipe(self) -> Recipe | None:
+        """Return the recipe of the run in the folder, if one has started."""
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if started and self.recipe_path.exists():
+            return self.load_recipe()
+        return None
 
     @contextlib.contextmanager
     def claimed(self):

@@ -107,6 +107,17 @@ def test_final_table_of_a_run_that_ended_at_its_best():
     assert table.splitlines()[-1] == "best val_accuracy  0.5000 at update 20"
 
 
+def test_final_table_of_a_run_that_keeps_its_best():
+    """Of two evaluations with the same accuracy, that of the lower loss."""
+    losses = {"val_loss": lambda n: (3.0, 1.0, 2.0)[n - 1]}
+    table = final_table(
+        rows(3, val_accuracy=lambda n: 0.5, **losses), keep_best=True
+    )
+    assert table.splitlines()[-1] == (
+        "best val_accuracy  0.5000 at update 20; this model is kept"
+    )
+
+
 def test_final_table_of_a_run_that_had_nothing_to_do():
     assert final_table([], folder="there") == "files  there"
     assert final_table([]) == ""
