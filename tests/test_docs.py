@@ -313,7 +313,8 @@ CLAIMS = {
     ),
     "docs/train.md": lambda names: len(names["history"].epoch) <= 20,
     "docs/fine_tune.md": lambda names: (
-        len(names["model"].trainable_weights) == 2
+        # Head, and two factors each for two kernels of one block.
+        len(names["model"].trainable_weights) == 2 + 4 and names["plain"].built
     ),
 }
 
