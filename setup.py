@@ -21,6 +21,8 @@ TRAIN = [
     "tensorflow-datasets>=4.9.9",
     "tensorflow-serving-api>=2.20",  # Messages of the files for TF Serving.
 ]
+# The wheels of pillow-heif, the better known package, are under the GPL.
+HEIC = ["pi-heif>=1"]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
@@ -45,6 +47,7 @@ DOCS = [
 ]
 DEV = [
     *TRAIN,
+    *HEIC,
     *SERVING,
     *ONNX,
     *OPENVINO,
@@ -81,6 +84,7 @@ setup(
     ],
     extras_require={
         "train": TRAIN,
+        "heic": HEIC,
         "plots": PLOTS,
         "onnx": ONNX,
         "serving": SERVING,

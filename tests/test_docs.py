@@ -354,7 +354,7 @@ def test_commands_and_code_of_the_page_on_weights_run(
     page = (ROOT / "docs/weights.md").read_text()
     for language, code in code_blocks(page):
         if re.search(r"^(import timm|from transformers)", code, re.M):
-            continue  # Run in tests/weights/test_peers.py.
+            continue  # Run in tests/weights/test_files_for_peers.py.
         if language == "python":
             exec(compile(code, "weights.md", "exec"), names)
             continue

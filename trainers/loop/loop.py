@@ -5,7 +5,6 @@ outer loop evaluates, saves, stops and calls the Keras callbacks. It supports
 any Keras model that returns logits.
 """
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -16,6 +15,8 @@ import keras
 import tensorflow as tf
 
 from trainers.distribute.workers import name_lost_workers
+from trainers.loop.best import Best
+from trainers.loop.callbacks import run_callbacks
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import (
     CheckpointError,
@@ -41,6 +42,7 @@ class Loop:
         strategy: The strategy that runs the replicas of the model.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
+        best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls of the compiled function; returns
             whether to save and stop.
     """
@@ -55,6 +57,7 @@ class Loop:
     loss_scale: LossScale | None = None
     use_xla: bool = False
     checkpoints: Checkpoints | None = None
+    best: Best | None = None
     must_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self):
@@ -76,12 +79,14 @@ class Loop:
     def state(self) -> tf.train.Checkpoint:
         """Everything that changes in training."""
         scale = {"loss_scale": self.loss_scale} if self.loss_scale else {}
+        best = {"best": self.best.variable} if self.best else {}
         return tf.train.Checkpoint(
             model=self.model,
             optimizer=self.optimizer,
             step=self._step,
             sums=self._sums,
             **scale,
+            **best,
         )
 
     def resume(self):
@@ -148,12 +153,17 @@ class Loop:
         """
         num_epochs = math.ceil(total_steps / steps_per_epoch)
         distribute = self.strategy.distribute_datasets_from_function
-        with self._run_callbacks(callbacks, num_epochs) as (calls, logs):
+        with (
+            run_callbacks(self.model, callbacks, num_epochs) as (calls, logs),
+            name_lost_workers(
+                self.strategy, lambda: f"after update {self.step}"
+            ),
+        ):
             iterator = iter(distribute(batches))
             eval_batches = distribute(eval_batches)
             if self._is_done(total_steps):
                 logs |= self._validate(eval_batches, eval_steps)
-            while not (self._is_done(total_steps) or self.model.stop_training):
+            while not (self._is_done(total_steps) or self._is_to_end()):
                 logs.clear()
                 # If the state was saved between the last update of an epoch
                 # and its evaluation, continue with the evaluation.
@@ -165,24 +175,21 @@ class Loop:
                     count = min(steps_per_loop, stop - self.step)
                     count = self._limit_call(count)
                     calls.on_train_batch_begin(self.step)
-                    start = time.perf_counter()
-                    result = self._inner.train(
-                        iterator,
-                        tf.constant(count),
-                        tf.constant(self.step, tf.int64),
-                    )
-                    call_logs = self._record(result, start, count)
+                    call_logs = self._advance(iterator, count)
                     calls.on_train_batch_end(self.step, call_logs)
                     self._stop_if_asked()
                     if self.step == stop < end:
                         self._save()
                 logs |= self._figures()
                 logs |= self._validate(eval_batches, eval_steps)
+                if self.best:
+                    self.best.judge(logs)
                 # The row of metrics comes before the checkpoint: after a
                 # restart, a duplicate row can be dropped, a missing one not.
                 calls.on_epoch_end(epoch, logs)
                 self._sums.assign(tf.zeros_like(self._sums))
-                self._save(must_succeed=self.step >= total_steps)
+                is_last = self.step >= total_steps or self._is_to_end()
+                self._save(must_succeed=is_last)
         return logs
 
     def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
@@ -199,28 +206,12 @@ class Loop:
         batches = self.strategy.distribute_datasets_from_function(eval_batches)
         return self._inner.evaluate(batches, eval_steps, self._stop_if_asked)
 
-    @contextlib.contextmanager
-    def _run_callbacks(self, callbacks, num_epochs):
-        """Yield the list of callbacks and the logs that it gets at the end."""
-        calls = keras.callbacks.CallbackList(
-            list(callbacks), model=self.model, epochs=num_epochs
-        )
-        # TensorBoard and EarlyStopping read these attributes of a model.
-        self.model.optimizer = None
-        self.model.stop_training = False
-        logs = {}
-        calls.on_train_begin()
-        try:
-            with name_lost_workers(
-                self.strategy, lambda: f"after update {self.step}"
-            ):
-                yield calls, logs
-        finally:
-            calls.on_train_end(logs)  # Lets the callbacks close their files.
-            del self.model.optimizer
-
     def _is_done(self, total_steps):
         return self.step >= total_steps and not self._is_epoch_open()
+
+    def _is_to_end(self):
+        is_over = self.best is not None and self.best.is_over
+        return is_over or self.model.stop_training
 
     def _limit_call(self, num_steps):
         """Return the number of steps for a call, at most `num_steps`."""
@@ -230,9 +221,14 @@ class Loop:
             min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
         )
 
-    def _record(self, result, start, num_steps):
-        """Record the results of a call; return the logs for the callbacks."""
-        made, sums, waited = result
+    def _advance(self, iterator, num_steps):
+        """Make some updates in a call; return the logs for the callbacks."""
+        start = time.perf_counter()
+        made, sums, waited = self._inner.train(
+            iterator,
+            tf.constant(num_steps),
+            tf.constant(self.step, tf.int64),
+        )
         sums = sums.numpy()  # Waits for the devices.
         seconds = time.perf_counter() - start
         self._step.assign_add(int(made))

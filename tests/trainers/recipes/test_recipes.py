@@ -27,8 +27,10 @@ from trainers.recipes.flags import (
     flag_fields,
     recipe_from_flags,
 )
+from trainers.recipes.model_options import BASELINES
+from trainers.recipes.photos import RULES
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import BASELINES, Recipe
+from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 from trainers.train import Job, prepare, train
 
@@ -50,7 +52,7 @@ def parse(monkeypatch):
 
     def parse_line(line):
         values(["train", *line.split()])
-        return recipe_from_flags(values)
+        return recipe_from_flags(values).recipe
 
     return parse_line
 
@@ -64,6 +66,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     """Type by type: the flag's value arrives in the field, others stay."""
     samples = {str: "x", int: 7, float: 0.25, bool: True}
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
+    chosen |= {"train_only": "head", "lora_layers": "out"}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
     given = {}
@@ -317,7 +320,7 @@ def test_figures_are_those_of_the_source(name):
 
 
 def test_every_recipe_of_others_is_compared_with_its_source():
-    assert set(RECIPES) - set(FIGURES) == {*OURS, "cifar10"}
+    assert set(RECIPES) - set(FIGURES) == {*OURS, *RULES, "cifar10"}
 
 
 @pytest.mark.parametrize("name", RESULTS)
