@@ -74,7 +74,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
-    package_data={"keras_vit": ["data/*", "data/report/*"]},
+    package_data={"keras_vit": ["data/*", "data/report/*", "data/web/*"]},
     install_requires=[
         "absl-py>=2",
         "keras>=3.13",

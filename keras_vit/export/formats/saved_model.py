@@ -180,6 +180,7 @@ FORMAT = Format(
     write=write,
     start=start,
     suffix="",
+    entry="saved_model.pb",
     tolerances={
         "saved_model": FLOAT32,
         "saved_model in 16 bits": Tolerance(cosine=0.9999),
