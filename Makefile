@@ -40,8 +40,9 @@ test: .venv/dev
 # An environment of its own: it shows that nothing here needs TensorFlow. timm
 # and Hugging Face are in it, to be compared with.
 test-torch: .venv-torch/dev
-	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST) $(ANY_BACKEND) \
-	    tests/weights/test_peers.py
+	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST:worksteal=loadfile) \
+	    $(ANY_BACKEND) tests/weights/test_peers.py \
+	    tests/weights/test_files_for_peers.py
 
 # The variable silences a notice about the future of mkdocs, on each start.
 docs: .venv/docs

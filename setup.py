@@ -21,6 +21,8 @@ TRAIN = [
     "tensorflow-datasets>=4.9.9",
     "tensorflow-serving-api>=2.20",  # Messages of the files for TF Serving.
 ]
+# The wheels of pillow-heif, the better known package, are under the GPL.
+HEIC = ["pi-heif>=1"]
 PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
@@ -54,6 +56,7 @@ DOCS = [
 ]
 DEV = [
     *TRAIN,
+    *HEIC,
     *SERVING,
     *SERVE,
     *ONNX,
@@ -81,7 +84,14 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
-    package_data={"keras_vit": ["data/*", "data/report/*", "data/serve/*"]},
+    package_data={
+        "keras_vit": [
+            "data/*",
+            "data/report/*",
+            "data/serve/*",
+            "data/web/*",
+        ]
+    },
     install_requires=[
         "absl-py>=2",
         "keras>=3.13",
@@ -91,6 +101,7 @@ setup(
     ],
     extras_require={
         "train": TRAIN,
+        "heic": HEIC,
         "plots": PLOTS,
         "onnx": ONNX,
         "serve": SERVE,

@@ -6,6 +6,7 @@ from keras_vit import startup  # noqa: F401
 # isort: split
 from keras_vit import analysis, applications, layers, models, weights
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
+from keras_vit.layer_decay import layer_decay_optimizer
 from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.preprocessing import decode_predictions, preprocess_input
 from keras_vit.version import __version__
@@ -13,7 +14,9 @@ from keras_vit.weights import (
     PRETRAINED,
     from_checkpoint,
     load_checkpoint,
+    load_lora,
     save_checkpoint,
+    save_lora,
 )
 
 __all__ = [
@@ -26,10 +29,13 @@ __all__ = [
     "analysis",
     "decode_predictions",
     "from_checkpoint",
+    "layer_decay_optimizer",
     "layers",
     "load_checkpoint",
+    "load_lora",
     "models",
     "preprocess_input",
     "save_checkpoint",
+    "save_lora",
     "weights",
 ]

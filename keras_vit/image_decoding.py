@@ -8,6 +8,9 @@ from collections.abc import Callable
 import tensorflow as tf
 
 JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
+# The same pixels as in Pillow and in browsers. TensorFlow's default is as fast,
+# and differs from them by one level on average.
+JPEG_METHOD = "INTEGER_ACCURATE"
 
 
 def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
@@ -15,12 +18,28 @@ def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
 
     If the file has several frames, the first one is returned.
 
+    Differs: the official ViT code decodes JPEG files with TensorFlow's default
+        method, which is less accurate.
+
     Args:
         encoded: The bytes of the file.
         channels: Number of channels of the result: 3; 1 for grey (JPEG and
             PNG files only); or 4 (PNG and BMP files only).
     """
-    image = tf.io.decode_image(encoded, channels, expand_animations=False)
+
+    def decode():
+        return tf.io.decode_image(encoded, channels, expand_animations=False)
+
+    if channels == 4:
+        image = decode()
+    else:
+        image = tf.cond(
+            is_jpeg(encoded),
+            lambda: tf.io.decode_jpeg(
+                encoded, channels, dct_method=JPEG_METHOD
+            ),
+            decode,
+        )
     if channels == 3:
         image = tf.cond(
             tf.strings.substr(encoded, 0, 2) == b"BM",
@@ -76,7 +95,10 @@ def decode_window(
     first = tf.maximum(start - 1, 0)
     last = tf.minimum(start + size + 1, shape[:2])
     image = tf.io.decode_and_crop_jpeg(
-        encoded, tf.concat([first, last - first], 0), channels
+        encoded,
+        tf.concat([first, last - first], 0),
+        channels,
+        dct_method=JPEG_METHOD,
     )
     return cut_window(image, tf.concat([start - first, size], 0))
 

@@ -24,6 +24,7 @@ RANKS = {
     "keras_vit.files": 1,
     "keras_vit.packages": 1,
     "keras_vit.image_decoding": 1,
+    "keras_vit.layer_decay": 1,
     "keras_vit.layers": 2,
     "keras_vit.models": 3,
     "keras_vit.weights": 4,
@@ -46,8 +47,9 @@ RANKS = {
     "trainers.export": 10,
     "trainers": 11,  # The commands.
 }
-# What trains any model uses three files of keras_vit alone: how to look up a
-# name, to write a file and to decode an image.
+# What trains any model uses five files of keras_vit alone: how to look up a
+# name, to write a file, to decode an image, to scale its pixels, and the rates
+# of layers.
 KNOW_NO_VIT = (
     "trainers.paths",
     "trainers.distribute",
@@ -152,6 +154,8 @@ def test_what_trains_any_model_knows_no_vit():
     known = {
         "keras_vit.files",
         "keras_vit.image_decoding",
+        "keras_vit.layer_decay",
+        "keras_vit.preprocessing",
         "keras_vit.tables",
     }
     wrong = [

@@ -39,6 +39,7 @@ GUIDES = [
         "train",
         "fine_tune",
         "export",
+        "web",
         "inspect",
     )
 ] + sorted(ROOT.glob("docs/background/*.md"))
@@ -157,6 +158,16 @@ def test_nothing_advises_to_install_the_other_project_of_that_name():
 def code_blocks(text):
     """Return (language, code) of what a page shows, in its order."""
     return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.M | re.S)
+
+
+def needs_litert_js():
+    """Skip the test if the npm packages of LiteRT.js cannot be fetched."""
+    from keras_vit.export.web_page import fetch_engine
+
+    try:
+        fetch_engine()
+    except OSError as error:
+        pytest.skip(f"LiteRT.js is not in the cache, and {error}")
 
 
 def lines_of(code):
@@ -284,6 +295,10 @@ def test_commands_and_code_of_a_guide_run(
                 continue
             more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
             more = more if "trainers.train" in line else []
+            if "--formats=web" in line:
+                # Chromium measures the page in tests/export/test_web_page.py.
+                needs_litert_js()
+                more = ["--nomeasure_latency"]
             run_command(line, subprocess_environment, *more)
     check = CLAIMS.get(page_name(page), lambda names: True)
     assert check(names)
@@ -313,7 +328,8 @@ CLAIMS = {
     ),
     "docs/train.md": lambda names: len(names["history"].epoch) <= 20,
     "docs/fine_tune.md": lambda names: (
-        len(names["model"].trainable_weights) == 2
+        # Head, and two factors each for two kernels of one block.
+        len(names["model"].trainable_weights) == 2 + 4 and names["plain"].built
     ),
 }
 
@@ -339,7 +355,7 @@ def test_commands_and_code_of_the_page_on_weights_run(
     page = (ROOT / "docs/weights.md").read_text()
     for language, code in code_blocks(page):
         if re.search(r"^(import timm|from transformers)", code, re.M):
-            continue  # Run in tests/weights/test_peers.py.
+            continue  # Run in tests/weights/test_files_for_peers.py.
         if language == "python":
             exec(compile(code, "weights.md", "exec"), names)
             continue

@@ -61,6 +61,8 @@ def main(arguments):
             tflite_quantizations=FLAGS.tflite_quantizations,
             tflite_batch_size=FLAGS.tflite_batch_size or None,
             onnx_takes_pixels=FLAGS.onnx_takes_pixels,
+            web_quantization=FLAGS.web_quantization,
+            web_engine_dir=FLAGS.web_engine_dir,
             threads=(1, 2) if FLAGS.measure_latency else (),
             force=FLAGS.force,
         )
@@ -127,6 +129,18 @@ def define_format_flags():
         False,
         "Let the ONNX file take uint8 pixels from 0 to 255 instead of floats "
         "in the range of the model.",
+    )
+    flags.DEFINE_enum(
+        "web_quantization",
+        "float32",
+        [k for k, row in QUANTIZATIONS.items() if not row.needs_calibration],
+        "Quantization of the model in the web page.",
+    )
+    flags.DEFINE_string(
+        "web_engine_dir",
+        None,
+        "Folder with the npm packages of LiteRT.js, as `npm pack` writes "
+        "them. Default: they are fetched once and cached.",
     )
 
 

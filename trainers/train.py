@@ -13,6 +13,7 @@ from trainers.distribute.rendezvous import watched_service
 from trainers.loop.memory import estimate_memory
 from trainers.loop.metrics import read_metrics
 from trainers.recipes import flags as recipe_flags
+from trainers.recipes.photos import RULES, describe_fit
 from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
@@ -29,21 +30,23 @@ from trainers.runs.reports import final_table, scale
 __all__ = ["Job", "prepare", "train"]
 
 FLAGS = flags.FLAGS
+FEW_IMAGES = 20_000
 
 
 def main(arguments):
     """Run the command."""
     with stop_at_once(), training_errors(), user_errors():
         refuse_arguments(arguments)
-        run_dir = FLAGS.run_dir or f"saved_models/{FLAGS.recipe}"
+        chosen = recipe_flags.recipe_from_flags()
+        run_dir = FLAGS.run_dir or f"saved_models/{chosen.name}"
         config = WorkerConfig(
             FLAGS.workers, FLAGS.worker_index, FLAGS.tpu, FLAGS.start_timeout
         )
-        job = prepare(
-            recipe_flags.recipe_from_flags(), run_dir, config, FLAGS.force
-        )
+        job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen.fit)
         if job.is_writer:
             print(job, flush=True)
+            if chosen.name in RULES:
+                print_fit(job)
         if FLAGS.dry_run:
             if job.is_writer:
                 dry_run(job)
@@ -58,7 +61,26 @@ def main(arguments):
     if job.is_writer:
         seconds = time.perf_counter() - start_time
         rows = read_metrics(job.run.metrics_path)
-        print(final_table(rows, seconds, run_dir))
+        keep_best = job.recipe.keep_best
+        if keep_best and job.loop.best.is_over:
+            print(
+                f"Stopped early, after {job.recipe.patience} evaluations in a "
+                "row without a better one."
+            )
+        print(final_table(rows, seconds, run_dir, keep_best))
+
+
+def print_fit(job: Job):
+    """Print the settings that follow from the number of images."""
+    dataset, recipe = job.dataset, job.recipe
+    num_images = dataset.num_examples(dataset.train_split)
+    print(describe_fit(recipe, num_images), flush=True)
+    if not recipe.init_from and num_images < FEW_IMAGES:
+        print(
+            "A new model learns little from few images. A pre-trained one is "
+            "better: --init_from=S/16-augreg, for example.",
+            flush=True,
+        )
 
 
 def dry_run(job: Job):

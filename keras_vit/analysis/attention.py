@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    as_float32,
     block_indices,
     grid_size_of,
     split_batches,

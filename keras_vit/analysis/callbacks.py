@@ -19,10 +19,10 @@ from keras_vit.analysis.position_history import (
     write_position,
 )
 from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.intermediates import (
-    as_float32,
     grid_size_of,
     num_prefix_tokens_of,
 )

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.intermediates import (
-    as_float32,
     num_prefix_tokens_of,
 )
 from keras_vit.models.submodels import check_vision_transformer

@@ -14,12 +14,12 @@ from keras_vit.analysis.embeddings import (
 from keras_vit.analysis.inspection import Inspection
 from keras_vit.analysis.relevance import attention_relevance
 from keras_vit.analysis.rollout import pools_patches, roll_out
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    as_float32,
     get_block,
     grid_size_of,
     layers_after_blocks,

@@ -5,13 +5,14 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.attention_gradients import (
     check_has_logits,
     score_gradients,
 )
 from keras_vit.models.gradients import without_gradients
-from keras_vit.models.intermediates import as_float32, split_batches
+from keras_vit.models.intermediates import split_batches
 
 
 def attention_relevance(

@@ -3,10 +3,10 @@
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    as_float32,
     split_batches,
     yield_tokens,
 )

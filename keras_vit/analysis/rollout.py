@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    as_float32,
     block_indices,
     grid_size_of,
     num_prefix_tokens_of,

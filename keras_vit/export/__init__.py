@@ -12,6 +12,7 @@ from keras_vit.export.formats.onnx import export_onnx
 from keras_vit.export.formats.openvino import export_openvino
 from keras_vit.export.formats.saved_model import export_saved_model
 from keras_vit.export.formats.tflite import export_tflite
+from keras_vit.export.formats.web import export_web
 from keras_vit.export.forward import OUTPUTS
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.export.quantizations import QUANTIZATIONS
@@ -37,5 +38,6 @@ __all__ = [
     "export_openvino",
     "export_saved_model",
     "export_tflite",
+    "export_web",
     "measure_latency",
 ]

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.export.agreement import Agreement, DisagreementError
 from keras_vit.export.contract import ExportOptions, ExportRequest
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import measure_latency
 from keras_vit.export.publishing import (
     check_destination,
@@ -24,6 +24,7 @@ from keras_vit.export.requirements import (
     check_exportable,
     check_packages,
 )
+from keras_vit.models.lora import without_updates
 from keras_vit.tables import pick
 
 
@@ -82,11 +83,12 @@ def export_model(
     is_calibrated = options.calibration_images is not None
     check_formats(formats, options, is_calibrated)
     check_exportable(model, images)
+    model = without_updates(model)
     export_dir = pathlib.Path(export_dir)
     name = name or model.name
     version = check_destination(export_dir, name, version)
     folders = [export_dir / key / name for key in ordered(formats)]
-    request = ExportRequest(model, images, options)
+    request = ExportRequest(model, images, options, name)
     say = _say if verbose else _keep_silent
     with (
         naming_a_full_disk(export_dir),
@@ -94,13 +96,7 @@ def export_model(
     ):
         drafts = dict(zip(ordered(formats), drafts))
         agreements = write_formats(request, formats, drafts, say)
-        latencies = []
-        if threads:
-            say("Measuring latencies ...")
-            files = {a.kind: a.path for a in agreements}
-            latencies = measure_latency(
-                model, files, threads, options.timed_batch_size
-            )
+        latencies, measurements = measure_all(request, agreements, threads, say)
         final = {
             str(drafts[key]): str(export_dir / key / name / str(version))
             for key in drafts
@@ -111,6 +107,7 @@ def export_model(
             parameters=model.count_params(),
             agreements=tuple(move(a, final) for a in agreements),
             latencies=tuple(latencies),
+            measurements=tuple(measurements),
         )
         if not force:
             refuse_disagreement(report)
@@ -162,6 +159,21 @@ def write_formats(request, formats, drafts, say) -> list[Agreement]:
         say(f"Writing {key} and comparing it with the model ...")
         agreements += FORMATS[key].write(request, drafts[key])
     return agreements
+
+
+def measure_all(request, agreements, threads, say) -> tuple[list, list]:
+    """Return the latencies and the other measurements of the exports."""
+    if not threads:
+        return [], []
+    say("Measuring latencies ...")
+    rows = [(a, find_format(a.path)) for a in agreements]
+    latencies = measure_latency(
+        request.model,
+        {a.kind: a.path for a, row in rows if row.start},
+        threads,
+        request.options.timed_batch_size,
+    )
+    return latencies, [row.measure(a.path) for a, row in rows if row.measure]
 
 
 def announce(formats: Sequence[str], export_dir: pathlib.Path):

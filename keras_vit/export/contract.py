@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -28,6 +28,9 @@ class ExportOptions:
             quantizations "int8" and "static_int8".
         onnx_takes_pixels: Whether the ONNX file takes uint8 pixels from 0 to
             255 instead of floats in the range of the model.
+        web_quantization: The quantization of the model in the web page.
+        web_engine_dir: A folder with the npm packages of LiteRT.js, as
+            `npm pack` writes them. Default: they are fetched once and cached.
     """
 
     serving: Serving = dataclasses.field(default_factory=Serving)
@@ -35,6 +38,8 @@ class ExportOptions:
     tflite_batch_size: int | None = 1
     calibration_images: np.ndarray | None = None
     onnx_takes_pixels: bool = False
+    web_quantization: str = "float32"
+    web_engine_dir: str | None = None
 
     @property
     def timed_batch_size(self) -> int:
@@ -50,11 +55,13 @@ class ExportRequest:
         model: A model with a fixed image size.
         images: Images to compare outputs on, (B, H, W, C).
         options: The options of the formats.
+        name: Name of the model on servers. Default: the name of `model`.
     """
 
     model: keras.Model
     images: np.ndarray
     options: ExportOptions
+    name: str | None = None
 
     @functools.cached_property
     def float32_model(self) -> keras.Model:
@@ -84,11 +91,15 @@ class Format(NamedTuple):
     Args:
         write: Takes an ExportRequest and a folder that does not exist yet.
             Writes the files and returns the Agreement of each file.
-        start: Takes the path of a file, an image shape (B, H, W, C) and a
-            number of threads. Loads the file and returns a function that
-            runs it once on a batch of noise, to measure the latency.
         suffix: The ending of its files; empty if it writes a folder.
         tolerances: The tolerance of each kind of file.
+        start: Takes the path of a file, an image shape (B, H, W, C) and a
+            number of threads. Loads the file and returns a function that
+            runs it once on a batch of noise, to measure the latency. None if
+            the runtime is not part of Python.
+        measure: Takes the path of a file, and returns other measurements,
+            which the report prints as a sentence.
+        entry: A file that each folder contains, if it writes a folder.
         packages: Modules that must be installed.
         check: Takes ExportOptions and whether there will be calibration
             images. Raises an error if they are invalid.
@@ -98,9 +109,11 @@ class Format(NamedTuple):
     """
 
     write: Callable[[ExportRequest, pathlib.Path], list[Agreement]]
-    start: Callable[[str, tuple[int, ...], int], Callable]
     suffix: str
     tolerances: Mapping[str, Tolerance]
+    start: Callable[[str, tuple[int, ...], int], Callable] | None = None
+    measure: Callable[[str], Any] | None = None
+    entry: str = ""
     packages: tuple[str, ...] = ()
     check: Callable[[ExportOptions, bool], None] = _accept
     announce: Callable[[pathlib.Path], None] | None = None

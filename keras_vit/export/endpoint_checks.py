@@ -25,7 +25,7 @@ from keras_vit.export.serving_options import (
     to_range,
     to_uint8,
 )
-from keras_vit.models.intermediates import as_float32
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.serving.warmup import WarmupRecord
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from typing import Any
 
 from keras_vit.export.agreement import Agreement
 from keras_vit.export.latency import Latency
@@ -21,6 +22,8 @@ class ExportReport:
         parameters: Number of parameters of the model.
         agreements: The comparison of each file or folder.
         latencies: The measured latencies; empty if they were not measured.
+        measurements: Other measurements, dataclasses that print as a
+            sentence.
     """
 
     name: str
@@ -28,6 +31,7 @@ class ExportReport:
     parameters: int
     agreements: tuple[Agreement, ...]
     latencies: tuple[Latency, ...] = ()
+    measurements: tuple[Any, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ class ExportReport:
                 f"Latency of {_count(batch_size, 'image')}, relative to Keras' "
                 "`predict_on_batch` with as many threads."
             )
-        notes = [*self.faults, *self.warnings]
+        notes = [*self.faults, *self.warnings, *map(str, self.measurements)]
         notes += dict.fromkeys(
             f"latency of {latency.name}: {latency.reason}"
             for latency in self.latencies

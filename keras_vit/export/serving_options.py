@@ -1,7 +1,7 @@
 """Pre- and post-processing on the server."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -26,6 +26,8 @@ class Serving:
         read_image: Maps the content of an image file, a scalar string tensor,
             to the input of the model, (H, W, C) floats. Default: the image is
             turned upright and resized with antialiasing, without cropping.
+        image_steps: What `read_image` does, as data for other runtimes; see
+            `keras_vit.export.image_steps`.
         use_attention: Whether to add the signature `attention`.
         output: The kind of output of the model; see `name_output`. Default:
             inferred from the last layers.
@@ -36,6 +38,7 @@ class Serving:
     activation: str = "softmax"
     value_range: tuple[float, float] = (-1.0, 1.0)
     read_image: Callable | None = None
+    image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
     output: str | None = None
 

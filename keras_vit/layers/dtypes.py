@@ -1,6 +1,8 @@
-"""Dtype policies of layers that contain other layers."""
+"""Dtypes: policies of layers that contain others, and float32 arrays."""
 
 import keras
+import numpy as np
+from keras import ops
 from keras.dtype_policies import DTypePolicyMap
 
 
@@ -61,6 +63,11 @@ def float32_unless_quantized(policy, path: str):
 def is_quantized(model) -> bool:
     """Return whether any layer of `model` was quantised by Keras."""
     return any(layer.quantization_mode for layer in model._flatten_layers())
+
+
+def as_float32(x) -> np.ndarray:
+    """Return a tensor of any floating type as a float32 array."""
+    return ops.convert_to_numpy(ops.cast(x, "float32"))
 
 
 def _own_policy(layer):

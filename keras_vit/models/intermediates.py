@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit.layers.attention import attend
@@ -263,8 +262,3 @@ def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
     for start in range(0, len(images), batch_size):
         part = slice(start, min(start + batch_size, len(images)))
         yield part, images[part]
-
-
-def as_float32(x) -> np.ndarray:
-    """Return a tensor of any floating type as a float32 array."""
-    return ops.convert_to_numpy(ops.cast(x, "float32"))

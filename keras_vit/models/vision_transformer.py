@@ -1,14 +1,21 @@
 """VisionTransformer: the model, a functional graph of named layers."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import keras
 
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.freezing import (
+    frozen_weights,
+    in_last_blocks,
+    keeping,
+    set_trained,
+)
+from keras_vit.models.lora import add_updates, layers_with_updates
 from keras_vit.models.parts import (
     add_positions,
     head,
@@ -18,6 +25,7 @@ from keras_vit.models.parts import (
     stem,
     transformer_block,
 )
+from keras_vit.models.rebuilding import copy_model
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -88,8 +96,8 @@ class VisionTransformer(keras.Model):
         Raises:
             ValueError: If the image is not a whole number of patches.
         """
-        return self._rebuilt(
-            image_size=image_size, use_dynamic_image_size=False
+        return copy_model(
+            self, image_size=image_size, use_dynamic_image_size=False
         )
 
     def with_num_classes(self, num_classes: int):
@@ -104,10 +112,13 @@ class VisionTransformer(keras.Model):
         Returns:
             A new VisionTransformer. This one does not change.
         """
-        model = self._rebuilt(["predictions"], num_classes=num_classes)
+        model = copy_model(self, ["predictions"], num_classes=num_classes)
         if num_classes:
             model._trainable = True
-            model.get_layer("predictions").trainable = True
+            head_layer = model.get_layer("predictions")
+            head_layer.trainable = True
+            for weight in head_layer.weights:
+                weight.trainable = True
         return model
 
     def with_classifier_activation(self, classifier_activation: str | None):
@@ -119,7 +130,7 @@ class VisionTransformer(keras.Model):
         Returns:
             A new VisionTransformer. This one does not change.
         """
-        return self._rebuilt(classifier_activation=classifier_activation)
+        return copy_model(self, classifier_activation=classifier_activation)
 
     def with_remat(self, use_remat: bool = True):
         """Return this model with or without rematerialised blocks.
@@ -131,7 +142,7 @@ class VisionTransformer(keras.Model):
         Returns:
             A new VisionTransformer. This one does not change.
         """
-        return self._rebuilt(use_remat=use_remat)
+        return copy_model(self, use_remat=use_remat)
 
     def with_dtype(self, dtype):
         """Return this model with another dtype policy and the same weights.
@@ -150,31 +161,77 @@ class VisionTransformer(keras.Model):
                 "A quantised model has no float weights to convert; use the "
                 f"model it was quantised from. Received: model={self.name!r}"
             )
-        return self._rebuilt(dtype=dtype)
+        return copy_model(self, dtype=dtype)
 
-    def _rebuilt(self, new_layers=(), dtype=None, **changes):
-        config = dataclasses.replace(self.config, **changes)
-        arguments = {
-            **self.get_config(),
-            "config": dataclasses.asdict(config),
-            **({"dtype": dtype} if dtype else {}),
-        }
-        rebuilt = type(self).from_config(arguments)
-        for layer in rebuilt.layers:
-            if layer.name in new_layers:
-                continue
-            source = self.get_layer(layer.name)
-            for new, old in zip(
-                layer._flatten_layers(), source._flatten_layers()
-            ):
-                new.trainable = old.trainable
-            if isinstance(layer, PositionEmbedding):
-                layer.resize_from(source)
-            else:
-                layer.set_weights(source.get_weights())
-        return rebuilt
+    def freeze(self, keep: Iterable[str] = ("head",), num_last_blocks: int = 0):
+        """Freeze all weights except those named here.
+
+        Call it before `compile`; after a `fit`, call `compile` again.
+
+        Args:
+            keep: The parts that are trained: any of "head", "norms", "biases",
+                "positions" and "class_token".
+            num_last_blocks: The number of last blocks that are trained, with
+                everything after them.
+
+        Raises:
+            ValueError: If a part is unknown, or there are fewer blocks.
+        """
+        is_kept = keeping(keep)
+        is_last = in_last_blocks(self, num_last_blocks)
+        set_trained(self, lambda path: is_kept(path) or is_last(path))
+
+    def unfreeze(self):
+        """Make all weights trainable, except kernels with LoRA updates."""
+        set_trained(self, lambda path: True)
+
+    def enable_lora(
+        self,
+        rank: int,
+        layers: Iterable[str] = ("qkv", "out"),
+        alpha: float | None = None,
+        keep: Iterable[str] = ("head",),
+    ):
+        """Train low-rank updates of kernels, and freeze all other weights.
+
+        Each kernel W becomes W + alpha / rank * A B. B starts at zero, so the
+        outputs do not change. A file that `save` writes has the merged
+        kernels; `keras_vit.save_lora` writes the trained weights alone.
+
+        Args:
+            rank: The inner dimension of A B.
+            layers: The layers with updates, in all blocks: any of "qkv" and
+                "out" of the attention, "mlp_hidden", "mlp_out", and "head".
+            alpha: Scale of the updates. Default: `rank`.
+            keep: The parts that are trained as well; see `freeze`.
+
+        Raises:
+            ValueError: If an argument is invalid, or the model is quantised
+                or has LoRA updates.
+
+        Reference: Hu et al. 2022, arXiv:2106.09685.
+        """
+        add_updates(self, rank, layers, alpha, keep)
+
+    def merge_lora(self):
+        """Return this model with LoRA updates added to their kernels.
+
+        What is frozen stays frozen; `unfreeze` trains all weights.
+
+        Returns:
+            A new VisionTransformer without LoRA. This one does not change.
+        """
+        return copy_model(self, is_merged=True)
+
+    def save(self, filepath, *arguments, **options):
+        if layers_with_updates(self):
+            # Keras would merge in the compute dtype, and save an optimizer
+            # of variables that the file does not have.
+            return self.merge_lora().save(filepath, *arguments, **options)
+        return super().save(filepath, *arguments, **options)
 
     def get_config(self):
+        singly_frozen = frozen_weights(self)
         return {
             "config": dataclasses.asdict(self.config),
             "dtype": nested_dtype_policy(self),
@@ -185,16 +242,22 @@ class VisionTransformer(keras.Model):
                 for layer in self._flatten_layers(include_self=False)
                 if layer.path and not layer.trainable
             ],
+            # Only if needed: version 0.1 does not know this entry.
+            **({"frozen_weights": singly_frozen} if singly_frozen else {}),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
+        singly_frozen = set(config.pop("frozen_weights", ()))
         model = cls(**{**config, "config": ViTConfig(**config["config"])})
         for layer in model._flatten_layers(include_self=False):
             if layer.path in frozen:
                 layer.trainable = False
+        for weight in model.weights:
+            if weight.path in singly_frozen:
+                weight.trainable = False
         return model
 
 

@@ -3,6 +3,7 @@
 from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint, load_checkpoint
+from keras_vit.weights.lora import load_lora, save_lora
 from keras_vit.weights.pretrained import PRETRAINED
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
@@ -16,5 +17,7 @@ __all__ = [
     "augreg",
     "from_checkpoint",
     "load_checkpoint",
+    "load_lora",
     "save_checkpoint",
+    "save_lora",
 ]

@@ -1,69 +1,148 @@
-"""LoRA: the low-rank updates that Keras' `enable_lora` adds to a weight.
+"""Files of LoRA updates alone: save_lora and load_lora."""
 
-A layer with LoRA uses the kernel `kernel + alpha / rank * a @ b`. A checkpoint
-contains this sum.
-"""
+import os
 
-import functools
-from collections.abc import Callable
+from keras_vit.layers.dtypes import as_float32
+from keras_vit.models.freezing import set_trained
+from keras_vit.models.lora import (
+    check_updates,
+    describe_updates,
+    layers_with_updates,
+)
+from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.containers.safetensors import write_safetensors
 
-import keras
-import numpy as np
-
-from keras_vit.models.intermediates import as_float32
-
-# Names of the second factors. If they are zero, so is the update.
-SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
+DESCRIPTION = "lora"  # Of the updates, in the description of the file.
 
 
-def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
-    """Return functions that compute each weight, with its LoRA update.
+def save_lora(model: VisionTransformer, path: str | os.PathLike):
+    """Write the LoRA updates of a model, and what is trained beside them.
 
-    The weights are float32. The model is not changed.
+    The file has the two factors of each update and all other trainable
+    weights, such as the head, in float32. Its metadata has the rank, the alpha
+    and the names of the layers. The model that was fine-tuned is needed to use
+    it, see `load_lora`.
 
     Args:
-        model: Any model; the layers with LoRA may be of any kind.
+        model: A model with LoRA, see `VisionTransformer.enable_lora`.
+        path: The file to write; its name ends in `.safetensors`.
 
-    Returns:
-        The functions, by the path of the weight.
+    Raises:
+        ValueError: If the model has no LoRA, or the name ends otherwise.
     """
-    values = {
-        weight.path: functools.partial(as_float32, weight)
-        for weight in model.weights
-    }
-    for layer in model._flatten_layers():
-        if not getattr(layer, "lora_enabled", False):
+    check_vision_transformer(model)
+    path = os.path.expanduser(os.fspath(path))
+    if not path.endswith(".safetensors"):
+        raise ValueError(
+            "`path` must be the name of a .safetensors file. "
+            f"Received: path={path!r}"
+        )
+    if not layers_with_updates(model):
+        raise ValueError(
+            "`model` must have LoRA updates; add them with "
+            f"`model.enable_lora`. Received: model={model.name!r}"
+        )
+    trained = {weight.path: weight for weight in model.trainable_weights}
+    write_safetensors(
+        path,
+        ((name, as_float32(weight)) for name, weight in trained.items()),
+        {name: tuple(weight.shape) for name, weight in trained.items()},
+        {DESCRIPTION: describe_updates(model)},
+    )
+
+
+def load_lora(model: VisionTransformer, path: str | os.PathLike):
+    """Add the LoRA updates of a file that `save_lora` wrote to a model.
+
+    Afterwards, the same weights are trainable as when the file was written.
+    Everything is checked first: after an error, the model is unchanged.
+
+    Args:
+        model: The model that was fine-tuned, without LoRA or with the same
+            updates as in the file.
+        path: The file.
+
+    Raises:
+        ValueError: If the file is damaged or of another kind, or its arrays do
+            not fit the model.
+    """
+    check_vision_transformer(model)
+    with open_checkpoint(path) as checkpoint:
+        described = _read_description(checkpoint)
+        has_updates = bool(layers_with_updates(model))
+        if has_updates:
+            _check_same(model, described, checkpoint.path)
+            targets = layers_with_updates(model)
+        else:
+            targets = _check_fits(model, described, checkpoint.path)
+        shapes = _expected_shapes(model, targets, described["rank"])
+        _check_shapes(checkpoint, shapes, targets)
+        arrays = {name: checkpoint.read(name) for name in checkpoint.entries}
+    if not has_updates:
+        model.enable_lora(**described, keep=())
+    set_trained(model, lambda weight_path: weight_path in arrays)
+    for weight in model.weights:
+        if weight.path in arrays:
+            weight.assign(arrays[weight.path])
+
+
+def _read_description(checkpoint) -> dict:
+    """Return the arguments of `enable_lora`."""
+    found = checkpoint.config.get(DESCRIPTION)
+    types = {"rank": int, "alpha": (int, float), "layers": list}
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(name), kind) for name, kind in types.items()
+    ):
+        raise ValueError(
+            f"{checkpoint.path} must be a file that `save_lora` has written; "
+            "read other checkpoints with `from_checkpoint`"
+        )
+    return {name: found[name] for name in types}
+
+
+def _check_fits(model, described, path):
+    try:
+        return check_updates(model, **described)
+    except ValueError as error:
+        raise ValueError(f"{path} does not fit the model: {error}") from None
+
+
+def _check_same(model, described, path):
+    own = describe_updates(model)
+    if own != described:
+        raise ValueError(
+            "`model` must have no LoRA, or the same as the file. "
+            f"Received: {own} in the model, {described} in {path}"
+        )
+
+
+def _expected_shapes(model, targets, rank) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all weights, those of the updates included."""
+    shapes = {w.path: tuple(w.shape) for w in model.weights}
+    for layer in targets:
+        rows, columns = layer.kernel.shape
+        shapes[f"{layer.path}/lora_kernel_a"] = (rows, rank)
+        shapes[f"{layer.path}/lora_kernel_b"] = (rank, columns)
+    return shapes
+
+
+def _check_shapes(checkpoint, shapes, targets):
+    """Raise a ValueError unless the arrays are weights of the model."""
+    factors = [f"{t.path}/lora_kernel_{x}" for t in targets for x in "ab"]
+    for name in [*checkpoint.entries, *factors]:
+        entry, expected = checkpoint.entries.get(name), shapes.get(name)
+        if entry is not None and entry.shape == expected and entry.is_float:
             continue
-        own = {weight.name: weight for weight in layer.weights}
-        for name in own.keys() & set(SECOND_FACTORS):
-            target = name.removeprefix("lora_").removesuffix("_b")
-            values[own[target].path] = functools.partial(
-                _merge,
-                own[target],
-                own[f"lora_{target}_a"],
-                own[name],
-                layer.lora_alpha / layer.lora_rank,
-            )
-    return values
-
-
-def _merge(weight, first, second, scale):
-    update = as_float32(first) @ as_float32(second)
-    return as_float32(weight) + np.float32(scale) * update
-
-
-def reset_updates(model: keras.Model) -> tuple[str, ...]:
-    """Set all LoRA updates to zero.
-
-    The first factors are kept, so training can continue.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        The paths of the second factors, which were set to zero.
-    """
-    factors = [w for w in model.weights if w.name in SECOND_FACTORS]
-    for factor in factors:
-        factor.assign(np.zeros(factor.shape, "float32"))
-    return tuple(factor.path for factor in factors)
+        theirs = "nothing" if entry is None else f"{entry.dtype} {entry.shape}"
+        advice = ""
+        if name.startswith("predictions/") and entry and expected:
+            count = entry.shape[-1] if entry.shape else 0
+            advice = f"; see model.with_num_classes({count})"
+        raise ValueError(
+            f"{checkpoint.path} does not fit the model: the layer "
+            f"{name.rpartition('/')[0]} has for {name.rpartition('/')[2]} "
+            f"{theirs} in the file and {expected or 'nothing'} in the model"
+            f"{advice}"
+        )

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import keras
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.layouts import parts_of, whole_shape
-from keras_vit.weights.lora import reset_updates
 from keras_vit.weights.normalization import (
     describe_normalization,
     find_normalization,

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.intermediates import as_float32
+from keras_vit.models.lora import merged_values
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import Layout, Spelling, parts_of, rename
-from keras_vit.weights.lora import merged_values
 from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.writers import Arrays, Writer
 

@@ -21,8 +21,8 @@ PATIENCE = 20_000  # Milliseconds; a busy machine is slow.
 
 
 @contextlib.contextmanager
-def open_browser():
-    """Give a headless Chromium.
+def open_browser(*flags):
+    """Give a headless Chromium, with more flags.
 
     Where there is none the test is skipped; in continuous integration, where
     there has to be one, it fails.
@@ -39,7 +39,7 @@ def open_browser():
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=chromium, args=FLAGS
+            executable_path=chromium, args=[*FLAGS, *flags]
         )
         yield browser
         browser.close()

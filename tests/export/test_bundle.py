@@ -21,6 +21,7 @@ from keras_vit.export import (
     export_model,
 )
 from keras_vit.export.publishing import published_together
+from tests.export.web_engine import stand_in_engine
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -277,15 +278,19 @@ def test_outputs_are_called_what_they_are(
     openvino = pytest.importorskip("openvino")
     pytest.importorskip("tf2onnx")
     model = change(model)
-    export_model(
-        model,
-        tmp_path,
-        images,
-        list(FORMATS),
-        tflite_quantizations=["float32"],
-        serving=Serving(output=output),
-        **QUIET,
-    )
+    # A page shows classes; see test_web.py.
+    formats = FORMATS.keys() - ({"web"} if expected == "features" else {})
+    with stand_in_engine() as engine:
+        export_model(
+            model,
+            tmp_path,
+            images,
+            sorted(formats),
+            tflite_quantizations=["float32"],
+            serving=Serving(output=output),
+            web_engine_dir=engine,
+            **QUIET,
+        )
     folders = {key: tmp_path / key / "tiny" / "1" for key in FORMATS}
     loaded = tf.saved_model.load(str(folders["saved_model"]))
     serve = loaded.signatures["serving_default"]
@@ -299,6 +304,11 @@ def test_outputs_are_called_what_they_are(
         *(tensor.any_name for tensor in graph.outputs),
     ]
     assert names == [expected] * 4
+    if "web" in formats:
+        description = json.loads((folders["web"] / "model.json").read_text())
+        assert description["output"] == expected
+        activation = None if expected == "probabilities" else "softmax"
+        assert description["activation"] == activation
     files = loaded.signatures["serve_bytes"].structured_outputs
     assert ("labels" in files) == (expected != "features")
     features = loaded.signatures["features"](images=tf.constant(images))

@@ -144,7 +144,7 @@ def test_a_process_of_so_many_threads_measures(model, exports, monkeypatch):
             assert row.ratio is row.milliseconds is None
     reasons = {row.name: row.reason for row in rows}
     assert "Dimension mismatch" in reasons["tflite of 1"]
-    assert "must end in one of" in reasons["unknown"]
+    assert "must be a file that ends in" in reasons["unknown"]
     assert "missing.tflite" in reasons["missing"]
 
 

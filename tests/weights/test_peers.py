@@ -1,17 +1,9 @@
 """Checkpoints judged by timm and Hugging Face transformers themselves.
 
-The libraries run in two processes of their own, see peers.py: one makes random
-models and their answers, the other reads what keras_vit wrote.
+The libraries run in a process of their own, see peers.py, which makes random
+models and their answers.
 """
 
-import importlib.util
-import json
-import os
-import pathlib
-import re
-import subprocess
-import sys
-import tempfile
 from typing import NamedTuple
 
 import keras
@@ -22,8 +14,6 @@ from keras_vit import (
     VisionTransformer,
     from_checkpoint,
     load_checkpoint,
-    preprocess_input,
-    save_checkpoint,
 )
 from keras_vit.models.intermediates import run_with_scores
 from keras_vit.weights.resize import (
@@ -31,34 +21,13 @@ from keras_vit.weights.resize import (
     resize_patch_kernel,
     resize_positions,
 )
-from tests.tiny import randomize, tiny_config, to_numpy
+from tests.tiny import randomize, to_numpy
+from tests.weights.peer_process import HYBRID, MARKS, close, work
 
-
-def find_python():
-    """Return a Python that has PyTorch, timm and transformers, or None."""
-    needed = ("torch", "timm", "transformers")
-    if all(importlib.util.find_spec(name) for name in needed):
-        own = sys.executable
-    else:
-        own = None
-    return os.environ.get("KERAS_VIT_PEERS_PYTHON", own)
-
-
-PYTHON = find_python()
-WORKER = pathlib.Path(__file__).with_name("peers.py")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.peers,
-    pytest.mark.skipif(
-        not PYTHON,
-        reason="Needs the extra `peers`, or KERAS_VIT_PEERS_PYTHON.",
-    ),
-]
+pytestmark = MARKS
 
 TOLERANCE = 5e-6
 TWELVE_BLOCKS = 1e-5
-# Convolutions, standardisations and group norms in a row cost more rounding.
-HYBRID = 5e-5
 
 
 class Case(NamedTuple):
@@ -359,33 +328,8 @@ RESAMPLE = {
 }
 
 
-# ------------------------------------------------------------------ processes
-
-
-def work(requests, folder, name):
-    """Let a process of the other libraries do `requests`; return its errors."""
-    path = folder / f"{name}.json"
-    path.write_text(json.dumps(requests, default=str))
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [PYTHON, str(WORKER), str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(path.with_suffix(".errors.json").read_text())
-
-
 @pytest.fixture(scope="module")
-def folder():
-    # Real sizes take a gigabyte: too much for the folders that pytest keeps.
-    with tempfile.TemporaryDirectory(prefix="keras_vit_peers_") as path:
-        yield pathlib.Path(path)
-
-
-@pytest.fixture(scope="module")
-def built(folder):
+def built(peers_folder):
     """Return a function from the name of a case to its folder."""
     requests = {}
     for task, cases, doubtful, refused in (
@@ -401,7 +345,7 @@ def built(folder):
     rows = [
         {
             "task": f"build_{key.split('/')[0]}",
-            "folder": str(folder / key),
+            "folder": str(peers_folder / key),
             "seed": seed,
             **build,
         }
@@ -410,15 +354,17 @@ def built(folder):
     rows.append(
         {
             "task": "resample",
-            "output": str(folder / "resample.npz"),
+            "output": str(peers_folder / "resample.npz"),
             **RESAMPLE,
         }
     )
-    errors = dict(zip([*requests, "resample"], work(rows, folder, "build")))
+    errors = dict(
+        zip([*requests, "resample"], work(rows, peers_folder, "build"))
+    )
 
     def folder_of(key):
         assert errors[key] is None, errors[key]
-        return folder / key
+        return peers_folder / key
 
     return folder_of
 
@@ -460,13 +406,6 @@ def attention_of(model, x):
         _, scores = run_with_scores(block, tokens)
         found[f"attention/{index}"] = to_numpy(scores)
     return found
-
-
-def close(actual, expected, tolerance, label):
-    assert actual.shape == expected.shape
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=tolerance, err_msg=label
-    )
 
 
 def all_close(answers, expected, tolerance, label):
@@ -700,202 +639,6 @@ def test_positions_resized_as_by_timm(grid, resampled):
 def test_channels_adapted_as_by_timm(channels, resampled):
     kernel = adapt_channels(resampled["kernel"], channels)
     close(kernel, resampled[f"channels/{channels}"], 1e-6, "channels")
-
-
-# ------------------------------------------------------------------- to others
-
-
-class Written(NamedTuple):
-    """A model of keras_vit, and how another library reads its file.
-
-    Args:
-        config: Changes to `tiny_config`.
-        load: Arguments of the worker's task.
-        tolerance: How far logits may be off.
-    """
-
-    config: dict
-    load: dict
-    tolerance: float = 1e-5
-
-
-OURS_TINY = {
-    "img_size": 32,
-    "patch_size": 8,
-    "embed_dim": 24,
-    "depth": 2,
-    "num_heads": 3,
-    "mlp_ratio": 2,
-    "num_classes": 7,
-}
-GAP = {"use_class_token": False, "pooling": "avg"}
-GAP_THERE = {"class_token": False, "global_pool": "avg", "fc_norm": False}
-HYBRID_SIZES = {"image_size": 128, "mlp_dim": 96}
-HYBRID_THERE = {"img_size": 128, "embed_dim": 24, "depth": 2, "num_heads": 3}
-# Changes to our configuration, and to the arguments of timm's model.
-TIMM_WRITTEN = {
-    "token": ({}, {}),
-    "tanh": ({"gelu": "tanh"}, {"act_layer": "gelu_tanh"}),
-    "avg": (
-        {"pooling": "avg", "use_pooling_norm": True},
-        {"global_pool": "avg"},
-    ),
-    "avg_without_fc_norm": (
-        {"pooling": "avg"},
-        {"global_pool": "avg", "fc_norm": False},
-    ),
-    "avg_without_token": (GAP, GAP_THERE),
-    "max": ({"pooling": "max"}, {"global_pool": "max", "fc_norm": False}),
-    "map": (
-        {"use_class_token": False, "pooling": "map"},
-        {"class_token": False, "global_pool": "map"},
-    ),
-    "map_tanh": (
-        {"use_class_token": False, "pooling": "map", "gelu": "tanh"},
-        {
-            "class_token": False,
-            "global_pool": "map",
-            "act_layer": "gelu_tanh",
-        },
-    ),
-    "no_pooling": ({"pooling": "none"}, {"global_pool": ""}),
-    "rectangle": ({"image_size": (24, 48)}, {"img_size": (24, 48)}),
-    "1_channel": ({"channels": 1}, {"in_chans": 1}),
-    "5_channels": ({"channels": 5}, {"in_chans": 5}),
-    "no_classes": ({"num_classes": 0}, {"num_classes": 0}),
-    "sincos_1d": ({"position_embedding": "sincos_1d"}, {}),
-    "sincos_2d": ({"position_embedding": "sincos_2d"}, {}),
-    "learned_2d": ({"position_embedding": "learned_2d"}, {}),
-    "no_positions": ({"position_embedding": "none"}, {}),
-    "rounded_mlp": (
-        {"width": 56, "num_heads": 7, "mlp_dim": 488},
-        {"embed_dim": 56, "num_heads": 7, "mlp_ratio": 8.72},
-    ),
-    "odd_mlp": ({"mlp_dim": 61}, {"mlp_ratio": 61 / 24 + 1e-9}),
-}
-HYBRIDS_WRITTEN = {
-    "R_Ti16": ((), 8, "vit_tiny_r_s16_p8_224"),
-    "R26_S32": ((2, 2, 2, 2), 1, "vit_small_r26_s32_224"),
-}
-HF_WRITTEN = {
-    "token": ({}, {}),
-    "tanh": ({"gelu": "tanh"}, {}),
-    "epsilon": ({"layer_norm_epsilon": 1e-12}, {}),
-    "large_epsilon": ({"layer_norm_epsilon": 1e-2}, {}),
-    "rectangle": ({"image_size": (24, 48)}, {}),
-    "1_channel": ({"channels": 1}, {}),
-    "sincos_2d": ({"position_embedding": "sincos_2d"}, {}),
-    "dropout": ({"dropout_rate": 0.1, "attention_dropout_rate": 0.2}, {}),
-    "auto": ({}, {"kind": "AutoModelForImageClassification"}),
-    "pooler": (
-        {"num_classes": 0, "representation_size": 24},
-        {"kind": "ViTModel"},
-    ),
-    "pooler_of_another_size": (
-        {"num_classes": 0, "representation_size": 20},
-        {"kind": "ViTModel"},
-    ),
-    "no_pooler": (
-        {"num_classes": 0, "pooling": "none"},
-        {"kind": "ViTModel", "add_pooling_layer": False},
-    ),
-}
-
-
-def written_cases():
-    for name, (config, changes) in TIMM_WRITTEN.items():
-        arguments = {**OURS_TINY, **changes}
-        yield f"timm_file/{name}", Written(config, {"arguments": arguments})
-        yield f"timm_folder/{name}", Written(config, {})
-    for name, (stages, patch, model) in HYBRIDS_WRITTEN.items():
-        config = {**HYBRID_SIZES, "stem_stages": stages, "patch_size": patch}
-        config["stem_epsilons"] = "timm"
-        load = {"arguments": {**HYBRID_THERE, "num_classes": 7}, "name": model}
-        yield f"timm_file/{name}", Written(config, load, HYBRID)
-    for name, (config, load) in HF_WRITTEN.items():
-        load = {"kind": "ViTForImageClassification", **load}
-        yield f"hf_folder/{name}", Written(config, load)
-
-
-WRITTEN = dict(written_cases())
-
-
-@pytest.fixture(scope="module")
-def written(folder):
-    """Return a function from a case to our answer and the library's."""
-    rows, ours = [], {}
-    for seed, (key, case) in enumerate(WRITTEN.items()):
-        kind = key.split("/")[0]
-        config = tiny_config(**{"gelu": "exact", **case.config})
-        model = randomize(VisionTransformer(config), seed=seed + 1)
-        path = folder / f"written_{key}"
-        path = path.with_suffix(".safetensors") if "file" in kind else path
-        layout = "huggingface" if kind == "hf_folder" else "timm"
-        save_checkpoint(model, path, layout=layout)
-        x = np.random.default_rng(seed).random(
-            (2, *config.image_size, config.channels), "float32"
-        )
-        x = 2 * x - 1
-        images = folder / f"{key.replace('/', '_')}.images.npz"
-        np.savez(images, x=x)
-        ours[key] = to_numpy(model(x))
-        rows.append(
-            {
-                "task": f"load_{layout}",
-                "path": str(path),
-                "images": str(images),
-                "output": str(images).replace(".images.", ".answers."),
-                **case.load,
-            }
-        )
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), "uint8")
-    np.savez(folder / "pixels.npz", x=pixels)
-    rows.append(
-        {
-            "task": "preprocess_huggingface",
-            "path": str(folder / "written_hf_folder/token"),
-            "images": str(folder / "pixels.npz"),
-            "output": str(folder / "preprocessed.npz"),
-        }
-    )
-    ours["preprocessed"] = to_numpy(preprocess_input(pixels))
-    errors = dict(zip(ours, work(rows, folder, "load")))
-    outputs = dict(zip(ours, (row["output"] for row in rows)))
-
-    def answers(key):
-        assert errors[key] is None, errors[key]
-        with np.load(outputs[key]) as file:
-            return ours[key], {name: file[name] for name in file.files}
-
-    return answers
-
-
-@pytest.mark.parametrize("key", WRITTEN)
-def test_what_we_write_answers_the_same_there(key, written):
-    ours, theirs = written(key)
-    theirs = theirs.get("logits", theirs.get("encoded"))
-    assert np.ptp(ours) > 0.1
-    close(ours, theirs, WRITTEN[key].tolerance, f"written {key}")
-
-
-def test_the_processor_we_write_makes_the_same_pixels(written):
-    ours, theirs = written("preprocessed")
-    close(ours, theirs["pixels"], 1e-6, "preprocessed")
-
-
-def test_what_the_page_on_weights_shows_to_others_runs(folder):
-    """The blocks for timm and Hugging Face, in their own process."""
-    model = randomize(VisionTransformer(tiny_config(gelu="exact")))
-    save_checkpoint(model, folder / "tuned_timm", layout="timm")
-    save_checkpoint(model, folder / "tuned_hf", layout="huggingface")
-    page = pathlib.Path(__file__).parents[2] / "docs/weights.md"
-    pattern = r"^```python\n((?:import timm|from transformers).*?)^```"
-    blocks = re.findall(pattern, page.read_text(), re.M | re.S)
-    assert len(blocks) == 2
-    rows = [
-        {"task": "run_code", "code": b, "folder": str(folder)} for b in blocks
-    ]
-    assert work(rows, folder, "page") == [None, None]
 
 
 def test_the_epsilons_of_the_other_stem_answer_otherwise(built):

@@ -280,7 +280,7 @@ def lora_layers(model):
     """Return every layer of a model to which Keras can add LoRA."""
     return [
         layer
-        for layer in model._flatten_layers()
+        for layer in model._flatten_layers(include_self=False)
         if hasattr(layer, "enable_lora") and layer.weights
     ]
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
+from trainers.data.readers.csv_table import open_csv
 from trainers.data.readers.folder import open_image_folder
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
@@ -135,7 +136,8 @@ def open_dataset(
 
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
-            `open_image_folder`) or `tfrecord:PATH` (see `open_tfrecords`).
+            `open_image_folder`), `csv:PATH` (see `open_csv`) or
+            `tfrecord:PATH` (see `open_tfrecords`).
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.
@@ -182,5 +184,9 @@ def _open_reader(name, data_dir):
 
 
 # The kinds of data sets that are named KIND:PATH.
-READERS = {"folder": open_image_folder, "tfrecord": open_tfrecords}
+READERS = {
+    "folder": open_image_folder,
+    "csv": open_csv,
+    "tfrecord": open_tfrecords,
+}
 PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in READERS)

@@ -1,7 +1,8 @@
 """Export of a model with preprocessing, class names and test images."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 
@@ -18,6 +19,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
+from trainers.export.preprocessing import find_image_steps
 from trainers.paths import Path, RemotePath
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
@@ -80,9 +82,9 @@ def export_source(
     """
     if name is None and source.folder is not None:
         name = source.folder.name
+    choices["tflite_quantizations"] = tflite_quantizations
     check_export_arguments(export_dir, num_images, name, version)
-    planned = ExportOptions(tflite_quantizations=tflite_quantizations)
-    check_formats(formats, planned, bool(calibration_split))
+    check_formats(formats, plan_options(choices), bool(calibration_split))
     if calibration_split:
         dataset.ranges(calibration_split)  # An error if it does not exist.
     model = source.load_model()
@@ -104,6 +106,7 @@ def export_source(
         activation=activation or source.activation,
         value_range=value_range,
         read_image=read_image,
+        image_steps=find_image_steps(preprocess, model.input_shape[1:3]),
         use_attention=use_attention,
         output=output,
     )
@@ -115,8 +118,15 @@ def export_source(
         name=name,
         version=version,
         serving=serving,
-        tflite_quantizations=tflite_quantizations,
         **choices,
+    )
+
+
+def plan_options(choices: Mapping[str, Any]) -> ExportOptions:
+    """Return the options that are known before the images are loaded."""
+    names = {field.name for field in dataclasses.fields(ExportOptions)}
+    return ExportOptions(
+        **{key: choices[key] for key in names & choices.keys()}
     )
 
 

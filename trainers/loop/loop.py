@@ -16,6 +16,8 @@ import keras
 import tensorflow as tf
 
 from trainers.distribute.workers import name_lost_workers
+from trainers.loop.best import Best
+from trainers.loop.callbacks import run_callbacks
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import (
     CheckpointError,
@@ -41,6 +43,7 @@ class Loop:
         strategy: The strategy that runs the replicas of the model.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
+        best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls of the compiled function; returns
             whether to save and stop.
     """
@@ -55,6 +58,7 @@ class Loop:
     loss_scale: LossScale | None = None
     use_xla: bool = False
     checkpoints: Checkpoints | None = None
+    best: Best | None = None
     must_stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self):
@@ -76,12 +80,14 @@ class Loop:
     def state(self) -> tf.train.Checkpoint:
         """Everything that changes in training."""
         scale = {"loss_scale": self.loss_scale} if self.loss_scale else {}
+        best = {"best": self.best.variable} if self.best else {}
         return tf.train.Checkpoint(
             model=self.model,
             optimizer=self.optimizer,
             step=self._step,
             sums=self._sums,
             **scale,
+            **best,
         )
 
     def resume(self):
@@ -153,7 +159,7 @@ class Loop:
             eval_batches = distribute(eval_batches)
             if self._is_done(total_steps):
                 logs |= self._validate(eval_batches, eval_steps)
-            while not (self._is_done(total_steps) or self.model.stop_training):
+            while not (self._is_done(total_steps) or self._is_to_end()):
                 logs.clear()
                 # If the state was saved between the last update of an epoch
                 # and its evaluation, continue with the evaluation.
@@ -178,11 +184,13 @@ class Loop:
                         self._save()
                 logs |= self._figures()
                 logs |= self._validate(eval_batches, eval_steps)
+                if self.best:
+                    self.best.judge(logs)
                 # The row of metrics comes before the checkpoint: after a
                 # restart, a duplicate row can be dropped, a missing one not.
                 calls.on_epoch_end(epoch, logs)
                 self._sums.assign(tf.zeros_like(self._sums))
-                self._save(must_succeed=self.step >= total_steps)
+                self._save(self.step >= total_steps or self._is_to_end())
         return logs
 
     def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
@@ -201,34 +209,26 @@ class Loop:
 
     @contextlib.contextmanager
     def _run_callbacks(self, callbacks, num_epochs):
-        """Yield the list of callbacks and the logs that it gets at the end."""
-        calls = keras.callbacks.CallbackList(
-            list(callbacks), model=self.model, epochs=num_epochs
-        )
-        # TensorBoard and EarlyStopping read these attributes of a model.
-        self.model.optimizer = None
-        self.model.stop_training = False
-        logs = {}
-        calls.on_train_begin()
-        try:
-            with name_lost_workers(
-                self.strategy, lambda: f"after update {self.step}"
-            ):
-                yield calls, logs
-        finally:
-            calls.on_train_end(logs)  # Lets the callbacks close their files.
-            del self.model.optimizer
+        """Yield `run_callbacks`; name the workers that are lost meanwhile."""
+        with name_lost_workers(self.strategy, self._describe_place):
+            with run_callbacks(self.model, callbacks, num_epochs) as both:
+                yield both
+
+    def _describe_place(self):
+        return f"after update {self.step}"
 
     def _is_done(self, total_steps):
         return self.step >= total_steps and not self._is_epoch_open()
+
+    def _is_to_end(self):
+        return self.model.stop_training or (self.best and self.best.is_over)
 
     def _limit_call(self, num_steps):
         """Return the number of steps for a call, at most `num_steps`."""
         if not self._seconds_per_step:
             return num_steps
-        return max(
-            min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
-        )
+        longest = int(LONGEST_CALL / self._seconds_per_step)
+        return max(min(num_steps, longest), 1)
 
     def _record(self, result, start, num_steps):
         """Record the results of a call; return the logs for the callbacks."""

@@ -101,10 +101,12 @@ def _training_graph(model, batch_size, image_shape):
 
     @tf.function
     def gradients(images):
-        with tf.GradientTape() as tape:
+        variables = [v.value for v in model.trainable_variables]
+        # As in a step, nothing is kept for the gradients of frozen weights.
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(variables)
             outputs = model(images, training=True)
         # The gradients of the logits: the loss itself needs little memory.
-        variables = [v.value for v in model.trainable_variables]
         return tape.gradient(outputs, variables)
 
     images = tf.TensorSpec((batch_size, *image_shape), model.inputs[0].dtype)

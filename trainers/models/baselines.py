@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit.tables import pick
-from trainers.recipes.schema import BASELINES
+from trainers.recipes.model_options import BASELINES
 
 
 def build_baseline(

@@ -8,19 +8,29 @@ from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
+from trainers.models.fine_tuning import choose_trained
 from trainers.paths import as_path
+from trainers.recipes.model_options import BASELINES
 from trainers.recipes.precisions import PRECISIONS
-from trainers.recipes.schema import BASELINES, Recipe
+from trainers.recipes.schema import Recipe
 
 
 def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     """Return the model of `recipe` for the images and classes of `dataset`.
+
+    What the recipe does not train is frozen.
 
     Raises:
         ValueError: If the model cannot be built, or `init_from` is neither a
             VisionTransformer nor a checkpoint, or has another number of
             channels.
     """
+    model = _build_whole(recipe, dataset)
+    choose_trained(model, recipe)
+    return model
+
+
+def _build_whole(recipe, dataset):
     num_classes = len(dataset.class_names)
     dtype = PRECISIONS[recipe.precision].policy
     if not recipe.init_from and recipe.model in BASELINES:

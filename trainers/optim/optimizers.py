@@ -5,16 +5,16 @@ Update number s, counted from 0, is
     weight -= rate(s) * layer rate * (direction + decay * weight)
 
 The rule of the optimizer computes the direction (see rules.py), and the
-schedule computes the rate (see schedules.py). Only kernels have a decay; that
-of all other weights is 0.
+schedule computes the rate (see schedules.py). Only kernels and the factors of
+their LoRA updates have a decay; that of all other weights is 0.
 """
 
 import functools
 
 import tensorflow as tf
 
+from keras_vit.layer_decay import layer_rates
 from keras_vit.tables import pick
-from trainers.optim.layer_decay import layer_rates
 from trainers.optim.parameters import (
     Parameter,
     assign,
@@ -172,17 +172,18 @@ def make_optimizer(
     accumulator_dtype: str = "float32",
     average_decay: float = 0.0,
     use_average_debias: bool = False,
+    model_variables: list | None = None,
 ) -> Optimizer:
     """Return an optimizer of `variables`. Call it in the strategy's scope.
 
     Args:
         name: A key of OPTIMIZERS.
-        variables: The trainable variables of a Keras model, in its order.
+        variables: The trained variables of a Keras model, in its order.
         learning_rate: A number, or a schedule that maps the step to the rate.
         weight_decay: An update subtracts learning rate * weight_decay * weight
-            from kernels. Biases, norms, tokens and position tables do not
-            decay, as in big_vision, whose `wd` is learning rate *
-            weight_decay.
+            from kernels and LoRA factors. Biases, norms, tokens and position
+            tables do not decay, as in big_vision, whose `wd` is learning rate
+            * weight_decay.
         layer_decay: Ratio of the rates of a layer and of the layer after it;
             see `layer_rates`.
         accumulator_dtype: A key of ACCUMULATOR_DTYPES: the dtype of the
@@ -191,6 +192,8 @@ def make_optimizer(
         average_decay: Decay of the moving average of the weights; 0 for none.
         use_average_debias: Start the average at zero and divide it by the sum
             of its weights; otherwise, it starts at the initial weights.
+        model_variables: All variables of the model, for `layer_decay`; see
+            `layer_rates`.
 
     Raises:
         ValueError: If the optimizer or the dtype is unknown, a number is out
@@ -232,17 +235,20 @@ def make_optimizer(
             f"in a checkpoint. Received: {paths}"
         )
     dtype = pick(ACCUMULATOR_DTYPES, accumulator_dtype, "accumulator_dtype")
+    rates = layer_rates(variables, layer_decay, model_variables)
     parameters = []
-    for variable, layer_rate in zip(
-        variables, layer_rates(variables, layer_decay)
-    ):
+    for variable, layer_rate in zip(variables, rates):
         slots = make_slots(variable, rule, dtype)
         if average_decay:
             slots["average"] = make_average(variable, use_average_debias)
-        decay = weight_decay if variable.name == "kernel" else 0.0
+        decay = weight_decay if variable.name in DECAYING else 0.0
         parameters.append(
             Parameter(variable, slots, rule, layer_rate, decay, average_decay)
         )
     return Optimizer(
         parameters, learning_rate, average_decay, use_average_debias
     )
+
+
+# Names of the weights that decay.
+DECAYING = ("kernel", "lora_kernel_a", "lora_kernel_b")

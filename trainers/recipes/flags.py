@@ -5,6 +5,7 @@ import typing
 
 from absl import flags
 
+from trainers.recipes.photos import FITTED_FIELDS, RULES, fit_to_images
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
 
@@ -18,9 +19,10 @@ def define_recipe_flags():
     """Define --recipe and one absl flag for each field of Recipe."""
     flags.DEFINE_enum(
         "recipe",
-        "digits",
+        None,
         list(RECIPES),
-        "Recipe that gives the defaults of the flags below.",
+        "Recipe that gives the defaults of the flags below. Default: photos "
+        "if --dataset is a folder or a table of images.",
     )
     types = typing.get_type_hints(Recipe)
     for field in flag_fields():
@@ -39,8 +41,46 @@ def define_recipe_flags():
         define(field.name, None, text)
 
 
-def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> Recipe:
-    """Return the recipe of --recipe, changed by the flags that were given."""
+@dataclasses.dataclass(frozen=True)
+class ChosenRecipe:
+    """The recipe of --recipe and the flags that change it.
+
+    Args:
+        name: A key of RECIPES.
+        given: The values of the flags that were given, by field.
+    """
+
+    name: str
+    given: dict
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, changed by the flags."""
+        return dataclasses.replace(RECIPES[self.name], **self.given)
+
+    def fit(self, num_images: int, started: Recipe | None) -> Recipe:
+        """Return the recipe with settings that suit the data set.
+
+        Args:
+            num_images: Number of training images.
+            started: The recipe of the run to continue, whose settings stay
+                although there may be other images now; None for a new run.
+        """
+        if self.name not in RULES:
+            return self.recipe
+        given = dict(self.given)
+        if started:
+            kept = (*FITTED_FIELDS, "total_steps")
+            given = {n: getattr(started, n) for n in kept} | given
+        return fit_to_images(self.name, self.recipe, given, num_images)
+
+
+def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
+    """Return the recipe of --recipe and the flags that were given.
+
+    Raises:
+        ValueError: If there is no --recipe, and the data set has no default.
+    """
     given = {
         field.name: values[field.name].value
         for field in flag_fields()
@@ -48,4 +88,17 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> Recipe:
     }
     if "epochs" in given and "total_steps" not in given:
         given["total_steps"] = None
-    return dataclasses.replace(RECIPES[values.recipe], **given)
+    name = values.recipe
+    if name is None and _is_of_photos(given.get("dataset", "")):
+        name = "photos"
+    if name is None:
+        raise ValueError(
+            "`recipe` must be given, unless `dataset` is folder:PATH or "
+            f"csv:PATH: one of {', '.join(RECIPES)}. Received: "
+            f"recipe=None, dataset={given.get('dataset')!r}"
+        )
+    return ChosenRecipe(name, given)
+
+
+def _is_of_photos(dataset):
+    return dataset.startswith(("folder:", "csv:"))

@@ -54,6 +54,11 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def free_option(default, text: str, choices=None, **more):
+    """Return the field of `option` that a run may continue with changed."""
+    return option(default, text, choices, is_free=True, **more)
+
+
 def note():
     """Return a field without a flag and without an effect on training."""
     metadata = {

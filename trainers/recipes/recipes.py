@@ -3,6 +3,7 @@
 from trainers.recipes import (
     augreg,
     digits,
+    photos,
     plain_vit,
     resnet,
     small_images,
@@ -12,6 +13,7 @@ from trainers.recipes import (
 # `weight_decay` is that of Keras, multiplied by the learning rate;
 # docs/recipes.md says how it compares to the figures of the sources.
 RECIPES = {
+    **photos.RECIPES,
     **digits.RECIPES,
     **small_images.RECIPES,
     **vit.RECIPES,

@@ -2,32 +2,31 @@
 
 import dataclasses
 
-from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
-from keras_vit.models import VARIANTS
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
+from trainers.recipes.fine_tuning import check_fine_tuning
+from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.options import (
     FRACTION,
     NOT_NEGATIVE,
     POSITIVE,
     check_value,
+    free_option,
     note,
     option,
 )
 from trainers.recipes.precisions import PRECISIONS
 
-# Models of keras.applications, trained in the same way as baselines.
-BASELINES = ("ResNet50", "ResNet50V2")
-
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class Recipe(ModelOptions):
     """Every setting of a training run; each field is a flag of the same name.
 
+    The settings of the model are in `ModelOptions`.
     `source` and `expected` are notes without flags: the source of the values
     and the expected accuracy.
     """
@@ -39,11 +38,8 @@ class Recipe:
         "digits",
         f"Data set: digits, any name of tensorflow-datasets, {PATH_NAMES}.",
     )
-    data_dir: str | None = option(
-        None,
-        "Folder of the data sets of tensorflow-datasets.",
-        is_free=True,
-        is_local=True,
+    data_dir: str | None = free_option(
+        None, "Folder of the data sets of tensorflow-datasets.", is_local=True
     )
     train_split: str | None = option(
         None,
@@ -76,66 +72,16 @@ class Recipe:
         "needs.",
         range=POSITIVE,
     )
-    max_bad_examples: int = option(
+    max_bad_examples: int = free_option(
         0,
         "Number of unreadable images to skip before the training stops.",
         range=NOT_NEGATIVE,
-        is_free=True,
     )
-    data_service: str | None = option(
+    data_service: str | None = free_option(
         None,
         "Address grpc://host:port of a tf.data service that decodes and "
         "augments the images. With a service, a run cannot be repeated "
         "exactly.",
-        is_free=True,
-    )
-    # Model.
-    model: str = option(
-        "B/16",
-        "Variant of the model, or a model of keras.applications.",
-        [*VARIANTS, *BASELINES],
-    )
-    patch_size: int | None = option(
-        None, "Side of a patch in pixels, if not that of the variant."
-    )
-    pooling: str | None = option(
-        None, "Pooling, if not that of the variant.", POOLINGS
-    )
-    position_embedding: str = option(
-        "learned", "Position embedding.", POSITION_EMBEDDINGS
-    )
-    gelu: str = option("tanh", "Form of the GELU.", GELUS)
-    representation_size: int | None = option(
-        None, "Size of a tanh layer before the head."
-    )
-    use_remat: bool = option(
-        False,
-        "Compute the blocks again in the backward pass, which needs less "
-        "memory and more time.",
-        is_free=True,
-    )
-    dropout_rate: float = option(
-        0.0,
-        "Dropout rate after the positions, the attention and both MLP layers.",
-    )
-    stochastic_depth_rate: float = option(
-        0.0, "Probability of dropping a branch of the last block."
-    )
-    head_bias: float = option(0.0, "Initial bias of the head.")
-    init_from: str | None = option(
-        None,
-        "Initial model: a model.keras, a checkpoint of any family, or the name "
-        "of a published checkpoint. The position table is resized, and a head "
-        "for another number of classes is replaced. The model flags above are "
-        "ignored; with a checkpoint, the dropout rates and the head bias are "
-        "used.",
-        is_local=True,
-    )
-    init_head: str = option(
-        "auto",
-        "The head of the model of `init_from`: auto keeps it if the number of "
-        "classes is the same, reset always initialises it anew.",
-        ["auto", "reset"],
     )
     # Training.
     batch_size: int = option(
@@ -152,6 +98,12 @@ class Recipe:
         0.0,
         "Share of the label that is distributed equally over all classes.",
         range=FRACTION,
+    )
+    class_weights: str = option(
+        "none",
+        "Weights of the classes in the loss; balanced lets all classes count "
+        "equally, however many images they have.",
+        ["none", "balanced"],
     )
     optimizer: str = option("adamw", "Optimizer.", OPTIMIZERS)
     learning_rate: float = option(
@@ -175,9 +127,7 @@ class Recipe:
         range=FRACTION,
     )
     timescale: int = option(
-        10_000,
-        "Timescale of the rsqrt schedule, in updates.",
-        range=POSITIVE,
+        10_000, "Timescale of the rsqrt schedule, in updates.", range=POSITIVE
     )
     weight_decay: float = option(
         0.0,
@@ -203,12 +153,11 @@ class Recipe:
     use_average_debias: bool = option(
         False, "Start the average at 0 and correct the bias, as Adam does."
     )
-    accumulation_steps: int = option(
+    accumulation_steps: int = free_option(
         1,
         "Number of parts of the batch of a device. The parts are computed one "
         "after the other, which needs less memory.",
         range=POSITIVE,
-        is_free=True,
     )
     clip_norm: float = option(
         1.0,
@@ -219,46 +168,46 @@ class Recipe:
         0, "Seed of the weights, the order, the augmentation and dropout."
     )
     # Running.
-    strategy: str = option(
-        "one_device", "Devices to use.", STRATEGIES, is_free=True
-    )
+    strategy: str = free_option("one_device", "Devices to use.", STRATEGIES)
     precision: str = option("float32", "Precision of training.", PRECISIONS)
-    use_xla: bool = option(False, "Compile the step with XLA.", is_free=True)
-    steps_per_loop: int = option(
+    use_xla: bool = free_option(False, "Compile the step with XLA.")
+    steps_per_loop: int = free_option(
         10,
         "Largest number of updates in one call of the compiled function.",
         range=POSITIVE,
-        is_free=True,
     )
     epochs_per_eval: float = option(
         1.0, "Epochs between two evaluations.", range=POSITIVE
     )
-    steps_per_checkpoint: int | None = option(
+    keep_best: bool = option(
+        False, "Save the model of the best evaluation instead of the last one."
+    )
+    patience: int | None = option(
+        None,
+        "With keep_best: number of evaluations in a row without a better one "
+        "before the training stops. Default: it does not stop.",
+        range=POSITIVE,
+    )
+    steps_per_checkpoint: int | None = free_option(
         None,
         "Updates between two checkpoints. In addition, each evaluation writes "
         "one.",
         range=POSITIVE,
-        is_free=True,
     )
-    num_checkpoints: int = option(
-        2,
-        "Number of newest checkpoints to keep.",
-        range=POSITIVE,
-        is_free=True,
+    num_checkpoints: int = free_option(
+        2, "Number of newest checkpoints to keep.", range=POSITIVE
     )
-    log_attention: int = option(
+    log_attention: int = free_option(
         0,
         "Number of test images whose attention TensorBoard shows at each "
         "evaluation. If positive, the position similarities are recorded too.",
         range=NOT_NEGATIVE,
-        is_free=True,
     )
-    peak_tflops: float | None = option(
+    peak_tflops: float | None = free_option(
         None,
         "Peak rate of one device, in 10^12 operations per second, to which "
         "MFU is relative. Default: measured.",
         range=POSITIVE,
-        is_free=True,
         is_local=True,
     )
 
@@ -278,6 +227,12 @@ class Recipe:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
+        check_fine_tuning(self)
+        if self.patience and not self.keep_best:
+            raise ValueError(
+                "`patience` needs `keep_best`. Received: "
+                f"patience={self.patience}, keep_best={self.keep_best}"
+            )
         size = (self.image_size, self.image_size)
         ranges = [
             parse_augmentation(getattr(self, name), size, name).value_range

@@ -22,6 +22,7 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import variable_bytes
 from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
+from trainers.models.fine_tuning import plain_model
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
@@ -79,6 +80,9 @@ class Job:
         return header(
             model=recipe.init_from or recipe.model,
             num_parameters=model.count_params(),
+            num_trained=sum(
+                math.prod(v.shape) for v in model.trainable_weights
+            ),
             flops_per_image=self.flops_per_image,
             image_size=model.input_shape[1:3],
             dataset=recipe.dataset,
@@ -153,6 +157,22 @@ class Job:
             self.run.folder / "first_batch.png",
             step=self.loop.step,
         )
+
+    def save_averages(self):
+        """Save the averaged weights, and go on with the others."""
+        variables = self.loop.model.trainable_variables
+        before = [variable.numpy() for variable in variables]
+        self.loop.optimizer.assign_averages()
+        if self.is_writer:
+            self.keep_model()
+        for variable, value in zip(variables, before):
+            variable.assign(value)
+
+    def keep_model(self):
+        """Write the model without LoRA, and the LoRA updates alone."""
+        if self.recipe.lora_rank:
+            self.run.save_lora(self.loop.model)
+        self.run.save_model(plain_model(self.loop.model, self.recipe))
 
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
@@ -242,6 +262,8 @@ def train(job: Job) -> dict[str, float]:
         if job.is_writer:
             job.prepare_folder()
         callbacks = job.make_callbacks() if job.is_writer else []
+        if loop.best:
+            loop.best.save = job.save_averages
         with job.bad_examples.named_errors():
             logs = loop.train(
                 job.train_batches,
@@ -253,9 +275,11 @@ def train(job: Job) -> dict[str, float]:
                 steps_per_checkpoint=recipe.steps_per_checkpoint,
                 callbacks=callbacks,
             )
+        is_kept = loop.best and run.model_path.exists()
         loop.optimizer.assign_averages()
         if job.is_writer:
-            run.save_model(loop.model)
+            if not is_kept:
+                job.keep_model()
             plot_learning_curve(
                 run.metrics_path, run.folder / "learning_curve.png"
             )

@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.models import VisionTransformer
@@ -18,6 +20,7 @@ from trainers.distribute.workers import (
     name_lost_workers,
     wait_for_all,
 )
+from trainers.loop.best import Best
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Loop
 from trainers.models.factory import build_model
@@ -37,6 +40,7 @@ def prepare(
     run_dir: str,
     config: WorkerConfig = ALONE,
     force: bool = False,
+    fit: Callable[[int, Recipe | None], Recipe] | None = None,
 ) -> Job:
     """Return a checked Job for `train`.
 
@@ -48,6 +52,8 @@ def prepare(
         run_dir: The folder of the run; created if needed.
         config: How this process finds the other workers.
         force: Whether to continue a run with another recipe.
+        fit: Returns the recipe for a number of training images and for the
+            recipe of the run to continue, if there is one; see `ChosenRecipe`.
 
     Raises:
         ValueError: If the recipe is not possible, the folder is invalid or
@@ -65,6 +71,11 @@ def prepare(
     with name_lost_workers(strategy, lambda: "before the first update"):
         check_agreement(strategy, "recipe", _shared_fields(recipe))
         dataset = open_in_turn(recipe, strategy)
+        if fit:
+            started = None if force else run.started_recipe()
+            num_images = dataset.num_examples(dataset.train_split)
+            recipe = fit(num_images, started)
+            check_agreement(strategy, "recipe", _shared_fields(recipe))
         steps_per_epoch, total_steps = count_steps(recipe, dataset)
         check_batch_size(
             recipe.batch_size,
@@ -173,19 +184,21 @@ def make_loop(
             accumulator_dtype=recipe.accumulator_dtype,
             average_decay=recipe.average_decay,
             use_average_debias=recipe.use_average_debias,
+            model_variables=model.variables,
         )
         scales_loss = PRECISIONS[recipe.precision].scales_loss
         loss_scale = LossScale() if scales_loss else None
     return Loop(
         model=model,
         optimizer=optimizer,
-        loss=make_loss(recipe),
+        loss=make_loss(recipe, dataset),
         strategy=strategy,
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
         seed=recipe.seed,
         loss_scale=loss_scale,
         use_xla=recipe.use_xla,
+        best=Best(patience=recipe.patience) if recipe.keep_best else None,
     )
 
 
@@ -205,11 +218,49 @@ def check_trainable(model: keras.Model, recipe: Recipe):
         )
 
 
-def make_loss(recipe: Recipe):
-    """Return the loss of `recipe` with its label smoothing."""
+def make_loss(recipe: Recipe, dataset: ImageDataset):
+    """Return the loss of `recipe`, with smoothed labels and class weights."""
     per_image = LOSSES[recipe.loss].function
+    class_weights = None
+    if recipe.class_weights == "balanced":
+        class_weights = balance_classes(dataset)
 
     def loss(labels, logits):
-        return per_image(smooth_labels(labels, recipe.label_smoothing), logits)
+        smoothed = smooth_labels(labels, recipe.label_smoothing)
+        losses = per_image(smoothed, logits)
+        if class_weights is None:
+            return losses
+        return losses * tf.linalg.matvec(labels, class_weights)
 
     return loss
+
+
+def balance_classes(dataset: ImageDataset) -> np.ndarray:
+    """Return weights with which all classes count equally.
+
+    The weight of a class is inversely proportional to its number of training
+    images; the mean over the images is 1.
+
+    Shapes:
+        returns: (C,), float32.
+
+    Raises:
+        ValueError: If a class has no training images, or an image several
+            classes.
+    """
+    counts = np.zeros(len(dataset.class_names), int)
+    for _, label, _ in dataset.reader.read(dataset.ranges(dataset.train_split)):
+        if label.shape.rank:
+            raise ValueError(
+                "`class_weights` must be 'none' if images have several "
+                f"classes. Received: dataset={dataset.name!r}"
+            )
+        counts[int(label)] += 1
+    empty = [name for name, n in zip(dataset.class_names, counts) if not n]
+    if empty:
+        raise ValueError(
+            "`class_weights` must be 'none' unless each class has training "
+            f"images. Received: dataset={dataset.name!r} without any of "
+            f"{', '.join(map(repr, empty))}"
+        )
+    return (counts.sum() / (len(counts) * counts)).astype("float32")

@@ -15,6 +15,7 @@ def header(
     *,
     model: str,
     num_parameters: int,
+    num_trained: int,
     flops_per_image: int,
     image_size: tuple[int, int],
     dataset: str,
@@ -30,6 +31,7 @@ def header(
     Args:
         model: Name of the model.
         num_parameters: Number of parameters of the model.
+        num_trained: Number of the parameters that are trained.
         flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
         image_size: (height, width) in pixels.
         dataset: Name of the data set.
@@ -42,8 +44,12 @@ def header(
     """
     height, width = image_size
     devices = "device" if num_devices == 1 else "devices"
+    trained = ""
+    if num_trained < num_parameters:
+        trained = f"{scale(num_trained).strip()} of "
     parts = [
-        f"{model}, {scale(num_parameters)} parameters, "
+        f"{model}, {trained}{scale(num_parameters)} parameters"
+        f"{' trained' if trained else ''}, "
         f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
         dataset,
         f"{strategy} on {num_devices} {devices}, {precision}",
@@ -73,6 +79,7 @@ def final_table(
     rows: Sequence[dict[str, float]],
     seconds: float | None = None,
     folder: str | os.PathLike | None = None,
+    keep_best: bool = False,
 ) -> str:
     """Return the results of a run as a small table.
 
@@ -80,21 +87,25 @@ def final_table(
         rows: The metrics of each evaluation: `MetricsFile.rows`.
         seconds: Duration of the training.
         folder: The folder of the run.
+        keep_best: Whether the run keeps the model of the best evaluation.
     """
     cells = []
     if rows:
         last = rows[-1]
         cells.append(("updates", f"{last['step']:,.0f}"))
         cells += [(name, f"{last[name]:.4f}") for name in FINAL if name in last]
-    for name in BEST:
-        judged = [row for row in rows if name in row]
-        if judged:
-            # If several values are equal, `max` returns the first one.
-            best = max(judged, key=lambda row: row[name])
-            figure = f"{best[name]:.4f} at update {best['step']:,.0f}"
-            if best["step"] != rows[-1]["step"]:
-                figure += "; not kept, the model is the last one"
-            cells.append((f"best {name}", figure))
+    judged = [row for row in rows if "val_accuracy" in row]
+    if judged:
+        best = max(
+            judged,
+            key=lambda row: (row["val_accuracy"], -row.get("val_loss", 0)),
+        )
+        figure = f"{best['val_accuracy']:.4f} at update {best['step']:,.0f}"
+        if keep_best:
+            figure += "; this model is kept"
+        elif best["step"] != rows[-1]["step"]:
+            figure += "; not kept, the model is the last one"
+        cells.append(("best val_accuracy", figure))
     rates = [row["images_per_second"] for row in rows if RATE in row]
     if rates:
         cells.append(("images/s", f"{rates[-1]:,.1f}"))
@@ -151,4 +162,3 @@ def write_first_batch(
 PREFIXES = "kMGT"
 RATE = "images_per_second"
 FINAL = ("loss", "accuracy", "val_loss", "val_accuracy")
-BEST = ("val_accuracy",)

@@ -9,6 +9,7 @@ import zipfile
 
 import keras
 
+from keras_vit import save_lora
 from trainers.paths import (
     Path,
     RemotePath,
@@ -41,6 +42,11 @@ class Run:
     def model_path(self) -> Path:
         """The trained model, which returns logits."""
         return self.folder / "model.keras"
+
+    @property
+    def lora_path(self) -> Path:
+        """The weights that a run with LoRA trained, for `load_lora`."""
+        return self.folder / "lora.safetensors"
 
     @property
     def metrics_path(self) -> Path:
@@ -78,13 +84,13 @@ class Run:
         Raises:
             ValueError: If the folder contains a run with another recipe.
         """
-        started = self.model_path.exists() or self.checkpoints_path.exists()
-        if not (started and self.recipe_path.exists()):
+        started = self.started_recipe()
+        if started is None:
             return
         old, new = (
             _binding_fields(recipe) | {"class_names": names}
             for recipe, names in (
-                (self.load_recipe(), self.load_class_names()),
+                (started, self.load_class_names()),
                 (recipe, class_names),
             )
         )
@@ -100,6 +106,13 @@ class Run:
                 f"Received: run_dir={str(self.folder)!r} with "
                 + "; ".join(changed)
             )
+
+    def started_recipe(self) -> Recipe | None:
+        """Return the recipe of the run in the folder, if one has started."""
+        started = self.model_path.exists() or self.checkpoints_path.exists()
+        if started and self.recipe_path.exists():
+            return self.load_recipe()
+        return None
 
     @contextlib.contextmanager
     def claimed(self):
@@ -174,6 +187,11 @@ class Run:
         """Write the model atomically."""
         with atomic_write(self.model_path) as draft:
             model.save(draft)
+
+    def save_lora(self, model: keras.Model):
+        """Write the LoRA updates of the model alone, atomically."""
+        with atomic_write(self.lora_path) as draft:
+            save_lora(model, draft)
 
     def load_model(self) -> keras.Model:
         """Return the trained model.

@@ -14,13 +14,19 @@ def find_format(path: str):
     """Return the format of an exported file or folder.
 
     Raises:
-        ValueError: If no format has the suffix of the path.
+        ValueError: If no format has the suffix of the path, or a file of the
+            folder.
     """
-    suffix = "" if os.path.isdir(path) else os.path.splitext(path)[1]
+    is_folder = os.path.isdir(path)
+    suffix = "" if is_folder else os.path.splitext(path)[1]
     for row in FORMATS.values():
-        if row.suffix == suffix:
+        if row.suffix == suffix and (
+            not is_folder or os.path.exists(os.path.join(path, row.entry))
+        ):
             return row
-    known = ", ".join(row.suffix or "a folder" for row in FORMATS.values())
+    known = [row.suffix for row in FORMATS.values() if row.suffix]
+    entries = [row.entry for row in FORMATS.values() if row.entry]
     raise ValueError(
-        f"An exported file must end in one of {known}. Received: {path}"
+        f"`path` must be a file that ends in {', '.join(known)}, or a folder "
+        f"that contains {' or '.join(entries)}. Received: path={path!r}"
     )

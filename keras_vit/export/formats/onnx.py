@@ -23,6 +23,7 @@ from keras_vit.export.requirements import (
 )
 from keras_vit.export.serving_options import to_range, to_uint8
 from keras_vit.files import atomic_write
+from keras_vit.models.lora import without_updates
 
 OPSET = 15  # From 2021; nothing newer is needed.
 MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
@@ -71,6 +72,7 @@ def export_onnx(
     """
     path = os.fspath(path)
     check_exportable(model, images)
+    model = without_updates(model)
     check_path(path, ".onnx")
     if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(

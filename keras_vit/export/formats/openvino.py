@@ -30,6 +30,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.files import DRAFT
+from keras_vit.models.lora import without_updates
 
 
 def export_openvino(
@@ -74,6 +75,7 @@ def export_openvino(
     path = os.fspath(path)
     weights_path = path.removesuffix(".xml") + ".bin"
     check_exportable(model, images)
+    model = without_updates(model)
     check_path(path, ".xml")
     check_path(weights_path)
     check_packages(FORMAT.packages)

@@ -32,6 +32,7 @@ from keras_vit.export.requirements import (
 )
 from keras_vit.export.serving_options import Serving
 from keras_vit.files import DRAFT
+from keras_vit.models.lora import without_updates
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
@@ -84,6 +85,7 @@ def export_saved_model(
     path = os.fspath(path)
     serving = serving or Serving()
     check_exportable(model, images)
+    model = without_updates(model)
     check_path(path)
     check_packages(FORMAT.packages)
     if tolerance is None:
@@ -178,6 +180,7 @@ FORMAT = Format(
     write=write,
     start=start,
     suffix="",
+    entry="saved_model.pb",
     tolerances={
         "saved_model": FLOAT32,
         "saved_model in 16 bits": Tolerance(cosine=0.9999),

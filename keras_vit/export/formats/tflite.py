@@ -25,6 +25,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.files import atomic_write
+from keras_vit.models.lora import without_updates
 from keras_vit.tables import pick
 
 
@@ -80,6 +81,7 @@ def export_tflite(
     """
     path = os.fspath(path)
     check_exportable(model, images)
+    model = without_updates(model)
     check_path(path, ".tflite")
     check_quantization(quantization, calibration_images is not None)
     check_arguments(model, batch_size, class_names)

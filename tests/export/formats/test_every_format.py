@@ -20,8 +20,10 @@ from keras_vit.export import (
     export_openvino,
     export_saved_model,
     export_tflite,
+    export_web,
 )
 from tests.export.conftest import make_model
+from tests.export.web_engine import stand_in_engine
 
 NEVER = Tolerance(relative_difference=-1.0)
 
@@ -53,6 +55,18 @@ def read_openvino(path, images):
     return {key.any_name: value for key, value in outputs.items()}
 
 
+def write_web(*arguments, **choices):
+    with stand_in_engine() as folder:
+        return export_web(*arguments, engine_dir=folder, **choices)
+
+
+def read_web(path, images):
+    """With the LiteRT of Python, an image at a time."""
+    run = Interpreter(f"{path}/model.tflite").get_signature_runner()
+    answers = [run(images=image[None]) for image in images]
+    return {k: np.concatenate([a[k] for a in answers]) for k in answers[0]}
+
+
 # How each is written, and read by its own runtime without our help.
 READERS = {
     "onnx": (export_onnx, read_onnx),
@@ -64,6 +78,7 @@ READERS = {
         ),
         read_tflite,
     ),
+    "web": (write_web, read_web),
 }
 
 

@@ -76,6 +76,18 @@ def test_memory_of_a_chain_is_the_closed_form():
     assert estimate(chain(3), 16).activations == 6 * 16 * 64 * 4
 
 
+def test_frozen_layers_keep_nothing_for_the_way_back():
+    """With the last of three layers trained, only its input is kept.
+
+    At the top: the images, its input, its output, the gradient of the output
+    and that of what is under its tanh.
+    """
+    model = chain(3)
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    assert estimate(model, 16).activations == 5 * 16 * 64 * 4
+
+
 def test_memory_of_an_update_in_parts():
     whole, half, parts = (
         estimate(chain(3), *batch, accumulation_steps=n)

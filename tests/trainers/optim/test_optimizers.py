@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import jax
@@ -10,10 +9,8 @@ import optax
 import pytest
 import tensorflow as tf
 
-from keras_vit import VisionTransformer
-from tests.tiny import noise, tiny_config
+from tests.tiny import noise
 from trainers.distribute import strategies
-from trainers.optim.layer_decay import layer_rates
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.rules import OPTIMIZERS
 
@@ -244,64 +241,7 @@ def test_an_update_of_adam_uses_the_moment_before_it_is_rounded():
         np.testing.assert_allclose(variable.numpy(), weight, atol=1e-6)
 
 
-# Layer-wise rates
-
-
-def test_layer_rates_of_a_vision_transformer():
-    config = tiny_config(
-        depth=3, representation_size=5, stem_stages=(1,), patch_size=2
-    )
-    variables = VisionTransformer(config).trainable_variables
-    rates = layer_rates(variables, 0.5)
-    of_layer = {}
-    for variable, rate in zip(variables, rates):
-        of_layer.setdefault(variable.path.split("/")[0], set()).add(rate)
-    assert of_layer == {
-        "stem": {0.0625},
-        "patch_encoder": {0.0625},
-        "class_token": {0.0625},
-        "position_embedding": {0.0625},
-        "block_00": {0.125},
-        "block_01": {0.25},
-        "block_02": {0.5},
-        "encoder_norm": {1.0},
-        "pre_logits": {1.0},
-        "predictions": {1.0},
-    }
-
-
-def test_layer_rates_go_by_number_beyond_a_hundred_blocks():
-    paths = ["a/kernel", "block_09/b/kernel", "block_100/b/kernel", "c/kernel"]
-    variables = [Named(path) for path in paths]
-    assert layer_rates(variables, 0.9) == [
-        pytest.approx(0.9**power) for power in (102, 92, 1, 0)
-    ]
-
-
-def test_frozen_layers_in_front_change_no_rate():
-    paths = ["block_01/b/kernel", "block_02/b/kernel", "c/kernel"]
-    assert layer_rates([Named(p) for p in paths], 0.5) == [0.25, 0.5, 1.0]
-
-
-def test_layer_decay_of_one_asks_for_no_blocks():
-    assert layer_rates([Named("a/kernel"), Named("b/bias")], 1.0) == [1, 1]
-
-
-def test_layer_decay_without_blocks_is_an_error():
-    for path in ("a/kernel", "stem/resblock_01/kernel", "block_01x/kernel"):
-        with pytest.raises(ValueError, match="`layer_decay` must be 1.*=0.5"):
-            layer_rates([Named(path)], 0.5)
-
-
-@pytest.mark.parametrize("decay", [0, -0.5, 1.5, math.nan])
-def test_layer_decay_out_of_range_is_an_error(decay):
-    with pytest.raises(ValueError, match="`layer_decay` must be more than 0"):
-        layer_rates([Named("block_00/kernel")], decay)
-
-
-@dataclasses.dataclass
-class Named:
-    path: str
+# Layer-wise rates; the factors are those of tests/test_layer_decay.py.
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

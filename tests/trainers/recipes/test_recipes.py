@@ -27,8 +27,10 @@ from trainers.recipes.flags import (
     flag_fields,
     recipe_from_flags,
 )
+from trainers.recipes.model_options import BASELINES
+from trainers.recipes.photos import RULES
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import BASELINES, Recipe
+from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 from trainers.train import Job, prepare, train
 
@@ -50,7 +52,7 @@ def parse(monkeypatch):
 
     def parse_line(line):
         values(["train", *line.split()])
-        return recipe_from_flags(values)
+        return recipe_from_flags(values).recipe
 
     return parse_line
 
@@ -64,6 +66,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     """Type by type: the flag's value arrives in the field, others stay."""
     samples = {str: "x", int: 7, float: 0.25, bool: True}
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
+    chosen |= {"train_only": "head", "lora_layers": "out"}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
     given = {}
@@ -317,7 +320,7 @@ def test_figures_are_those_of_the_source(name):
 
 
 def test_every_recipe_of_others_is_compared_with_its_source():
-    assert set(RECIPES) - set(FIGURES) == {*OURS, "cifar10"}
+    assert set(RECIPES) - set(FIGURES) == {*OURS, *RULES, "cifar10"}
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -333,7 +336,9 @@ def test_expected_results_are_those_of_the_source(name):
 def test_every_recipe_says_where_it_is_from_and_what_was_run(name):
     recipe = RECIPES[name]
     assert recipe.source
-    assert recipe.expected.endswith("Not run here.") == (name not in OURS)
+    assert recipe.expected.endswith("Not run here.") == (
+        name not in {*OURS, *RULES}
+    )
     assert "|" not in recipe.source + recipe.expected  # Cells of a table.
 
 
@@ -515,12 +520,23 @@ def write_records(folder, num_classes):
                 writer.write(example.SerializeToString())
 
 
+def make_photos(folder):
+    """Write a folder with as many images of one class as of the other."""
+    noise = np.random.default_rng(0).integers(0, 255, (8, 40, 30, 3), "uint8")
+    for index, image in enumerate(noise):
+        split = "train" if index < 6 else "test"
+        place = folder / split / ("cat", "dog")[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(place / f"{index}.png", image)
+
+
 @pytest.fixture
 def take_step(made_up, tmp_path, monkeypatch):
     """Return a function that makes one update of a recipe, in small."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(made_up / "cache"))
     (tmp_path / "imagenet21k").symlink_to(made_up / "imagenet21k")
+    make_photos(tmp_path / "photos")
     # Each takes as long as the step itself, and has tests of its own.
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
     monkeypatch.setattr(Job, "flops_per_image", 1)
@@ -532,7 +548,7 @@ def take_step(made_up, tmp_path, monkeypatch):
         monkeypatch.setitem(VARIANTS, name, row)
 
     def take(recipe, run_dir):
-        if recipe.dataset.startswith(("digits", "tfrecord:")):
+        if recipe.dataset.startswith(("digits", "folder:", "tfrecord:")):
             return train(prepare(recipe, run_dir))  # They are there.
         recipe = dataclasses.replace(recipe, data_dir=str(made_up))
         with tfds.testing.mock_data(num_examples=8, data_dir=str(made_up)):

@@ -1,5 +1,6 @@
 """A job: its batches, its pictures, its devices, and what training leaves."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -15,7 +16,8 @@ from PIL import Image
 from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
 from trainers.data.bad_examples import BadExampleError
-from trainers.loop.errors import NonFiniteLossError
+from trainers.loop.errors import Interrupted, NonFiniteLossError
+from trainers.loop.loop import Loop
 from trainers.runs import job as jobs
 from trainers.runs.job import Job
 from trainers.runs.run import Run
@@ -298,3 +300,55 @@ def test_the_peak_is_that_of_all_processors(
         ),
     )
     assert Job.peak_flops.fget(fake) == 4 * one
+
+
+def test_the_best_model_is_kept_and_training_stops_early(
+    recipe, tmp_path, monkeypatch
+):
+    """Whether or not it is stopped in between, and with averaged weights."""
+    recipe = dataclasses.replace(
+        recipe,
+        total_steps=9,
+        average_decay=0.5,
+        epochs_per_eval=1e-3,  # After each update.
+        num_checkpoints=9,
+        keep_best=True,
+        patience=2,
+    )
+    scores = (0.5, 0.7, 0.6, 0.7, 0.9)
+
+    def judge(loop, batches, count):
+        return {"val_accuracy": scores[loop.step - 1], "val_loss": 1.0}
+
+    monkeypatch.setattr(Loop, "_validate", judge)
+
+    def start(name, stop_after=None, **changes):
+        job = prepare(
+            dataclasses.replace(recipe, **changes), str(tmp_path / name)
+        )
+        job.loop.must_stop = lambda: job.loop.step == stop_after
+        with contextlib.suppress(Interrupted):
+            train(job)
+        return job
+
+    whole = start("whole")
+    start("stopped", stop_after=3)
+    stopped = start("stopped")
+    plain = start("plain", stop_after=4, keep_best=False, patience=None)
+    assert whole.loop.checkpoints.steps() == [1, 2, 3, 4]
+    assert stopped.loop.step == 4
+    equal(weights_after(plain, 4), weights_after(whole, 4))
+    weights_after(whole, 2)
+    averages = [tensor.numpy() for tensor in whole.loop.optimizer.averages]
+    for job in (whole, stopped):
+        equal(job.run.load_model().get_weights(), averages)
+
+
+def weights_after(job, step):
+    job.loop.checkpoints._read(step)
+    return job.loop.model.get_weights()
+
+
+def equal(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)

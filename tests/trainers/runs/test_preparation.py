@@ -5,8 +5,10 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainers.runs import preparation
+from trainers.runs.preparation import make_loss
 from trainers.runs.run import Run
 from trainers.train import prepare
 
@@ -149,3 +151,31 @@ def test_attention_of_a_model_without_any_is_refused(
     prepare(recipe, str(tmp_path))
     with pytest.raises(ValueError, match="VisionTransformer.*log_attention=2"):
         prepare(dataclasses.replace(recipe, log_attention=2), str(tmp_path))
+
+
+def test_balanced_classes_count_equally(recipe, tmp_path, digits):
+    """In the loss of one prediction for all images, by its gradient."""
+    balanced = dataclasses.replace(recipe, class_weights="balanced")
+    [labels] = digits.reader.read(digits.ranges("train")).batch(2000)
+    labels = np.eye(10, dtype="float32")[labels[1]]
+    counts = labels.sum(0)
+    assert len(set(counts)) > 1
+    logits = tf.Variable(tf.zeros(10))
+    for job_recipe, want in ((recipe, counts / counts.sum()), (balanced, 0.1)):
+        job_recipe = dataclasses.replace(job_recipe, label_smoothing=0.0)
+        loss = make_loss(job_recipe, digits)
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(loss(labels, logits + 0 * labels))
+        # The softmax is 0.1 everywhere: the gradient is 0.1 minus the share
+        # of the class.
+        shares = 0.1 - tape.gradient(value, logits).numpy()
+        np.testing.assert_allclose(shares, want, atol=1e-6)
+        np.testing.assert_allclose(value, np.log(10), rtol=1e-6)
+
+
+def test_classes_without_images_cannot_be_balanced(recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, class_weights="balanced", train_split="train[:3]"
+    )
+    with pytest.raises(ValueError, match="`class_weights`.*without any of"):
+        prepare(recipe, str(tmp_path))

@@ -39,6 +39,7 @@ def test_header_is_one_line():
     line = header(
         model="Ti/16",
         num_parameters=5_717_416,
+        num_trained=5_717_416,
         flops_per_image=2_507_366_400,
         image_size=(224, 192),
         dataset="imagenet2012",
@@ -104,6 +105,17 @@ def test_final_table_names_the_last_and_the_best():
 def test_final_table_of_a_run_that_ended_at_its_best():
     table = final_table(rows(2, val_accuracy=lambda n: n / 4))
     assert table.splitlines()[-1] == "best val_accuracy  0.5000 at update 20"
+
+
+def test_final_table_of_a_run_that_keeps_its_best():
+    """Of two evaluations with the same accuracy, that of the lower loss."""
+    losses = {"val_loss": lambda n: (3.0, 1.0, 2.0)[n - 1]}
+    table = final_table(
+        rows(3, val_accuracy=lambda n: 0.5, **losses), keep_best=True
+    )
+    assert table.splitlines()[-1] == (
+        "best val_accuracy  0.5000 at update 20; this model is kept"
+    )
 
 
 def test_final_table_of_a_run_that_had_nothing_to_do():

@@ -1,107 +1,44 @@
 """Data sets in a folder of image files: `folder:PATH`."""
 
-import dataclasses
 import os
 import random
 
-import tensorflow as tf
-
-from keras_vit.image_decoding import decode_image
-from trainers.data.splits import (
-    EVAL_SPLITS,
-    TRAIN_SPLITS,
-    count_split,
-    find_split,
+from trainers.data.content_split import split_by_content
+from trainers.data.readers.image_files import (
+    ImageFiles,
+    leave_out_unreadable,
+    list_images,
+    number_classes,
 )
-
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
-
-
-@dataclasses.dataclass(frozen=True)
-class FolderReader:
-    """Reads the image files of a folder; a file is read when it is decoded.
-
-    Args:
-        class_names: Names of the classes.
-        files: (path, label) pairs of each split.
-    """
-
-    class_names: list[str]
-    files: dict[str, list[tuple[str, int]]]
-    image_shape = (None, None, 3)
-    train_split = eval_split = None
-    shuffle_buffer = 250_000  # It holds paths, which are smaller than images.
-    has_exif = True
-
-    @property
-    def splits(self):
-        return {n: count_split(n, len(rows)) for n, rows in self.files.items()}
-
-    def read(self, ranges):
-        rows = [
-            row
-            for name, first, last in ranges
-            for row in self.files[name][first:last]
-        ]
-        paths, labels = zip(*rows)
-        labels = tf.constant(labels, tf.int64)
-        return tf.data.Dataset.from_tensor_slices((list(paths), labels)).map(
-            lambda path, label: (path, label, path)
-        )
-
-    def fetch(self, stored):
-        return tf.io.read_file(stored)
-
-    def decode(self, encoded):
-        return decode_image(encoded)
+from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, find_split
 
 
-def open_image_folder(path: str) -> FolderReader:
-    """Return the images PATH/SPLIT/CLASS/IMAGE.{jpg,jpeg,png,bmp,gif,webp}.
+def open_image_folder(path: str) -> ImageFiles:
+    """Return the images PATH/CLASS/IMAGE or PATH/SPLIT/CLASS/IMAGE.
 
-    The classes are the folders that contain an image in at least one split,
-    sorted by name. Hidden files and folders are skipped, as are files with
-    other endings. The order of the files is random but always the same, so a
-    slice of a split has images of all classes.
+    Without splits, `split_by_content` makes the splits `train` and `test`. An
+    image may also be in a folder inside that of its class. The classes are the
+    folders that contain an image in at least one split, sorted by name. The
+    order of the images is random but always the same, so a slice of a split
+    has images of all classes.
 
     Args:
         path: Path of the folder.
 
     Raises:
-        ValueError: If there is no such folder, or a split has no images.
+        ValueError: If there is no such folder, a split has no images, or there
+            are neither splits nor two classes.
+        OSError: If a file cannot be read.
     """
     path = os.path.expanduser(path)
-    found = {}
-    for split in list_folders(path):
-        rows = [
-            (os.path.join(path, split, label, file), label)
-            for label in list_folders(os.path.join(path, split))
-            for file in list_images(os.path.join(path, split, label))
-        ]
-        random.Random(split).shuffle(rows)
-        if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
-            found[split] = rows
-    if not find_split(found, TRAIN_SPLITS + EVAL_SPLITS):
-        raise ValueError(
-            "`dataset=folder:PATH` must name a folder of the form "
-            "PATH/train/CLASS/IMAGE.jpg and PATH/test/CLASS/IMAGE.jpg. "
-            f"Received: PATH={path!r}"
-        )
-    for split, rows in found.items():
-        if not rows:
-            raise ValueError(
-                "`dataset=folder:PATH` must have images in each split. "
-                f"Received: PATH={path!r} with no image in its split {split!r}"
-            )
-    names = sorted({label for rows in found.values() for _, label in rows})
-    number = {name: index for index, name in enumerate(names)}
-    return FolderReader(
-        names,
-        {
-            split: [(file, number[label]) for file, label in rows]
-            for split, rows in found.items()
-        },
-    )
+    if _has_splits(path):
+        files = _list_splits(path)
+    else:
+        files = _list_classes(path)
+        if not files:
+            raise _not_of_the_form(path)
+        files = split_by_content(files, f"folder:{path}")
+    return number_classes(files)
 
 
 def list_folders(path: str) -> list[str]:
@@ -115,12 +52,47 @@ def list_folders(path: str) -> list[str]:
     )
 
 
-def list_images(path: str) -> list[str]:
-    """Return the sorted names of the image files in `path`."""
-    return sorted(
-        entry.name
-        for entry in os.scandir(path)
-        if entry.name.lower().endswith(IMAGE_ENDINGS)
-        and not entry.name.startswith(".")
-        and entry.is_file()
+def _has_splits(path):
+    """Return whether a folder with the name of a split has folders in it."""
+    return any(
+        list_folders(os.path.join(path, split))
+        for split in TRAIN_SPLITS + EVAL_SPLITS
+    )
+
+
+def _list_classes(path):
+    """Return the (path, class) pairs of the images PATH/CLASS/IMAGE."""
+    return leave_out_unreadable(
+        [
+            (file, label)
+            for label in list_folders(path)
+            for file in list_images(os.path.join(path, label))
+        ]
+    )
+
+
+def _list_splits(path):
+    """Return the pairs of each split of a folder PATH/SPLIT/CLASS/IMAGE."""
+    found = {}
+    for split in list_folders(path):
+        rows = _list_classes(os.path.join(path, split))
+        random.Random(split).shuffle(rows)
+        if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
+            found[split] = rows
+    if not find_split(found, TRAIN_SPLITS + EVAL_SPLITS):
+        raise _not_of_the_form(path)
+    for split, rows in found.items():
+        if not rows:
+            raise ValueError(
+                "`dataset=folder:PATH` must have images in each split. "
+                f"Received: PATH={path!r} with no image in its split {split!r}"
+            )
+    return found
+
+
+def _not_of_the_form(path):
+    return ValueError(
+        "`dataset=folder:PATH` must name a folder of the form "
+        "PATH/CLASS/IMAGE.jpg, or PATH/train/CLASS/IMAGE.jpg and "
+        f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}"
     )

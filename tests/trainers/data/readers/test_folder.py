@@ -89,7 +89,7 @@ def test_other_files_than_images_of_a_class_are_skipped(folder):
         "train/.git/0.jpg",
         "train/black/._0.jpg",
         "train/black/0.jpg.txt",
-        "train/black/thumbnails.png/0.jpg",
+        "train/black/.thumbnails/0.jpg",
     ):
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(b"")

@@ -1,0 +1,68 @@
+"""Copying a VisionTransformer into one of another configuration."""
+
+import dataclasses
+
+from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.position_embedding import PositionEmbedding
+from keras_vit.models.freezing import is_factor
+from keras_vit.models.lora import merged_values
+
+
+def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
+    """Return a copy of a VisionTransformer with the same weights.
+
+    The copy has the LoRA updates of the model, and the same weights are
+    frozen.
+
+    Args:
+        model: The model; it does not change.
+        new_layers: Names of the layers whose weights are not copied.
+        dtype: Dtype policy of the copy. Default: that of the model.
+        is_merged: Whether to add LoRA updates to their kernels.
+        **changes: Fields of the configuration.
+
+    Raises:
+        ValueError: If the configuration is invalid, or a quantised model
+            would be merged.
+    """
+    if is_merged and is_quantized(model):
+        raise ValueError(
+            "LoRA updates of a quantised model cannot be merged. "
+            f"Received: model={model.name!r}"
+        )
+    config = dataclasses.replace(model.config, **changes)
+    arguments = {
+        **model.get_config(),
+        "config": dataclasses.asdict(config),
+        **({"dtype": dtype} if dtype else {}),
+    }
+    copy = type(model).from_config(arguments)
+    values = merged_values(model) if is_merged else None
+    for layer in copy.layers:
+        if layer.name not in new_layers:
+            copy_layer(layer, model.get_layer(layer.name), values)
+    return copy
+
+
+def copy_layer(layer, source, values=None):
+    """Copy weights, LoRA updates and what is frozen from another layer.
+
+    Args:
+        layer: The layer to change; built, without LoRA updates.
+        source: A layer of the same class.
+        values: Functions that return the merged weights, by path; None copies
+            the weights and their updates as they are.
+    """
+    for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
+        new.trainable = old.trainable
+        if values is None and getattr(old, "lora_enabled", False):
+            new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+    if isinstance(layer, PositionEmbedding):
+        layer.resize_from(source)
+    elif values is None:
+        layer.set_weights(source.get_weights())
+    kept = [w for w in source.weights if values is None or not is_factor(w)]
+    for new, old in zip(layer.weights, kept):
+        if values is not None and not isinstance(layer, PositionEmbedding):
+            new.assign(values[old.path]())
+        new.trainable = old.trainable

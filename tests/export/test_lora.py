@@ -1,0 +1,78 @@
+"""Exports of a model with LoRA: its updates are merged."""
+
+import importlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.export import FORMATS, export_model, export_saved_model
+from keras_vit.models.lora import layers_with_updates
+from tests.export.conftest import make_model
+from tests.tiny import noise
+
+
+@pytest.fixture(scope="module")
+def tuned():
+    model = make_model(depth=1)
+    model.enable_lora(2, alpha=3)
+    for index, weight in enumerate(model.trainable_weights):
+        weight.assign(noise(*weight.shape, seed=[5, index], scale=0.2))
+    return model
+
+
+def test_a_saved_model_has_merged_kernels_alone(tuned, images, tmp_path):
+    export_saved_model(tuned, tmp_path / "exported", images)
+    loaded = tf.saved_model.load(str(tmp_path / "exported"))
+    serve = loaded.signatures["serving_default"]
+    answer = serve(images=tf.constant(images))
+    np.testing.assert_allclose(
+        next(iter(answer.values())), tuned(images), atol=1e-4
+    )
+    stored = tf.train.list_variables(tmp_path / "exported/variables/variables")
+    shapes = [tuple(shape) for _, shape in stored]
+    factor = tuple(
+        tuned.get_layer("block_00").attention.qkv.lora_kernel_a.shape
+    )
+    assert (24, 72) in shapes
+    assert factor == (24, 2) and factor not in shapes
+    assert len(layers_with_updates(tuned)) == 2, "the model was changed"
+
+
+class Stop(Exception):
+    pass
+
+
+ENDINGS = {"onnx": ".onnx", "openvino": ".xml", "tflite": ".tflite"}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_every_format_gets_the_merged_model(
+    tuned, images, tmp_path, monkeypatch, name
+):
+    module = importlib.import_module(f"keras_vit.export.formats.{name}")
+
+    def stop(model):
+        assert not layers_with_updates(model)
+        raise Stop
+
+    monkeypatch.setattr(module, "in_float32", stop)
+    monkeypatch.setattr(module, "check_packages", lambda packages: None)
+    with pytest.raises(Stop):
+        export = getattr(module, f"export_{name}")
+        export(tuned, tmp_path / f"model{ENDINGS[name]}", images)
+
+
+def test_the_bundle_compares_and_times_the_merged_model(
+    tuned, images, tmp_path, monkeypatch
+):
+    def stop(request, folder):
+        assert not layers_with_updates(request.model)
+        raise Stop
+
+    row = FORMATS["saved_model"]._replace(write=stop)
+    monkeypatch.setitem(FORMATS, "saved_model", row)
+    with pytest.raises(Stop):
+        export_model(
+            tuned, tmp_path / "new", images, ["saved_model"], verbose=False
+        )

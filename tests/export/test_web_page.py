@@ -1,0 +1,399 @@
+"""The exported web page in headless Chromium, with the real LiteRT.js."""
+
+import base64
+import functools
+import http.server
+import io
+import pathlib
+import shutil
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from keras_vit.export import Serving, export_web
+from keras_vit.export.browser import measure_page
+from keras_vit.export.image_steps import (
+    central_crop_step,
+    find_steps,
+    resize_small_step,
+    resize_step,
+)
+from keras_vit.export.serving_options import decode_inputs
+from keras_vit.export.web_page import fetch_engine
+from tests.analysis.browsing import Visit, open_browser
+from tests.export.conftest import make_model
+from trainers.data.model_inputs import make_prepare_one
+from trainers.export.exporting import make_reader
+from trainers.export.preprocessing import find_image_steps
+
+NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]
+CAMERA = (
+    "--use-fake-device-for-media-stream",
+    "--use-fake-ui-for-media-stream",
+)
+SIZE = (32, 24)
+PHOTO = load_sample_images().images[0]
+
+
+@pytest.fixture(scope="module")
+def sharp_model():
+    """Return a model that is sure of its answers, so that errors show."""
+    model = make_model(image_size=SIZE)
+    head = model.get_layer("predictions")
+    head.kernel.assign(8 * head.kernel)
+    return model
+
+
+@pytest.fixture(scope="module")
+def site(sharp_model, tmp_path_factory):
+    """Return a folder with a page, below the root of a web server."""
+    patch = pytest.MonkeyPatch()
+    # Without a network, npm would try again for a minute.
+    patch.setenv("npm_config_fetch_retries", "0")
+    try:
+        fetch_engine()
+    except OSError as error:
+        pytest.skip(f"LiteRT.js is not in the cache, and {error}")
+    finally:
+        patch.undo()
+    folder = tmp_path_factory.mktemp("site")
+    images = np.random.default_rng(0).uniform(-1, 1, (4, *SIZE, 3))
+    export_web(
+        sharp_model,
+        folder / "my page",
+        images.astype("float32"),
+        serving=Serving(class_names=NAMES),
+        title="Cats & dogs",
+    )
+    return folder
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """What `python -m http.server` runs, without its messages."""
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    handler = functools.partial(Handler, directory=site)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser(site):
+    with open_browser(*CAMERA) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def visit(browser, address):
+    visit = Visit(browser)
+    visit.violations = []
+    visit.page.expose_function(
+        "tell", lambda address: visit.violations.append(address)
+    )
+    visit.page.add_init_script(
+        "addEventListener('securitypolicyviolation',"
+        " (event) => tell(event.blockedURI))"
+    )
+    visit.context.route(
+        lambda url: not url.startswith(address), lambda route: route.abort()
+    )
+    visit.page.goto(f"{address}/my%20page/")
+    wait_for(visit, "ready")
+    return visit
+
+
+def wait_for(visit, state):
+    visit.page.wait_for_selector(f'html[data-state="{state}"]')
+
+
+def to_file(pixels, kind, **choices):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, kind, **choices)
+    return buffer.getvalue()
+
+
+def with_orientation(number):
+    exif = Image.Exif()
+    exif[0x112] = number
+    return exif
+
+
+def cmyk():
+    buffer = io.BytesIO()
+    Image.fromarray(PHOTO).convert("CMYK").save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+FILES = {
+    "photo.png": to_file(PHOTO, "PNG"),
+    "small.png": to_file(PHOTO[100:113, 200:219], "PNG"),
+    "grey.png": to_file(PHOTO[..., 0], "PNG"),
+    "photo.jpg": to_file(PHOTO, "JPEG"),
+    "fine.jpg": to_file(PHOTO[:301, :211], "JPEG", quality=97, subsampling=0),
+    "progressive.jpg": to_file(PHOTO, "JPEG", progressive=True),
+    "grey.jpg": to_file(PHOTO[..., 0], "JPEG"),
+    "cmyk.jpg": cmyk(),
+    **{
+        f"turned {number}.jpg": to_file(
+            PHOTO[:99, :213], "JPEG", exif=with_orientation(number)
+        )
+        for number in range(1, 9)
+    },
+}
+
+
+def show(visit, name, content, state="answered"):
+    """Choose a file as a person does; return what the page says."""
+    visit.page.evaluate("document.documentElement.dataset.state = 'asked'")
+    visit.page.locator("#file").set_input_files(
+        {"name": name, "mimeType": "", "buffer": content}
+    )
+    wait_for(visit, state)
+    rows = visit.page.locator("#classes tr").evaluate_all(
+        """rows => rows.map((row) => [
+            row.querySelector(".name").textContent,
+            Number(row.dataset.probability),
+            row.querySelector(".share").textContent,
+        ])"""
+    )
+    return rows
+
+
+def expected_probabilities(model, content):
+    images = decode_inputs(tf.constant([content]), (*SIZE, 3), Serving())
+    return keras.ops.softmax(model.predict_on_batch(images))[0].numpy()
+
+
+def test_the_answers_are_those_of_the_model(visit, sharp_model):
+    answers = set()
+    for name, content in FILES.items():
+        expected = expected_probabilities(sharp_model, content)
+        rows = show(visit, name, content)
+        order = np.argsort(-expected)[:5]
+        assert rows[0][0] == NAMES[order[0]], name
+        found = dict(row[:2] for row in rows)
+        known = [found[NAMES[index]] for index in order[:3]]
+        np.testing.assert_allclose(
+            known, expected[order[:3]], atol=1e-4, err_msg=name
+        )
+        assert rows[0][2] == f"{100 * rows[0][1]:.1f} %"
+        answers.add(round(rows[0][1], 3))
+    # The photos differ, and the model sees it.
+    assert len(answers) > 8
+
+
+def test_the_page_asks_nobody_else(visit, address):
+    """And its policy would not let it."""
+    show(visit, "photo.png", FILES["photo.png"])
+    loaded = [url for url in visit.asked if not url.startswith("blob:")]
+    assert loaded and all(
+        url.startswith((f"{address}/my%20page/", "data:")) for url in loaded
+    )
+    assert any(url.endswith(".wasm") for url in loaded)
+    assert not visit.violations
+    other = address.replace("127.0.0.1", "localhost")
+    refused = visit.page.evaluate(
+        """url => new Promise((done) => {
+            addEventListener("securitypolicyviolation", (event) =>
+                done(event.effectiveDirective));
+            fetch(url).catch(() => {});
+        })""",
+        other,
+    )
+    assert refused == "connect-src"
+    visit.page.wait_for_function("() => true")
+    assert [url.rstrip("/") for url in visit.violations] == [other]
+    visit.violations.clear()
+
+
+def test_a_file_that_is_no_image_is_named(visit):
+    assert not show(visit, "notes.txt", b"text", "failed")
+    status = visit.page.locator("#status")
+    assert "notes.txt is not an image that this" in status.inner_text()
+    assert len(show(visit, "photo.png", FILES["photo.png"])) == 5
+    assert "640 x 427 pixels, answered in" in status.inner_text()
+
+
+def test_a_photo_can_be_dropped(visit):
+    visit.page.evaluate("document.documentElement.dataset.state = 'asked'")
+    visit.page.evaluate(
+        """content => {
+            const text = atob(content);
+            const bytes = Uint8Array.from(text, (c) => c.charCodeAt(0));
+            const data = new DataTransfer();
+            data.items.add(new File([bytes], "dropped.png"));
+            const event = new DragEvent("drop", {
+                dataTransfer: data, bubbles: true, cancelable: true,
+            });
+            document.getElementById("drop").dispatchEvent(event);
+        }""",
+        base64.b64encode(FILES["small.png"]).decode(),
+    )
+    wait_for(visit, "answered")
+    assert "19 x 13 pixels" in visit.page.locator("#status").inner_text()
+    assert visit.page.locator("#picture").get_attribute("alt") == "dropped.png"
+
+
+def test_the_camera(visit):
+    button = visit.page.locator("#camera")
+    button.click()
+    wait_for(visit, "answered")
+    assert visit.page.locator("#video").is_visible()
+    assert visit.page.locator("#classes tr").count() == 5
+    assert button.inner_text() == "Stop the camera"
+    button.click()
+    wait_for(visit, "ready")
+    assert visit.page.evaluate("byId => !video.srcObject")
+    visit.page.evaluate(
+        """() => {
+            navigator.mediaDevices.getUserMedia = async () => {
+                throw new DOMException("no", "NotAllowedError");
+            };
+        }"""
+    )
+    button.click()
+    wait_for(visit, "failed")
+    assert (
+        "may not use the camera" in visit.page.locator("#status").inner_text()
+    )
+
+
+def test_axe_finds_nothing(visit):
+    from axe_playwright_python.sync_playwright import Axe
+
+    show(visit, "photo.png", FILES["photo.png"])
+    for scheme in ("dark", "light"):
+        visit.page.emulate_media(color_scheme=scheme)
+        found = Axe().run(visit.page).response
+        assert len(found["passes"]) > 20
+        assert not found["violations"], found["violations"]
+
+
+def test_the_title_and_the_number_of_classes(visit):
+    assert visit.page.title() == "Cats & dogs"
+    summary = visit.page.locator("#summary").inner_text()
+    assert summary.startswith("7 classes, 24 x 32 pixels.")
+
+
+def apply_in_page(visit, image, steps):
+    """Return the image after steps, computed by the page."""
+    content = image.astype("uint8")
+    height, width, data = visit.page.evaluate(
+        """async ([content, height, width, channels, steps]) => {
+            const { applySteps } = await import("./resize.js");
+            const text = atob(content);
+            const bytes = Uint8Array.from(text, (c) => c.charCodeAt(0));
+            const image = { height, width, channels, data: bytes };
+            const result = applySteps(image, steps);
+            return [result.height, result.width, [...result.data]];
+        }""",
+        [base64.b64encode(content).decode(), *image.shape, steps],
+    )
+    return np.reshape(data, (height, width, image.shape[-1]))
+
+
+SHAPES = [(40, 30, 3), (9, 77, 3), (1, 5, 1), (61, 1, 3), (32, 24, 1)]
+
+
+@pytest.mark.parametrize("method", ["antialias", "bilinear", "area"])
+def test_resizing_is_that_of_tensorflow(visit, method):
+    random = np.random.default_rng(0)
+    choices = {
+        "antialias": {"antialias": True},
+        "bilinear": {},
+        "area": {"method": "area"},
+    }[method]
+    for shape in SHAPES:
+        image = random.integers(0, 256, shape).astype("float32")
+        for size in ((16, 16), (7, 33), (64, 100), (1, 2), shape[:2]):
+            expected = tf.image.resize(image, size, **choices)
+            found = apply_in_page(visit, image, [resize_step(size, method)])
+            np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        "",
+        "resize(20)",
+        "resize_small(36)|central_crop",
+        "resize_small(37)|central_crop(33)|value_range(0, 1)",
+        "resize_small(13)",
+    ],
+)
+def test_preprocessing_is_that_of_the_evaluation(visit, preprocess):
+    random = np.random.default_rng(0)
+    prepare, (low, high) = make_prepare_one(preprocess, SIZE)
+    steps = find_image_steps(preprocess, SIZE)
+    for shape in [(120, 91, 3), (50, 133, 3), (427, 640, 3), (37, 37, 3)]:
+        image = random.integers(0, 256, shape).astype("uint8")
+        found = apply_in_page(visit, image, steps)
+        expected = prepare(tf.constant(image))
+        found = found / (255 / (high - low)) + low
+        np.testing.assert_allclose(found, expected, atol=3e-5)
+
+
+def test_a_photo_too_small_for_a_crop_is_named(visit):
+    steps = [central_crop_step((32, 24))]
+    with pytest.raises(Exception, match="must have 24 x 32 pixels or more"):
+        apply_in_page(visit, np.zeros((31, 99, 3)), steps)
+
+
+def test_steps_of_a_preprocessing():
+    assert find_steps(Serving(), SIZE) == [resize_step(SIZE, "antialias")]
+    read_image, _ = make_reader("resize_small(36)|central_crop", (*SIZE, 3))
+    assert find_steps(Serving(read_image=read_image), SIZE) is None
+    steps = find_image_steps("resize_small(36)|central_crop", SIZE)
+    assert steps == [resize_small_step(36), central_crop_step(SIZE)]
+    serving = Serving(read_image=read_image, image_steps=steps)
+    assert find_steps(serving, SIZE) == steps
+    assert find_image_steps("flip_lr|resize", SIZE) is None
+
+
+def test_the_page_is_measured(site, browser):
+    speed = measure_page(str(site / "my page"))
+    assert 0 < speed.first_answer_seconds < 60
+    assert 1 < speed.answers_per_second < 10000
+    # A visitor loads one of the two variants of LiteRT.
+    sizes = [p.stat().st_size for p in site.rglob("*_internal.wasm")]
+    assert min(sizes) < speed.loaded_bytes < 1.2 * max(sizes)
+    assert str(speed).startswith(
+        f"web page: loads {speed.loaded_bytes / 2**20:.2f} MiB; first answer"
+    )
+
+
+def test_what_fails_in_the_page_is_the_reason(site, browser, tmp_path):
+    shutil.copytree(site / "my page", tmp_path / "page")
+    (tmp_path / "page/model.tflite").write_bytes(b"no model")
+    speed = measure_page(str(tmp_path / "page"))
+    assert speed.answers_per_second is None and speed.reason
+    assert str(speed).startswith("web page: not measured, ")
+
+
+def test_without_chromium_nothing_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    speed = measure_page(str(tmp_path))
+    assert str(speed) == "web page: not measured, Chromium is not installed"
+
+
+def test_scripts_of_the_page_are_all_exported():
+    folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
+    from keras_vit.export.web_page import PAGE_FILES
+
+    others = {"index.html", "measure.js", "LICENSE-LiteRT.txt"}
+    assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

@@ -1,0 +1,209 @@
+"""LoRA: updates that are added, trained, copied and merged."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
+from tests.models.test_freezing import fit, trained
+from tests.tiny import noise, randomize, tiny_config, to_numpy
+
+IMAGES = noise(2, 32, 32, 3)
+ALL = ("qkv", "out", "mlp_hidden", "mlp_out", "head")
+
+
+def make(dtype=None, **choices):
+    return randomize(VisionTransformer(tiny_config(**choices), dtype=dtype))
+
+
+def tuned(layers=ALL, dtype=None, **choices):
+    """Return a model with updates that are not zero."""
+    model = make(dtype, **choices)
+    model.enable_lora(2, layers, alpha=3)
+    factors = [w for w in model.weights if w.name.startswith("lora_")]
+    for index, factor in enumerate(factors):
+        factor.assign(noise(*factor.shape, seed=[7, index], scale=0.2))
+    return model
+
+
+def factors_of(*layers):
+    return {f"{path}/lora_kernel_{x}" for path in layers for x in "ab"}
+
+
+HEAD = {"predictions/kernel", "predictions/bias"}
+BLOCKS = ("block_00", "block_01")
+LAYERS = {
+    "qkv": [f"{block}/attention/qkv" for block in BLOCKS],
+    "out": [f"{block}/attention/out" for block in BLOCKS],
+    "mlp_hidden": [f"{block}/mlp/hidden" for block in BLOCKS],
+    "mlp_out": [f"{block}/mlp/out" for block in BLOCKS],
+}
+
+
+def test_factors_and_head_are_trained():
+    model = make()
+    model.enable_lora(2)
+    assert trained(model) == HEAD | factors_of(*LAYERS["qkv"], *LAYERS["out"])
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_are_chosen_by_name(name):
+    model = make()
+    model.enable_lora(2, [name], keep=())
+    assert trained(model) == factors_of(*LAYERS[name])
+
+
+def test_the_head_may_have_an_update():
+    model = make()
+    model.enable_lora(2, ["head"])
+    assert trained(model) == {
+        "predictions/bias",
+        *factors_of("predictions"),
+    }
+
+
+def test_parts_are_trained_if_asked():
+    model = make()
+    model.enable_lora(2, keep=["norms", "biases", "positions", "class_token"])
+    names = {path.split("/")[-1] for path in trained(model)}
+    assert names == {
+        *("gamma", "beta", "bias", "embedding", "token"),
+        *("lora_kernel_a", "lora_kernel_b"),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_outputs_do_not_change_at_first(dtype):
+    model = make(dtype)
+    want = to_numpy(model(IMAGES))
+    model.enable_lora(2, ALL, alpha=16)
+    np.testing.assert_array_equal(to_numpy(model(IMAGES)), want)
+
+
+def test_fit_trains_the_updates_and_predict_uses_them():
+    model = make()
+    model.compile("sgd")
+    before = model.predict(IMAGES, verbose=0)
+    model.enable_lora(2)
+    # With B at zero, A has no gradient yet.
+    assert fit(model) == {p for p in trained(model) if not p.endswith("_a")}
+    assert fit(model) == trained(model)
+    after = model.predict(IMAGES, verbose=0)
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, to_numpy(model(IMAGES)), atol=1e-5)
+
+
+def test_merged_kernels_are_the_sum():
+    model = tuned()
+    merged = model.merge_lora()
+    layer = model.get_layer("block_01").mlp.hidden
+    update = to_numpy(layer.lora_kernel_a) @ to_numpy(layer.lora_kernel_b)
+    np.testing.assert_allclose(
+        to_numpy(merged.get_layer("block_01").mlp.hidden.kernel),
+        to_numpy(layer._kernel) + 3 / 2 * update,
+        atol=1e-6,
+    )
+    plain = VisionTransformer(model.config)
+    assert [w.path for w in merged.weights] == [w.path for w in plain.weights]
+    np.testing.assert_allclose(
+        to_numpy(merged(IMAGES)), to_numpy(model(IMAGES)), atol=1e-5
+    )
+
+
+def test_a_merged_model_stays_frozen():
+    merged = tuned(("qkv", "out")).merge_lora()
+    assert trained(merged) == HEAD
+    merged.unfreeze()
+    assert len(trained(merged)) == len(merged.weights)
+    merged.enable_lora(1)  # Again, from here.
+
+
+COPIES = {
+    "image size": lambda model: model.with_image_size(32),
+    "remat": lambda model: model.with_remat(),
+    "dtype": lambda model: model.with_dtype("float32"),
+}
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_copies_have_the_updates(copy):
+    model = tuned()
+    again = COPIES[copy](model)
+    assert trained(again) == trained(model)
+    np.testing.assert_array_equal(
+        to_numpy(again(IMAGES)), to_numpy(model(IMAGES))
+    )
+
+
+def test_a_new_head_has_no_update():
+    model = tuned().with_num_classes(3)
+    assert not model.get_layer("predictions").lora_enabled
+    assert HEAD < trained(model)
+    assert model.get_layer("block_00").attention.qkv.lora_enabled
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_saved_model_is_merged(dtype, tmp_path):
+    model = tuned(dtype=dtype)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(again.weights) == len(VisionTransformer(model.config).weights)
+    for new, merged in zip(again.weights, model.merge_lora().weights):
+        np.testing.assert_array_equal(to_numpy(new), to_numpy(merged))
+
+
+def test_a_checkpoint_and_the_merged_model_are_equal(tmp_path):
+    model = tuned()
+    save_checkpoint(model, tmp_path / "model.npz")
+    again = from_checkpoint(tmp_path / "model.npz")
+    for new, merged in zip(again.weights, model.merge_lora().weights):
+        np.testing.assert_array_equal(to_numpy(new), to_numpy(merged))
+
+
+def test_freezing_keeps_the_factors():
+    model = make()
+    model.enable_lora(2, ["qkv"])
+    model.freeze(keep=())
+    assert trained(model) == factors_of(*LAYERS["qkv"])
+    model.unfreeze()
+    missing = {w.path for w in model.weights} - trained(model)
+    assert missing == {f"{path}/kernel" for path in LAYERS["qkv"]}
+
+
+ERRORS = {
+    "rank": ({"rank": 0}, r"`rank`.*from 1 to 24.*attention.*=0"),
+    "large": ({"rank": 25}, r"`rank`.*block_00/attention/.*\(24, 24\).*=25"),
+    "fraction": ({"rank": 1.5}, "`rank` must be a whole number.*=1.5"),
+    "head": ({"rank": 8, "layers": ["head"]}, r"predictions.*\(24, 7\).*=8"),
+    "name": ({"layers": ["mlp"]}, "`layers` must be one of 'qkv'.*'mlp'"),
+    "text": ({"layers": "qkv"}, "`layers` must be a sequence"),
+    "none": ({"layers": []}, r"`layers` must name one or more.*\(\)"),
+    "keep": ({"keep": ["bias"]}, "`keep` must be one of"),
+    "alpha": ({"alpha": 0}, "`alpha` must be a positive number.*=0"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_leave_the_model_as_it_was(name):
+    arguments, message = ERRORS[name]
+    model = make()
+    with pytest.raises(ValueError, match=message):
+        model.enable_lora(**{"rank": 2, **arguments})
+    assert len(trained(model)) == len(model.weights)
+
+
+def test_a_model_without_the_layer_is_refused():
+    with pytest.raises(ValueError, match="it has no head"):
+        make(num_classes=0).enable_lora(2, ["head"])
+
+
+def test_updates_are_added_once():
+    with pytest.raises(ValueError, match="has LoRA.*merge_lora.*'rank': 2"):
+        tuned().enable_lora(2)
+
+
+def test_a_quantised_model_is_refused():
+    model = make()
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="quantised model cannot be fine-tun"):
+        model.enable_lora(2)

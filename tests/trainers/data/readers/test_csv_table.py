@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainers.data.datasets import open_dataset
+
+PHOTOS = ("a b.png", "ä/猫.png", "c.png", "d.png")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with four images, each of one grey level."""
+    (tmp_path / "ä").mkdir()
+    for index, name in enumerate(PHOTOS):
+        pixels = np.full((4, 6, 3), 40 * index, "uint8")
+        Image.fromarray(pixels).save(tmp_path / name)
+    return tmp_path
+
+
+def write(folder, header, rows, separator=",", encoding="utf-8"):
+    lines = [header, *rows]
+    text = "\n".join(separator.join(line) for line in lines)
+    (folder / "labels.csv").write_text(text, encoding=encoding)
+    return open_dataset(f"csv:{folder}/labels.csv")
+
+
+def levels(dataset, split):
+    return sorted(
+        (int(image[0, 0, 0]) // 40, dataset.class_names[int(label)])
+        for image, label in dataset.examples(split)
+    )
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_columns_are_found_by_name(folder, separator, encoding):
+    dataset = write(
+        folder,
+        ("Note", "Category", "Filename", "split"),
+        [
+            ("", "猫", PHOTOS[0], "train"),
+            ("x", "dog", PHOTOS[1], "train"),
+            ("", "dog", PHOTOS[2], "val"),
+            ("", "猫", PHOTOS[3], "test"),
+        ],
+        separator,
+        encoding,
+    )
+    assert dataset.class_names == ["dog", "猫"]
+    assert levels(dataset, "train") == [(0, "猫"), (1, "dog")]
+    assert levels(dataset, "val") == [(2, "dog")]
+    assert levels(dataset, dataset.eval_split) == [(3, "猫")]
+
+
+def test_without_splits_they_are_made_by_content(folder):
+    rows = zip(PHOTOS, ("one", "two", "one", "two"))
+    dataset = write(folder, ("path", "label"), rows)
+    for split in ("train", "test"):
+        assert [label for _, label in levels(dataset, split)] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "header, rows, fault",
+    [
+        (
+            ("path", "note"),
+            [("c.png", "x")],
+            "label or class or category.*note",
+        ),
+        (("path", "label"), [], "without lines"),
+        (
+            ("path", "label"),
+            [("c.png", "x"), ("d.png", ""), ("e.png", "y")],
+            "line 3 has an empty cell; line 4: there is no file .*e.png",
+        ),
+        (
+            ("path", "label"),
+            [(f"{i}.jpg", "x") for i in range(9)],
+            "line 6: there is no file .*4.jpg; and 4 more",
+        ),
+        (
+            ("path", "label", "split"),
+            [("c.png", "x", "train"), ("d.png", "y", "")],
+            "line 3 has an empty cell",
+        ),
+    ],
+)
+def test_faults_are_named(folder, header, rows, fault):
+    with pytest.raises(ValueError, match=fault):
+        write(folder, header, rows)
+
+
+def test_a_file_that_is_no_table(folder):
+    with pytest.raises(ValueError, match="CSV file with a column `path`"):
+        open_dataset(f"csv:{folder}/absent.csv")
+    with pytest.raises(ValueError, match="in UTF-8.*a b.png"):
+        open_dataset(f"csv:{folder}/a b.png")

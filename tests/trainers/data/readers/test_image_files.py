@@ -1,0 +1,104 @@
+import importlib.util
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import tests
+from trainers.data.datasets import open_dataset
+
+HEIC = pathlib.Path(tests.__file__).parent / "golden/red_blue.heic"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Return a folder with two classes of photos, in folders inside."""
+    for index in range(6):
+        place = tmp_path / "photos/cat" / ("old/2020" if index % 2 else "")
+        place.mkdir(parents=True, exist_ok=True)
+        shade = np.full((8, 8, 3), 30 * index, "uint8")
+        Image.fromarray(shade).save(place / f"{index}.png")
+    shutil.copytree(tmp_path / "photos/cat", tmp_path / "photos/dog")
+    return tmp_path / "photos"
+
+
+def read(dataset):
+    """Return the images of both splits by (class, file)."""
+    rows = dataset.reader.files["train"] + dataset.reader.files["test"]
+    images = dataset.examples("train+test")
+    return {
+        (dataset.class_names[label], pathlib.Path(path).name): image.numpy()
+        for (path, label), (image, _) in zip(rows, images)
+    }
+
+
+def test_a_folder_of_classes_is_split_and_read_with_its_folders(photos):
+    (photos / ".thumbnails").mkdir()
+    shutil.copy(HEIC.parent / "README.md", photos / "cat/notes.txt")
+    shutil.copy(photos / "cat/0.png", photos / "cat/.hidden.png")
+    dataset = open_dataset(f"folder:{photos}")
+    assert dataset.class_names == ["cat", "dog"]
+    assert (dataset.train_split, dataset.eval_split) == ("train", "test")
+    images = read(dataset)
+    assert len(images) == 12
+    for (_, name), image in images.items():
+        assert (image == 30 * int(name[0])).all()
+    assert not dataset.reader.needs_pillow
+
+
+@pytest.mark.parametrize("ending", ["avif", "tif"])
+def test_files_that_only_pillow_reads(photos, ending):
+    y, x = np.mgrid[:40, :60]
+    pixels = np.stack([4 * x, 5 * y, 0 * x], -1).astype("uint8")
+    options = {"quality": 100} if ending == "avif" else {}
+    Image.fromarray(pixels).save(photos / f"dog/new.{ending}", **options)
+    images = read(open_dataset(f"folder:{photos}"))
+    found = images.pop(("dog", f"new.{ending}"))
+    np.testing.assert_allclose(found.astype(int), pixels, atol=12)
+    assert len(images) == 12
+
+
+def test_heic_is_read(photos):
+    shutil.copy(HEIC, photos / "dog/phone.HEIC")
+    found = read(open_dataset(f"folder:{photos}"))[("dog", "phone.HEIC")]
+    assert found.shape == (48, 64, 3)
+    red, blue = found[40, 10].astype(int), found[5, 60].astype(int)
+    np.testing.assert_allclose(red, [200, 0, 0], atol=6)
+    np.testing.assert_allclose(blue, [0, 60, 200], atol=6)
+
+
+def test_heic_without_its_package_is_left_out_and_named(photos, monkeypatch):
+    shutil.copy(HEIC, photos / "dog/phone.heic")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="1 HEIC .*pi-heif.*phone.heic"):
+        dataset = open_dataset(f"folder:{photos}")
+    assert len(read(dataset)) == 12
+
+
+def test_a_damaged_file_is_an_unreadable_image(photos):
+    (photos / "dog/broken.tif").write_bytes(b"II*\0 and nothing more")
+    dataset = open_dataset(f"folder:{photos}")
+    with pytest.raises(Exception, match="not a readable image"):
+        read(dataset)
+
+
+@pytest.mark.parametrize(
+    "remove, fault",
+    [
+        (["cat"], "two classes or more.*'dog'"),
+        (["cat", "dog"], "PATH/CLASS/IMAGE.jpg"),
+    ],
+)
+def test_a_folder_without_classes(photos, remove, fault):
+    for name in remove:
+        shutil.rmtree(photos / name)
+    with pytest.raises(ValueError, match=fault):
+        open_dataset(f"folder:{photos}")
+
+
+def test_a_class_may_be_called_train(photos):
+    (photos / "cat").rename(photos / "train")
+    shutil.rmtree(photos / "train/old")
+    assert open_dataset(f"folder:{photos}").class_names == ["dog", "train"]

@@ -1,0 +1,98 @@
+import shutil
+
+import pytest
+
+from trainers.data.content_split import split_by_content
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Return 400 files of two classes, of different content."""
+    return [
+        (write(tmp_path / f"{i}.jpg", b"\xff\xd8 photo %d" % i), "ab"[i % 2])
+        for i in range(400)
+    ]
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return str(path)
+
+
+def sides(files):
+    """Return the split of each path."""
+    rows = split_by_content(files, "folder:photos")
+    return {path: split for split, pairs in rows.items() for path, _ in pairs}
+
+
+def test_a_fifth_is_for_testing(files):
+    found = [*sides(files).values()].count("test")
+    # Four standard deviations of a binomial distribution.
+    assert abs(found - 80) < 4 * (400 * 0.2 * 0.8) ** 0.5
+
+
+def test_new_photos_move_no_old_ones(files):
+    few = sides(files[:100])
+    all = sides(files)
+    assert {path: all[path] for path in few} == few
+
+
+def test_names_do_not_matter(files, tmp_path):
+    moved = []
+    for index, (path, label) in enumerate(files):
+        new = tmp_path / f"{400 - index}.png"
+        shutil.move(path, new)
+        moved.append((str(new), label))
+    before = split_by_content(moved, "folder:photos")
+    again = split_by_content(moved[::-1], "folder:photos")
+    assert before == again
+    assert all(pairs != sorted(pairs) for pairs in before.values())
+
+
+def test_copies_are_on_one_side(files, tmp_path):
+    copies = [
+        (str(shutil.copy(path, tmp_path / f"copy of {index}.jpg")), label)
+        for index, (path, label) in enumerate(files)
+    ]
+    found = sides(files + copies)
+    for (path, _), (copy, _) in zip(files, copies):
+        assert found[path] == found[copy]
+
+
+def test_files_with_the_same_start_are_told_apart_by_their_length(tmp_path):
+    start = bytes(2**14)
+    files = [
+        (write(tmp_path / f"{i}", start + bytes(i)), "ab"[i % 2])
+        for i in range(20)
+    ]
+    assert set(sides(files).values()) == {"train", "test"}
+
+
+@pytest.mark.parametrize("first", range(0, 40, 4))
+def test_few_photos_are_on_both_sides(files, first):
+    few = files[first : first + 4]  # Two of each class.
+    found = split_by_content(few, "folder:photos")
+    for pairs in found.values():
+        assert sorted(label for _, label in pairs) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "labels, fault",
+    [
+        ("aaaa", "two classes or more.*with 'a'"),
+        ("", "two classes or more.*with none"),
+        ("abaa", "two different images.*folder:photos.*'b'"),
+    ],
+)
+def test_too_few_are_refused(files, labels, fault):
+    few = [(path, label) for (path, _), label in zip(files, labels)]
+    with pytest.raises(ValueError, match=fault):
+        split_by_content(few, "folder:photos")
+
+
+def test_two_copies_are_no_two_photos(files, tmp_path):
+    copy = str(shutil.copy(files[0][0], tmp_path / "copy"))
+    with pytest.raises(ValueError, match="two different images.*'c'"):
+        split_by_content(
+            [*files, (files[0][0], "c"), (copy, "c")], "folder:photos"
+        )

@@ -1,0 +1,161 @@
+"""What a recipe trains: freezing and LoRA in a run, stopped and resumed."""
+
+import dataclasses
+import itertools
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from trainers.loop.errors import Interrupted
+from trainers.models.factory import build_model
+from trainers.runs.run import Run
+from trainers.train import prepare, train
+
+LORA = {"lora_rank": 2, "lora_layers": "qkv,mlp_out", "lora_alpha": 4.0}
+
+
+def trained_layers(model):
+    return sorted({w.path.split("/")[0] for w in model.trainable_weights})
+
+
+@pytest.mark.parametrize(
+    "changes, layers",
+    [
+        ({"train_only": "head"}, ["predictions"]),
+        (
+            {"train_only": "last_blocks:1,positions"},
+            ["block_00", "encoder_norm", "position_embedding", "predictions"],
+        ),
+        (LORA, ["block_00", "predictions"]),
+        (
+            LORA | {"train_only": "positions"},
+            ["block_00", "position_embedding"],
+        ),
+    ],
+    ids=str,
+)
+def test_the_flags_reach_the_model(recipe, digits, changes, layers):
+    recipe = dataclasses.replace(recipe, **changes)
+    model = build_model(recipe, digits)
+    assert trained_layers(model) == layers
+    if recipe.lora_rank:
+        dense = model.get_layer("block_00").mlp.out
+        assert (dense.lora_rank, dense.lora_alpha) == (2, 4.0)
+
+
+def test_what_the_initial_model_froze_stays_frozen_unless_asked(
+    recipe, digits, tmp_path
+):
+    model = build_model(recipe, digits)
+    model.freeze()
+    path = str(tmp_path / "frozen.keras")
+    model.save(path)
+    for train_only, number in ((None, 2), ("all", len(model.weights))):
+        recipe = dataclasses.replace(
+            recipe, init_from=path, train_only=train_only
+        )
+        again = build_model(recipe, digits)
+        assert len(again.trainable_weights) == number
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"lora_rank": 33}, "`rank`.*1 to 32.*block_00.*=33"),
+        ({"train_only": "last_blocks:3"}, "`num_last_blocks`.*blocks, 1.*=3"),
+    ],
+)
+def test_what_the_model_cannot_do_is_an_error(recipe, digits, changes, message):
+    with pytest.raises(ValueError, match=message):
+        build_model(dataclasses.replace(recipe, **changes), digits)
+
+
+@pytest.fixture(scope="module")
+def whole(trained, tmp_path_factory):
+    """Return the job of a finished run with LoRA from another run."""
+    folder = tmp_path_factory.mktemp("lora") / "run"
+    return start(trained, folder)
+
+
+def start(trained, folder):
+    recipe = dataclasses.replace(short_recipe(trained), **LORA)
+    job = prepare(recipe, str(folder))
+    train(job)
+    return job
+
+
+def short_recipe(trained):
+    """Return the recipe of a run of four updates from another run."""
+    return dataclasses.replace(
+        Run(trained).load_recipe(),
+        init_from=str(trained / "model.keras"),
+        learning_rate=0.1,
+        average_decay=0.5,
+        weight_decay=0.1,
+        layer_decay=0.5,
+        steps_per_loop=1,
+        peak_tflops=1.0,
+    )
+
+
+def test_a_run_keeps_the_merged_model_and_the_updates_alone(whole, trained):
+    tuned = whole.loop.model
+    model = whole.run.load_model()
+    start = keras.saving.load_model(trained / "model.keras")
+    paths = [weight.path for weight in start.weights]
+    assert [weight.path for weight in model.weights] == paths
+    assert len(model.trainable_weights) == len(paths)
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))
+    want = tuned(images)
+    np.testing.assert_allclose(model(images), want, atol=1e-5)
+    assert np.abs(np.asarray(start(images)) - want).max() > 1e-2
+    keras_vit.load_lora(start, whole.run.lora_path)
+    np.testing.assert_array_equal(start(images), want)
+
+
+def test_the_optimizer_has_slots_for_what_is_trained(whole):
+    tuned = whole.loop.model
+    number = sum(np.prod(w.shape) for w in tuned.trainable_weights)
+    slots, averages = whole.loop.optimizer.count_bytes()
+    assert (slots, averages) == (2 * 4 * number, 4 * number)
+    total = tuned.count_params()
+    sizes = f"{number} of {total / 1000:.1f} k"
+    assert f", {sizes} parameters trained, " in str(whole)
+
+
+def test_layer_decay_counts_all_blocks_of_the_model(recipe, tmp_path):
+    """The head alone has no block, and is still the last layer."""
+    recipe = dataclasses.replace(recipe, layer_decay=0.5, train_only="head")
+    job = prepare(recipe, str(tmp_path))
+    rates = [p.layer_rate for p in job.loop.optimizer._parameters]
+    assert rates == [1.0, 1.0]
+
+
+def test_frozen_weights_do_not_change(whole, trained):
+    start = keras.saving.load_model(trained / "model.keras")
+    before = {weight.path: weight.numpy() for weight in start.weights}
+    for weight in whole.loop.model.non_trainable_weights:
+        if weight.path in before:
+            np.testing.assert_array_equal(before[weight.path], weight.numpy())
+
+
+def test_a_stopped_run_continues_to_the_bit(whole, tmp_path):
+    recipe, folder = whole.recipe, tmp_path / "stopped"
+    job = prepare(recipe, str(folder))
+    calls = itertools.count()
+    job.loop.must_stop = lambda: next(calls) >= 1
+    with pytest.raises(Interrupted):
+        train(job)
+    job = prepare(recipe, str(folder))
+    assert 0 < job.loop.step < recipe.total_steps
+    train(job)
+    for one, other in zip(
+        whole.loop.model.weights, job.loop.model.weights, strict=True
+    ):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+    for name in ("lora.safetensors", "recipe.json"):
+        assert (folder / name).read_bytes() == (
+            whole.run.folder / name
+        ).read_bytes()

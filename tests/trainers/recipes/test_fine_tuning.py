@@ -1,0 +1,58 @@
+"""The flags that choose which weights are trained."""
+
+import pytest
+
+from trainers.recipes.fine_tuning import read_lora_layers, read_train_only
+from trainers.recipes.schema import Recipe
+
+
+@pytest.mark.parametrize(
+    "text, parts, num_last_blocks",
+    [
+        (None, [], 0),
+        ("all", ["all"], 0),
+        ("head", ["head"], 0),
+        ("norms, biases,head", ["norms", "biases", "head"], 0),
+        ("last_blocks:2", [], 2),
+        ("positions,last_blocks:12", ["positions"], 12),
+    ],
+)
+def test_parts_and_blocks(text, parts, num_last_blocks):
+    recipe = Recipe(train_only=text)
+    assert read_train_only(recipe) == (parts, num_last_blocks)
+
+
+def test_layers_of_lora():
+    assert read_lora_layers(Recipe()) == ["qkv", "out"]
+    recipe = Recipe(lora_layers="mlp_out, head")
+    assert read_lora_layers(recipe) == ["mlp_out", "head"]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"train_only": "heads"}, "`train_only` must be one of 'head'.*'heads"),
+        ({"train_only": "last_blocks"}, "must be one of.*'last_blocks:N'"),
+        ({"train_only": "last_blocks:N"}, "must be one of.*'last_blocks'"),
+        ({"train_only": "last_blocks:-1"}, "must be one of.*blocks:-1"),
+        ({"train_only": "all,head"}, "`train_only` must be 'all', or parts"),
+        (
+            {"train_only": "last_blocks:1,last_blocks:2"},
+            "at most one last_blocks:N",
+        ),
+        ({"lora_rank": -1}, "`lora_rank` must be 0 or more.*=-1"),
+        ({"lora_layers": "qkv,mlp"}, "`lora_layers` must be one of.*'mlp'"),
+        ({"lora_layers": ""}, "`lora_layers` must be one of"),
+        ({"lora_alpha": 0.0}, "`lora_alpha` must be positive"),
+        ({"lora_rank": 2, "train_only": "all"}, "`train_only`.*with LoRA"),
+        ({"lora_rank": 2, "train_only": "last_blocks:1"}, "lora_rank=2"),
+        (
+            {"model": "ResNet50", "train_only": "head"},
+            "need a Vis.*ResNet50",
+        ),
+        ({"model": "ResNet50", "lora_rank": 2}, "need a Vis.*ResNet50"),
+    ],
+)
+def test_errors_name_the_field(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**fields)

@@ -1,0 +1,57 @@
+"""The process of timm and Hugging Face transformers, see peers.py."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+def find_python():
+    """Return a Python that has PyTorch, timm and transformers, or None."""
+    needed = ("torch", "timm", "transformers")
+    if all(importlib.util.find_spec(name) for name in needed):
+        own = sys.executable
+    else:
+        own = None
+    return os.environ.get("KERAS_VIT_PEERS_PYTHON", own)
+
+
+PYTHON = find_python()
+WORKER = pathlib.Path(__file__).with_name("peers.py")
+MARKS = [
+    pytest.mark.slow(60),
+    pytest.mark.peers,
+    pytest.mark.skipif(
+        not PYTHON,
+        reason="Needs the extra `peers`, or KERAS_VIT_PEERS_PYTHON.",
+    ),
+]
+# Convolutions, standardisations and group norms in a row cost more rounding.
+HYBRID = 5e-5
+
+
+def work(requests, folder, name):
+    """Let a process of the other libraries do `requests`; return its errors."""
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(requests, default=str))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [PYTHON, str(WORKER), str(path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(path.with_suffix(".errors.json").read_text())
+
+
+def close(actual, expected, tolerance, label):
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=tolerance, err_msg=label
+    )

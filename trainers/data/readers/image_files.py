@@ -1,0 +1,173 @@
+"""A reader of labelled image files, and the files that it can read."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import os
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.image_decoding import decode_image
+from keras_vit.preprocessing import read_image
+from trainers.data.splits import count_split
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFiles:
+    """Reads image files; a file is read when it is decoded.
+
+    Args:
+        class_names: Names of the classes.
+        files: (path, label) pairs of each split.
+    """
+
+    class_names: list[str]
+    files: dict[str, list[tuple[str, int]]]
+    image_shape = (None, None, 3)
+    train_split = eval_split = None
+    shuffle_buffer = 250_000  # It holds paths, which are smaller than images.
+    has_exif = True
+
+    @property
+    def splits(self):
+        return {n: count_split(n, len(rows)) for n, rows in self.files.items()}
+
+    def read(self, ranges):
+        rows = [
+            row
+            for name, first, last in ranges
+            for row in self.files[name][first:last]
+        ]
+        paths, labels = zip(*rows)
+        labels = tf.constant(labels, tf.int64)
+        return tf.data.Dataset.from_tensor_slices((list(paths), labels)).map(
+            lambda path, label: (path, label, path)
+        )
+
+    def fetch(self, stored):
+        return tf.io.read_file(stored)
+
+    def decode(self, encoded):
+        if not self.needs_pillow:
+            return decode_image(encoded)
+        return tf.cond(
+            has_other_format(encoded),
+            lambda: decode_by_pillow(encoded),
+            lambda: decode_image(encoded),
+        )
+
+    @property
+    def needs_pillow(self) -> bool:
+        """Whether TensorFlow cannot read some of the files."""
+        return any(
+            path.lower().endswith(PILLOW_ENDINGS)
+            for rows in self.files.values()
+            for path, _ in rows
+        )
+
+
+def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:
+    """Return the reader of files whose labels are class names.
+
+    Args:
+        files: (path, class) pairs of each split.
+    """
+    names = sorted({label for rows in files.values() for _, label in rows})
+    number = {name: index for index, name in enumerate(names)}
+    return ImageFiles(
+        names,
+        {
+            split: [(file, number[label]) for file, label in rows]
+            for split, rows in files.items()
+        },
+    )
+
+
+def has_other_format(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether a file is HEIC, AVIF or TIFF, by its first bytes."""
+    start = tf.strings.substr(encoded, 0, 4)
+    is_tiff = tf.reduce_any(start == tf.constant([b"II*\0", b"MM\0*"]))
+    # Files of ISO media begin with the length of this entry.
+    return is_tiff | (tf.strings.substr(encoded, 4, 4) == b"ftyp")
+
+
+def decode_by_pillow(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of a file that only Pillow can read."""
+    image = tf.numpy_function(_read_bytes, [encoded], tf.uint8)
+    image = tf.ensure_shape(image, (None, None, 3))
+    # An error of the Python function would be printed for each image.
+    check = tf.debugging.Assert(tf.size(image) > 0, ["not a readable image"])
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(image)
+
+
+def _read_bytes(encoded):
+    register_heif()
+    try:
+        return read_image(io.BytesIO(encoded))
+    # Pillow warns about some damaged files, which a program may turn into an
+    # error.
+    except (ValueError, OSError, UserWarning):
+        return np.zeros((0, 0, 3), np.uint8)
+
+
+def register_heif():
+    """Let Pillow read HEIC files, if the package pi-heif is installed."""
+    with contextlib.suppress(ModuleNotFoundError):
+        import pi_heif
+
+        pi_heif.register_heif_opener()
+
+
+def list_images(folder: str) -> list[str]:
+    """Return the sorted paths of the image files in `folder`.
+
+    Files in folders inside it are included. Hidden files and folders are
+    skipped, as are files with other endings than IMAGE_ENDINGS.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        found += (
+            os.path.join(place, name)
+            for name in files
+            if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")
+        )
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
+    """Return the rows without HEIC files if no package can read those.
+
+    Warns about the files that are left out.
+
+    Args:
+        rows: Tuples that begin with a path.
+    """
+    if importlib.util.find_spec("pi_heif"):
+        return rows
+    left_out = [row[0] for row in rows if is_heif(row[0])]
+    if left_out:
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        warnings.warn(
+            f"{len(left_out)} HEIC images are left out; to read them, install "
+            f"pi-heif or save them as JPEG: {', '.join(left_out[:5])}{more}",
+            stacklevel=2,
+        )
+    return [row for row in rows if not is_heif(row[0])]
+
+
+def is_heif(path: str) -> bool:
+    """Return whether the ending of a path is that of a HEIC image."""
+    return path.lower().endswith(HEIF_ENDINGS)
+
+
+HEIF_ENDINGS = (".heic", ".heif")
+PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff")
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"),
+    *PILLOW_ENDINGS,
+)

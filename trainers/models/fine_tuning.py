@@ -1,0 +1,47 @@
+"""Which weights of a model a recipe trains."""
+
+import keras
+
+from keras_vit.models import VisionTransformer
+from trainers.recipes.fine_tuning import (
+    ALL,
+    read_lora_layers,
+    read_train_only,
+)
+from trainers.recipes.schema import Recipe
+
+
+def choose_trained(model: keras.Model, recipe: Recipe):
+    """Freeze what `recipe` does not train, and add its LoRA updates.
+
+    Raises:
+        ValueError: If the model has fewer blocks than the recipe trains, or a
+            kernel is smaller than the rank of its update.
+    """
+    parts, num_last_blocks = read_train_only(recipe)
+    if recipe.lora_rank:
+        model.enable_lora(
+            recipe.lora_rank,
+            read_lora_layers(recipe),
+            alpha=recipe.lora_alpha,
+            keep=parts or ["head"],
+        )
+    elif parts == [ALL]:
+        model.unfreeze()
+    elif recipe.train_only is not None:
+        model.freeze(keep=parts, num_last_blocks=num_last_blocks)
+
+
+def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
+    """Return the model to keep: without LoRA, frozen as before the recipe.
+
+    What `recipe` froze is trainable again, so that another run from this
+    model trains all weights unless its recipe freezes some.
+    """
+    if not isinstance(model, VisionTransformer):
+        return model
+    if recipe.train_only is None and not recipe.lora_rank:
+        return model
+    plain = model.merge_lora()  # A copy: the run may go on with `model`.
+    plain.unfreeze()
+    return plain

@@ -1,0 +1,90 @@
+"""ModelOptions: the fields of a recipe about its model."""
+
+import dataclasses
+
+from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.models import VARIANTS
+from trainers.recipes.options import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    free_option,
+    option,
+)
+
+# Models of keras.applications, trained in the same way as baselines.
+BASELINES = ("ResNet50", "ResNet50V2")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The model of a recipe, its initial weights, and which are trained."""
+
+    model: str = option(
+        "B/16",
+        "Variant of the model, or a model of keras.applications.",
+        [*VARIANTS, *BASELINES],
+    )
+    patch_size: int | None = option(
+        None, "Side of a patch in pixels, if not that of the variant."
+    )
+    pooling: str | None = option(
+        None, "Pooling, if not that of the variant.", POOLINGS
+    )
+    position_embedding: str = option(
+        "learned", "Position embedding.", POSITION_EMBEDDINGS
+    )
+    gelu: str = option("tanh", "Form of the GELU.", GELUS)
+    representation_size: int | None = option(
+        None, "Size of a tanh layer before the head."
+    )
+    use_remat: bool = free_option(
+        False,
+        "Compute the blocks again in the backward pass, which needs less "
+        "memory and more time.",
+    )
+    dropout_rate: float = option(
+        0.0,
+        "Dropout rate after the positions, the attention and both MLP layers.",
+    )
+    stochastic_depth_rate: float = option(
+        0.0, "Probability of dropping a branch of the last block."
+    )
+    head_bias: float = option(0.0, "Initial bias of the head.")
+    init_from: str | None = option(
+        None,
+        "Initial model: a model.keras, a checkpoint of any family, or the name "
+        "of a published checkpoint. The position table is resized, and a head "
+        "for another number of classes is replaced. The model flags above are "
+        "ignored; with a checkpoint, the dropout rates and the head bias are "
+        "used.",
+        is_local=True,
+    )
+    init_head: str = option(
+        "auto",
+        "The head of the model of `init_from`: auto keeps it if the number of "
+        "classes is the same, reset always initialises it anew.",
+        ["auto", "reset"],
+    )
+    train_only: str | None = option(
+        None,
+        "Parts of the model to train, separated by commas: head, norms, "
+        "biases, positions, class_token and last_blocks:N, the last N blocks "
+        "with everything after them; or all. Default: the head with LoRA, "
+        "otherwise all that is not frozen in the model of `init_from`.",
+    )
+    lora_rank: int = option(
+        0,
+        "Rank of the low-rank updates of kernels (LoRA), which are trained in "
+        "place of the kernels. 0 for none.",
+        range=NOT_NEGATIVE,
+    )
+    lora_layers: str = option(
+        "qkv,out",
+        "Layers with LoRA, separated by commas: qkv, out, mlp_hidden, mlp_out "
+        "and head.",
+    )
+    lora_alpha: float | None = option(
+        None,
+        "Scale of the LoRA updates, divided by the rank. Default: the rank.",
+        range=POSITIVE,
+    )
