@@ -61,7 +61,7 @@ def to_lists(name: str, array: np.ndarray):
         [0.1, nan]
     """
     if array.dtype == object:
-        write = to_base64 if name.endswith("_bytes") else to_text
+        write = to_base64 if name.endswith("_bytes") else decode_text
         return np.array(np.frompyfunc(write, 1, 1)(array), object).tolist()
     if array.dtype.name in ("float32", "float16"):
         return array.astype("U").astype("float64").tolist()
@@ -77,7 +77,7 @@ def to_base64(content: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(content).decode("ascii")}
 
 
-def to_text(content: bytes) -> str:
+def decode_text(content: bytes) -> str:
     """Return bytes as text; `dump_json` writes them as they are."""
     return content.decode("utf-8", "surrogateescape")
 

@@ -6,7 +6,7 @@ tensor of tf.Example protocol buffers.
 
 import numpy as np
 
-from keras_vit.serving.server.answers import to_lists, to_text
+from keras_vit.serving.server.answers import decode_text, to_lists
 from keras_vit.serving.server.documents import complain, name_type
 from keras_vit.serving.server.loading import LoadedModel
 from keras_vit.serving.server.refusals import invalid
@@ -128,7 +128,7 @@ def to_results(outputs: dict[str, np.ndarray], method: str) -> dict:
         scores = np.zeros(classes.shape, "float32")
     return {
         "results": [
-            [list(pair) for pair in zip(map(to_text, row), numbers)]
+            [list(pair) for pair in zip(map(decode_text, row), numbers)]
             for row, numbers in zip(classes, to_lists("", scores))
         ]
     }

@@ -42,7 +42,9 @@ def open_litert(path: pathlib.Path) -> tuple[dict[str, dict], Callable]:
             inputs,
         )
 
-    return {name: describe(runner) for name, runner in runners.items()}, call
+    return {
+        name: describe_signature(runner) for name, runner in runners.items()
+    }, call
 
 
 def run_signature(
@@ -78,7 +80,7 @@ def run_signature(
     }
 
 
-def describe(runner: Callable) -> dict:
+def describe_signature(runner: Callable) -> dict:
     """Return the SignatureDef of a signature, in its JSON form."""
     return {
         "inputs": describe_tensors(runner.get_input_details()),

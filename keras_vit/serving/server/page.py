@@ -14,7 +14,7 @@ from keras_vit.serving.server.rest import RestInterface
 from keras_vit.serving.server.versions import ServedModel
 
 # Files in keras_vit/data/serve, and their types, by path.
-PAGE_FILES = {
+SITE_FILES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
     "/style.css": ("style.css", "text/css"),
@@ -45,7 +45,7 @@ class Site:
         folder = importlib.resources.files("keras_vit") / "data" / "serve"
         self._files = {
             path: ((folder / name).read_bytes(), kind)
-            for path, (name, kind) in PAGE_FILES.items()
+            for path, (name, kind) in SITE_FILES.items()
         }
 
     async def __call__(self, scope, receive, send):

@@ -103,7 +103,7 @@ def _write_results(verb, outputs):
     return dump_json(to_results(outputs, verb))
 
 
-def unpack(body: bytes, max_bytes: int) -> bytes:
+def unzip_body(body: bytes, max_bytes: int) -> bytes:
     """Return a body that was packed by gzip; none if it is damaged.
 
     Raises:

@@ -15,7 +15,11 @@ from keras_vit.serving.server.answers import dump_json
 from keras_vit.serving.server.batching import Batcher, Task
 from keras_vit.serving.server.guard import answer_refusal
 from keras_vit.serving.server.metrics import Metrics
-from keras_vit.serving.server.preparing import read_request, too_large, unpack
+from keras_vit.serving.server.preparing import (
+    read_request,
+    too_large,
+    unzip_body,
+)
 from keras_vit.serving.server.refusals import (
     Limits,
     Refusal,
@@ -192,7 +196,7 @@ class RestInterface:
         """Return the answer to a request for an inference."""
         loop = asyncio.get_running_loop()
         if request.headers.get("content-encoding") == "gzip":
-            body = unpack(body, self._limits.max_body_bytes)
+            body = unzip_body(body, self._limits.max_body_bytes)
         find = functools.partial(self._find_model, name, *place)
         prepared = await loop.run_in_executor(
             self._readers, read_request, verb, body, find, self._limits
