@@ -187,7 +187,7 @@ def define_serving_flags():
     flags.DEFINE_bool(
         "use_attention",
         False,
-        "Add a signature that returns the attention rollout of an image.",
+        "Add signatures that return the attention rollout of an image.",
     )
 
 

@@ -66,6 +66,11 @@ def expected_records(
         outputs = endpoints["attention"].call(images)
         outputs = {key: as_float32(x) for key, x in outputs.items()}
         yield WarmupRecord("attention", {"images": images}, outputs)
+    if "attention_bytes" in endpoints:
+        files = encode_larger(pixels)
+        outputs = endpoints["attention_bytes"].call(files)
+        outputs = {key: as_float32(x) for key, x in outputs.items()}
+        yield WarmupRecord("attention_bytes", {"image_bytes": files}, outputs)
 
 
 def expected_files_record(

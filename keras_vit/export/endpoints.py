@@ -38,8 +38,9 @@ class Endpoint:
 def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
     """Return the endpoints of `model`, by the name of the signature.
 
-    All endpoints except `attention` call the same graph of the model, so it is
-    stored and loaded once. The server computes only the requested outputs.
+    All endpoints except those of the attention call the same graph of the
+    model, so it is stored and loaded once. The server computes only the
+    requested outputs.
 
     Args:
         model: A model with a fixed image size.
@@ -69,6 +70,12 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
     def attention(images):
         return {"rollout": attention_grid(model, images)}
 
+    def attention_bytes(image_bytes):
+        images = decode_inputs(image_bytes, image_shape, serving)
+        low, high = serving.value_range
+        shown = (images - low) / (high - low)  # As they can be drawn.
+        return {"rollout": attention_grid(model, images), "images": shown}
+
     shape = (None, *image_shape)
     endpoints = {
         "serving_default": Endpoint(serve, "images", shape, "float32"),
@@ -81,6 +88,10 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
         )
     if serving.use_attention:
         endpoints["attention"] = Endpoint(attention, "images", shape, "float32")
+    if serving.use_attention and "serve_bytes" in endpoints:
+        endpoints["attention_bytes"] = Endpoint(
+            attention_bytes, "image_bytes", (None,), "string"
+        )
     return endpoints
 
 

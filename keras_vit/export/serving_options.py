@@ -28,7 +28,8 @@ class Serving:
             turned upright and resized with antialiasing, without cropping.
         image_steps: What `read_image` does, as data for other runtimes; see
             `keras_vit.export.image_steps`.
-        use_attention: Whether to add the signature `attention`.
+        use_attention: Whether to add the signatures `attention` and
+            `attention_bytes`.
         output: The kind of output of the model; see `name_output`. Default:
             inferred from the last layers.
     """

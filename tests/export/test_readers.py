@@ -102,6 +102,10 @@ def test_signatures_are_what_a_server_needs(definitions):
         ),
         "features": ({"images": (f, shape)}, {"features": (f, (-1, 24))}),
         "attention": ({"images": (f, shape)}, {"rollout": (f, (-1, 4, 3))}),
+        "attention_bytes": (
+            {"image_bytes": (s, (-1,))},
+            {"rollout": (f, (-1, 4, 3)), "images": (f, shape)},
+        ),
     }
     methods = {signature.method_name for signature in definitions.values()}
     assert methods == {"tensorflow/serving/predict"}
@@ -142,7 +146,7 @@ def test_in_a_process_without_this_package(
         import numpy as np, tensorflow as tf
         model = tf.saved_model.load({str(folder)!r})
         for name, serve in model.signatures.items():
-            if name == "serve_bytes":
+            if name.endswith("_bytes"):
                 files = [pathlib.Path(f"{{i}}.png") for i in range(8)]
                 files = [file.read_bytes() for file in files]
                 key, values = "image_bytes", np.array(files, object)

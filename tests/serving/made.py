@@ -103,6 +103,7 @@ NAMES = ("ant", "bee", "cow", "dög", "elk", "fly", "gnu")
 # Those of an exported model.
 SIGNATURES = (
     "attention",
+    "attention_bytes",
     "features",
     "serve_bytes",
     "serve_uint8",

@@ -68,7 +68,7 @@ def export_source(
         output: The kind of output of the model, one of OUTPUTS. Default:
             inferred from its last layers.
         top: Largest number of classes in a prediction.
-        use_attention: Whether to add the signature `attention`.
+        use_attention: Whether to add the signatures of the attention.
         name: Name of the model on servers. Default: the name of the run's
             folder.
         version: A number from 1. Default: the first free one.

@@ -55,8 +55,10 @@ def export_saved_model(
     a head. `serve_uint8`: the same for uint8 pixels from 0 to 255.
     `serve_bytes`: `image_bytes` (B,), JPEG or PNG files, to `labels` (B, k),
     strings, and `probabilities` (B, k), highest first. `features`: `images`
-    to the input of the head, (B, D). `attention`, on request: `images` to
-    `rollout` (B, h, w); see `keras_vit.analysis.attention_grid`.
+    to the input of the head, (B, D). On request, `attention`: `images` to
+    `rollout` (B, h, w); see `keras_vit.analysis.attention_grid`; and
+    `attention_bytes`: `image_bytes` to `rollout` and `images` (B, H, W, C), as
+    the model receives them, scaled to [0, 1].
 
     Images of another size are an error. The weights are stored once. A
     warm-up file contains a request and the response for each signature; TF

@@ -180,6 +180,17 @@ def test_features_are_what_goes_into_the_head(named, model, images):
     )
 
 
+def test_attention_of_a_file_is_that_of_its_image(named, images):
+    """Its images are those that the model receives, from 0 to 1."""
+    pixels = np.round((images + 1) * 127.5).astype("uint8")
+    files = [tf.io.encode_png(image).numpy() for image in pixels]
+    found = named[0]["attention_bytes"](image_bytes=tf.constant(files))
+    np.testing.assert_allclose(found["images"], pixels / 255, atol=1e-6)
+    scaled = tf.constant(found["images"] * 2 - 1)
+    expected = named[0]["attention"](images=scaled)["rollout"]
+    np.testing.assert_allclose(found["rollout"], expected, atol=1e-6)
+
+
 def test_attention_sums_to_one_with_the_class_token(named, images):
     rollout = named[0]["attention"](images=tf.constant(images))["rollout"]
     sums = np.sum(rollout, (1, 2))

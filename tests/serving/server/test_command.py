@@ -10,7 +10,7 @@ import pytest
 from keras_vit import serve
 from keras_vit.serving.server.refusals import Limits
 from tests import commands
-from tests.serving.made import make_files
+from tests.serving.made import SIGNATURES, make_files
 from tests.serving.server.running import wait_until
 from tests.test_docs import ROOT, blocks
 
@@ -68,7 +68,7 @@ def test_commands_of_the_page(zoo, tmp_path, subprocess_environment):
         assert '"AVAILABLE"' in result.stdout
         assert ":tensorflow:serving:" not in result.stdout.split("{")[0]
         assert '"predictions": [{"labels": [' in result.stdout
-        assert result.stdout.count("| right |") == 2 + 3 * 5
+        assert result.stdout.count("| right |") == 2 + 3 * len(SIGNATURES)
     finally:
         process.terminate()
         process.join(20)

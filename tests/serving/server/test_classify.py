@@ -1,0 +1,64 @@
+"""The call `classify` of a model that has a signature for it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.serving.server.versions import ServedModel
+from tests.serving.server.running import make_model, run_server, spec
+
+INPUTS = {"inputs": spec("DT_STRING", -1)}
+
+
+def classify(inputs):
+    """Return the features `a` and `b` as scores, `name` as a class."""
+    examples = [tf.train.Example.FromString(x).features.feature for x in inputs]
+    return {
+        "classes": np.array(
+            [[b"a", x["name"].bytes_list.value[0]] for x in examples], object
+        ),
+        "scores": np.array(
+            [
+                [x["a"].float_list.value[0], sum(x["b"].int64_list.value)]
+                for x in examples
+            ],
+            "float32",
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("m")
+    (folder / "1").mkdir()
+    outputs = {"classes": spec("DT_STRING"), "scores": spec("DT_FLOAT")}
+    made = make_model({"serving_default": (INPUTS, outputs, classify)})
+    row = made.signature_defs["serving_default"]
+    row["method_name"] = "tensorflow/serving/classify"
+    model = ServedModel("m", folder, load=lambda path: made)
+    model.poll()
+    with run_server({"m": model}) as address:
+        yield address
+
+
+def test_examples_and_their_context(address):
+    body = {
+        "context": {"name": "dög", "a": 0.1},
+        "examples": [
+            {"b": [1, True]},
+            {"b": 7, "a": [2.5], "name": {"b64": "_w"}},
+        ],
+    }
+    assert address.post("/v1/models/m:classify", body)[0] == 400
+    body["examples"][1]["name"] = {"b64": "eA"}
+    assert address.post("/v1/models/m:classify", body) == (
+        200,
+        {"results": [[["a", 0.1], ["dög", 2.0]], [["a", 2.5], ["x", 7.0]]]},
+    )
+
+
+def test_regress_is_another_method(address):
+    body = {"examples": [{"b": 1}]}
+    status, answer = address.post("/v1/models/m:regress", body)
+    assert status == 400
+    assert answer["error"].startswith("Expected regression signature")

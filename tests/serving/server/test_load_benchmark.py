@@ -1,0 +1,48 @@
+"""The requests of the benchmark of the load."""
+
+import collections
+import os
+
+import pytest
+import tensorflow as tf
+
+from benchmarks import serve_load
+from keras_vit.serving.server.versions import ServedModel
+from tests.serving.server.running import run_server
+
+
+def test_good_requests_are_right_and_faults_refused(zoo):
+    files = serve_load.make_files(2)
+    faults = serve_load.make_faults(files[0])
+    loaded = tf.saved_model.load(str(zoo / "zoo" / "3"))
+    found = loaded.signatures["serve_bytes"](image_bytes=tf.constant(files))
+    answers = [
+        {
+            "labels": [label.decode() for label in labels],
+            "probabilities": numbers.tolist(),
+        }
+        for labels, numbers in zip(
+            found["labels"].numpy(), found["probabilities"].numpy()
+        )
+    ]
+    requests = [*zip(map(serve_load.make_body, files), answers)]
+    requests += [(body, None) for body in faults]
+    model = ServedModel("model", zoo / "zoo")
+    model.poll()
+    with run_server({"model": model}) as address:
+        outcomes, _ = serve_load.send_all(address, requests, 4)
+        swapped, _ = serve_load.send_all(
+            address, [(requests[0][0], answers[1])], 1
+        )
+    assert outcomes == {"right": 2, "refused": len(faults)}
+    assert swapped == {"wrong": 1}
+
+
+def test_another_outcome_is_an_error():
+    outcomes = collections.Counter({"right": 9, "fault 500": 1})
+    with pytest.raises(RuntimeError, match="fault 500"):
+        serve_load.check_outcomes(outcomes, {"right", "refused"})
+
+
+def test_memory_of_a_process():
+    assert 10 < serve_load.read_memory(os.getpid()) < 100_000
