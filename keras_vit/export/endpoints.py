@@ -67,15 +67,6 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
     def features(images):
         return {"features": predict(images)["features"]}
 
-    def attention(images):
-        return {"rollout": attention_grid(model, images)}
-
-    def attention_bytes(image_bytes):
-        images = decode_inputs(image_bytes, image_shape, serving)
-        low, high = serving.value_range
-        shown = (images - low) / (high - low)  # As they can be drawn.
-        return {"rollout": attention_grid(model, images), "images": shown}
-
     shape = (None, *image_shape)
     endpoints = {
         "serving_default": Endpoint(serve, "images", shape, "float32"),
@@ -87,8 +78,28 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
             serve_bytes, "image_bytes", (None,), "string"
         )
     if serving.use_attention:
-        endpoints["attention"] = Endpoint(attention, "images", shape, "float32")
-    if serving.use_attention and "serve_bytes" in endpoints:
+        endpoints |= make_attention_endpoints(model, serving)
+    return endpoints
+
+
+def make_attention_endpoints(
+    model: keras.Model, serving: Serving
+) -> dict[str, Endpoint]:
+    """Return the endpoints of the attention, for arrays and for image files."""
+    image_shape = model.input_shape[1:]
+
+    def attention(images):
+        return {"rollout": attention_grid(model, images)}
+
+    def attention_bytes(image_bytes):
+        images = decode_inputs(image_bytes, image_shape, serving)
+        low, high = serving.value_range
+        shown = (images - low) / (high - low)  # As they can be drawn.
+        return {"rollout": attention_grid(model, images), "images": shown}
+
+    shape = (None, *image_shape)
+    endpoints = {"attention": Endpoint(attention, "images", shape, "float32")}
+    if image_shape[-1] in FILE_CHANNELS:
         endpoints["attention_bytes"] = Endpoint(
             attention_bytes, "image_bytes", (None,), "string"
         )
