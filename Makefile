@@ -19,6 +19,7 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/test_preprocessing.py tests/test_initialization.py \
+    tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/test_old_files.py
 
 .PHONY: demo test test-torch docs constraints clean
