@@ -521,6 +521,7 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
+    from keras_vit import serve
     from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
@@ -537,6 +538,7 @@ def test_flags_that_the_pages_name_exist():
     for name in ("convert", "inspect", "inspect_checkpoint"):
         source = (ROOT / f"keras_vit/{name}.py").read_text()
         known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
+    known |= {action.dest for action in serve.make_parser()._actions}
     for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\("--(\w+)"', source))

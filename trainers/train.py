@@ -23,6 +23,7 @@ from trainers.runs.command_line import (
     training_errors,
     user_errors,
 )
+from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
 from trainers.runs.preparation import prepare
 from trainers.runs.reports import final_table, scale
@@ -47,6 +48,7 @@ def main(arguments):
             print(job, flush=True)
             if chosen.name in RULES:
                 print_fit(job)
+            check_images(job)
         if FLAGS.dry_run:
             if job.is_writer:
                 dry_run(job)

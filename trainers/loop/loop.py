@@ -227,9 +227,8 @@ class Loop:
         """Return the number of steps for a call, at most `num_steps`."""
         if not self._seconds_per_step:
             return num_steps
-        return max(
-            min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
-        )
+        longest = int(LONGEST_CALL / self._seconds_per_step)
+        return max(min(num_steps, longest), 1)
 
     def _record(self, result, start, num_steps):
         """Record the results of a call; return the logs for the callbacks."""
