@@ -60,6 +60,7 @@ def main(arguments):
             version=FLAGS.version,
             tflite_quantizations=FLAGS.tflite_quantizations,
             tflite_batch_size=FLAGS.tflite_batch_size or None,
+            tflite_takes_pixels=FLAGS.tflite_takes_pixels,
             onnx_takes_pixels=FLAGS.onnx_takes_pixels,
             web_quantization=FLAGS.web_quantization,
             web_engine_dir=FLAGS.web_engine_dir,
@@ -117,6 +118,12 @@ def define_format_flags():
         1,
         "The only batch size that TFLite files accept; 0 for any.",
         lower_bound=0,
+    )
+    flags.DEFINE_bool(
+        "tflite_takes_pixels",
+        False,
+        "Let the TFLite files take uint8 pixels from 0 to 255, of twice the "
+        "height and width if the preprocessing antialiases.",
     )
     flags.DEFINE_string(
         "calibration_split",
