@@ -32,7 +32,7 @@ def read_description(path: str | os.PathLike) -> dict[str, Any]:
     return description
 
 
-def read_labels(path: str | os.PathLike) -> list[str]:
+def read_class_names(path: str | os.PathLike) -> list[str]:
     """Return the names of the classes in an exported file or folder.
 
     Args:

@@ -14,7 +14,7 @@ from keras_vit.export import (
     export_model,
     export_tflite,
     read_description,
-    read_labels,
+    read_class_names,
 )
 from keras_vit.export.image_steps import central_crop_step, resize_small_step
 from tests.export.web_engine import stand_in_engine
@@ -78,7 +78,7 @@ def exported(shallow, images, serving, tmp_path_factory):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_labels_and_preprocessing_are_read_back(exported, format):
-    assert read_labels(exported[format]) == NAMES
+    assert read_class_names(exported[format]) == NAMES
     description = read_description(exported[format])
     expected = {
         "name": "pets",
@@ -132,14 +132,14 @@ def test_a_file_without_a_description(shallow, images, tmp_path, exported):
         read_description(path)
     # Earlier versions wrote only the labels.
     export_tflite(shallow, tmp_path / "old.tflite", images, class_names=NAMES)
-    assert read_labels(tmp_path / "old.tflite") == NAMES
+    assert read_class_names(tmp_path / "old.tflite") == NAMES
     folder = tmp_path / "saved_model"
     shutil.copytree(exported["saved_model"], folder)
     (folder / "assets.extra/keras_vit.json").unlink()
     with pytest.raises(ValueError, match="must be a file with a description"):
-        read_labels(folder)
+        read_class_names(folder)
     with pytest.raises(ValueError, match="must be a file that ends in"):
-        read_labels(tmp_path / "model.h5")
+        read_class_names(tmp_path / "model.h5")
 
 
 def test_features_have_no_labels(shallow, images, tmp_path):
@@ -154,7 +154,7 @@ def test_features_have_no_labels(shallow, images, tmp_path):
     )
     [path] = [a.path for a in report.agreements]
     with pytest.raises(ValueError, match="must be the export of a classifier"):
-        read_labels(path)
+        read_class_names(path)
     assert read_description(path)["activation"] is None
 
 
@@ -162,13 +162,13 @@ def test_classes_without_names_are_numbers(shallow, images, tmp_path):
     report = export_model(
         shallow, tmp_path, images, ["tflite"], threads=(), verbose=False
     )
-    assert read_labels(report.agreements[0].path) == list("0123456")
+    assert read_class_names(report.agreements[0].path) == list("0123456")
 
 
 def test_the_package_that_reads_a_file_is_named(exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ModuleNotFoundError, match="pip install onnx"):
-        read_labels(exported["onnx"])
+        read_class_names(exported["onnx"])
 
 
 def test_answers_are_not_changed(exported, shallow, images):

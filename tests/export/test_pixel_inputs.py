@@ -69,7 +69,21 @@ def test_the_file_takes_uint8_and_no_other_size(path, pixels):
     assert details["dtype"] == np.uint8 and (*details["shape"],) == shape
     with pytest.raises((ValueError, RuntimeError), match="[Dd]imen|XNNPack"):
         answer(path, np.zeros((1, 48, 32, 3), "uint8"))
-    assert CompiledModel.from_file(path).get_signature_list()
+
+
+def test_pixels_may_be_written_as_signed_bytes(path, pixels):
+    """As Kotlin does, which has no unsigned bytes."""
+    model = CompiledModel.from_file(path)
+    inputs, outputs = (
+        model.create_input_buffers(0),
+        model.create_output_buffers(0),
+    )
+    shape = (1, *(side * pixels.pixels_per_side for side in SIZE), 3)
+    image = np.random.default_rng(0).integers(0, 256, shape, "uint8")
+    inputs[0].write(image.view("int8").ravel())
+    model.run_by_index(0, inputs, outputs)
+    found = outputs[0].read(7, np.float32)
+    np.testing.assert_allclose(found, answer(path, image)[0], atol=1e-5)
 
 
 @pytest.mark.parametrize(
