@@ -27,6 +27,15 @@ PLOTS = ["matplotlib>=3.8", "Pillow>=10"]
 # Other implementations, for the tests that compare with them.
 PEERS = ["timm>=1.0.20", "torch>=2.6", "transformers>=5"]
 SERVING = ["tensorflow-serving-api>=2.20", "urllib3>=2.1"]
+# The small server; of a SavedModel it needs tensorflow, of a TFLite file
+# ai-edge-litert.
+SERVE = [
+    "ai-edge-litert>=2.1",
+    "Pillow>=10",
+    "starlette>=0.46",
+    "tensorflow>=2.20",
+    "uvicorn>=0.34",
+]
 ONNX = ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"]
 OPENVINO = ["openvino>=2025"]
 QUANTIZER = ["ai-edge-quantizer>=0.7"]
@@ -49,6 +58,7 @@ DEV = [
     *TRAIN,
     *HEIC,
     *SERVING,
+    *SERVE,
     *ONNX,
     *OPENVINO,
     *QUANTIZER,
@@ -74,7 +84,14 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit*", "trainers*"]),
-    package_data={"keras_vit": ["data/*", "data/report/*", "data/web/*"]},
+    package_data={
+        "keras_vit": [
+            "data/*",
+            "data/report/*",
+            "data/serve/*",
+            "data/web/*",
+        ]
+    },
     install_requires=[
         "absl-py>=2",
         "keras>=3.13",
@@ -87,6 +104,7 @@ setup(
         "heic": HEIC,
         "plots": PLOTS,
         "onnx": ONNX,
+        "serve": SERVE,
         "serving": SERVING,
         "openvino": OPENVINO,
         "quantizer": QUANTIZER,

@@ -24,6 +24,7 @@ def missing_packages(
 
 # Where the name on PyPI differs from the import.
 PYPI_NAMES = {
+    "PIL": "Pillow",
     "ai_edge_litert": "ai-edge-litert",
     "ai_edge_quantizer": "ai-edge-quantizer",
     "google": "protobuf",

@@ -80,6 +80,11 @@ EXTRA_PACKAGES = {
         "tensorflow_serving",
     },
     "keras_vit.serving.rest": {"urllib3"},
+    # Imported by keras_vit.serve in a function.
+    "keras_vit.serving.server.guard": {"starlette"},
+    "keras_vit.serving.server.page": {"starlette"},
+    "keras_vit.serving.server.rest": {"starlette"},
+    "keras_vit.serving.server.running": {"starlette", "uvicorn"},
 }
 
 

@@ -332,7 +332,8 @@ CLAIMS = {
     ),
     "docs/train.md": lambda names: len(names["history"].epoch) <= 20,
     "docs/fine_tune.md": lambda names: (
-        len(names["model"].trainable_weights) == 2
+        # Head, and two factors each for two kernels of one block.
+        len(names["model"].trainable_weights) == 2 + 4 and names["plain"].built
     ),
 }
 
@@ -524,6 +525,7 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
+    from keras_vit import serve
     from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
@@ -540,6 +542,7 @@ def test_flags_that_the_pages_name_exist():
     for name in ("convert", "inspect", "inspect_checkpoint"):
         source = (ROOT / f"keras_vit/{name}.py").read_text()
         known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
+    known |= {action.dest for action in serve.make_parser()._actions}
     for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\("--(\w+)"', source))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.export.predicting import make_noise, run_in_batches
+from keras_vit.serving.server.litert import dequantize, quantize
 
 
 def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
@@ -29,35 +30,6 @@ def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
         images,
         None if batch_size == -1 else batch_size,
     )
-
-
-def quantize(numbers: np.ndarray, details: dict) -> np.ndarray:
-    """Convert float32 numbers to the type of a tensor in a TFLite file.
-
-    Args:
-        numbers: The numbers.
-        details: LiteRT's description of the tensor.
-    """
-    dtype = details["dtype"]
-    scale, zero_point = details["quantization"]
-    if not scale:
-        return numbers.astype(dtype)
-    numbers = numbers.astype("float32")
-    bounds = np.iinfo(dtype)
-    numbers = np.round(numbers / scale) + zero_point
-    return np.clip(numbers, bounds.min, bounds.max).astype(dtype)
-
-
-def dequantize(numbers: np.ndarray, details: dict) -> np.ndarray:
-    """Convert the numbers of a tensor in a TFLite file to float32.
-
-    Args:
-        numbers: The numbers of the tensor.
-        details: LiteRT's description of the tensor.
-    """
-    scale, zero_point = details["quantization"]
-    numbers = numbers.astype("float32")
-    return (numbers - zero_point) * scale if scale else numbers
 
 
 def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:

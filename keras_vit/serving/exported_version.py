@@ -34,16 +34,31 @@ def read_version(path: str | os.PathLike) -> ExportedVersion:
             is damaged.
         OSError: If it cannot be read.
     """
-    from google.protobuf.json_format import MessageToDict
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
     path = pathlib.Path(path).absolute()
     if not path.name.isdecimal():
         raise ValueError(
             "`export` must be the folder of a version, .../NAME/NUMBER. "
             f"Received: export={str(path)!r}"
         )
+    return ExportedVersion(
+        path.parent.name,
+        int(path.name),
+        read_signatures(read_signature_defs(path)),
+        read_warmup(path / WARMUP_FILE),
+    )
+
+
+def read_signature_defs(path: pathlib.Path) -> dict[str, dict]:
+    """Return the SignatureDefs of a SavedModel, by name, in their JSON form.
+
+    Raises:
+        ValueError: If it is not a SavedModel.
+        OSError: If it cannot be read.
+    """
+    from google.protobuf.json_format import MessageToDict
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
     content = (path / "saved_model.pb").read_bytes()
     try:
         graph = next(
@@ -55,13 +70,11 @@ def read_version(path: str | os.PathLike) -> ExportedVersion:
         raise ValueError(
             f"No SavedModel with the tag `serve` is in {path}"
         ) from None
-    signature_defs = {
-        name: MessageToDict(x, preserving_proto_field_name=True)
-        for name, x in graph.signature_def.items()
+    return {
+        name: MessageToDict(
+            signature_def,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+        )
+        for name, signature_def in graph.signature_def.items()
     }
-    return ExportedVersion(
-        path.parent.name,
-        int(path.name),
-        read_signatures(signature_defs),
-        read_warmup(path / WARMUP_FILE),
-    )

@@ -13,8 +13,8 @@ from keras_vit.export import (
     Serving,
     export_model,
     export_tflite,
-    read_description,
     read_class_names,
+    read_description,
 )
 from keras_vit.export.image_steps import central_crop_step, resize_small_step
 from tests.export.web_engine import stand_in_engine

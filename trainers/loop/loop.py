@@ -5,6 +5,7 @@ outer loop evaluates, saves, stops and calls the Keras callbacks. It supports
 any Keras model that returns logits.
 """
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -153,12 +154,7 @@ class Loop:
         """
         num_epochs = math.ceil(total_steps / steps_per_epoch)
         distribute = self.strategy.distribute_datasets_from_function
-        with (
-            run_callbacks(self.model, callbacks, num_epochs) as (calls, logs),
-            name_lost_workers(
-                self.strategy, lambda: f"after update {self.step}"
-            ),
-        ):
+        with self._run_callbacks(callbacks, num_epochs) as (calls, logs):
             iterator = iter(distribute(batches))
             eval_batches = distribute(eval_batches)
             if self._is_done(total_steps):
@@ -175,7 +171,13 @@ class Loop:
                     count = min(steps_per_loop, stop - self.step)
                     count = self._limit_call(count)
                     calls.on_train_batch_begin(self.step)
-                    call_logs = self._advance(iterator, count)
+                    start = time.perf_counter()
+                    result = self._inner.train(
+                        iterator,
+                        tf.constant(count),
+                        tf.constant(self.step, tf.int64),
+                    )
+                    call_logs = self._record(result, start, count)
                     calls.on_train_batch_end(self.step, call_logs)
                     self._stop_if_asked()
                     if self.step == stop < end:
@@ -188,8 +190,7 @@ class Loop:
                 # restart, a duplicate row can be dropped, a missing one not.
                 calls.on_epoch_end(epoch, logs)
                 self._sums.assign(tf.zeros_like(self._sums))
-                is_last = self.step >= total_steps or self._is_to_end()
-                self._save(must_succeed=is_last)
+                self._save(self.step >= total_steps or self._is_to_end())
         return logs
 
     def evaluate(self, eval_batches: Callable, eval_steps: int) -> dict:
@@ -206,29 +207,32 @@ class Loop:
         batches = self.strategy.distribute_datasets_from_function(eval_batches)
         return self._inner.evaluate(batches, eval_steps, self._stop_if_asked)
 
+    @contextlib.contextmanager
+    def _run_callbacks(self, callbacks, num_epochs):
+        """Yield `run_callbacks`; name the workers that are lost meanwhile."""
+        with name_lost_workers(self.strategy, self._describe_place):
+            with run_callbacks(self.model, callbacks, num_epochs) as both:
+                yield both
+
+    def _describe_place(self):
+        return f"after update {self.step}"
+
     def _is_done(self, total_steps):
         return self.step >= total_steps and not self._is_epoch_open()
 
     def _is_to_end(self):
-        is_over = self.best is not None and self.best.is_over
-        return is_over or self.model.stop_training
+        return self.model.stop_training or (self.best and self.best.is_over)
 
     def _limit_call(self, num_steps):
         """Return the number of steps for a call, at most `num_steps`."""
         if not self._seconds_per_step:
             return num_steps
-        return max(
-            min(num_steps, int(LONGEST_CALL / self._seconds_per_step)), 1
-        )
+        longest = int(LONGEST_CALL / self._seconds_per_step)
+        return max(min(num_steps, longest), 1)
 
-    def _advance(self, iterator, num_steps):
-        """Make some updates in a call; return the logs for the callbacks."""
-        start = time.perf_counter()
-        made, sums, waited = self._inner.train(
-            iterator,
-            tf.constant(num_steps),
-            tf.constant(self.step, tf.int64),
-        )
+    def _record(self, result, start, num_steps):
+        """Record the results of a call; return the logs for the callbacks."""
+        made, sums, waited = result
         sums = sums.numpy()  # Waits for the devices.
         seconds = time.perf_counter() - start
         self._step.assign_add(int(made))

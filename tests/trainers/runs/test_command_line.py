@@ -59,7 +59,12 @@ def test_help_names_the_flags(command, module):
         ("train", ["--optimizer=adamax"], "should be one of <adamw|adam|lamb"),
         ("train", ["--batch_size=many"], "batch_size"),
         ("train", ["recipe=digits"], "Options are written --name=value"),
-        ("train", ["--dataset=digit"], "`dataset` must be one of digits"),
+        (
+            "train",
+            ["--recipe=digits", "--dataset=digit"],
+            "`dataset` must be one of digits",
+        ),
+        ("train", ["--dataset=digits"], "`recipe` must be given, unless"),
         ("evaluate", [], "--run_dir"),
         ("evaluate", ["--run_dir=absent"], "recipe.json"),
         ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
@@ -94,6 +99,7 @@ def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
 def test_loss_that_is_not_finite_ends_in_a_message(command):
     result = command(
         "train",
+        "--recipe=digits",
         "--model=mu/16",
         "--patch_size=2",
         "--optimizer=sgd",
@@ -111,7 +117,7 @@ def test_loss_that_is_not_finite_ends_in_a_message(command):
 @pytest.mark.parametrize("folder", ["run", "run/more"])
 def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path, folder):
     (tmp_path / "run").write_text("a file")
-    result = command("train", f"--run_dir={folder}")
+    result = command("train", "--recipe=digits", f"--run_dir={folder}")
     assert result.returncode == 1
     assert "Error: `run_dir` must be a folder" in result.stderr
     assert f"run_dir='{folder}', {tmp_path / 'run'} is a file" in result.stderr
@@ -139,7 +145,7 @@ def test_a_signal_ends_a_start_at_once(subprocess_environment, tmp_path):
     folder.mkdir()
     started = {}
     for number in (signal.SIGTERM, signal.SIGINT):
-        words = ["-c", IMPATIENT, "--strategy=multi_worker"]
+        words = ["-c", IMPATIENT, "--recipe=digits", "--strategy=multi_worker"]
         words += [f"--workers=127.0.0.1:{number},a.invalid:1"]
         output = tmp_path / f"output-{number}"
         started[number] = (

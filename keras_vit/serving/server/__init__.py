@@ -1,0 +1,1 @@
+"""A small server with the REST interface of TF Serving, without Docker."""

@@ -1,0 +1,219 @@
+"""The page of the server as a person uses it, in headless Chromium."""
+
+import numpy as np
+import pytest
+
+from keras_vit.serving.server.guard import HEADERS
+from keras_vit.serving.server.versions import ServedModel
+from tests.analysis.browsing import PATIENCE, open_browser
+from tests.serving.made import make_files
+from tests.serving.server.running import make_model, run_server, spec
+
+NASTY = '<img src=x onerror="document.title=1">'
+IMAGES = {"image_bytes": spec("DT_STRING", -1)}
+LABELS = {
+    "labels": spec("DT_STRING", -1, 2),
+    "probabilities": spec("DT_FLOAT", -1, 2),
+}
+MAPS = {
+    "images": spec("DT_FLOAT", -1, 4, 6, 3),
+    "rollout": spec("DT_FLOAT", -1, 2, 3),
+}
+
+
+def classify(image_bytes):
+    labels = np.array([[NASTY.encode(), "dög".encode()]], object)
+    return {"labels": labels, "probabilities": np.array([[0.75, 0.25]], "f4")}
+
+
+def look(image_bytes):
+    images = np.zeros((1, 4, 6, 3), "float32")
+    images[..., 0] = 1
+    rollout = np.arange(6, dtype="float32").reshape(1, 2, 3) / 15
+    return {"images": images, "rollout": rollout}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    tensor = {"x": spec("DT_FLOAT", -1)}
+    kinds = {
+        "looks": {
+            "serve_bytes": (IMAGES, LABELS, classify),
+            "attention_bytes": (IMAGES, MAPS, look),
+        },
+        "only_classes": {"serve_bytes": (IMAGES, LABELS, classify)},
+        "plain": {"serving_default": (tensor, tensor, lambda x: {"x": x})},
+    }
+    models = {}
+    for name, signatures in kinds.items():
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "7").mkdir()
+        models[name] = ServedModel(
+            name, folder, load=lambda path, s=signatures: make_model(s)
+        )
+        models[name].poll()
+    with run_server(models) as address:
+        yield address
+
+
+def test_headers_of_the_page(address):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/page.js", "text/javascript"),
+        ("/style.css", "text/css"),
+    ):
+        status, headers, data = address.ask(path)
+        assert status == 200 and data
+        assert headers["content-type"].startswith(kind)
+        for name, value in HEADERS.items():
+            assert headers[name] == value
+    policy = HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    status, headers, data = address.ask("/", method="HEAD")
+    assert (status, data) == (200, b"")
+    for path in ("/../serve.py", "/%2e%2e/serve.py", "/index.html", "//"):
+        assert address.ask(path)[0] == 404
+    assert address.ask("/", method="POST")[0] == 404
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, address):
+    """Return the page; at the end it has asked for nothing from elsewhere."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    said, asked = [], []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}/")
+    wait(page)
+    yield page
+    context.close()
+    # Of an answer that is an error, the browser itself says so.
+    assert not [text for text in said if "status of 400" not in text]
+    outside = (str(address), "data:", "blob:")
+    assert not [url for url in asked if not url.startswith(outside)]
+
+
+def wait(page):
+    page.wait_for_selector('html[data-state="ready"]')
+
+
+def choose(page, content, name="photo.png"):
+    file = {"name": name, "mimeType": "image/png", "buffer": content}
+    page.set_input_files("#file", file)
+    wait(page)
+
+
+def classes(page):
+    return page.locator("#classes tr").all_inner_texts()
+
+
+def colour(page, canvas, x, y):
+    return page.locator(f"#{canvas}").evaluate(
+        """(canvas, [x, y]) => {
+            // Of the page's own one a second reading warns.
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            const options = { willReadFrequently: true };
+            const context = copy.getContext("2d", options);
+            context.drawImage(canvas, 0, 0);
+            return [...context.getImageData(x, y, 1, 1).data];
+        }""",
+        [x, y],
+    )
+
+
+def test_a_photo_its_classes_and_where_the_model_looks(page):
+    assert page.locator("#model option").all_inner_texts() == [
+        "looks",
+        "only_classes",
+        "plain",
+    ]
+    assert page.locator("#version").inner_text() == "version 7"
+    choose(page, make_files(1)[0])
+    assert [row.split("\t")[0] for row in classes(page)] == [NASTY, "dög"]
+    assert "75.0 %" in classes(page)[0]
+    assert page.title() == "Try the model"  # The label was no markup.
+    assert page.locator("#photo").evaluate("image => image.naturalWidth") == 4
+    assert page.locator("#look").is_visible()
+    assert colour(page, "seen", 5, 3) == [255, 0, 0, 255]
+    assert colour(page, "heat", 0, 0) == [0, 0, 0, 215]  # Nothing from here,
+    assert colour(page, "heat", 2, 1) == [0, 0, 0, 0]  # most from here.
+    page.locator("#show").uncheck()
+    assert page.locator("#heat").is_hidden()
+    page.select_option("#model", "only_classes")
+    page.locator("#result").wait_for(state="hidden")
+    choose(page, make_files(1)[0])
+    assert len(classes(page)) == 2 and page.locator("#look").is_hidden()
+
+
+def test_what_is_wrong_is_said(page):
+    choose(page, b"no image")
+    text = page.locator("#message").inner_text()
+    assert text.startswith("Unknown image file format")
+    assert page.locator("#result").is_hidden()
+    choose(page, make_files(1)[0])
+    assert not page.locator("#message").inner_text()
+    page.select_option("#model", "plain")
+    page.get_by_text("does not return the classes of image files").wait_for()
+
+
+def test_the_camera(page):
+    page.evaluate(
+        """() => {
+            const canvas = document.createElement("canvas");
+            canvas.width = 32;
+            canvas.height = 24;
+            const context = canvas.getContext("2d");
+            // A stream has a frame for each drawing.
+            setInterval(() => context.fillRect(0, 0, 9, 9), 30);
+            navigator.mediaDevices.getUserMedia = async () =>
+                canvas.captureStream(30);
+        }"""
+    )
+    page.locator("#camera").click()
+    page.locator("#video").evaluate(
+        """video => new Promise((done, fail) => {
+            video.onloadeddata = done;
+            if (video.readyState >= 2) done();
+            setTimeout(fail, 9000, "no picture of the camera");
+        })"""
+    )
+    page.locator("#shoot").click()
+    page.locator("#result").wait_for()
+    size = page.locator("#photo").evaluate(
+        "image => image.decode().then(() => image.naturalWidth)"
+    )
+    assert size == 32 and len(classes(page)) == 2
+    page.locator("#end").click()
+    assert page.locator("#live").is_hidden()
+
+
+def test_a_photo_that_is_dropped(page):
+    page.evaluate(
+        """bytes => {
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(bytes)], "x.png"));
+            document.body.dispatchEvent(new DragEvent("drop", {
+                bubbles: true, cancelable: true, dataTransfer: transfer,
+            }));
+        }""",
+        [*make_files(1)[0]],
+    )
+    page.locator("#result").wait_for()
+    assert len(classes(page)) == 2
+
+
+def test_the_page_is_accessible(page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    choose(page, make_files(1)[0])
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()

@@ -1,0 +1,184 @@
+"""Versions that appear, fail and vanish while the server runs."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_vit.serving.server.finding import find_models
+from keras_vit.serving.server.refusals import Refusal
+from keras_vit.serving.server.versions import ServedModel
+from tests.serving.server.running import (
+    make_model,
+    run_server,
+    spec,
+    wait_until,
+)
+
+
+def put(folder, version, content="good"):
+    """Put a version in its place as a whole."""
+    draft = folder / f".{version}"
+    draft.mkdir()
+    (draft / "model").write_text(content)
+    draft.rename(folder / str(version))
+
+
+def load(folder):
+    """Return a model that returns its version."""
+    content = (folder / "model").read_text()
+    if content != "good":
+        raise ValueError(f"damaged: {content}")
+    tensor = {"x": spec("DT_FLOAT", -1)}
+    number = float(folder.name)
+    return make_model(
+        {"serving_default": (tensor, tensor, lambda x: {"x": x * 0 + number})}
+    )
+
+
+@pytest.fixture
+def model(tmp_path):
+    put(tmp_path, 1)
+    model = ServedModel("m", tmp_path, load=load)
+    model.poll()
+    return model
+
+
+def states(model):
+    return {
+        int(row["version"]): row["state"]
+        for row in model.status(None)["model_version_status"]
+    }
+
+
+def test_the_newest_is_served(model, tmp_path):
+    put(tmp_path, 2)
+    put(tmp_path, 10)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".11").mkdir()
+    (tmp_path / "12").write_text("a file")
+    model.poll()
+    assert states(model) == {10: "AVAILABLE", 1: "END"}
+    assert list(states(model)) == [10, 1]
+    assert model.find(None, None)[0] == 10
+    with pytest.raises(Refusal, match=r"Specific\(m, 1\)"):
+        model.find(1, None)
+
+
+def test_a_broken_version_leaves_the_old_one(model, tmp_path):
+    put(tmp_path, 2, "cut")
+    model.poll()
+    assert states(model) == {2: "END", 1: "AVAILABLE"}
+    row = model.status(2)["model_version_status"][0]
+    assert row["status"] == {
+        "error_code": "UNKNOWN",
+        "error_message": "ValueError: damaged: cut",
+    }
+    assert model.find(None, None)[0] == 1
+    tries = []
+    model._load = lambda folder: tries.append(folder) or load(folder)
+    model.poll()
+    assert not tries  # Nothing has changed.
+    (tmp_path / "2" / "model").write_text("good")
+    model.poll()
+    assert len(tries) == 1
+    assert states(model) == {2: "AVAILABLE", 1: "END"}
+
+
+def test_an_older_version_returns_when_the_newest_vanishes(model, tmp_path):
+    put(tmp_path, 2)
+    model.poll()
+    shutil.rmtree(tmp_path / "2")
+    model.poll()
+    assert states(model) == {2: "END", 1: "AVAILABLE"}
+    # Without any, what is loaded stays.
+    shutil.rmtree(tmp_path / "1")
+    model.poll()
+    assert model.find(None, None)[0] == 1
+
+
+def test_labels_are_those_of_models_config(tmp_path):
+    for version in (1, 2, 3):
+        put(tmp_path, version)
+    model = ServedModel("m", tmp_path, num_versions=2, load=load)
+    model.poll()
+    assert states(model) == {3: "AVAILABLE", 2: "AVAILABLE"}
+    assert model.find(None, "stable")[0] == 2
+    assert model.find(None, "canary")[0] == 3
+    newest = ServedModel("m", tmp_path, load=load)
+    newest.poll()
+    with pytest.raises(Refusal, match="version label: stable"):
+        newest.find(None, "stable")
+
+
+def test_a_new_version_while_the_server_runs(model, tmp_path):
+    path = "/v1/models/m:predict"
+    with run_server({"m": model}, poll_seconds=0.05) as address:
+        assert address.post(path, {"instances": [0]})[1] == {
+            "predictions": [1.0]
+        }
+        put(tmp_path, 2)
+        wait_until(lambda: states(model).get(2) == "AVAILABLE")
+        assert address.post(path, {"instances": [0]})[1] == {
+            "predictions": [2.0]
+        }
+        status, answer = address.get("/v1/models/m/versions/2")
+        assert answer["model_version_status"][0]["state"] == "AVAILABLE"
+
+
+def test_without_a_version_the_server_is_not_well(tmp_path):
+    put(tmp_path, 1, "cut")
+    model = ServedModel("m", tmp_path, load=load)
+    model.poll()
+    with run_server({"m": model}) as address:
+        assert address.get("/healthz") == (503, {"status": "unavailable"})
+        assert address.get("/models.json") == (200, [])
+        status, answer = address.post(
+            "/v1/models/m:predict", {"instances": [1]}
+        )
+        assert (status, answer["error"]) == (
+            404,
+            "Servable not found for request: Latest(m)",
+        )
+
+
+def test_folders_that_can_be_served(tmp_path):
+    export = tmp_path / "run" / "export"
+    for name in (
+        "saved_model/a/1",
+        "saved_model/b/2",
+        "tflite/a/1",
+        "report/a/1",
+    ):
+        (export / name).mkdir(parents=True)
+    (export / "saved_model" / "models.config").touch()
+    saved = export / "saved_model"
+    both = {"a": saved / "a", "b": saved / "b"}
+    assert find_models(export) == both
+    assert find_models(tmp_path / "run") == both
+    assert find_models(saved) == both
+    assert find_models(saved / "a") == {"a": saved / "a"}
+    assert find_models(export, "tflite") == {"a": export / "tflite" / "a"}
+    with pytest.raises(ValueError, match=f"name {saved / 'a'}"):
+        find_models(saved / "a" / "1")
+    with pytest.raises(ValueError, match=r"saved_model\|tflite/NAME/VERSION"):
+        find_models(tmp_path)
+
+
+def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):
+    """TF Serving would serve it, and answer 400."""
+    shutil.copytree(zoo / "zoo" / "3", tmp_path / "4")
+    shutil.rmtree(tmp_path / "4" / "variables")
+    model = ServedModel("zoo", tmp_path)
+    model.poll()
+    assert states(model) == {4: "END"}
+    shutil.copytree(
+        zoo / "zoo" / "3" / "variables", tmp_path / "4" / "variables"
+    )
+    model.poll()
+    assert states(model) == {4: "AVAILABLE"}
+    _, loaded = model.find(4, None)
+    answer = loaded.call(
+        "serve_uint8", {"images": np.zeros((2, 8, 12, 3), "uint8")}
+    )
+    assert answer["logits"].shape == (2, 7)
