@@ -104,6 +104,7 @@ def test_a_job_that_does_not_fit_warns(recipe, tmp_path, monkeypatch, capsys):
     warn_of_shortage(job)
     assert capsys.readouterr().out == ""
     need = estimate_job_memory(job).total
+    monkeypatch.setattr(requirements, "LARGEST_BYTES_PER_FLOP", 1.0)
     monkeypatch.setattr(requirements, "available_bytes", lambda _: need - 1)
     warn_of_shortage(job)
     printed = capsys.readouterr().out
