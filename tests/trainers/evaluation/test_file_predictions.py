@@ -33,7 +33,7 @@ def folder(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = draws.integers(0, 256, (8, 8), "uint8")
         Image.fromarray(pixels).save(path)
-    (tmp_path / "images/broken.png").write_lines("no image")
+    (tmp_path / "images/broken.png").write_text("no image")
     return tmp_path / "images"
 
 
