@@ -15,6 +15,7 @@ TRAIN = [
     "importlib_resources",  # tensorflow-datasets imports it undeclared
     "matplotlib>=3.8",
     "Pillow>=10",
+    "psutil>=5.9",
     "scikit-learn>=1.4",
     "tensorboard>=2.20",
     "tensorflow>=2.20",

@@ -58,11 +58,7 @@ def main(arguments):
             use_attention=FLAGS.use_attention,
             name=FLAGS.name,
             version=FLAGS.version,
-            tflite_quantizations=FLAGS.tflite_quantizations,
-            tflite_batch_size=FLAGS.tflite_batch_size or None,
-            onnx_takes_pixels=FLAGS.onnx_takes_pixels,
-            web_quantization=FLAGS.web_quantization,
-            web_engine_dir=FLAGS.web_engine_dir,
+            **read_format_options(),
             threads=(1, 2) if FLAGS.measure_latency else (),
             force=FLAGS.force,
         )
@@ -71,11 +67,24 @@ def main(arguments):
         print(agreement.path)
 
 
+def read_format_options() -> dict:
+    """Return the options of the formats, from the flags."""
+    return {
+        "tflite_quantizations": FLAGS.tflite_quantizations,
+        "tflite_batch_size": FLAGS.tflite_batch_size or None,
+        "tflite_takes_pixels": FLAGS.tflite_takes_pixels,
+        "onnx_takes_pixels": FLAGS.onnx_takes_pixels,
+        "web_quantization": FLAGS.web_quantization,
+        "web_engine_dir": FLAGS.web_engine_dir,
+    }
+
+
 def define_flags():
     """Define the flags of this command."""
     source_flags.define_source_flags()
     define_destination_flags()
     define_format_flags()
+    define_web_flags()
     define_comparison_flags()
     define_serving_flags()
 
@@ -118,6 +127,12 @@ def define_format_flags():
         "The only batch size that TFLite files accept; 0 for any.",
         lower_bound=0,
     )
+    flags.DEFINE_bool(
+        "tflite_takes_pixels",
+        False,
+        "Let the TFLite files take uint8 pixels from 0 to 255, of twice the "
+        "height and width if the preprocessing antialiases.",
+    )
     flags.DEFINE_string(
         "calibration_split",
         None,
@@ -130,6 +145,10 @@ def define_format_flags():
         "Let the ONNX file take uint8 pixels from 0 to 255 instead of floats "
         "in the range of the model.",
     )
+
+
+def define_web_flags():
+    """Define the options of the web page."""
     flags.DEFINE_enum(
         "web_quantization",
         "float32",

@@ -10,8 +10,9 @@ from absl import flags
 
 from trainers.distribute.cluster import WorkerConfig
 from trainers.distribute.rendezvous import watched_service
-from trainers.loop.memory import estimate_memory
+from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
+from trainers.loop.progress import format_seconds
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.photos import RULES, describe_fit
 from trainers.runs.command_line import (
@@ -23,9 +24,18 @@ from trainers.runs.command_line import (
     training_errors,
     user_errors,
 )
+from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
 from trainers.runs.preparation import prepare
-from trainers.runs.reports import final_table, scale
+from trainers.runs.reports import final_table
+from trainers.runs.requirements import (
+    available_bytes,
+    describe_memory,
+    describe_shortage,
+    estimate_job_memory,
+    measure_seconds_per_step,
+    warn_of_shortage,
+)
 
 __all__ = ["Job", "prepare", "train"]
 
@@ -47,10 +57,13 @@ def main(arguments):
             print(job, flush=True)
             if chosen.name in RULES:
                 print_fit(job)
+            check_images(job)
         if FLAGS.dry_run:
             if job.is_writer:
                 dry_run(job)
             return
+        if job.is_writer:
+            warn_of_shortage(job)
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
     with training_errors(), watched_service(job.recipe.data_service, exit_hard):
@@ -84,22 +97,28 @@ def print_fit(job: Job):
 
 
 def dry_run(job: Job):
-    """Print the memory for training; draw the first batch of a new run."""
-    recipe = job.recipe
-    memory = estimate_memory(
-        job.loop.model,
-        recipe.batch_size // job.loop.strategy.num_replicas_in_sync,
-        job.loop.optimizer,
-        accumulation_steps=recipe.accumulation_steps,
-    )
-    print("Memory of a device, estimated:")
-    for name, size in (memory._asdict() | {"total": memory.total}).items():
-        print(f"  {name:12s} {scale(size)}B")
+    """Print memory and time of training; draw the first batch of a new run."""
     if job.run.recipe_path.exists():
-        print("First batch: see first_batch.png in the folder of the run.")
+        first_batch = "see first_batch.png in the folder of the run."
+    else:
+        job.draw_first_batch()
+        first_batch = job.run.folder / "first_batch.png"
+    print(f"First batch: {first_batch}")
+    memory = estimate_job_memory(job)
+    available = available_bytes(job.loop.strategy)
+    print(describe_memory(memory, available))
+    shortage = describe_shortage(memory, available, job)
+    if shortage:
+        print(shortage)
         return
-    job.draw_first_batch()
-    print(f"First batch: {job.run.folder / 'first_batch.png'}")
+    if num_workers(job.loop.strategy) > 1:
+        return  # The others do not take part in a dry run.
+    num_updates = job.total_steps - job.loop.step
+    seconds = measure_seconds_per_step(job)
+    print(
+        f"Time: {format_seconds(num_updates * seconds)} for {num_updates:,} "
+        f"updates of {seconds:.3g} s each, and the evaluations"
+    )
 
 
 def define_run_flags():
@@ -113,8 +132,8 @@ def define_run_flags():
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Print the model and the memory that training would need, draw the "
-        "first batch, and stop.",
+        "Print the model, and the memory and the time that training would "
+        "need, draw the first batch, and stop.",
     )
     flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
     flags.DEFINE_string(

@@ -14,6 +14,7 @@ from keras_vit.export.formats.saved_model import export_saved_model
 from keras_vit.export.formats.tflite import export_tflite
 from keras_vit.export.formats.web import export_web
 from keras_vit.export.forward import OUTPUTS
+from keras_vit.export.labels import read_class_names, read_description
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.report import ExportReport
@@ -40,4 +41,6 @@ __all__ = [
     "export_tflite",
     "export_web",
     "measure_latency",
+    "read_description",
+    "read_class_names",
 ]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.export.agreement import Agreement, Tolerance
+from keras_vit.export.description import describe
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.predicting import expected_outputs
 from keras_vit.export.serving_options import Serving
@@ -26,6 +27,9 @@ class ExportOptions:
             any.
         calibration_images: Images (B, H, W, C) to calibrate the TFLite
             quantizations "int8" and "static_int8".
+        tflite_takes_pixels: Whether the TFLite files take uint8 pixels from
+            0 to 255, of twice the height and width if the preprocessing
+            antialiases; see `keras_vit.export.pixel_inputs`.
         onnx_takes_pixels: Whether the ONNX file takes uint8 pixels from 0 to
             255 instead of floats in the range of the model.
         web_quantization: The quantization of the model in the web page.
@@ -37,6 +41,7 @@ class ExportOptions:
     tflite_quantizations: Sequence[str] = ("dynamic_int8",)
     tflite_batch_size: int | None = 1
     calibration_images: np.ndarray | None = None
+    tflite_takes_pixels: bool = False
     onnx_takes_pixels: bool = False
     web_quantization: str = "float32"
     web_engine_dir: str | None = None
@@ -69,6 +74,11 @@ class ExportRequest:
         return in_float32(self.model)
 
     @functools.cached_property
+    def description(self) -> dict:
+        """The description of the model, with floats as its input."""
+        return describe(self.model, self.options.serving, name=self.name)
+
+    @functools.cached_property
     def expected(self) -> np.ndarray:
         """The outputs of the model."""
         return expected_outputs(self.model, self.images)
@@ -79,6 +89,10 @@ class ExportRequest:
         if self.float32_model is self.model:
             return self.expected
         return expected_outputs(self.float32_model, self.images)
+
+
+def _read_nothing(path):
+    """Return no description."""
 
 
 def _accept(options, is_calibrated):
@@ -100,6 +114,9 @@ class Format(NamedTuple):
         measure: Takes the path of a file, and returns other measurements,
             which the report prints as a sentence.
         entry: A file that each folder contains, if it writes a folder.
+        read: Takes the path of a file. Returns its description, see
+            `keras_vit.export.description`, or None if it has none.
+        readers: Modules that `read` needs.
         packages: Modules that must be installed.
         check: Takes ExportOptions and whether there will be calibration
             images. Raises an error if they are invalid.
@@ -114,6 +131,8 @@ class Format(NamedTuple):
     start: Callable[[str, tuple[int, ...], int], Callable] | None = None
     measure: Callable[[str], Any] | None = None
     entry: str = ""
+    read: Callable[[str], dict | None] = _read_nothing
+    readers: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     check: Callable[[ExportOptions, bool], None] = _accept
     announce: Callable[[pathlib.Path], None] | None = None

@@ -73,4 +73,4 @@ def name_all_classes(
 
 def to_text(description: Mapping[str, Any]) -> str:
     """Return a description as JSON."""
-    return json.dumps(description, indent=1, ensure_ascii=False)
+    return json.dumps(description, ensure_ascii=False)

@@ -146,6 +146,7 @@ def write_default_endpoint(
     batch_size: int | None,
     prepare: Callable = lambda images: images,
     output: str | None = None,
+    spec: tuple[tuple[int, ...], str] | None = None,
 ):
     """Write a SavedModel with only the endpoint `serving_default`.
 
@@ -157,6 +158,8 @@ def write_default_endpoint(
         batch_size: The only batch size that is accepted; None for any.
         prepare: Function that is applied to the images before the model.
         output: See `name_output`.
+        spec: The shape (H, W, C) and the dtype that `prepare` takes. Default:
+            those of the model.
     """
     import tensorflow as tf
 
@@ -166,6 +169,6 @@ def write_default_endpoint(
     def serve(images):
         return {name: tf.cast(forward(prepare(images))[name], tf.float32)}
 
-    shape = (batch_size, *model.input_shape[1:])
-    endpoint = Endpoint(serve, "images", shape, "float32")
+    shape, dtype = spec or (model.input_shape[1:], "float32")
+    endpoint = Endpoint(serve, "images", (batch_size, *shape), dtype)
     write_endpoints(folder, {"serving_default": endpoint})

@@ -27,7 +27,7 @@ def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
 
     return run_in_batches(
         run,
-        np.asarray(images, "float32"),
+        images,
         None if batch_size == -1 else batch_size,
     )
 
@@ -39,6 +39,8 @@ def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
     interpreter = Interpreter(path, num_threads=threads)
     (inputs,) = interpreter.get_input_details()
     (outputs,) = interpreter.get_output_details()
+    # A file that takes pixels may take more of them than the model.
+    shape = (shape[0], *inputs["shape_signature"][1:])
     if inputs["shape_signature"][0] == -1:
         interpreter.resize_tensor_input(inputs["index"], shape)
     interpreter.allocate_tensors()

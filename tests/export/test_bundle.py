@@ -50,6 +50,7 @@ def files(folder):
 
 
 SAVED_MODEL = [
+    "assets.extra/keras_vit.json",
     "assets.extra/tf_serving_warmup_requests",
     "fingerprint.pb",
     "saved_model.pb",
@@ -67,6 +68,8 @@ def test_layout_and_versions(model, images, tmp_path):
         *(f"saved_model/tiny/1/{name}" for name in SAVED_MODEL),
         "saved_model/models.config",
         "tflite/tiny/1/dynamic_int8.tflite",
+        "tflite/tiny/1/labels.txt",
+        "tflite/tiny/1/model.json",
     ]
     # By name, models.config comes before tiny.
     assert files(tmp_path) == sorted(expected)
@@ -85,6 +88,8 @@ def test_layout_and_versions(model, images, tmp_path):
     assert sorted(p.name for p in tmp_path.glob("tflite/tiny/2/*")) == [
         "float16.tflite",
         "float32.tflite",
+        "labels.txt",
+        "model.json",
     ]
     config = (tmp_path / "saved_model" / "models.config").read_text()
     labels = re.findall(r'key: "(\w+)"\n +value: (\d+)', config)

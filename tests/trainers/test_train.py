@@ -1,6 +1,7 @@
 import csv
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -101,6 +102,8 @@ def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     ]
     output = capsys.readouterr().out
     assert "activations" in output and "first_batch.png" in output
+    assert re.search(r"available +[\d.]+ [GM]B\n", output)
+    assert re.search(r"Time: \d:\d\d:\d\d for 3 updates", output)
     assert job.loop.step == 0
 
 

@@ -64,7 +64,7 @@ class Loop:
     def __post_init__(self):
         of_a_step = [field.name for field in dataclasses.fields(Step)]
         step = Step(**{name: getattr(self, name) for name in of_a_step})
-        self._inner = InnerLoop(step, self.strategy)
+        self.inner = InnerLoop(step, self.strategy)
         self._seconds_per_step = 0.0
         # These variables are on the host, because a TPU has no float64.
         self._step = tf.Variable(0, dtype=tf.int64, name="step")
@@ -100,8 +100,8 @@ class Loop:
         if self.checkpoints is None:
             return
         self.checkpoints.restore()
-        apart = abs(self.step - self._inner.agree(self.step))
-        if self._inner.agree(apart):
+        apart = abs(self.step - self.inner.agree(self.step))
+        if self.inner.agree(apart):
             raise CheckpointError(
                 "The workers found different checkpoints; they must share the "
                 f"folder of the run. Here: update {self.step} in "
@@ -172,7 +172,7 @@ class Loop:
                     count = self._limit_call(count)
                     calls.on_train_batch_begin(self.step)
                     start = time.perf_counter()
-                    result = self._inner.train(
+                    result = self.inner.train(
                         iterator,
                         tf.constant(count),
                         tf.constant(self.step, tf.int64),
@@ -205,7 +205,7 @@ class Loop:
             ValueError: If no image has a weight above 0.
         """
         batches = self.strategy.distribute_datasets_from_function(eval_batches)
-        return self._inner.evaluate(batches, eval_steps, self._stop_if_asked)
+        return self.inner.evaluate(batches, eval_steps, self._stop_if_asked)
 
     @contextlib.contextmanager
     def _run_callbacks(self, callbacks, num_epochs):
@@ -239,7 +239,7 @@ class Loop:
         self._require_finite(sums[0])
         self._sums.assign_add(sums)
         # The workers must agree on the length of the next call.
-        self._seconds_per_step = self._inner.agree(seconds / num_steps)
+        self._seconds_per_step = self.inner.agree(seconds / num_steps)
         return {
             **self._figures(),
             "images": float(sums[2]),
@@ -248,7 +248,7 @@ class Loop:
         }
 
     def _validate(self, batches, num_steps):
-        report = self._inner.evaluate(batches, num_steps, self._stop_if_asked)
+        report = self.inner.evaluate(batches, num_steps, self._stop_if_asked)
         # An update with a finite loss can still make weights infinite or NaN.
         self._require_finite(report["loss"])
         return {f"val_{name}": value for name, value in report.items()}
@@ -276,7 +276,7 @@ class Loop:
         return bool(self._sums.numpy()[2])
 
     def _stop_if_asked(self):
-        if self._inner.agree(self.must_stop()):
+        if self.inner.agree(self.must_stop()):
             self._save(must_succeed=True)
             raise Interrupted(
                 f"Stopped and saved after update {self.step}. Run the same "

@@ -111,24 +111,42 @@ RULES = {
         image_rate=3e-5,
         augment="inception_crop(smallest=0.35)|flip_lr",
     ),
+    # Few weights are trained, which takes higher rates.
+    "photos_lora": SizeRule(
+        image_passes=700,
+        fewest_epochs=5,
+        most_epochs=60,
+        image_rate=1.2e-4,
+        augment="inception_crop(smallest=0.35)|flip_lr",
+    ),
+    "photos_linear": SizeRule(
+        image_passes=700,
+        fewest_epochs=5,
+        most_epochs=60,
+        image_rate=6e-4,
+        augment="inception_crop(smallest=0.35)|flip_lr",
+    ),
 }
+
+_PHOTOS = Recipe(
+    source="This project; rules in recipes/photos.py.",
+    expected="Depends on the photos.",
+    dataset="folder:photos",
+    model="Ti/16",
+    weight_decay=0.05,
+    label_smoothing=0.1,
+    class_weights="balanced",
+    keep_best=True,
+    patience=10,
+)
+_PARTS = dataclasses.replace(_PHOTOS, init_from="S/16-augreg")
 
 # The settings that follow from the number of images are those for 1,000.
 RECIPES = {
-    "photos": fit_to_images(
-        "photos",
-        Recipe(
-            source="This project; rules in recipes/photos.py.",
-            expected="Depends on the photos.",
-            dataset="folder:photos",
-            model="Ti/16",
-            weight_decay=0.05,
-            label_smoothing=0.1,
-            class_weights="balanced",
-            keep_best=True,
-            patience=10,
-        ),
-        given={},
-        num_images=1000,
-    ),
+    name: fit_to_images(name, recipe, given={}, num_images=1000)
+    for name, recipe in {
+        "photos": _PHOTOS,
+        "photos_lora": dataclasses.replace(_PARTS, lora_rank=8),
+        "photos_linear": dataclasses.replace(_PARTS, train_only="head"),
+    }.items()
 }

@@ -146,11 +146,12 @@ class Job:
             tf.distribute.InputContext(num_replicas_in_sync=replicas)
         )
         with self.bad_examples.named_errors():
-            images, labels, _ = next(iter(batches))
+            images, labels, weights = next(iter(batches))
+        is_readable = weights > 0
         self.run.folder.mkdir(parents=True, exist_ok=True)
         write_first_batch(
-            images,
-            labels,
+            images[is_readable],
+            labels[is_readable],
             self.dataset.class_names,
             self.recipe.value_range,
             self.run.folder / "tensorboard",

@@ -1,5 +1,6 @@
 """Pictures of a run, as PNG files. Needs matplotlib."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -172,6 +173,9 @@ def _draw_tiles(images, texts, colors, path):
     room = line * (2 + max(text.count("\n") for text in texts))
     size = (columns * (side + gap), rows * (down + room))
     figure = _figure(size, layout=None)
+    from keras_vit.analysis.plots.fonts import families_for
+
+    families = families_for("".join(texts))
     axes = figure.add_axes((0, 0, 1, 1))
     for index, (image, text, color) in enumerate(zip(images, texts, colors)):
         row, column = divmod(index, columns)
@@ -190,11 +194,14 @@ def _draw_tiles(images, texts, colors, path):
             ha="center",
             va="top",
             fontsize=8,
+            family=families,
             color=color,
         )
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    with atomic_write(path) as draft:
+    with atomic_write(path) as draft, warnings.catch_warnings():
+        # `families_for` has named the characters that no font has.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(draft)
 
 

@@ -1,14 +1,17 @@
 """Export as an ONNX file, for ONNX Runtime and other runtimes."""
 
 import functools
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.export.agreement import FLOAT32, Agreement, Tolerance, compare
 from keras_vit.export.contract import Format
+from keras_vit.export.description import KEY, describe, to_text
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import make_forward, name_output
 from keras_vit.export.predicting import (
@@ -36,6 +39,7 @@ def export_onnx(
     *,
     preprocess: Callable | None = None,
     output: str | None = None,
+    description: Mapping[str, Any] | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
     expected: np.ndarray | None = None,
@@ -58,6 +62,8 @@ def export_onnx(
             `keras_vit.preprocess_input`. It becomes part of the file, which
             then takes uint8.
         output: The kind of output of the model; see `name_output`.
+        description: Stored in the file, under the key "keras_vit" of its
+            metadata, as JSON.
         tolerance: The allowed differences. Default: those of FORMAT.
         must_agree: Whether a larger difference is an error.
         expected: The outputs of the model in float32, if known.
@@ -89,7 +95,10 @@ def export_onnx(
 
     model = in_float32(model)
     with atomic_write(path) as draft:
-        onnx.save(to_onnx(model, preprocess, output), draft)
+        proto = to_onnx(model, preprocess, output)
+        if description is not None:
+            onnx.helper.set_model_props(proto, {KEY: to_text(description)})
+        onnx.save(proto, draft)
         onnx.checker.check_model(draft, full_check=True)
         if expected is None:
             scaled = images if preprocess is None else preprocess(images)
@@ -223,10 +232,17 @@ def write(request, folder) -> list[Agreement]:
     if options.onnx_takes_pixels:
         value_range = options.serving.value_range
         images = to_uint8(request.images, value_range)
+        description = describe(
+            request.model,
+            options.serving,
+            name=request.name,
+            pixels_per_side=1,
+        )
         preprocess = functools.partial(to_range, value_range=value_range)
         expected = None  # Rounding to pixels changes the outputs.
     else:
         images, preprocess = request.images, None
+        description = request.description
         expected = request.float32_expected
     return [
         export_onnx(
@@ -235,6 +251,7 @@ def write(request, folder) -> list[Agreement]:
             images,
             preprocess=preprocess,
             output=options.serving.output,
+            description=description,
             must_agree=False,
             expected=expected,
         )
@@ -258,10 +275,21 @@ def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
     return lambda: session.run(None, {tensor.name: images})
 
 
+def read_metadata(path: str) -> dict | None:
+    """Return the description in an ONNX file, or None."""
+    import onnx
+
+    proto = onnx.load(path, load_external_data=False)
+    texts = {each.key: each.value for each in proto.metadata_props}
+    return json.loads(texts[KEY]) if KEY in texts else None
+
+
 FORMAT = Format(
     write=write,
     start=start,
     suffix=".onnx",
     tolerances={"onnx": FLOAT32},
     packages=("onnx", "onnxruntime", "tf2onnx"),
+    read=read_metadata,
+    readers=("onnx",),
 )

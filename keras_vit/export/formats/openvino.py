@@ -1,10 +1,12 @@
 """Export as an OpenVINO model, for Intel processors."""
 
 import errno
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +19,7 @@ from keras_vit.export.agreement import (
     size_on_disk,
 )
 from keras_vit.export.contract import Format
+from keras_vit.export.description import KEY, to_text
 from keras_vit.export.endpoints import write_default_endpoint
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.predicting import (
@@ -39,6 +42,7 @@ def export_openvino(
     images: np.ndarray,
     *,
     output: str | None = None,
+    description: Mapping[str, Any] | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
     expected: np.ndarray | None = None,
@@ -58,6 +62,8 @@ def export_openvino(
             file beside it may exist.
         images: Images to compare outputs on, (B, H, W, C).
         output: The kind of output of the model; see `name_output`.
+        description: Stored in the file, under the key "keras_vit" of its
+            runtime information, as JSON.
         tolerance: The allowed differences at the precision f32. By default,
             OpenVINO may choose a lower precision; see its
             INFERENCE_PRECISION_HINT. Default: those of FORMAT.
@@ -86,7 +92,7 @@ def export_openvino(
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=parent) as folder:
         draft = os.path.join(folder, "model.xml")
-        to_openvino(model, draft, output)
+        to_openvino(model, draft, output, description)
         agreement = compare(
             path,
             "openvino",
@@ -102,13 +108,19 @@ def export_openvino(
     return agreement
 
 
-def to_openvino(model: keras.Model, path: str, output: str | None = None):
+def to_openvino(
+    model: keras.Model,
+    path: str,
+    output: str | None = None,
+    description: Mapping[str, Any] | None = None,
+):
     """Convert a float32 `model` to OpenVINO files.
 
     Args:
         model: A model with a fixed image size.
         path: The `.xml` file; the `.bin` file is written beside it.
         output: See `name_output`.
+        description: See `export_openvino`.
     """
     import openvino
 
@@ -116,6 +128,8 @@ def to_openvino(model: keras.Model, path: str, output: str | None = None):
         write_default_endpoint(model, folder, batch_size=None, output=output)
         # Like `openvino.convert_model`, but without its telemetry.
         graph = openvino.Core().read_model(folder)
+        if description is not None:
+            graph.set_rt_info(to_text(description), KEY)
         try:
             openvino.save_model(graph, path, compress_to_fp16=False)
         except RuntimeError as error:
@@ -148,6 +162,7 @@ def write(request, folder) -> list[Agreement]:
             folder / "model.xml",
             request.images,
             output=request.options.serving.output,
+            description=request.description,
             must_agree=False,
             expected=request.float32_expected,
         )
@@ -176,10 +191,22 @@ def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
     return lambda: request.infer({0: images})
 
 
+def read_information(path: str) -> dict | None:
+    """Return the description in an OpenVINO file, or None."""
+    import openvino
+
+    graph = openvino.Core().read_model(path)
+    if not graph.has_rt_info(KEY):
+        return None
+    return json.loads(graph.get_rt_info(KEY).astype(str))
+
+
 FORMAT = Format(
     write=write,
     start=start,
     suffix=".xml",
     tolerances={"openvino": FLOAT32},
     packages=("openvino",),
+    read=read_information,
+    readers=("openvino",),
 )

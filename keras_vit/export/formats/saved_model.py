@@ -1,7 +1,9 @@
 """Export as a TensorFlow SavedModel, for TF Serving and plain TensorFlow."""
 
 import dataclasses
+import json
 import os
+import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from keras_vit.export.agreement import (
     size_on_disk,
 )
 from keras_vit.export.contract import Format
+from keras_vit.export.description import describe, to_text
 from keras_vit.export.endpoint_checks import (
     call_signature,
     check,
@@ -36,6 +39,8 @@ from keras_vit.models.lora import without_updates
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
+DESCRIPTION_FILE = "assets.extra/keras_vit.json"
+
 
 def export_saved_model(
     model: keras.Model,
@@ -45,6 +50,7 @@ def export_saved_model(
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
     expected: np.ndarray | None = None,
+    name: str | None = None,
 ) -> Agreement:
     """Write `model` as a SavedModel that runs without Keras.
 
@@ -75,6 +81,7 @@ def export_saved_model(
         tolerance: The allowed differences. Default: those of FORMAT.
         must_agree: Whether a larger difference is an error.
         expected: The outputs of the model for `images`, if known.
+        name: Name of the model in its description. Default: that of `model`.
 
     Returns:
         The comparison of the export with `model`: the largest difference of
@@ -103,6 +110,7 @@ def export_saved_model(
     draft = tempfile.mkdtemp(prefix=DRAFT, dir=parent)
     try:
         write_endpoints(draft, endpoints)
+        write_description(draft, describe(model, serving, name=name))
         expected = expected_records(model, serving, endpoints, images, expected)
         agreement = check_and_warm_up(draft, path, expected, tolerance)
         if must_agree:
@@ -148,6 +156,26 @@ def check_and_warm_up(folder, path, expected, tolerance) -> Agreement:
     )
 
 
+def write_description(folder: str, description: dict):
+    """Write a description into a SavedModel; servers ignore the file.
+
+    Args:
+        folder: The SavedModel.
+        description: See `keras_vit.export.description.describe`.
+    """
+    path = pathlib.Path(folder, DESCRIPTION_FILE)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(to_text(description), encoding="utf-8")
+
+
+def read_saved_description(path: str) -> dict | None:
+    """Return the description in a SavedModel, or None."""
+    file = pathlib.Path(path, DESCRIPTION_FILE)
+    if not file.exists():
+        return None
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def write(request, folder) -> list[Agreement]:
     """Write the SavedModel into a new folder."""
     return [
@@ -158,6 +186,7 @@ def write(request, folder) -> list[Agreement]:
             serving=request.options.serving,
             must_agree=False,
             expected=request.expected,
+            name=request.name,
         )
     ]
 
@@ -183,6 +212,7 @@ FORMAT = Format(
     start=start,
     suffix="",
     entry="saved_model.pb",
+    read=read_saved_description,
     tolerances={
         "saved_model": FLOAT32,
         "saved_model in 16 bits": Tolerance(cosine=0.9999),

@@ -1,22 +1,23 @@
 """Export as a TFLite file, for phones and other small devices."""
 
 import dataclasses
-import io
-import math
 import os
+import pathlib
 import tempfile
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.export.agreement import Agreement, Tolerance, compare
 from keras_vit.export.contract import ExportOptions, Format
+from keras_vit.export.description import describe
 from keras_vit.export.endpoints import write_default_endpoint
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import name_output
 from keras_vit.export.litert import run_tflite, start
+from keras_vit.export.pixel_inputs import PixelInput, find_pixel_input
 from keras_vit.export.predicting import expected_outputs
 from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.requirements import (
@@ -24,6 +25,12 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
+from keras_vit.export.tflite_archive import (
+    append_archive,
+    make_texts,
+    read_archive,
+)
+from keras_vit.export.tflite_sizes import refuse_other_sizes
 from keras_vit.files import atomic_write
 from keras_vit.models.lora import without_updates
 from keras_vit.tables import pick
@@ -39,6 +46,8 @@ def export_tflite(
     class_names: Sequence[str] | None = None,
     calibration_images: np.ndarray | None = None,
     output: str | None = None,
+    pixels: PixelInput | None = None,
+    description: Mapping[str, Any] | None = None,
     tolerance: Tolerance | None = None,
     must_agree: bool = True,
     expected: np.ndarray | None = None,
@@ -66,6 +75,9 @@ def export_tflite(
         calibration_images: Images to measure the ranges of int8 numbers, at
             least about a hundred typical ones; for "int8" and "static_int8".
         output: The kind of output of the model; see `name_output`.
+        pixels: If given, the file takes uint8 pixels. `images` are rounded to
+            pixels for the comparison.
+        description: Stored in the file as `model.json`, beside `labels.txt`.
         tolerance: The allowed differences. Default: those of the quantization.
         must_agree: Whether a larger difference is an error.
         expected: The outputs of the model in float32, if known.
@@ -83,7 +95,9 @@ def export_tflite(
     check_exportable(model, images)
     model = without_updates(model)
     check_path(path, ".tflite")
-    check_quantization(quantization, calibration_images is not None)
+    check_quantization(
+        quantization, calibration_images is not None, pixels is not None
+    )
     check_arguments(model, batch_size, class_names)
     if QUANTIZATIONS[quantization].needs_calibration:
         calibration_images = check_calibration_images(model, calibration_images)
@@ -94,13 +108,15 @@ def export_tflite(
             tolerance, top1_agreement=0.0, expected_top1_agreement=0.0
         )
     model = in_float32(model)
+    if pixels is not None:
+        images = pixels.round(images)
     if expected is None:
-        expected = expected_outputs(model, images)
+        scaled = images if pixels is None else pixels.expected_images(images)
+        expected = expected_outputs(model, scaled)
     content = to_tflite(
-        model, quantization, batch_size, calibration_images, output
+        model, quantization, batch_size, calibration_images, output, pixels
     )
-    if class_names is not None:
-        content = with_labels(content, class_names)
+    content = append_archive(content, make_texts(class_names, description))
     agreement = compare(
         path,
         f"tflite {quantization}",
@@ -115,12 +131,15 @@ def export_tflite(
     return agreement
 
 
-def check_quantization(quantization: str, is_calibrated: bool):
+def check_quantization(
+    quantization: str, is_calibrated: bool, takes_pixels: bool = False
+):
     """Raise an error if a quantization is unknown or not possible.
 
     Args:
         quantization: A key of QUANTIZATIONS.
         is_calibrated: Whether calibration images exist.
+        takes_pixels: Whether the file takes uint8 pixels.
 
     Raises:
         ValueError: If it is unknown or needs calibration images.
@@ -133,6 +152,11 @@ def check_quantization(quantization: str, is_calibrated: bool):
             "`calibration_images` (in the command, --calibration_split) must "
             f"be given for quantization={quantization!r}, which measures the "
             "ranges of int8 numbers with them. Received: none"
+        )
+    if row.needs_calibration and takes_pixels:
+        raise ValueError(
+            "`tflite_takes_pixels` is for the quantizations that need no "
+            f"calibration. Received: quantization={quantization!r}"
         )
 
 
@@ -181,6 +205,7 @@ def to_tflite(
     batch_size: int | None = 1,
     calibration_images: np.ndarray | None = None,
     output: str | None = None,
+    pixels: PixelInput | None = None,
 ) -> bytes:
     """Convert a float32 `model` to the content of a TFLite file.
 
@@ -190,66 +215,21 @@ def to_tflite(
         batch_size: The only batch size that the file accepts; None for any.
         calibration_images: float32 images, for quantizations that need them.
         output: See `name_output`.
+        pixels: See `export_tflite`.
     """
     import tensorflow as tf
 
+    prepare, spec = refuse_other_sizes, None
+    if pixels is not None:
+        prepare, spec = pixels.prepare, (pixels.shape_of(model), "uint8")
     with tempfile.TemporaryDirectory() as folder:
-        write_default_endpoint(
-            model, folder, batch_size, refuse_other_sizes, output
-        )
+        write_default_endpoint(model, folder, batch_size, prepare, output, spec)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder)
         # Few runtimes include the TensorFlow operations.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return QUANTIZATIONS[quantization].convert(
             converter, calibration_images, batch_size or 1
         )
-
-
-def refuse_other_sizes(images):
-    """Return `images`, through operations that fail for another size.
-
-    A TFLite interpreter resizes its input to the received shape, and the
-    converter removes the shape check of the SavedModel: four small images
-    could be read as one large image. But element-wise operations on tensors of
-    different shapes still fail. So two edges of the image are combined with
-    constants of the expected size. A frame of padding prevents an edge of
-    length 1 from being broadcast. The result, a number below all pixels, is
-    merged into the image, so the converter cannot remove it.
-
-    Shapes:
-        images: a symbolic tensor (B, H, W, C). returns: the same.
-    """
-    import tensorflow as tf
-
-    _, height, width, channels = images.shape
-    floor = -3e38
-    for edge, shape in (
-        (images[:, :, :1], (height + 2, 1, channels + 2)),
-        (images[:, :1, :, :1], (1, width + 2, 1)),
-    ):
-        # The converter would merge equal constants into a scalar.
-        below = np.linspace(-3.1e38, -3e38, math.prod(shape), dtype="float32")
-        edge = tf.pad(edge, ((0, 0), (1, 1), (1, 1), (1, 1)))
-        edge = tf.maximum(edge, below.reshape(1, *shape))
-        floor = tf.minimum(edge[:, 1:2, 1:2, 1:2], floor)  # (B, 1, 1, 1)
-    return tf.maximum(images, floor)
-
-
-def with_labels(content: bytes, class_names: Sequence[str]) -> bytes:
-    """Append the class names to a TFLite file, in a zip archive.
-
-    TFLite's metadata stores associated files in this way. A runtime reads only
-    the model before the archive.
-    """
-    buffer = io.BytesIO(content)
-    with zipfile.ZipFile(buffer, "a") as archive:
-        # Uncompressed, as the task libraries require; without a date, so that
-        # equal models give equal files.
-        archive.writestr(
-            zipfile.ZipInfo("labels.txt"),
-            "".join(f"{name}\n" for name in class_names),
-        )
-    return buffer.getvalue()
 
 
 def check_options(options: ExportOptions, is_calibrated: bool):
@@ -262,27 +242,46 @@ def check_options(options: ExportOptions, is_calibrated: bool):
             f"Received: {', '.join(names) or 'none'}"
         )
     for name in names:
-        check_quantization(name, is_calibrated)
+        check_quantization(name, is_calibrated, options.tflite_takes_pixels)
 
 
 def write(request, folder) -> list[Agreement]:
-    """Write a TFLite file for each quantization into a new folder."""
-    options = request.options
-    return [
+    """Write a TFLite file for each quantization into a new folder.
+
+    The labels and the description are in each file, and beside it.
+    """
+    options, serving = request.options, request.options.serving
+    description, pixels = request.description, None
+    if options.tflite_takes_pixels:
+        steps = description["image_steps"]
+        pixels = find_pixel_input(steps, serving.value_range)
+        description = describe(
+            request.model,
+            serving,
+            name=request.name,
+            pixels_per_side=pixels.pixels_per_side,
+        )
+    agreements = [
         export_tflite(
             request.float32_model,
             folder / f"{quantization}.tflite",
             request.images,
             quantization,
             batch_size=options.tflite_batch_size,
-            class_names=options.serving.class_names,
+            class_names=description["class_names"],
             calibration_images=options.calibration_images,
-            output=options.serving.output,
+            output=serving.output,
+            pixels=pixels,
+            description=description,
             must_agree=False,
-            expected=request.float32_expected,
+            expected=None if pixels else request.float32_expected,
         )
         for quantization in options.tflite_quantizations
     ]
+    texts = make_texts(description["class_names"], description)
+    for name, text in texts.items():
+        pathlib.Path(folder, name).write_text(text, "utf-8", newline="\n")
+    return agreements
 
 
 FORMAT = Format(
@@ -294,4 +293,5 @@ FORMAT = Format(
     },
     packages=("ai_edge_litert",),
     check=check_options,
+    read=read_archive,
 )

@@ -1,6 +1,7 @@
 """Export as a web page that runs the model in the browser, with LiteRT.js."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import tempfile
@@ -162,6 +163,12 @@ def write(request, folder) -> list[Agreement]:
     ]
 
 
+def read_page(path: str) -> dict:
+    """Return the description of the model of a page."""
+    text = pathlib.Path(path, "model.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
 FORMAT = Format(
     write=write,
     suffix="",
@@ -174,4 +181,5 @@ FORMAT = Format(
     packages=("ai_edge_litert",),
     check=check_web_options,
     measure=measure_page,
+    read=read_page,
 )

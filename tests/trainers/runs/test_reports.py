@@ -223,6 +223,26 @@ def test_batch_shows_the_pixels_and_the_labels(
         assert (bottom - top) / (right - left) == pytest.approx(6 / 4)
 
 
+def test_class_names_may_be_of_any_script(figures, tmp_path, monkeypatch):
+    """In a font that has them, and without a warning for each character."""
+    asked = []
+
+    def families_for(text):
+        asked.append(text)
+        return ["DejaVu Serif"]
+
+    monkeypatch.setattr(
+        "keras_vit.analysis.plots.fonts.families_for", families_for
+    )
+    images, labels = np.zeros((2, 8, 8, 3)), np.eye(2)
+    names = ["Kätzchen", "\N{CJK UNIFIED IDEOGRAPH-732B}"]
+    plot_batch(images, labels, names, (0.0, 1.0), tmp_path / "batch.png")
+    assert all(name in asked[0] for name in names)
+    [axes] = figures[0].axes
+    for text in axes.texts:
+        assert text.get_fontfamily() == ["DejaVu Serif"]
+
+
 def test_first_batch_is_in_the_file_and_in_tensorboard(tmp_path):
     images = tf.constant(np.arange(2 * 8 * 8 * 3).reshape(2, 8, 8, 3) % 256)
     path = tmp_path / "first_batch.png"

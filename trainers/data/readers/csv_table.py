@@ -11,7 +11,7 @@ from trainers.data.readers.image_files import (
     number_classes,
 )
 
-NUM_LISTED = 5  # Lines that an error names.
+NUM_FAULTS = 5  # Lines that an error names.
 
 
 def open_csv(path: str) -> ImageFiles:
@@ -77,8 +77,8 @@ def _read_rows(path):
             faults.append(f"line {number}: there is no file {file}")
         rows.append((file, label, split))
     if faults or not rows:
-        more = len(faults) - NUM_LISTED
-        listed = faults[:NUM_LISTED] + [f"and {more} more"] * (more > 0)
+        more = len(faults) - NUM_FAULTS
+        listed = faults[:NUM_FAULTS] + [f"and {more} more"] * (more > 0)
         raise ValueError(
             "`dataset=csv:PATH` must have an existing file and a label in "
             f"each line. Received: PATH={path!r}: "

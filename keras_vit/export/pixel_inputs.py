@@ -1,0 +1,151 @@
+"""TFLite files that take images as phones have them: uint8 pixels.
+
+The antialiased resizing of most preprocessing is not a built-in operation of
+TFLite, but its last halving is: a convolution with fixed weights. So the file
+takes twice the height and width of the model, where phones resize a photo
+with little loss even without antialiasing.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.export.serving_options import to_range, to_uint8
+from keras_vit.export.tflite_sizes import refuse_other_sizes
+
+# The weights with which the methods of `image_steps.resize_step` halve a side.
+HALVINGS = {"antialias": (1, 3, 3, 1), "area": (1, 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelInput:
+    """An input of uint8 pixels from 0 to 255, instead of floats.
+
+    Args:
+        value_range: The range of the model, to which pixels are scaled.
+        method: The method that halves the image, a key of HALVINGS. None if
+            the image has the size of the model.
+    """
+
+    value_range: tuple[float, float] = (-1.0, 1.0)
+    method: str | None = None
+
+    @property
+    def pixels_per_side(self) -> int:
+        """The number of pixels for each side of a pixel of the model."""
+        return 1 if self.method is None else 2
+
+    def shape_of(self, model: keras.Model) -> tuple[int, int, int]:
+        """Return the shape (H, W, C) of the images for `model`."""
+        height, width, channels = model.input_shape[1:]
+        factor = self.pixels_per_side
+        return height * factor, width * factor, channels
+
+    def round(self, images: np.ndarray) -> np.ndarray:
+        """Return images for this input, uint8.
+
+        Shapes:
+            images: (B, H, W, C), floats in the range of the model.
+            returns: (B, 2 H, 2 W, C), or (B, H, W, C) without a method.
+        """
+        pixels = to_uint8(images, self.value_range)
+        for axis in (1, 2):
+            pixels = np.repeat(pixels, self.pixels_per_side, axis)
+        return pixels
+
+    def expected_images(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the input of the model for pixels, resized by TensorFlow.
+
+        Shapes:
+            pixels: See the result of `round`.
+            returns: (B, H, W, C), floats in the range of the model.
+        """
+        import tensorflow as tf
+
+        images = tf.constant(pixels, tf.float32)
+        if self.method is not None:
+            size = [side // 2 for side in pixels.shape[1:3]]
+            choices = RESIZES_OF_TENSORFLOW[self.method]
+            images = tf.image.resize(images, size, **choices)
+        return to_range(images, self.value_range).numpy()
+
+    def prepare(self, pixels):
+        """Return the input of the model, with operations of TFLite.
+
+        Shapes:
+            pixels: See the result of `round`; another size is an error.
+            returns: (B, H, W, C), float32.
+        """
+        import tensorflow as tf
+
+        images = refuse_other_sizes(tf.cast(pixels, tf.float32))
+        if self.method is not None:
+            images = halve(images, HALVINGS[self.method])
+        return to_range(images, self.value_range)
+
+
+def halve(images, weights: Sequence[float]):
+    """Halve the sides of images.
+
+    Shapes:
+        images: (B, 2 H, 2 W, C), float32. returns: (B, H, W, C).
+
+    Args:
+        images: Images to resize.
+        weights: The weights of the pixels around the middle of a new pixel.
+    """
+    import tensorflow as tf
+
+    _, height, width, channels = images.shape
+    border = len(weights) // 2 - 1
+    kernel = np.outer(weights, weights).astype("float32")
+    kernel = kernel[:, :, None, None].repeat(channels, 2)
+    images = tf.pad(
+        images, ((0, 0), (border, border), (border, border), (0, 0))
+    )
+    images = tf.nn.depthwise_conv2d(images, kernel, (1, 2, 2, 1), "VALID")
+    rows, columns = (sum_inside(weights, side) for side in (height, width))
+    return images / np.outer(rows, columns).astype("float32")[:, :, None]
+
+
+def sum_inside(weights: Sequence[float], side: int) -> np.ndarray:
+    """Return the sum of the weights of each new pixel, without a border.
+
+    Beyond the edge there are no pixels, so the others have more weight.
+
+    Args:
+        weights: See `halve`.
+        side: Number of pixels before the halving.
+    """
+    is_inside = np.pad(np.ones(side), len(weights) // 2 - 1)
+    windows = np.lib.stride_tricks.sliding_window_view(is_inside, len(weights))
+    return windows[::2] @ np.asarray(weights)
+
+
+def find_pixel_input(
+    steps: Sequence[Mapping] | None, value_range: tuple[float, float]
+) -> PixelInput:
+    """Return the input that fits a preprocessing.
+
+    A file that halves the image is exact only if the last resizing is
+    antialiased, and the only one.
+
+    Args:
+        steps: See `keras_vit.export.image_steps`; None if they are not known.
+        value_range: The range of the model.
+    """
+    methods = [
+        step.get("method", "area")
+        for step in steps or ()
+        if step["kind"] != "central_crop"
+    ]
+    is_halved = len(methods) == 1 and methods[0] in HALVINGS
+    return PixelInput(tuple(value_range), methods[0] if is_halved else None)
+
+
+RESIZES_OF_TENSORFLOW: dict[str, Mapping] = {
+    "antialias": {"antialias": True},
+    "area": {"method": "area"},
+}

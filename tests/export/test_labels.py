@@ -1,0 +1,180 @@
+"""What exported files say about themselves, in every format."""
+
+import json
+import shutil
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from keras_vit.export import (
+    FORMATS,
+    Serving,
+    export_model,
+    export_tflite,
+    read_class_names,
+    read_description,
+)
+from keras_vit.export.image_steps import central_crop_step, resize_small_step
+from tests.export.web_engine import stand_in_engine
+
+# With all that XML, JSON and lines of text could break.
+NAMES = [
+    "cat",
+    "<b> & 'c'",
+    'a "quoted" one',
+    "Bär 猫",
+    "back\\slash",
+    "f",
+    "g",
+]
+STEPS = [resize_small_step(36), central_crop_step((32, 24))]
+
+
+@pytest.fixture(scope="module")
+def serving():
+    return Serving(
+        class_names=NAMES,
+        value_range=(0.0, 1.0),
+        read_image=lambda encoded: encoded,
+        image_steps=STEPS,
+    )
+
+
+@pytest.fixture(scope="module")
+def exported(shallow, images, serving, tmp_path_factory):
+    """Return the path of the export in each format."""
+    folder = tmp_path_factory.mktemp("exports")
+    for package in ("onnx", "tf2onnx", "openvino"):
+        pytest.importorskip(package)
+    # A server would call `read_image`, which is not a real one here.
+    formats = FORMATS.keys() - {"saved_model"}
+    with stand_in_engine() as engine:
+        report = export_model(
+            shallow,
+            folder,
+            images[:2],
+            sorted(formats),
+            name="pets",
+            serving=serving,
+            web_engine_dir=engine,
+            threads=(),
+            verbose=False,
+        )
+        server = export_model(
+            shallow,
+            folder,
+            images[:2],
+            ["saved_model"],
+            name="pets",
+            serving=Serving(class_names=NAMES, value_range=(0.0, 1.0)),
+            threads=(),
+            verbose=False,
+        )
+    paths = [a.path for a in (*report.agreements, *server.agreements)]
+    return dict(zip([*sorted(formats), "saved_model"], paths))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_labels_and_preprocessing_are_read_back(exported, format):
+    assert read_class_names(exported[format]) == NAMES
+    description = read_description(exported[format])
+    expected = {
+        "name": "pets",
+        "value_range": [0.0, 1.0],
+        "output": "logits",
+        "activation": "softmax",
+        "class_names": NAMES,
+        "input": {
+            "height": 32,
+            "width": 24,
+            "channels": 3,
+            "dtype": "float32",
+        },
+    }
+    assert description.items() >= expected.items()
+    if format != "saved_model":
+        assert description["image_steps"] == STEPS
+    else:
+        assert description["image_steps"][0]["method"] == "antialias"
+
+
+def test_tflite_has_them_inside_and_beside(exported):
+    folder = exported["tflite"].rpartition("/")[0]
+    with zipfile.ZipFile(exported["tflite"]) as archive:
+        assert archive.namelist() == ["labels.txt", "model.json"]
+        for name in archive.namelist():
+            with open(f"{folder}/{name}", "rb") as file:
+                assert file.read() == archive.read(name)
+    with open(f"{folder}/labels.txt", encoding="utf-8") as file:
+        assert file.read().splitlines() == NAMES
+    with open(f"{folder}/model.json", encoding="utf-8") as file:
+        assert json.load(file) == read_description(exported["tflite"])
+
+
+def test_runtimes_read_them_without_our_help(exported):
+    import onnxruntime
+    import openvino
+
+    session = onnxruntime.InferenceSession(exported["onnx"])
+    text = session.get_modelmeta().custom_metadata_map["keras_vit"]
+    assert json.loads(text)["class_names"] == NAMES
+    graph = openvino.Core().read_model(exported["openvino"])
+    text = graph.get_rt_info("keras_vit").astype(str)
+    assert json.loads(text)["class_names"] == NAMES
+
+
+def test_a_file_without_a_description(shallow, images, tmp_path, exported):
+    path = tmp_path / "plain.tflite"
+    export_tflite(shallow, path, images)
+    with pytest.raises(ValueError, match="must be a file with a description"):
+        read_description(path)
+    # Earlier versions wrote only the labels.
+    export_tflite(shallow, tmp_path / "old.tflite", images, class_names=NAMES)
+    assert read_class_names(tmp_path / "old.tflite") == NAMES
+    folder = tmp_path / "saved_model"
+    shutil.copytree(exported["saved_model"], folder)
+    (folder / "assets.extra/keras_vit.json").unlink()
+    with pytest.raises(ValueError, match="must be a file with a description"):
+        read_class_names(folder)
+    with pytest.raises(ValueError, match="must be a file that ends in"):
+        read_class_names(tmp_path / "model.h5")
+
+
+def test_features_have_no_labels(shallow, images, tmp_path):
+    report = export_model(
+        shallow,
+        tmp_path,
+        images,
+        ["tflite"],
+        serving=Serving(output="features"),
+        threads=(),
+        verbose=False,
+    )
+    [path] = [a.path for a in report.agreements]
+    with pytest.raises(ValueError, match="must be the export of a classifier"):
+        read_class_names(path)
+    assert read_description(path)["activation"] is None
+
+
+def test_classes_without_names_are_numbers(shallow, images, tmp_path):
+    report = export_model(
+        shallow, tmp_path, images, ["tflite"], threads=(), verbose=False
+    )
+    assert read_class_names(report.agreements[0].path) == list("0123456")
+
+
+def test_the_package_that_reads_a_file_is_named(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install onnx"):
+        read_class_names(exported["onnx"])
+
+
+def test_answers_are_not_changed(exported, shallow, images):
+    from ai_edge_litert.interpreter import Interpreter
+
+    run = Interpreter(exported["tflite"]).get_signature_runner()
+    [found] = run(images=images[:1]).values()
+    expected = shallow.predict_on_batch(images[:1])
+    assert np.argmax(found) == np.argmax(expected)

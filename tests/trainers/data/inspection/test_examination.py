@@ -1,0 +1,110 @@
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainers.data.inspection.examination import compute_look, examine
+
+
+def waves(seed, size=(120, 160)):
+    """Return a picture of a few smooth waves, (H, W, 3)."""
+    draws = np.random.default_rng(seed)
+    y, x = np.mgrid[: size[0], : size[1]] / np.max(size)
+    total = sum(
+        draws.normal() * np.cos(a * x + b * y + c)
+        for a, b, c in draws.uniform(-20, 20, (12, 3))
+    )
+    grey = 127 + 60 * total / np.abs(total).max()
+    return np.repeat(grey[..., None], 3, -1).astype("uint8")
+
+
+def encode(pixels, kind="PNG", **options):
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def different_bits(one, other):
+    return (one ^ other).bit_count()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_look_survives_scaling_and_compression(seed):
+    pixels = waves(seed)
+    small = Image.fromarray(pixels).resize((90, 70))
+    changed = [
+        np.asarray(small),
+        np.asarray(Image.open(io.BytesIO(encode(pixels, "JPEG", quality=40)))),
+        np.clip(pixels * 0.8 + 20, 0, 255).astype("uint8"),
+    ]
+    look = compute_look(pixels)
+    for other in changed:
+        assert different_bits(look, compute_look(other)) <= 4
+    for other in range(5):
+        if other != seed:
+            assert different_bits(look, compute_look(waves(other))) > 10
+
+
+def test_a_look_is_of_the_frequencies_of_scipy():
+    """The same bits, from the cosine transform of scipy."""
+    fft = pytest.importorskip("scipy.fft")
+    pixels = waves(3, (32, 32))  # Not scaled, and already grey.
+    grey = np.asarray(Image.fromarray(pixels).convert("L"), float)
+    low = fft.dctn(grey)[:8, :8].ravel()
+    bits = low > np.median(low[1:])
+    want = sum(int(bit) << (63 - index) for index, bit in enumerate(bits))
+    assert compute_look(pixels) == want
+
+
+def test_an_image_without_contrast_has_no_look():
+    assert compute_look(np.full((40, 30, 3), 90, "uint8")) is None
+
+
+def test_what_is_known_of_a_photo():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    encoded = encode(waves(0), "JPEG", exif=exif, quality=95)
+    found = examine("a.jpg", "train", "cat", encoded)
+    assert (found.name, found.split, found.label) == ("a.jpg", "train", "cat")
+    assert (found.fault, found.size, found.kind) == ("", (160, 120), "JPEG RGB")
+    assert found.is_turned
+    upright = compute_look(np.rot90(waves(0), -1))
+    assert different_bits(found.look, upright) <= 4
+    thumbnail = Image.open(io.BytesIO(found.thumbnail))
+    assert thumbnail.size == (72, 96)  # Turned as well.
+
+
+@pytest.mark.parametrize(
+    "pixels, kind",
+    [
+        (np.zeros((5, 6), "uint8"), "PNG L"),
+        (np.zeros((5, 6, 4), "uint8"), "PNG RGBA"),
+        (np.zeros((5, 6), "uint16"), "PNG I;16"),
+    ],
+)
+def test_kinds_of_pixels(pixels, kind):
+    found = examine("a", "test", "x", encode(pixels))
+    assert (found.kind, found.fault, found.look) == (kind, "", None)
+
+
+PHOTO = encode(waves(0), "JPEG")
+
+
+@pytest.mark.parametrize(
+    "encoded, fault",
+    [
+        (b"", "the file is empty"),
+        (b"hello", "not an image"),
+        (PHOTO[: len(PHOTO) // 2], "the file is cut off"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "a HEIC image, which needs"),
+        (b"II*\0 and nothing more", ""),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*EXIF data:UserWarning")
+def test_faults_are_told_apart(encoded, fault):
+    found = examine("a.jpg", "train", "cat", encoded)
+    assert found.fault.startswith(fault)
+    assert found.fault
+    assert found.look is None
+    assert not found.thumbnail

@@ -1,0 +1,121 @@
+import random
+
+import pytest
+
+from trainers.data.inspection.examination import Examined
+from trainers.data.inspection.findings import count_classes, find
+
+GOOD = {"look": 0, "size": (300, 200), "kind": "JPEG RGB"}
+
+
+def image(name, label="cat", split="train", **facts):
+    facts = {**GOOD, "look": random.Random(name).getrandbits(64), **facts}
+    return Examined(name, split, label, facts.pop("digest", name), **facts)
+
+
+# Looks that are far apart.
+FAR = [int(f"{n:08b}" * 8, 2) for n in (0, 255, 0b00001111, 0b11110000)]
+ANOTHER = int("01" * 32, 2)
+
+
+def balanced():
+    places = [(c, s) for c in ("cat", "dog") for s in ("train", "test")]
+    return [
+        image(f"{c} {s}.jpg", c, s, look=look)
+        for (c, s), look in zip(places, FAR)
+    ]
+
+
+def texts(images, names=("cat", "dog")):
+    return [f"{f.level}: {f.text}" for f in find(images, names)]
+
+
+def test_nothing_is_found_in_good_data():
+    assert texts(balanced()) == []
+    assert count_classes(balanced(), ["cat", "dog"]) == {
+        "train": {"cat": 1, "dog": 1},
+        "test": {"cat": 1, "dog": 1},
+    }
+
+
+def test_a_class_that_a_split_lacks_is_an_error():
+    [found] = texts(balanced()[:3])
+    assert found.startswith("error: the split 'test' has no image of 'dog'")
+    assert len(texts(balanced(), ("cat", "dog", "cow"))) == 3
+
+
+def test_great_differences_of_the_classes_are_named():
+    many = [image(f"{i}.jpg", look=None) for i in range(20)]
+    found = [text for text in texts(balanced() + many) if "balanced" in text]
+    assert found == [
+        "warning: 'cat' has 22 images, 'dog' only 2; --class_weights=balanced "
+        "lets all classes count equally"
+    ]
+
+
+def test_all_broken_files_are_named_at_once():
+    broken = [image(f"{i}.jpg", fault="the file is empty") for i in range(12)]
+    [found] = find([*balanced(), *broken], ("cat", "dog"))
+    assert found.level == "error"
+    lines = str(found).splitlines()
+    assert "12 images: unreadable, the file is empty;" in lines[0]
+    assert "--max_bad_examples" in lines[0]
+    assert lines[1].strip() == "0.jpg"
+    assert lines[-1].strip() == "and 2 more"
+
+
+@pytest.mark.parametrize(
+    "changes, level, text",
+    [
+        ({"label": "dog"}, "warning", "but different classes"),
+        ({"split": "test"}, "warning", "in several splits"),
+        ({}, "note", "within a class and split"),
+    ],
+)
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_copies_are_told_by_where_they_are(changes, level, text, is_exact):
+    first = balanced()[0]
+    digest = first.digest if is_exact else "other"
+    copy = image("new.jpg", look=first.look, digest=digest, **changes)
+    [found] = find([*balanced(), copy], ("cat", "dog"))
+    level = "warning" if is_exact else level
+    how = "the same content" if is_exact else "the same look"
+    assert (found.level, how in found.text) == (level, True)
+    assert text in found.text
+    assert [i.name for i in found.groups[0]] == [first.name, "new.jpg"]
+
+
+@pytest.mark.parametrize(
+    "name, facts, text",
+    [
+        ("x.jpg", {"is_turned": True}, "Exif"),
+        ("x.jpg", {"size": (31, 400)}, "less than 32"),
+        ("x.png", {}, "ending"),
+        ("x.jpg", {"kind": "JPEG CMYK"}, "CMYK"),
+        ("x.png", {"kind": "PNG I;16"}, "16 bits"),
+        ("x.png", {"kind": "PNG RGBA"}, "transparent"),
+        ("x.gif", {"kind": "GIF P", "num_frames": 3}, "frames"),
+        ("x.jpg", {"look": None}, "no contrast"),
+    ],
+)
+def test_what_is_worth_knowing_is_noted(name, facts, text):
+    facts = {"look": ANOTHER, **facts}
+    [found] = texts([*balanced(), image(name, **facts)])
+    assert found.startswith("note: 1 image: ")
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("a.JPG", "JPEG RGB"),
+        ("a.jpeg", "MPO RGB"),
+        ("a.tif", "TIFF RGB"),
+        ("shard-0:12", "PNG RGB"),
+        ("a.heic", "HEIF RGB"),
+    ],
+)
+def test_usual_files_are_not_noted(name, kind):
+    facts = {"kind": kind, "num_frames": 2 if "MPO" in kind else 1}
+    rows = [*balanced(), image(name, look=ANOTHER, **facts)]
+    assert texts(rows) == []

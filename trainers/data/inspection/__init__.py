@@ -1,0 +1,1 @@
+"""Checking a data set before training: faults, copies, and a page."""

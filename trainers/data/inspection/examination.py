@@ -1,0 +1,140 @@
+"""Examining an image file: whether it can be read, and what it looks like."""
+
+import hashlib
+import io
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit.preprocessing import read_image
+from trainers.data.readers.image_files import register_heif
+
+SIDE = 32  # Pixels of the grey image that a look is computed from.
+KEPT = 8  # Lowest frequencies in each direction.
+LEAST_CONTRAST = 4.0  # Standard deviation of grey levels; less looks alike.
+ORIENTATION = 0x0112  # Tag of Exif.
+THUMBNAIL_SIDE = 96
+
+
+class Examined(NamedTuple):
+    """What is known of an image.
+
+    Args:
+        name: The path of the file, or its place in a file of records.
+        split: The split that contains it.
+        label: Its class, or a list of classes.
+        digest: SHA-256 of the file.
+        fault: Why it cannot be read; empty if it can.
+        look: 64 bits that hardly change when the image is stored anew; None
+            for images without contrast.
+        size: (width, height) as it is stored, in pixels.
+        kind: Format and colours, such as "JPEG RGB".
+        is_turned: Whether Exif data say that it must be turned.
+        num_frames: Number of frames.
+        thumbnail: A small JPEG of it.
+    """
+
+    name: str
+    split: str
+    label: str
+    digest: str
+    fault: str = ""
+    look: int | None = None
+    size: tuple[int, int] = (0, 0)
+    kind: str = ""
+    is_turned: bool = False
+    num_frames: int = 1
+    thumbnail: bytes = b""
+
+
+def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
+    """Return what is known of an image.
+
+    Args:
+        name: The path of the file, or its place in a file of records.
+        split: The split that contains it.
+        label: Its class.
+        encoded: The bytes of the file.
+    """
+    from PIL import Image
+
+    register_heif()
+    digest = hashlib.sha256(encoded).hexdigest()
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            facts = {
+                "size": image.size,
+                "kind": f"{image.format} {image.mode}",
+                "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
+                "num_frames": getattr(image, "n_frames", 1),
+            }
+        pixels = read_image(io.BytesIO(encoded))
+    except (OSError, ValueError, SyntaxError) as error:
+        fault = describe_fault(encoded, error)
+        return Examined(name, split, label, digest, fault)
+    return Examined(
+        name,
+        split,
+        label,
+        digest,
+        look=compute_look(pixels),
+        thumbnail=make_thumbnail(pixels),
+        **facts,
+    )
+
+
+def describe_fault(encoded: bytes, error: Exception) -> str:
+    """Return why a file cannot be read, in a few words."""
+    if not encoded:
+        return "the file is empty"
+    if encoded[4:8] == b"ftyp" and encoded[8:12] in HEIF_BRANDS:
+        return "a HEIC image, which needs the package pi-heif"
+    text = str(error)
+    if "truncated" in text:
+        return "the file is cut off"
+    if "identify" in text or "_io.BytesIO" in text:
+        return "not an image"
+    return text or type(error).__name__
+
+
+def compute_look(pixels: np.ndarray) -> int | None:
+    """Return 64 bits that images of the same content have in common.
+
+    They say which of the lowest frequencies of the grey image are above their
+    median.
+
+    Shapes:
+        pixels: (H, W, 3), uint8.
+
+    Reference: The hash of phash.org, with the median taken without the mean.
+    """
+    from PIL import Image
+
+    grey = Image.fromarray(pixels).convert("L")
+    grey = grey.resize((SIDE, SIDE), Image.Resampling.BOX)
+    grey = np.asarray(grey, "float64")
+    if grey.std() < LEAST_CONTRAST:
+        return None
+    places = np.arange(SIDE)
+    waves = np.cos(np.pi / SIDE * np.outer(places[:KEPT], places + 0.5))
+    low = (waves @ grey @ waves.T).ravel()
+    bits = low > np.median(low[1:])
+    return int.from_bytes(np.packbits(bits).tobytes())
+
+
+def make_thumbnail(pixels: np.ndarray) -> bytes:
+    """Return a JPEG of at most THUMBNAIL_SIDE pixels a side.
+
+    Shapes:
+        pixels: (H, W, 3), uint8.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=80)
+    return stream.getvalue()
+
+
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")

@@ -1,0 +1,192 @@
+"""What is wrong with a data set, or may be."""
+
+import collections
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from trainers.data.inspection.copies import find_copies, find_near_copies
+from trainers.data.inspection.examination import Examined
+
+NUM_FILES_LISTED = 10  # Files that a line of text names.
+LARGEST_IMBALANCE = 10
+SMALLEST_SIDE = 32  # Pixels.
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that was found in a data set.
+
+    Args:
+        level: "error", "warning" or "note".
+        text: What it is, and what to do.
+        groups: The images that it is about; copies are in one group.
+    """
+
+    level: str
+    text: str
+    groups: Sequence[Sequence[Examined]] = ()
+
+    def __str__(self):
+        names = [image.name for group in self.groups for image in group]
+        listed = "".join(f"\n    {name}" for name in names[:NUM_FILES_LISTED])
+        if len(names) > NUM_FILES_LISTED:
+            listed += f"\n    and {len(names) - NUM_FILES_LISTED} more"
+        return f"{self.level.capitalize()}: {self.text}{listed}"
+
+
+def find(
+    images: Sequence[Examined], class_names: Sequence[str]
+) -> list[Finding]:
+    """Return all findings, errors first.
+
+    Args:
+        images: The images of all splits.
+        class_names: The classes of the data set.
+    """
+    found = [
+        finding for judge in JUDGES for finding in judge(images, class_names)
+    ]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+
+def count_classes(
+    images: Sequence[Examined], class_names: Sequence[str]
+) -> Mapping[str, Mapping[str, int]]:
+    """Return the number of images of each class, for each split."""
+    counts = collections.Counter((i.split, i.label) for i in images)
+    splits = dict.fromkeys(image.split for image in images)
+    return {
+        split: {name: counts[split, name] for name in class_names}
+        for split in splits
+    }
+
+
+def judge_classes(images, class_names) -> Iterator[Finding]:
+    """Find classes without images, and great differences of their numbers."""
+    counts = count_classes(images, class_names)
+    for split, numbers in counts.items():
+        missing = [name for name, count in numbers.items() if not count]
+        if missing:
+            yield Finding(
+                "error",
+                f"the split {split!r} has no image of "
+                f"{', '.join(map(repr, missing))}; add some or remove the "
+                "class",
+            )
+    totals = {
+        name: sum(numbers[name] for numbers in counts.values())
+        for name in class_names
+    }
+    largest = max(totals, key=totals.get)
+    smallest = min(totals, key=totals.get)
+    if totals[largest] > LARGEST_IMBALANCE * totals[smallest]:
+        yield Finding(
+            "warning",
+            f"{largest!r} has {totals[largest]:,} images, {smallest!r} only "
+            f"{totals[smallest]:,}; --class_weights=balanced lets all classes "
+            "count equally",
+        )
+
+
+def judge_files(images, class_names) -> Iterator[Finding]:
+    """Find files that cannot be read, all at once."""
+    by_fault = collections.defaultdict(list)
+    for image in images:
+        if image.fault:
+            by_fault[image.fault].append([image])
+    for fault, groups in by_fault.items():
+        yield Finding(
+            "error",
+            f"{_count(groups)}: unreadable, {fault}; remove or replace, or let "
+            "--max_bad_examples skip",
+            groups,
+        )
+
+
+def judge_copies(images, class_names) -> Iterator[Finding]:
+    """Find copies, exact and near ones."""
+    for how, level, groups in (
+        ("the same content", "warning", find_copies(images)),
+        ("the same look", "note", find_near_copies(images)),
+    ):
+        differ = [g for g in groups if len({i.label for i in g}) > 1]
+        across = [g for g in groups if len({i.split for i in g}) > 1]
+        other = [g for g in groups if g not in differ and g not in across]
+        if differ:
+            yield Finding(
+                "warning",
+                f"{_count(differ)}: {how}, but different classes; correct the "
+                "classes",
+                differ,
+            )
+        if across:
+            yield Finding(
+                "warning",
+                f"{_count(across)}: {how} in several splits, so the accuracy "
+                "will be too high; keep each in one split",
+                across,
+            )
+        if other:
+            yield Finding(
+                level,
+                f"{_count(other)}: {how} within a class and split; one of each "
+                "is enough",
+                other,
+            )
+
+
+def judge_pixels(images, class_names) -> Iterator[Finding]:
+    """Find images of unusual sizes, colours and files."""
+    for text, holds in NOTES.items():
+        groups = [[i] for i in images if not i.fault and holds(i)]
+        if groups:
+            yield Finding("note", f"{_count(groups)}: {text}", groups)
+
+
+def _count(groups):
+    number = sum(map(len, groups))
+    return "1 image" if number == 1 else f"{number:,} images"
+
+
+def _has_other_ending(image):
+    kind = image.kind.split()[0]
+    ending = os.path.splitext(image.name)[1].lower().lstrip(".")
+    known = ENDINGS.get(kind, (kind.lower(),))
+    return bool(ending) and not ending.isdigit() and ending not in known
+
+
+LEVELS = ("error", "warning", "note")
+JUDGES: tuple[Callable, ...] = (
+    judge_classes,
+    judge_files,
+    judge_copies,
+    judge_pixels,
+)
+ENDINGS = {
+    "JPEG": ("jpg", "jpeg"),
+    "MPO": ("jpg", "jpeg"),  # JPEGs of phones, with a second picture.
+    "TIFF": ("tif", "tiff"),
+    "HEIF": ("heic", "heif"),
+}
+# What is worth knowing; all of it is read correctly.
+NOTES = {
+    "stored turned, with an Exif orientation that is applied": (
+        lambda image: image.is_turned
+    ),
+    f"a side of less than {SMALLEST_SIDE} pixels": (
+        lambda image: min(image.size) < SMALLEST_SIDE
+    ),
+    "the ending of another format than that of the file": _has_other_ending,
+    "CMYK, converted to RGB": lambda image: "CMYK" in image.kind,
+    "16 bits a channel, of which 8 are used": (
+        lambda image: "I" in image.kind.split()[1]
+    ),
+    "partly transparent; the transparency is dropped": (
+        lambda image: image.kind.split()[1] in ("RGBA", "LA", "PA")
+    ),
+    "several frames, of which the first is used": (
+        lambda image: image.num_frames > 1 and "MPO" not in image.kind
+    ),
+    "no contrast": lambda image: image.look is None,
+}

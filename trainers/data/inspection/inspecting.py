@@ -1,0 +1,68 @@
+"""Inspecting all images of a data set."""
+
+import concurrent.futures
+import os
+import warnings
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainers.data.bad_examples import FILE_ERRORS
+from trainers.data.datasets import ImageDataset
+from trainers.data.inspection.examination import Examined, examine
+
+
+def inspect_images(dataset: ImageDataset) -> list[Examined]:
+    """Read each image of the training and the evaluation split.
+
+    Shows a progress bar.
+
+    Args:
+        dataset: The data set.
+
+    Returns:
+        What is known of each image, in the order of the splits.
+    """
+    splits = [s for s in (dataset.train_split, dataset.eval_split) if s]
+    total = sum(dataset.num_examples(split) for split in splits)
+    bar = keras.utils.Progbar(total, interval=1.0)
+    found = []
+    with (
+        warnings.catch_warnings(),
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        warnings.simplefilter("ignore")  # Pillow's, about damaged Exif data.
+        waiting = []
+        for split in splits:
+            for name, label, encoded in read_files(dataset, split):
+                waiting.append(
+                    pool.submit(examine, name, split, label, encoded)
+                )
+                # The files that wait are in memory.
+                if len(waiting) == 4 * os.cpu_count():
+                    found += [task.result() for task in waiting]
+                    waiting = []
+                    bar.update(len(found), finalize=False)
+        found += [task.result() for task in waiting]
+    bar.update(len(found), finalize=True)
+    return found
+
+
+def read_files(
+    dataset: ImageDataset, split: str
+) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name, the class and the bytes of the images of a split.
+
+    Several classes are joined by commas. A file that is missing has no bytes.
+    """
+    names, reader = dataset.class_names, dataset.reader
+    for stored, label, name in reader.read(dataset.ranges(split)):
+        classes = np.atleast_1d(label.numpy())
+        try:
+            encoded = reader.fetch(stored).numpy()
+        except FILE_ERRORS:
+            encoded = b""
+        text = ", ".join(names[int(index)] for index in classes)
+        yield tf.compat.as_str(name.numpy()), text, encoded

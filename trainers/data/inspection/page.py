@@ -1,0 +1,153 @@
+"""The page of an inspected data set: one HTML file that needs no network."""
+
+import base64
+import html
+import os
+from collections.abc import Sequence
+
+from trainers.data.inspection.examination import Examined
+from trainers.data.inspection.findings import Finding, count_classes
+from trainers.paths import as_path, write_atomically
+
+NUM_GROUPS = 24  # Of a finding.
+PICTURES_PER_GROUP = 24  # Of a group.
+NUM_SAMPLES = 12  # Of a class and split, in the contact sheet.
+NUM_CLASSES = 100  # In the contact sheet.
+
+
+def write_data_page(
+    path: str | os.PathLike,
+    dataset: str,
+    images: Sequence[Examined],
+    class_names: Sequence[str],
+    findings: Sequence[Finding],
+):
+    """Write the counts, the findings and a contact sheet of a data set.
+
+    Args:
+        path: The HTML file.
+        dataset: Name of the data set.
+        images: Its images.
+        class_names: Its classes.
+        findings: What was found.
+    """
+    title = f"Data set {dataset}"
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        f"<p>{len(images):,} images of {len(class_names):,} classes.</p>",
+        "<h2>Findings</h2>",
+        *(_finding(finding) for finding in findings),
+        "" if findings else "<p>Nothing was found.</p>",
+        "<h2>Images of each class</h2>",
+        _table(images, class_names),
+        "<h2>Contact sheet</h2>",
+        *_sheet(images, class_names),
+    ]
+    text = PAGE.format(title=html.escape(title), body="\n".join(parts))
+    write_atomically(as_path(path), text)
+
+
+def _finding(finding):
+    groups = finding.groups
+    if all(len(group) == 1 for group in groups):  # They share a row.
+        groups = [[image for group in groups for image in group]]
+    shown = [
+        _pictures(group[:PICTURES_PER_GROUP]) for group in groups[:NUM_GROUPS]
+    ]
+    rest = sum(map(len, finding.groups))
+    rest -= sum(
+        len(group[:PICTURES_PER_GROUP]) for group in groups[:NUM_GROUPS]
+    )
+    return (
+        f'<section class="{finding.level}"><h3>{finding.level.capitalize()}'
+        f"</h3><p>{html.escape(finding.text)}</p>"
+        f"{'<hr>'.join(shown)}"
+        + (f"<p>and {rest:,} more</p>" if rest else "")
+        + "</section>"
+    )
+
+
+def _table(images, class_names):
+    counts = count_classes(images, class_names)
+    header = "".join(f"<th>{html.escape(split)}</th>" for split in counts)
+    rows = [
+        f"<tr><th>{html.escape(name)}</th>"
+        + "".join(f"<td>{n[name]:,}</td>" for n in counts.values())
+        + "</tr>"
+        for name in class_names
+    ]
+    return f"<table><tr><th>class</th>{header}</tr>{''.join(rows)}</table>"
+
+
+def _sheet(images, class_names):
+    """Yield the first images of each class."""
+    of_class = {}
+    for image in images:
+        of_class.setdefault((image.label, image.split), []).append(image)
+    splits = dict.fromkeys(image.split for image in images)
+    for name in class_names[:NUM_CLASSES]:
+        yield f"<h3>{html.escape(name)}</h3>"
+        for split in splits:
+            rows = of_class.get((name, split), [])[:NUM_SAMPLES]
+            if rows:
+                yield f"<h4>{html.escape(split)}</h4>{_pictures(rows)}"
+
+
+def _pictures(images):
+    return f'<div class="row">{"".join(map(_picture, images))}</div>'
+
+
+def _picture(image):
+    name = html.escape(image.name, quote=True)
+    if image.thumbnail:
+        data = base64.b64encode(image.thumbnail).decode()
+        shown = f'<img src="data:image/jpeg;base64,{data}" alt="{name}">'
+    else:
+        shown = '<div class="none">cannot be read</div>'
+    width, height = image.size
+    facts = f"{image.label}, {image.split}"
+    if image.thumbnail:
+        facts += f", {width}x{height} {image.kind}"
+    return (
+        f'<figure title="{name}">{shown}<figcaption>'
+        f"{html.escape(os.path.basename(image.name))}<br>"
+        f"{html.escape(facts)}</figcaption></figure>"
+    )
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --line: #8884; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
+ margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
+h4 {{ margin: .5rem 0 0; font-weight: normal; opacity: .8; }}
+section {{ border-left: 4px solid #888; padding: 0 1rem; margin: 1rem 0; }}
+section.error {{ border-color: #d33; }}
+section.warning {{ border-color: #c80; }}
+section h3 {{ margin: 0; font-size: 1rem; }}
+hr {{ border: 0; border-top: 1px solid var(--line); }}
+.row {{ display: flex; flex-wrap: wrap; gap: .5rem; }}
+figure {{ margin: 0; width: 7rem; font-size: .75rem; line-height: 1.3; }}
+img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
+ background: #8882; }}
+.none {{ display: flex; align-items: center; justify-content: center;
+ text-align: center; }}
+table {{ border-collapse: collapse; }}
+th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
+ text-align: right; }}
+tr > th:first-child {{ text-align: left; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
