@@ -19,6 +19,7 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/test_preprocessing.py tests/test_initialization.py \
+    tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/test_old_files.py
 
 .PHONY: demo test test-torch docs constraints clean
@@ -26,7 +27,8 @@ ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
 # Its data set is prepared inside this folder, not in the home of the user.
 demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
 demo: .venv/train
-	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
+	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN) \
+	    $(DEMO_FLAGS)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
 	test -d $(RUN)/export/report || \
 	    .venv/bin/python -m trainers.export_model --run_dir=$(RUN)

@@ -56,7 +56,7 @@ IMAGES = {
         2,
     ),
 }
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 CHOICE_SEED = 100
 MIB = 2**20
 # Of the initial patch kernel in pre-training; docs/results.md, "Accuracy
@@ -70,7 +70,7 @@ PRETRAINING = Recipe(
     patch_size=4,
     image_size=SIDE,
     batch_size=64,
-    total_steps=2000,
+    total_steps=3000,
     learning_rate=2e-3,
     warmup_steps=100,
     weight_decay=0.05,
@@ -78,7 +78,7 @@ PRETRAINING = Recipe(
     peak_tflops=1.0,  # Not measured.
 )
 FINE_TUNING = dataclasses.replace(
-    PRETRAINING, batch_size=32, total_steps=150, warmup_steps=15
+    PRETRAINING, batch_size=32, total_steps=300, warmup_steps=30
 )
 
 
@@ -199,7 +199,7 @@ def fine_tune(folder, initial, purpose, way, rate, seed) -> Result:
         way,
         rate,
         seed,
-        logs["val_accuracy"],
+        float(logs["val_accuracy"]),
         sum(
             int(w.value.shape.num_elements())
             for w in job.loop.model.trainable_weights

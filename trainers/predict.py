@@ -1,14 +1,22 @@
-"""Predict the classes of image files with the model of a run.
+"""Predict the classes of image files with the model of a run, or another.
 
 Example:
     python -m trainers.predict --run_dir=saved_models/digits IMAGE...
+    python -m trainers.predict --model=B/16-augreg-i1k --format=csv FOLDER
 """
+
+import sys
 
 from absl import flags
 
-from trainers.evaluation.predictions import predict_files
+from trainers.evaluation.file_predictions import (
+    OUTPUT_FORMS,
+    expand_folders,
+    predict_each,
+)
 from trainers.paths import as_path
 from trainers.runs.command_line import run_main, user_errors
+from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
 FLAGS = flags.FLAGS
@@ -16,22 +24,60 @@ FLAGS = flags.FLAGS
 
 def main(arguments):
     """Run the command."""
+    faults = []
     with user_errors():
-        paths = arguments[1:]
-        if not paths:
-            raise ValueError("Pass one or more image files.")
-        run = Run(as_path(FLAGS.run_dir))
-        rows = predict_files(run, paths, FLAGS.top)
-    for path, row in zip(paths, rows):
-        scores = ", ".join(f"{name} {score:.1%}" for _, name, score in row)
-        print(f"{path}: {scores}")
+        if bool(FLAGS.run_dir) == bool(FLAGS.model):
+            raise ValueError(
+                "Give either --run_dir or --model. Received: "
+                f"run_dir={FLAGS.run_dir!r}, model={FLAGS.model!r}"
+            )
+        if len(arguments) < 2:
+            raise ValueError("Pass image files or folders of them.")
+        source = NamedModel(FLAGS.model)
+        if FLAGS.run_dir:
+            source = Run(as_path(FLAGS.run_dir))
+        paths = expand_folders(arguments[1:])
+        rows = predict_each(source, paths, FLAGS.top, FLAGS.preprocess)
+        OUTPUT_FORMS[FLAGS.format](keep_faults(rows, faults), sys.stdout)
+    for row in faults:
+        print(f"Error: {row.fault}", file=sys.stderr)
+    if faults:
+        sys.exit(1)
+
+
+def keep_faults(rows, faults: list):
+    """Yield the rows; append those with a fault to a list."""
+    for row in rows:
+        if row.fault:
+            faults.append(row)
+        yield row
 
 
 def define_flags():
     """Define the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
+    flags.DEFINE_string("run_dir", None, "Folder of the run.")
+    flags.DEFINE_string(
+        "model",
+        None,
+        "Model to use instead of a run: a .keras file, a checkpoint of any "
+        "family, or the name of a published one.",
+    )
     flags.DEFINE_integer(
         "top", 5, "Largest number of classes to print.", lower_bound=1
+    )
+    flags.DEFINE_enum(
+        "format",
+        "text",
+        list(OUTPUT_FORMS),
+        "Form of the output: lines for people, a CSV table, or a JSON object "
+        "on each line.",
+    )
+    flags.DEFINE_string(
+        "preprocess",
+        None,
+        "Operations on the images, separated by '|', such as "
+        "'resize_small(256)|central_crop(224)'. Default: those of the run; "
+        "with --model, the whole image is resized.",
     )
 
 

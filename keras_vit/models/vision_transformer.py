@@ -104,7 +104,7 @@ class VisionTransformer(keras.Model):
         """Return this model with a new head for `num_classes` classes.
 
         All layers before the head are copied. The kernel of the head is zero,
-        and the head is trainable even if all other layers are frozen.
+        and the head is trainable, without LoRA, even if all else is frozen.
 
         Args:
             num_classes: Outputs of the new head; 0 for none.

@@ -70,7 +70,7 @@ def test_help_names_the_flags(command, module):
         ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
         ("probe", ["--run_dir=absent"], "recipe.json"),
         ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
-        ("predict", ["--run_dir=absent"], "Pass one or more image"),
+        ("predict", ["--run_dir=absent"], "Pass image files or folders"),
         ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
         ("inspect", ["--run_dir=absent"], "model.keras"),
         (

@@ -1,0 +1,127 @@
+import csv
+import io
+import json
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests import commands
+from trainers.evaluation import file_predictions
+from trainers.evaluation.file_predictions import (
+    OUTPUT_FORMS,
+    FilePrediction,
+    expand_folders,
+    predict_each,
+)
+from trainers.evaluation.predictions import predict_files
+from trainers.runs.named_model import NamedModel
+
+ROWS = [
+    FilePrediction("broken.png", [], "Not an image"),
+    FilePrediction("a, b.png", [("cat, tabby", 0.75), ("犬", 0.25)]),
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with three digits, and one file that is no image."""
+    draws = np.random.default_rng(0)
+    for name in ("a", "inside/b", "inside/c"):
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = draws.integers(0, 256, (8, 8), "uint8")
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "images/broken.png").write_text("no image")
+    return tmp_path / "images"
+
+
+def test_folders_stand_for_their_images(folder):
+    found = expand_folders(["x.png", str(folder)])
+    names = ["a.png", "broken.png", "inside/b.png", "inside/c.png"]
+    assert found == ["x.png", *(str(folder / name) for name in names)]
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match="must contain image files.*empty"):
+        expand_folders([str(folder / "empty")])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_a_broken_file_does_not_stop_the_others(
+    run, folder, monkeypatch, batch_size
+):
+    monkeypatch.setattr(file_predictions, "BATCH_SIZE", batch_size)
+    paths = expand_folders([str(folder)])
+    rows = list(predict_each(run, [*paths, "absent.png"], top=3))
+    assert [row.path for row in rows] == [*paths, "absent.png"]
+    assert [bool(row.fault) for row in rows] == [0, 1, 0, 0, 1]
+    assert "broken.png" in rows[1].fault
+    assert "absent.png" in rows[4].fault
+    good = [row for row in rows if not row.fault]
+    for row, want in zip(good, predict_files(run, [r.path for r in good], 3)):
+        assert [name for name, _ in row.classes] == [n for _, n, _ in want]
+        np.testing.assert_allclose(
+            [p for _, p in row.classes], [p for *_, p in want], rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    "num_classes, name", [(3, "1"), (1000, "goldfish, Carassius auratus")]
+)
+def test_a_model_without_class_names(folder, tmp_path, num_classes, name):
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(num_classes))
+    bias = np.eye(num_classes, dtype="float32")[1] * 100
+    model.layers[-1].bias.assign(bias)
+    model.save(tmp_path / "model.keras")
+    source = NamedModel(str(tmp_path / "model.keras"))
+    [row] = predict_each(source, [str(folder / "a.png")], top=1)
+    assert row.classes == [(name, pytest.approx(1.0))]
+
+
+def written(kind):
+    file = io.StringIO()
+    OUTPUT_FORMS[kind](ROWS, file)
+    return file.getvalue()
+
+
+def test_text_is_for_people():
+    assert written("text").splitlines() == [
+        "broken.png: Not an image",
+        "a, b.png: cat, tabby 75.0%, 犬 25.0%",
+    ]
+
+
+def test_csv_is_read_back():
+    first, second = csv.DictReader(io.StringIO(written("csv")))
+    assert (first["path"], first["fault"]) == ("broken.png", "Not an image")
+    assert second == {
+        "path": "a, b.png",
+        "fault": "",
+        "class_1": "cat, tabby",
+        "probability_1": "0.75",
+        "class_2": "犬",
+        "probability_2": "0.25",
+    }
+
+
+def test_json_lines_are_read_back():
+    for line, row in zip(written("jsonl").splitlines(), ROWS, strict=True):
+        content = json.loads(line)
+        assert (content["path"], content["fault"]) == (row.path, row.fault)
+        found = [(c["name"], c["probability"]) for c in content["classes"]]
+        assert found == row.classes
+
+
+def test_the_command_goes_on_and_says_what_failed(
+    run, folder, subprocess_environment
+):
+    words = ["-m", "trainers.predict", f"--run_dir={run.folder}"]
+    result = commands.run(
+        [*words, "--format=jsonl", "--top=1", str(folder)],
+        subprocess_environment,
+    )
+    assert result.returncode == 1
+    assert len(result.stdout.splitlines()) == 4
+    assert "Error: Not an image that can be read" in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,137 @@
+"""Predictions for image files and folders, in any number."""
+
+import csv
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TextIO
+
+import numpy as np
+
+from keras_vit.preprocessing import decode_predictions
+from trainers.data.readers.image_files import list_images, register_heif
+from trainers.evaluation.predictions import load_image, to_probabilities
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
+
+BATCH_SIZE = 32
+
+
+class FilePrediction(NamedTuple):
+    """The most probable classes of an image file.
+
+    Args:
+        path: The file.
+        classes: (name, probability) pairs, best first; empty with a fault.
+        fault: Why the file could not be read; empty if it could.
+    """
+
+    path: str
+    classes: list[tuple[str, float]]
+    fault: str = ""
+
+
+def expand_folders(paths: Iterable[str]) -> list[str]:
+    """Return the paths, with the image files of folders in their place.
+
+    Raises:
+        ValueError: If a folder has no image files.
+    """
+    found = []
+    for path in paths:
+        files = list_images(path) if os.path.isdir(path) else [path]
+        if not files:
+            raise ValueError(
+                "A folder must contain image files. "
+                f"Received: {path!r} without any"
+            )
+        found += files
+    return found
+
+
+def predict_each(
+    source: Run | NamedModel,
+    paths: Sequence[str],
+    top: int = 5,
+    preprocess: str | None = None,
+) -> Iterator[FilePrediction]:
+    """Yield the predictions for image files, in their order.
+
+    A file that cannot be read has a fault and no classes.
+
+    Args:
+        source: A finished run, or a model known by name. If that has no class
+            names, those of ImageNet are used for 1000 classes, and numbers for
+            others.
+        paths: Image files.
+        top: Largest number of classes of an image.
+        preprocess: Operations on the images, see `eval_batches`; None for
+            those of the run.
+
+    Raises:
+        ValueError: If there is no such model, or it gives no vector for each
+            image.
+    """
+    model = source.load_model()
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            "`model` must give a vector for each image. "
+            f"Received: output_shape={model.output_shape}"
+        )
+    if preprocess is None:
+        preprocess = source.preprocess
+    names = source.load_class_names()
+    num_classes = model.output_shape[-1]
+    if names is None and num_classes != 1000:
+        names = [str(index) for index in range(num_classes)]
+    register_heif()
+    rest = iter(paths)
+    while batch := list(itertools.islice(rest, BATCH_SIZE)):
+        images, faults = {}, {}
+        for path in batch:
+            try:
+                images[path] = load_image(
+                    path, model.input_shape[1:], preprocess
+                )
+            except (OSError, ValueError) as error:
+                faults[path] = str(error)
+        found = {}
+        if images:
+            logits = model.predict(np.stack([*images.values()]), verbose=0)
+            probabilities = to_probabilities(logits, source.activation)
+            rows = decode_predictions(probabilities, top, names)
+            found = dict(zip(images, rows))
+        for path in batch:
+            classes = [(name, p) for _, name, p in found.get(path, [])]
+            yield FilePrediction(path, classes, faults.get(path, ""))
+
+
+def write_lines(rows: Iterable[FilePrediction], file: TextIO):
+    """Write a line for each image, for people."""
+    for row in rows:
+        scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
+        file.write(f"{row.path}: {scores or row.fault}\n")
+
+
+def write_csv(rows: Iterable[FilePrediction], file: TextIO):
+    """Write a CSV table: path, fault, and columns for each class."""
+    rows = list(rows)
+    width = max(len(row.classes) for row in rows)
+    columns = [(f"class_{n + 1}", f"probability_{n + 1}") for n in range(width)]
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["path", "fault", *itertools.chain(*columns)])
+    for row in rows:
+        cells = [(name, f"{p:.6g}") for name, p in row.classes]
+        table.writerow([row.path, row.fault, *itertools.chain(*cells)])
+
+
+def write_jsonl(rows: Iterable[FilePrediction], file: TextIO):
+    """Write a JSON object on a line for each image."""
+    for row in rows:
+        classes = [{"name": n, "probability": p} for n, p in row.classes]
+        content = {"path": row.path, "classes": classes, "fault": row.fault}
+        file.write(json.dumps(content, ensure_ascii=False) + "\n")
+
+
+OUTPUT_FORMS = {"text": write_lines, "csv": write_csv, "jsonl": write_jsonl}
