@@ -55,6 +55,8 @@ def main(arguments):
         job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen.fit)
         if job.is_writer:
             print(job, flush=True)
+            if job.loop.step == 0 and hasattr(job.loop.model, "load_report"):
+                print(f"Initial weights: {job.loop.model.load_report}")
             if chosen.name in RULES:
                 print_fit(job)
             check_images(job)

@@ -2,13 +2,14 @@
 
 import collections
 import dataclasses
+import warnings
 from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.counts import count_blocks, count_stem_units
 from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.positions import Known, infer_positions
+from keras_vit.weights.positions import PUBLISHED, Known, infer_positions
 from keras_vit.weights.shapes import Shapes
 
 CLASS_TOKEN = ("class_token", "token", "token")
@@ -161,7 +162,15 @@ def _infer_heads(shapes, hints, known, sizes):
         return shown.most_common(1)[0][0]
     published = _published_heads(sizes)
     told = hints.get("num_heads") or (hints.get("is_published") and published)
-    if told or known.num_heads:
+    if not told and published and known.num_heads == PUBLISHED:
+        warnings.warn(
+            f"{shapes.layout.title} does not store the number of heads: "
+            f"{published} are assumed, as in the published model of this size. "
+            "Pass `num_heads` if the model has another number.",
+            stacklevel=2,
+        )
+        return published
+    if told or known.num_heads not in (None, PUBLISHED):
         return told or known.num_heads
     hint = f" The published model of this size has {published}."
     shapes.fail(

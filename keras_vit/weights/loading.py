@@ -14,9 +14,10 @@ from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.tables import pick
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.plan import Choices, make_plan
-from keras_vit.weights.positions import Known
+from keras_vit.weights.positions import PUBLISHED, Known
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.report import LoadReport, warn
 from keras_vit.weights.source import identify
@@ -31,7 +32,7 @@ def from_checkpoint(
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
     classes: int | None = None,
-    num_heads: int | None = None,
+    num_heads: int | str | None = None,
     classifier_activation: str | None = None,
     dtype=None,
     head: str = "auto",
@@ -59,7 +60,8 @@ def from_checkpoint(
         classes: Number of classes; 0 for a model without a head. If it differs
             from that of the file, the head is new. Default: that of the file.
         num_heads: Number of attention heads, if the file does not determine
-            it.
+            it; "published" for that of the published model of the same size,
+            with a warning.
         classifier_activation: Activation of the head, such as "softmax"; None
             for logits.
         dtype: Dtype policy of the layers, such as "mixed_bfloat16".
@@ -84,6 +86,8 @@ def from_checkpoint(
     choices = Choices(head, position_resize, patch_resize)
     choices.check()
     check_fields(overrides, RENAMED_FIELDS)
+    if isinstance(num_heads, str):
+        pick({PUBLISHED: num_heads}, num_heads, "num_heads")
     changes = {
         "image_size": image_size,
         "num_classes": classes,
@@ -92,7 +96,7 @@ def from_checkpoint(
     changes = {key: v for key, v in changes.items() if v is not None}
 
     def configure(found):
-        if num_heads not in (None, found.num_heads):
+        if num_heads not in (None, PUBLISHED, found.num_heads):
             raise ValueError(
                 f"{path_or_name} has {found.num_heads} heads. "
                 f"Received: num_heads={num_heads}"

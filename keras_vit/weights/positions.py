@@ -16,17 +16,22 @@ from keras_vit.weights.shapes import Shapes
 TABLE = ("position_embedding", "embedding", "embedding")
 
 
+# In place of a number of heads: that of the published model of this size.
+PUBLISHED = "published"
+
+
 class Known(NamedTuple):
     """Facts about a checkpoint that the caller knows.
 
     Args:
-        num_heads: Number of attention heads.
+        num_heads: Number of attention heads; PUBLISHED for that of the
+            published model of the same size.
         image_size: (height, width) of the images of the new model, in pixels.
             It is also that of the file, if no other size fits.
         source_image_size: (height, width) of the images of the file.
     """
 
-    num_heads: int | None = None
+    num_heads: int | str | None = None
     image_size: tuple[int, int] | int | None = None
     source_image_size: tuple[int, int] | int | None = None
 

@@ -1,10 +1,18 @@
 """The configuration, from names, shapes, hints and arguments."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from keras_vit import VARIANTS, from_checkpoint
+from keras_vit import (
+    VARIANTS,
+    VisionTransformer,
+    from_checkpoint,
+    save_checkpoint,
+)
 from keras_vit.weights.source import identify
+from tests.tiny import randomize
 from tests.weights import forms
 from tests.weights.cases import (
     TIMM,
@@ -41,6 +49,31 @@ def test_the_published_number_of_heads_is_suggested_and_not_assumed():
             identify(source)
     source.config = {"architecture": "vit_base_patch16_224"}
     assert identify(source).config.num_heads == 12
+
+
+def test_the_published_number_of_heads_is_assumed_if_asked_for(tmp_path):
+    config = dataclasses.replace(
+        VARIANTS["Ti/16"].config, image_size=32, num_classes=3
+    )
+    model = randomize(VisionTransformer(config))
+    save_checkpoint(model, tmp_path / "ti.safetensors", layout="timm")
+    with pytest.warns(UserWarning, match="number of heads: 3 are assumed"):
+        loaded = from_checkpoint(
+            tmp_path / "ti.safetensors", num_heads="published"
+        )
+    assert loaded.config.num_heads == 3
+
+
+def test_heads_of_no_published_model_are_not_assumed(alone):
+    with pytest.raises(ValueError, match="does not store the number of heads"):
+        from_checkpoint(alone(TIMM), num_heads="published")
+    with pytest.raises(ValueError, match="`num_heads` must be .*'published'"):
+        from_checkpoint(alone(TIMM), num_heads="publish")
+
+
+def test_heads_that_the_file_shows_need_no_published_model():
+    model = from_checkpoint(path_of(TOKEN), num_heads="published")
+    assert model.config.num_heads == 3
 
 
 def test_a_damaged_array_is_outvoted_and_named(tmp_path):

@@ -127,6 +127,7 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
         channels=channels,
         dtype=dtype,
         head=recipe.init_head,
+        num_heads=recipe.num_heads or "published",
         **options,
     )
 

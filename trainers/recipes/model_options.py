@@ -59,6 +59,12 @@ class ModelOptions:
         "used.",
         is_local=True,
     )
+    num_heads: int | None = option(
+        None,
+        "With a checkpoint that does not store it: number of attention heads. "
+        "Default: that of the published model of the same size.",
+        range=POSITIVE,
+    )
     init_head: str = option(
         "auto",
         "The head of the model of `init_from`: auto keeps it if the number of "
