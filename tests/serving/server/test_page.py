@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_vit.serving import connect
 from keras_vit.serving.server.guard import HEADERS
 from keras_vit.serving.server.versions import ServedModel
 from tests.analysis.browsing import PATIENCE, open_browser
@@ -217,3 +218,25 @@ def test_the_page_is_accessible(page):
     choose(page, make_files(1)[0])
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_an_exported_model(browser, served):
+    """Its names of classes, and the attention of its own signature."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(f"{served}/")
+    wait(page)
+    choose(page, make_files(1)[0])
+    with connect(served, model="zoo") as client:
+        [expected] = client.classify(make_files(1))
+    assert [row.split("\t")[0] for row in classes(page)] == [
+        label for label, _ in expected
+    ]
+    for (_, number), row in zip(expected, classes(page)):
+        assert f"{number:.1%}" == row.split("\t")[1].replace(" ", "")
+    assert page.locator("#look").is_visible()
+    size = "canvas => [canvas.width, canvas.height]"
+    assert page.locator("#seen").evaluate(size) == [12, 8]
+    assert page.locator("#heat").evaluate(size) == [3, 2]
+    context.close()
