@@ -1,18 +1,10 @@
 """The configuration, from names, shapes, hints and arguments."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from keras_vit import (
-    VARIANTS,
-    VisionTransformer,
-    from_checkpoint,
-    save_checkpoint,
-)
+from keras_vit import VARIANTS, from_checkpoint
 from keras_vit.weights.source import identify
-from tests.tiny import randomize
 from tests.weights import forms
 from tests.weights.cases import (
     TIMM,
@@ -51,17 +43,11 @@ def test_the_published_number_of_heads_is_suggested_and_not_assumed():
     assert identify(source).config.num_heads == 12
 
 
-def test_the_published_number_of_heads_is_assumed_if_asked_for(tmp_path):
-    config = dataclasses.replace(
-        VARIANTS["Ti/16"].config, image_size=32, num_classes=3
-    )
-    model = randomize(VisionTransformer(config))
-    save_checkpoint(model, tmp_path / "ti.safetensors", layout="timm")
-    with pytest.warns(UserWarning, match="number of heads: 3 are assumed"):
-        loaded = from_checkpoint(
-            tmp_path / "ti.safetensors", num_heads="published"
-        )
-    assert loaded.config.num_heads == 3
+def test_the_published_number_of_heads_is_assumed_if_asked_for():
+    source = checkpoint_of("timm", VARIANTS["B/16"].config)
+    with pytest.warns(UserWarning, match="number of heads: 12 are assumed"):
+        found = identify(source, num_heads="published")
+    assert found.config.num_heads == 12
 
 
 def test_heads_of_no_published_model_are_not_assumed(alone):
