@@ -93,6 +93,7 @@ setup(
             "data/web/*",
         ]
     },
+    entry_points={"console_scripts": ["keras-vit = trainers.console:main"]},
     install_requires=[
         "absl-py>=2",
         "keras>=3.13",

@@ -84,7 +84,7 @@ class Source(NamedTuple):
 
 def identify(
     checkpoint: Checkpoint,
-    num_heads: int | None = None,
+    num_heads: int | str | None = None,
     image_size: tuple | int | None = None,
     source_image_size: tuple | int | None = None,
 ) -> Source:
@@ -92,7 +92,8 @@ def identify(
 
     Args:
         checkpoint: An open file.
-        num_heads: Number of heads, for a file that does not show it.
+        num_heads: Number of heads, for a file that does not show it; see
+            `Known`.
         image_size: (height, width) in pixels of the model that is wanted; the
             file is of this size if it cannot be of another.
         source_image_size: (height, width) of the images of the file, for one

@@ -1,0 +1,46 @@
+import importlib.metadata
+import importlib.util
+import sys
+
+import pytest
+
+from trainers import console
+from trainers.console import COMMANDS
+
+
+def test_the_package_installs_the_command():
+    [script] = importlib.metadata.entry_points(
+        group="console_scripts", name="keras-vit"
+    )
+    assert script.load() is console.main
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_module_with_that_purpose(name):
+    module, text = COMMANDS[name]
+    assert importlib.util.find_spec(module) is not None
+    assert text.endswith(".")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_without_a_command_they_are_listed(monkeypatch, capsys, arguments):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", *arguments])
+    console.main()
+    printed = capsys.readouterr().out
+    for name in COMMANDS:
+        assert f"\n  {name} " in printed
+
+
+def test_the_command_takes_the_place_of_the_process(monkeypatch):
+    started = []
+    monkeypatch.setattr(sys, "argv", ["keras-vit", "train", "--epochs=2"])
+    monkeypatch.setattr(console.os, "execv", lambda *call: started.append(call))
+    console.main()
+    words = [sys.executable, "-m", "trainers.train", "--epochs=2"]
+    assert started == [(sys.executable, words)]
+
+
+def test_an_unknown_command_ends_in_a_message(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", "trian"])
+    with pytest.raises(SystemExit, match="must be one of .*, train, .*trian"):
+        console.main()
