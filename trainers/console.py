@@ -20,6 +20,9 @@ def main():
         )
     module, _ = COMMANDS[name]
     words = [sys.executable, "-m", module, *arguments]
+    # The package has set it already, and would take it for the user's.
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "2":
+        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
     # Signals and the exit code are those of the command itself.
     os.execv(sys.executable, words)
 
