@@ -5,8 +5,11 @@ Example:
     python -m trainers.evaluate --model=B/16-augreg-i1k --dataset=imagenet2012
 """
 
+import json
+
 from absl import flags
 
+from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import evaluate
 from trainers.paths import as_path
 from trainers.runs import source_flags
@@ -36,18 +39,60 @@ def main(arguments):
             preprocess=FLAGS.preprocess,
             max_bad_examples=FLAGS.max_bad_examples,
             report_dir=folder,
+            other=FLAGS.compare and read_other(FLAGS.compare, dataset),
         )
     many = len(dataset.class_names) > NUM_CLASSES_SHOWN
     for name, value in report.items():
-        if not (many and name.startswith("accuracy/")):
+        if not (many and "/" in name):
             text = f"{value:.4f}" if isinstance(value, float) else value
             print(f"{name:24s} {text}")
     folder = folder or source.folder
     if folder:
-        print(f"Report and examples: {folder}/evaluation.json, predictions.png")
+        print(
+            f"Report: {folder}/evaluation.html, evaluation.json, "
+            "confusion.csv, predictions.png"
+        )
+
+
+def read_other(folder: str, dataset: ImageDataset) -> dict:
+    """Return the report of an earlier evaluation, to compare with.
+
+    Args:
+        folder: The folder that holds its evaluation.json.
+        dataset: The data set of this evaluation.
+
+    Raises:
+        ValueError: If there is none, or it is of other images.
+    """
+    path = as_path(folder) / "evaluation.json"
+    if not path.is_file():
+        raise ValueError(
+            "`compare` must be a folder with an evaluation.json; evaluate that "
+            f"run first. Received: compare={folder!r}"
+        )
+    report = json.loads(path.read_text())
+    images = dataset.name, dataset.eval_split
+    if (report.get("dataset"), report.get("split")) != images:
+        raise ValueError(
+            f"`compare` must be an evaluation of {images[0]!r}, split "
+            f"{images[1]!r}. Received: one of {report.get('dataset')!r}, split "
+            f"{report.get('split')!r}"
+        )
+    return report
+
+
+def define_flags():
+    """Define the flags that only this command has."""
+    flags.DEFINE_string(
+        "compare",
+        None,
+        "Folder of another evaluation of the same images, which the page shows "
+        "beside this one.",
+    )
 
 
 if __name__ == "__main__":
     source_flags.define_evaluation_flags()
     flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
+    define_flags()
     run_main(main)

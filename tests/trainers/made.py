@@ -18,8 +18,22 @@ class MadeDataset:
     name: str = "made"
     channels: int = 1
 
+    @property
+    def reader(self):
+        return self
+
     def num_examples(self, split):
         return len(self.splits[split][0])
+
+    def ranges(self, split):
+        return [(split, 0, self.num_examples(split))]
+
+    def read(self, ranges):
+        [(split, first, last)] = ranges
+        numbers = tf.data.Dataset.range(first, last)
+        return numbers.map(
+            lambda n: (n, n, tf.strings.join([split, tf.strings.as_string(n)]))
+        )
 
 
 def made_batches(dataset, *, image_size, batch_size, **_):

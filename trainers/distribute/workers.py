@@ -66,6 +66,16 @@ def wait_for_all(strategy: tf.distribute.Strategy):
         strategy.reduce(tf.distribute.ReduceOp.SUM, ones, axis=None)
 
 
+def part_from_all(strategy: tf.distribute.Strategy):
+    """Wait until every process has called this function, or one has ended.
+
+    All call it before they end. Otherwise, a process could end while another
+    still waits for its part of the last sum, and would be taken for lost.
+    """
+    with contextlib.suppress(tf.errors.OpError):
+        wait_for_all(strategy)
+
+
 def check_agreement(
     strategy: tf.distribute.Strategy,
     subject: str,

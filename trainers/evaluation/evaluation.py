@@ -1,7 +1,9 @@
 """Evaluation of a classifier on a data set: metrics and examples."""
 
+import csv
 import dataclasses
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -9,9 +11,12 @@ import numpy as np
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
+from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
-from trainers.paths import Path
+from trainers.evaluation.telling import TellingImages, make_pictures
+from trainers.paths import Path, write_atomically
+from trainers.runs.model_card import write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.pictures import plot_predictions
 from trainers.runs.run import Run, write_report
@@ -27,12 +32,16 @@ def evaluate(
     preprocess: str | None = None,
     max_bad_examples: int = 0,
     report_dir: Path | None = None,
+    other: Mapping | None = None,
 ) -> dict[str, float | int | str]:
     """Return the accuracy of a model on a data set, and draw some examples.
 
-    Writes `evaluation.json`, the report, and `predictions.png`, some images
-    with their predicted classes, mistakes first. An image may have several
-    right classes, see `score_predictions`; images without a class are ignored.
+    Writes `evaluation.json`, the report, `confusion.csv`, the confusion matrix
+    of up to 2,000 classes, `predictions.png`, some images with their predicted
+    classes, mistakes first, and `evaluation.html`, a page of all of these with
+    the most telling images and where the model looked. An image may have
+    several right classes, see `score_predictions`; images without a class are
+    ignored.
 
     Args:
         source: A finished run, or a model known by name.
@@ -44,6 +53,8 @@ def evaluate(
         max_bad_examples: Number of unreadable images to skip at most.
         report_dir: Folder to write to; None for the folder of a run, and to
             write nothing for other models.
+        other: The report of another model on the same images, to show beside
+            this one on the page.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
@@ -63,17 +74,16 @@ def evaluate(
     model = source.load_model()
     check_logits(model, names, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    tally, examples = Tally(names, source.activation), Examples([])
-    for images, logits, labels in predict_dataset(
+    results = Results(Tally(names, source.activation))
+    for images, logits, labels, positions in predict_dataset(
         model,
         dataset,
         batch_size=batch_size,
         preprocess=preprocess,
         bad_examples=bad_examples,
     ):
-        truths = labels > 0
-        examples.add(images, logits, truths, tally.add(logits, truths))
-    found = tally.report()
+        results.add(images, logits, labels > 0, positions)
+    found = results.tally.report()
     num_images = dataset.num_examples(dataset.eval_split)
     report = {
         "model": str(source),
@@ -86,16 +96,104 @@ def evaluate(
     }
     folder = report_dir or source.folder
     if folder:
-        write_report(folder, "evaluation.json", report)
-        size = model.input_shape[1:3]
-        augmentation = parse_augmentation(preprocess, size, "preprocess")
-        examples.draw(
-            names,
-            source.activation,
-            augmentation.value_range,
-            folder / "predictions.png",
-        )
+        write_results(folder, results, report, model, dataset, other)
+    if folder and folder == source.folder:
+        write_card(source, model)
     return report
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What an evaluation collects over the batches.
+
+    Args:
+        tally: The figures.
+        examples: Some images, mistakes first.
+        telling: The most telling images.
+    """
+
+    tally: Tally
+    examples: "Examples" = dataclasses.field(
+        default_factory=lambda: Examples([])
+    )
+    telling: TellingImages = dataclasses.field(default_factory=TellingImages)
+
+    def add(self, images, logits, truths, positions):
+        """Add a batch.
+
+        Shapes:
+            images: (B, H, W, C). logits, truths: (B, C). positions: (B,).
+        """
+        hits = self.tally.add(logits, truths)
+        self.examples.add(images, logits, truths, hits)
+        probabilities = to_probabilities(logits, self.tally.activation)
+        self.telling.add(positions, images, probabilities, truths)
+
+
+def write_results(
+    folder: Path,
+    results: Results,
+    report: Mapping,
+    model: keras.Model,
+    dataset: ImageDataset,
+    other: Mapping | None,
+):
+    """Write all files of an evaluation.
+
+    Args:
+        folder: The folder to write to.
+        results: What was collected.
+        report: The report.
+        model: The evaluated model.
+        dataset: The data set.
+        other: See `evaluate`.
+    """
+    tally, names = results.tally, dataset.class_names
+    size = model.input_shape[1:3]
+    value_range = parse_augmentation(
+        report["preprocess"], size, "preprocess"
+    ).value_range
+    telling = results.telling
+    pictures = make_pictures(telling, model, dataset, value_range)
+    write_report(folder, "evaluation.json", report)
+    write_confusion(folder / "confusion.csv", tally.confusion, names)
+    results.examples.draw(
+        names, tally.activation, value_range, folder / "predictions.png"
+    )
+    write_evaluation_page(
+        folder / "evaluation.html",
+        report,
+        names,
+        tally.confusion,
+        tally.bins(),
+        telling,
+        pictures,
+        other,
+    )
+
+
+def write_confusion(
+    path: Path, counts: np.ndarray | None, class_names: Sequence[str]
+):
+    """Write a confusion matrix as a CSV table.
+
+    Shapes:
+        counts: (C, C), integers.
+
+    Args:
+        path: The file.
+        counts: Number of images of each class, down, and prediction, across;
+            None writes nothing.
+        class_names: Names of the C classes.
+    """
+    if counts is None:
+        return
+    stream = io.StringIO()
+    table = csv.writer(stream, lineterminator="\n")
+    table.writerow(["true class", *class_names])
+    for name, row in zip(class_names, counts):
+        table.writerow([name, *row])
+    write_atomically(path, stream.getvalue())
 
 
 def check_classes(source, names, dataset):

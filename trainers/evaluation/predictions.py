@@ -86,15 +86,15 @@ def predict_dataset(
     batch_size: int = 128,
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the images of a data set, the outputs of a model, and the labels.
 
     The images are in the order of the evaluation split; those of weight 0 are
     left out. The model runs in inference mode. Shows a progress bar.
 
     Shapes:
-        yields images (b, H, W, C), outputs (b, D) and labels (b, classes),
-        with b at most batch_size.
+        yields images (b, H, W, C), outputs (b, D), labels (b, classes) and the
+        positions of the images in the split (b,), with b at most batch_size.
 
     Args:
         model: Maps images of a fixed size to one vector per image.
@@ -127,7 +127,8 @@ def predict_dataset(
         bar.update(done, finalize=False)
         num_outputs += len(outputs)
         if len(outputs):
-            yield images[counts], outputs, labels[counts]
+            positions = (done - 1) * batch_size + np.flatnonzero(counts)
+            yield images[counts], outputs, labels[counts], positions
     bar.update(done, finalize=True)
     if not num_outputs:
         raise ValueError(

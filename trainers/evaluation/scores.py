@@ -1,6 +1,8 @@
 """Accuracy, loss and calibration of predictions. Pure NumPy."""
 
 import dataclasses
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,6 +10,8 @@ from keras_vit.tables import pick
 
 TOP = 5
 NUM_BINS = 15
+QUANTILE = 1.959964  # Of the normal distribution, for 95 %.
+MOST_CLASSES = 2000  # With a confusion matrix.
 
 
 def score_predictions(
@@ -94,11 +98,70 @@ def calibration_error(confidence: np.ndarray, hits: np.ndarray) -> float:
 
     Reference: Guo et al. 2017, arXiv:1706.04599, eq. 3.
     """
-    bins = np.ceil(confidence * NUM_BINS).astype(int) - 1
-    gaps = np.bincount(
-        np.clip(bins, 0, NUM_BINS - 1), weights=hits - confidence
+    gaps = [
+        row.count * abs(row.accuracy - row.confidence)
+        for row in calibration_bins(confidence, hits)
+        if row.count
+    ]
+    return float(sum(gaps) / len(hits))
+
+
+class Bin(NamedTuple):
+    """The predictions of about one confidence.
+
+    Args:
+        count: Number of predictions.
+        confidence, accuracy: Their means; NaN without predictions.
+    """
+
+    count: int
+    confidence: float
+    accuracy: float
+
+
+def calibration_bins(confidence: np.ndarray, hits: np.ndarray) -> list[Bin]:
+    """Return the predictions by confidence, in 15 bins of equal width.
+
+    Shapes:
+        confidence, hits: (N,).
+
+    Args:
+        confidence: Probabilities of the predicted classes.
+        hits: Whether the predictions are right.
+    """
+    places = np.ceil(confidence * NUM_BINS).astype(int) - 1
+    places = np.clip(places, 0, NUM_BINS - 1)
+    counts, sums, rights = (
+        np.bincount(places, weights=weights, minlength=NUM_BINS)
+        for weights in (None, confidence, hits)
     )
-    return float(np.abs(gaps).sum() / len(hits))
+    with np.errstate(invalid="ignore"):
+        means, accuracies = sums / counts, rights / counts
+    return [
+        Bin(int(n), float(mean), float(accuracy))
+        for n, mean, accuracy in zip(counts, means, accuracies)
+    ]
+
+
+def wilson_interval(num_hits: int, number: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share.
+
+    Args:
+        num_hits: How often something happened.
+        number: How often it could have happened, at least once.
+
+    Reference: Wilson 1927, doi:10.2307/2276774.
+
+    Example:
+        >>> low, high = wilson_interval(9, 10)
+        >>> round(low, 3), round(high, 3)
+        (0.596, 0.982)
+    """
+    share, scale = num_hits / number, QUANTILE**2 / number
+    middle = (share + scale / 2) / (1 + scale)
+    spread = share * (1 - share) * scale + scale**2 / 4
+    half = math.sqrt(spread) / (1 + scale)
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 @dataclasses.dataclass
@@ -115,9 +178,15 @@ class Tally:
 
     def __post_init__(self):
         self._rows = []
-        self._class_hits, self._class_images = np.zeros(
-            (2, len(self.class_names))
+        num_classes = len(self.class_names)
+        # For each class: its images, those with a right prediction, the
+        # predictions of the class, and the right ones of them.
+        self._images, self._hits, self._guesses, self._right = np.zeros(
+            (4, num_classes)
         )
+        self.confusion = None
+        if num_classes <= MOST_CLASSES:
+            self.confusion = np.zeros((num_classes, num_classes), int)
 
     def add(self, logits: np.ndarray, truths: np.ndarray) -> np.ndarray:
         """Add a batch; return which of its predictions are right.
@@ -128,9 +197,17 @@ class Tally:
         """
         row = score_predictions(logits, truths, self.activation)
         self._rows.append(row)
-        self._class_hits += truths[row["accuracy"]].sum(0)
-        self._class_images += truths.sum(0)
-        return row["accuracy"]
+        guesses = np.argmax(logits, -1)
+        is_right = row["accuracy"]
+        self._hits += truths[is_right].sum(0)
+        self._images += truths.sum(0)
+        np.add.at(self._guesses, guesses, 1)
+        np.add.at(self._right, guesses[is_right], 1)
+        if self.confusion is not None:
+            # Of several right classes, the one with the highest logit.
+            nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
+            np.add.at(self.confusion, (nearest, guesses), 1)
+        return is_right
 
     def report(self) -> dict[str, float | int]:
         """Return the metrics over all images; at least one is required.
@@ -139,27 +216,59 @@ class Tally:
             num_examples: Number of images.
             accuracy, top5_accuracy, loss: Means of the scores; the second only
                 for more than five classes.
+            accuracy_low, accuracy_high: 95 % confidence interval of the
+                accuracy, see `wilson_interval`.
             calibration_error: See `calibration_error`.
-            accuracy/CLASS: Accuracy on the images of a class.
+            accuracy/CLASS: Accuracy on the images of a class, its recall.
+            precision/CLASS: Accuracy of the predictions of a class.
+            f1/CLASS: Harmonic mean of both.
         """
-        columns = {
-            name: np.concatenate([row[name] for row in self._rows])
-            for name in self._rows[0]
-        }
+        columns = self._columns()
         confidence, hits = columns.pop("confidence"), columns["accuracy"]
         if len(self.class_names) <= TOP:
             del columns["top5_accuracy"]
+        low, high = wilson_interval(int(hits.sum()), len(hits))
         return {
             "num_examples": len(hits),
             **{name: float(column.mean()) for name, column in columns.items()},
+            "accuracy_low": low,
+            "accuracy_high": high,
             "calibration_error": calibration_error(confidence, hits),
-            **{
-                f"accuracy/{name}": float(hits / images)
-                for name, hits, images in zip(
-                    self.class_names, self._class_hits, self._class_images
-                )
-                if images
-            },
+            **self._report_classes(),
+        }
+
+    def bins(self) -> list[Bin]:
+        """Return the `calibration_bins` of all images."""
+        columns = self._columns()
+        return calibration_bins(columns["confidence"], columns["accuracy"])
+
+    def _columns(self):
+        return {
+            name: np.concatenate([row[name] for row in self._rows])
+            for name in self._rows[0]
+        }
+
+    def _report_classes(self):
+        """Return the metrics of each class that has images or predictions."""
+        found = {"accuracy": {}, "precision": {}, "f1": {}}
+        with np.errstate(invalid="ignore"):
+            recalls = self._hits / self._images
+            precisions = self._right / self._guesses
+            both = np.nan_to_num(precisions) * recalls
+            sums = np.nan_to_num(precisions) + recalls
+            means = np.divide(
+                2 * both, sums, np.zeros_like(both), where=sums > 0
+            )
+        for index, name in enumerate(self.class_names):
+            if self._images[index]:
+                found["accuracy"][name] = float(recalls[index])
+                found["f1"][name] = float(means[index])
+            if self._guesses[index]:
+                found["precision"][name] = float(precisions[index])
+        return {
+            f"{metric}/{name}": value
+            for metric, values in found.items()
+            for name, value in values.items()
         }
 
 

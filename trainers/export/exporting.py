@@ -20,7 +20,8 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
 from trainers.export.preprocessing import find_image_steps
-from trainers.paths import Path, RemotePath
+from trainers.paths import Path, RemotePath, write_atomically
+from trainers.runs.model_card import CARD, describe_run
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
@@ -110,16 +111,29 @@ def export_source(
         use_attention=use_attention,
         output=output,
     )
-    return export_model(
-        model,
-        export_dir,
-        images,
-        formats,
-        name=name,
-        version=version,
-        serving=serving,
-        **choices,
-    )
+    choices |= {"name": name, "version": version, "serving": serving}
+    report = export_model(model, export_dir, images, formats, **choices)
+    write_export_card(export_dir, source, model, report)
+    return report
+
+
+def write_export_card(
+    export_dir: Path,
+    source: Run | NamedModel,
+    model: keras.Model,
+    report: ExportReport,
+):
+    """Write the model card of a run, with its export, into the export folder.
+
+    Args:
+        export_dir: The folder.
+        source: The exported source; only a run has a card.
+        model: Its model.
+        report: The report of the export.
+    """
+    if isinstance(source, Run):
+        text = f"{describe_run(source, model)}\n## Export\n\n{report}\n"
+        write_atomically(export_dir / CARD, text)
 
 
 def plan_options(choices: Mapping[str, Any]) -> ExportOptions:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import keras
 import tensorflow as tf
 
-from trainers.distribute.workers import name_lost_workers
+from trainers.distribute.workers import name_lost_workers, part_from_all
 from trainers.loop.best import Best
 from trainers.loop.callbacks import run_callbacks
 from trainers.loop.checkpoints import Checkpoints
@@ -97,8 +97,6 @@ class Loop:
             CheckpointError: If no checkpoint can be read, or the workers
                 found different ones.
         """
-        if self.checkpoints is None:
-            return
         self.checkpoints.restore()
         apart = abs(self.step - self.inner.agree(self.step))
         if self.inner.agree(apart):
@@ -213,6 +211,7 @@ class Loop:
         with name_lost_workers(self.strategy, self._describe_place):
             with run_callbacks(self.model, callbacks, num_epochs) as both:
                 yield both
+                part_from_all(self.strategy)
 
     def _describe_place(self):
         return f"after update {self.step}"
@@ -278,6 +277,7 @@ class Loop:
     def _stop_if_asked(self):
         if self.inner.agree(self.must_stop()):
             self._save(must_succeed=True)
+            part_from_all(self.strategy)
             raise Interrupted(
                 f"Stopped and saved after update {self.step}. Run the same "
                 "command again to continue."

@@ -26,6 +26,7 @@ from trainers.models.fine_tuning import plain_model
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
+from trainers.runs.model_card import write_card
 from trainers.runs.pictures import plot_learning_curve
 from trainers.runs.reports import header, write_first_batch
 from trainers.runs.run import Run
@@ -284,4 +285,7 @@ def train(job: Job) -> dict[str, float]:
             plot_learning_curve(
                 run.metrics_path, run.folder / "learning_curve.png"
             )
+            # With LoRA, the saved model has fewer weights than the trained one.
+            saved = run.load_model() if recipe.lora_rank else loop.model
+            write_card(run, saved)
     return logs

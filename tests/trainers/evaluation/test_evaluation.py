@@ -221,7 +221,9 @@ def test_a_model_that_answers_something_else_is_refused(
 
 
 def collect(model, dataset, **choices):
-    return [found for _, found, _ in predict_dataset(model, dataset, **choices)]
+    return [
+        found for _, found, *_ in predict_dataset(model, dataset, **choices)
+    ]
 
 
 def test_answers_that_are_not_finite_are_an_error(several, identity):

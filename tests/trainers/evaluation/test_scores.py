@@ -1,9 +1,23 @@
+import math
+
 import keras
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
+from sklearn.metrics import (
+    accuracy_score,
+    confusion_matrix,
+    log_loss,
+    precision_recall_fscore_support,
+    top_k_accuracy_score,
+)
 
-from trainers.evaluation.scores import calibration_error, score_predictions
+from trainers.evaluation.scores import (
+    Tally,
+    calibration_bins,
+    calibration_error,
+    score_predictions,
+    wilson_interval,
+)
 
 
 @pytest.fixture
@@ -116,3 +130,67 @@ def test_calibration_error_of_made_cases():
     confidence = np.array([0.9, 0.9, 0.5, 0.5])
     hits = np.array([True, False, True, True])
     assert calibration_error(confidence, hits) == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize("num_hits, number", [(0, 5), (5, 5), (90, 100)])
+def test_the_interval_is_that_of_scipy(num_hits, number):
+    stats = pytest.importorskip("scipy.stats")
+    want = stats.binomtest(num_hits, number).proportion_ci(method="wilson")
+    found = wilson_interval(num_hits, number)
+    np.testing.assert_allclose(found, (want.low, want.high), atol=1e-6)
+
+
+def test_metrics_of_the_classes_are_those_of_scikit_learn(logits, rng):
+    names = [f"class {index}" for index in range(9)]
+    labels = rng.integers(0, 7, 60)  # Two classes have no images.
+    tally = Tally(names)
+    for part in (slice(0, 40), slice(40, 60)):
+        tally.add(logits[part], np.eye(9, dtype=bool)[labels[part]])
+    report, guesses = tally.report(), logits.argmax(-1)
+    precisions, recalls, f1, images = precision_recall_fscore_support(
+        labels, guesses, labels=range(9), zero_division=0
+    )
+    for index, name in enumerate(names):
+        if images[index]:
+            assert report[f"accuracy/{name}"] == pytest.approx(recalls[index])
+            assert report[f"f1/{name}"] == pytest.approx(f1[index])
+        else:
+            assert f"f1/{name}" not in report
+        assert report[f"precision/{name}"] == pytest.approx(precisions[index])
+    np.testing.assert_array_equal(
+        tally.confusion, confusion_matrix(labels, guesses, labels=range(9))
+    )
+
+
+def test_a_class_that_is_never_predicted_has_no_precision():
+    tally = Tally(["cat", "dog"])
+    tally.add(np.array([[1.0, 0], [2, 0]]), np.eye(2, dtype=bool))
+    report = tally.report()
+    assert "precision/dog" not in report
+    assert (report["accuracy/dog"], report["f1/dog"]) == (0, 0)
+    assert report["precision/cat"] == 0.5
+    assert report["f1/cat"] == pytest.approx(2 / 3)
+
+
+def test_of_several_right_classes_the_nearest_is_counted():
+    tally = Tally(["a", "b", "c"])
+    truths = np.array([[True, True, False], [True, True, False]])
+    tally.add(np.array([[0.0, 2, 1], [1, 0, 2]]), truths)
+    assert tally.confusion.tolist() == [[0, 0, 1], [0, 1, 0], [0, 0, 0]]
+
+
+def test_many_classes_have_no_confusion_matrix():
+    assert Tally([str(index) for index in range(2001)]).confusion is None
+
+
+def test_bins_hold_each_prediction_once(rng):
+    confidence, hits = rng.random(500), rng.random(500) < 0.5
+    bins = calibration_bins(confidence, hits)
+    assert len(bins) == 15
+    for index, row in enumerate(bins):
+        inside = (confidence > index / 15) & (confidence <= (index + 1) / 15)
+        assert row.count == inside.sum()
+        assert row.confidence == pytest.approx(confidence[inside].mean())
+        assert row.accuracy == pytest.approx(hits[inside].mean())
+    assert sum(row.count for row in bins) == 500
+    assert math.isnan(calibration_bins(np.ones(1), np.ones(1))[0].accuracy)

@@ -34,6 +34,7 @@ def test_leaves_everything_in_the_folder(run):
         "learning_curve.png",
         "first_batch.png",
         "tensorboard",
+        "README.md",
     }
     assert run.load_recipe().total_steps == 4
     assert run.load_class_names() == [str(d) for d in range(10)]

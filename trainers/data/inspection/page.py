@@ -43,7 +43,7 @@ def write_data_page(
         "<h2>Contact sheet</h2>",
         *_sheet(images, class_names),
     ]
-    text = PAGE.format(title=html.escape(title), body="\n".join(parts))
+    text = DATA_PAGE.format(title=html.escape(title), body="\n".join(parts))
     write_atomically(as_path(path), text)
 
 
@@ -115,7 +115,7 @@ def _picture(image):
     )
 
 
-PAGE = """<!doctype html>
+DATA_PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">

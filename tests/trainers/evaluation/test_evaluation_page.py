@@ -1,0 +1,126 @@
+import math
+import re
+
+import numpy as np
+import pytest
+
+from trainers.evaluation.evaluation_page import write_evaluation_page
+from trainers.evaluation.scores import Bin, Tally
+from trainers.evaluation.telling import Pictures, TellingImages
+
+NAMES = ["<cat>", "dog", "犬"]
+LOGITS = np.array(
+    [[4.0, 0, 0], [3, 1, 0], [2, 3, 0], [0, 5, 0], [0, 1, 2], [0, 2, 1.5]]
+)
+LABELS = [0, 0, 0, 1, 2, 2]
+
+
+@pytest.fixture
+def make_page(tmp_path):
+    """Return a function that writes a page and returns its text."""
+    truths = np.eye(3, dtype=bool)[LABELS]
+    tally, telling = Tally(NAMES), TellingImages()
+    tally.add(LOGITS, truths)
+    exponents = np.exp(LOGITS)
+    shares = exponents / exponents.sum(-1, keepdims=True)
+    telling.add(np.arange(6), np.zeros((6, 1, 1, 1)), shares, truths)
+    report = {
+        "model": "saved_models/a",
+        "dataset": "folder:photos",
+        "split": "test",
+        "num_left_out": 2,
+        **tally.report(),
+    }
+    pictures = {n: Pictures(f"photos/{n}.jpg", b"image", b"") for n in range(6)}
+
+    all_bins = tally.bins()
+
+    def make(confusion=tally.confusion, bins=all_bins, other=None):
+        path = tmp_path / "evaluation.html"
+        write_evaluation_page(
+            path,
+            report,
+            NAMES,
+            confusion,
+            bins,
+            telling,
+            pictures,
+            other,
+        )
+        return path.read_text(encoding="utf-8")
+
+    make.report = report
+    return make
+
+
+def section(page, title):
+    return page.split(f"<h2>{title}</h2>")[1].split("<h2>")[0]
+
+
+def test_the_figures_are_those_of_the_report(make_page):
+    page = make_page()
+    assert "6 images of folder:photos, split test; 2 left out" in page
+    assert "0.6667 (95 %: 0.3000 to 0.9032)" in page
+    assert not re.search(r"<script|https?:|<link|<cat>", page)
+
+
+def test_classes_are_in_the_order_of_their_f1(make_page):
+    rows = re.findall(
+        r"<tr><th>([^<]*)</th>((?:<td>[^<]*</td>)+)</tr>",
+        section(make_page(), "Classes"),
+    )
+    cells = {name: re.findall(r"<td>([^<]*)</td>", text) for name, text in rows}
+    assert [name for name, _ in rows] == ["dog", "犬", "&lt;cat&gt;"]
+    assert cells["dog"] == ["0.3333", "1.0000", "0.5000"]
+    assert cells["犬"] == ["1.0000", "0.5000", "0.6667"]
+    assert cells["&lt;cat&gt;"] == ["1.0000", "0.6667", "0.8000"]
+
+
+def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):
+    part = section(make_page(), "Confusion matrix")
+    assert '<a href="#cell-0-1">1</a>' in part
+    assert '<a href="#cell-2-1">1</a>' in part
+    assert part.count("<a ") == 2
+    cell = part.split('<section id="cell-0-1">')[1].split("</section>")[0]
+    assert "&lt;cat&gt; predicted as dog" in cell
+    assert 'title="photos/2.jpg"' in cell
+    assert cell.count("<figure") == 1
+
+
+def test_the_worst_mistake_comes_first(make_page):
+    found = re.findall(
+        r'title="photos/(\d).jpg"', section(make_page(), "Worst mistakes")
+    )
+    assert found == ["2", "5"]  # Of 70 % and 58 %.
+    found = re.findall(
+        r'title="photos/(\d).jpg"', section(make_page(), "Least certain")
+    )
+    assert found[0] == "5"
+    assert len(found) == 6
+
+
+def test_calibration_is_drawn(make_page):
+    bins = [Bin(0, math.nan, math.nan), Bin(4, 0.4, 0.25), Bin(2, 0.9, 1.0)]
+    part = section(make_page(bins=bins), "Calibration")
+    bars = re.findall(
+        r'<rect x="([\d.]+)" y="([\d.]+)" width="79.0" height="([\d.]+)">', part
+    )
+    assert bars == [("80.0", "180.0", "60.0"), ("160.0", "0.0", "240.0")]
+    assert "4 predictions: confidence 0.400, accuracy 0.250" in part
+
+
+def test_another_model_stands_beside(make_page):
+    other = {
+        **make_page.report,
+        "model": "saved_models/b",
+        "accuracy": 0.5,
+        "f1/dog": 0.25,
+    }
+    page = make_page(other=other)
+    assert "<th>saved_models/a</th><th>saved_models/b</th>" in page
+    assert "0.5000 (95 %:" in page
+    assert "<td>0.5000</td><td>0.2500</td></tr>" in section(page, "Classes")
+
+
+def test_many_classes_have_no_matrix_on_the_page(make_page):
+    assert "Confusion matrix" not in make_page(confusion=None)

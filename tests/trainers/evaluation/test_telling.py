@@ -1,0 +1,125 @@
+import io
+
+import numpy as np
+from PIL import Image
+
+from tests.trainers.made import MadeDataset, made_split
+from trainers.evaluation import telling
+from trainers.evaluation.telling import (
+    TellingImages,
+    encode,
+    make_pictures,
+    name_images,
+    shade,
+)
+
+
+def collect(probabilities, truths, batch_size):
+    found = TellingImages()
+    images = np.arange(len(truths))[:, None, None, None]
+    for start in range(0, len(truths), batch_size):
+        part = slice(start, start + batch_size)
+        positions = np.arange(len(truths))[part]
+        found.add(positions, images[part], probabilities[part], truths[part])
+    return found
+
+
+def made(count=200, num_classes=4):
+    draws = np.random.default_rng(0)
+    probabilities = draws.dirichlet(np.ones(num_classes), count)
+    labels = draws.integers(0, num_classes, count)
+    return probabilities, np.eye(num_classes, dtype=bool)[labels]
+
+
+def test_the_worst_and_the_doubtful_as_by_sorting_everything():
+    probabilities, truths = made()
+    guesses, labels = probabilities.argmax(-1), truths.argmax(-1)
+    highest = np.sort(probabilities, -1)
+    margins = highest[:, -1] - highest[:, -2]
+    wrong = np.flatnonzero(guesses != labels)
+    worst = wrong[np.argsort(-highest[wrong, -1])][:24]
+    for batch_size in (7, 200):
+        found = collect(probabilities, truths, batch_size)
+        assert [row.position for row in found.mistakes] == worst.tolist()
+        doubtful = np.argsort(margins)[:24].tolist()
+        assert [row.position for row in found.doubtful] == doubtful
+        for row in found.all:
+            assert row.truth == labels[row.position]
+            assert row.guess == guesses[row.position]
+            assert row.image.item() == row.position
+            np.testing.assert_allclose(row.margin, margins[row.position])
+
+
+def test_cells_hold_some_mistakes_of_each_kind(monkeypatch):
+    probabilities, truths = made()
+    monkeypatch.setattr(telling, "NUM_CELLS", 5)
+    found = collect(probabilities, truths, 50)
+    assert len(found.cells) == 5
+    for (truth, guess), rows in found.cells.items():
+        assert truth != guess
+        assert 1 <= len(rows) <= 6
+        assert {(row.truth, row.guess) for row in rows} == {(truth, guess)}
+
+
+def test_a_prediction_of_one_of_several_classes_is_no_mistake():
+    found = collect(
+        np.array([[0.7, 0.2, 0.1]]), np.array([[True, True, False]]), 1
+    )
+    assert not found.mistakes
+    assert (found.doubtful[0].truth, found.doubtful[0].guess) == (0, 0)
+
+
+def test_images_are_named_by_their_position():
+    split = made_split(np.eye(9), np.eye(9))
+    dataset = MadeDataset({"test": split}, list("abcdefghi"))
+    assert name_images(dataset, [1, 4, 8]) == ["test1", "test4", "test8"]
+
+
+def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
+    model = run.load_model()
+    images = np.stack(
+        [image.numpy() for image, _ in digits.examples("test").take(3)]
+    )
+    scaled = images.astype("float32") / 127.5 - 1
+    found = TellingImages()
+    found.add(
+        np.arange(3), scaled, np.full((3, 10), 0.1), np.eye(10, dtype=bool)[:3]
+    )
+    pictures = make_pictures(found, model, digits, (-1, 1))
+    assert sorted(pictures) == [0, 1, 2]
+    for position, shown in pictures.items():
+        assert shown.name
+        pixels = np.asarray(Image.open(io.BytesIO(shown.image)))
+        assert pixels.shape == (112, 112)
+        np.testing.assert_array_equal(
+            pixels[::14, ::14], images[position, ..., 0]
+        )
+        look = np.asarray(Image.open(io.BytesIO(shown.look)))
+        assert (look <= pixels).all()
+        assert (look < pixels).any()
+
+
+def test_a_model_without_attention_has_no_look(digits):
+    found = TellingImages()
+    found.add(
+        np.arange(1), np.zeros((1, 8, 8, 1)), np.eye(10)[:1], np.eye(10)[:1] > 0
+    )
+    [shown] = make_pictures(found, object(), digits, (-1, 1)).values()
+    assert shown.look == b""
+
+
+def test_no_images_have_no_pictures(digits):
+    assert make_pictures(TellingImages(), None, digits, (-1, 1)) == {}
+
+
+def test_shade_is_darkest_where_nothing_was_looked_at():
+    pixels = np.ones((4, 6, 3))
+    shaded = shade(pixels, np.array([[0.0, 1], [2, 0]]))
+    np.testing.assert_allclose(shaded[0, 0], 0.15)
+    np.testing.assert_allclose(shaded[1, 5], 0.15 + 0.85 / 2)
+    np.testing.assert_allclose(shaded[3, 2], 1)
+
+
+def test_large_pictures_are_made_small():
+    image = Image.open(io.BytesIO(encode(np.ones((300, 600, 3)))))
+    assert (image.size, image.mode) == ((112, 56), "RGB")

@@ -1,0 +1,81 @@
+import dataclasses
+import json
+
+import pytest
+import yaml
+
+from trainers.recipes.schema import Recipe
+from trainers.runs.model_card import CARD, describe_run, write_card
+
+
+@pytest.fixture
+def card(run):
+    """Return a function that returns the front matter and the text."""
+
+    def read():
+        text = describe_run(run, run.load_model())
+        start, front, rest = text.split("---\n", 2)
+        assert start == ""
+        return yaml.safe_load(front), rest
+
+    return read
+
+
+def test_a_run_that_was_not_evaluated(card, run):
+    (run.folder / "evaluation.json").unlink(missing_ok=True)
+    front, text = card()
+    assert front["pipeline_tag"] == "image-classification"
+    assert "model-index" not in front
+    assert "Not evaluated yet" in text
+    count = run.load_model().count_params()
+    assert f"10 classes and {count:,} parameters: mu/16" in text
+    assert "`0`, `1`, `2`" in text
+
+
+def test_the_figures_are_those_of_the_evaluation(card, run):
+    report = {
+        "dataset": "digits",
+        "split": "test",
+        "num_examples": 355,
+        "accuracy": 0.9,
+        "accuracy_low": 0.86,
+        "accuracy_high": 0.93,
+        "calibration_error": 0.0123,
+    }
+    path = run.folder / "evaluation.json"
+    path.write_text(json.dumps(report))
+    front, text = card()
+    [model] = front["model-index"]
+    [result] = model["results"]
+    assert model["name"] == run.folder.name
+    assert result["task"] == {"type": "image-classification"}
+    assert result["dataset"]["name"] == "digits"
+    assert result["metrics"] == [{"type": "accuracy", "value": 0.9}]
+    assert "accuracy 90.00% (95 % interval: 86.00% to 93.00%)" in text
+    path.write_text(json.dumps({**report, "dataset": "others"}))
+    assert "Not evaluated yet" in card()[1]
+    path.unlink()
+
+
+def test_the_settings_are_those_that_differ(card, run):
+    _, text = card()
+    recipe = run.load_recipe()
+    rows = dict(
+        line.strip("| ").split(" | ")
+        for line in text.split("## Training")[1].splitlines()
+        if line.startswith("| `")
+    )
+    differ = {
+        f"`{field.name}`": f"`{getattr(recipe, field.name)}`"
+        for field in dataclasses.fields(Recipe)
+        if "help" in field.metadata
+        and getattr(recipe, field.name) != field.default
+    }
+    assert rows == differ
+    assert "`model`" in rows
+
+
+def test_the_card_is_beside_the_model(run):
+    model = run.load_model()
+    write_card(run, model)
+    assert (run.folder / CARD).read_text() == describe_run(run, model)

@@ -1,0 +1,237 @@
+"""The page of an evaluation: one HTML file that needs no network."""
+
+import base64
+import html
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from trainers.evaluation.scores import Bin
+from trainers.evaluation.telling import Pictures, TellingImages
+from trainers.paths import Path, write_atomically
+
+MOST_ROWS = 100  # Classes in the tables.
+FIGURES = {
+    "accuracy": "accuracy",
+    "top5_accuracy": "top-5 accuracy",
+    "loss": "loss",
+    "calibration_error": "calibration error",
+}
+
+
+def write_evaluation_page(
+    path: Path,
+    report: Mapping,
+    class_names: Sequence[str],
+    confusion: np.ndarray | None,
+    bins: Sequence[Bin],
+    telling: TellingImages,
+    pictures: Mapping[int, Pictures],
+    other: Mapping | None = None,
+):
+    """Write the figures, the confusion matrix and the telling images.
+
+    Shapes:
+        confusion: (C, C), integers.
+
+    Args:
+        path: The HTML file.
+        report: The report of `evaluate`.
+        class_names: Names of the C classes.
+        confusion: Number of images of each class and prediction, if known.
+        bins: The bins of the calibration.
+        telling: The telling images.
+        pictures: Their pictures, by position.
+        other: The report of a second model on the same images.
+    """
+    title = f"Evaluation of {report['model']}"
+
+    def show(rows):
+        shown = (_figure(row, class_names, pictures) for row in rows)
+        return f'<div class="row">{"".join(shown)}</div>'
+
+    parts = [
+        f"<h1>{html.escape(title)}</h1>",
+        _summary(report, other),
+        "<h2>Classes</h2>",
+        _classes(report, class_names, other),
+        *_confusion(confusion, class_names, telling, show),
+        "<h2>Calibration</h2>",
+        "<p>Accuracy of the predictions of each confidence. On the diagonal, "
+        "the confidence is right; below it, it is too high.</p>",
+        _diagram(bins),
+        "<h2>Worst mistakes</h2>",
+        "<p>Wrong predictions of the highest probability.</p>",
+        show(telling.mistakes),
+        "<h2>Least certain</h2>",
+        "<p>Predictions that are hardly more probable than the next class.</p>",
+        show(telling.doubtful),
+    ]
+    text = PAGE.format(title=html.escape(title), body="\n".join(parts))
+    write_atomically(path, text)
+
+
+def _summary(report, other):
+    """Return the figures of one model, or of two side by side."""
+    head = f"<th></th><th>{html.escape(report['model'])}</th>"
+    if other:
+        head += f"<th>{html.escape(other['model'])}</th>"
+    rows = []
+    for name, title in FIGURES.items():
+        if name in report:
+            cells = [_value(source, name) for source in (report, other or {})]
+            cells = cells if other else cells[:1]
+            rows.append(_row(title, cells))
+    data = f"{report['dataset']}, split {report['split']}"
+    return (
+        f"<p>{report['num_examples']:,} images of {html.escape(data)}; "
+        f"{report['num_left_out']:,} left out.</p>"
+        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    )
+
+
+def _value(report, name):
+    if name not in report:
+        return ""
+    text = f"{report[name]:.4f}"
+    if name == "accuracy" and "accuracy_low" in report:
+        low, high = report["accuracy_low"], report["accuracy_high"]
+        text += f" (95 %: {low:.4f} to {high:.4f})"
+    return text
+
+
+def _classes(report, class_names, other):
+    """Return precision, recall and F1 of each class, the lowest F1 first."""
+    names = [name for name in class_names if f"f1/{name}" in report]
+    names.sort(key=lambda name: report[f"f1/{name}"])
+    columns = ["precision", "accuracy", "f1"]
+    titles = ["precision", "recall", "F1"]
+    head = "".join(f"<th>{title}</th>" for title in ["class", *titles])
+    if other:
+        head += "<th>F1 of the other</th>"
+    rows = []
+    for name in names[:MOST_ROWS]:
+        cells = [_value(report, f"{column}/{name}") for column in columns]
+        if other:
+            cells.append(_value(other, f"f1/{name}"))
+        rows.append(_row(name, cells))
+    more = len(names) - MOST_ROWS
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>" + (
+        f"<p>and {more:,} more classes: see evaluation.json</p>"
+        if more > 0
+        else ""
+    )
+
+
+def _row(title, cells):
+    cells = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f"<tr><th>{html.escape(title)}</th>{cells}</tr>"
+
+
+def _confusion(confusion, class_names, telling, show):
+    """Yield the confusion matrix, and the images of its linked cells."""
+    if confusion is None or len(class_names) > MOST_ROWS:
+        return
+    yield "<h2>Confusion matrix</h2>"
+    yield (
+        "<p>True class down, prediction across. A linked number leads to "
+        "images.</p>"
+    )
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in class_names)
+    rows = [f"<tr><th></th>{head}</tr>"]
+    largest = max(confusion.max(), 1)
+    for truth, name in enumerate(class_names):
+        cells = []
+        for guess, count in enumerate(confusion[truth]):
+            share = 100 * count / largest
+            text = f"{count:,}" if count else ""
+            if (truth, guess) in telling.cells:
+                text = f'<a href="#cell-{truth}-{guess}">{text}</a>'
+            kind = "right" if truth == guess else "wrong"
+            cells.append(
+                f'<td class="{kind}" style="--share: {share:.0f}%">{text}</td>'
+            )
+        rows.append(f"<tr><th>{html.escape(name)}</th>{''.join(cells)}</tr>")
+    yield f'<div class="wide"><table>{"".join(rows)}</table></div>'
+    for (truth, guess), images in sorted(telling.cells.items()):
+        title = f"{class_names[truth]} predicted as {class_names[guess]}"
+        yield (
+            f'<section id="cell-{truth}-{guess}">'
+            f"<h3>{html.escape(title)}</h3>{show(images)}</section>"
+        )
+
+
+def _diagram(bins):
+    """Return the calibration as an SVG picture of 240x240 units."""
+    bars = []
+    width = 240 / max(len(bins), 1)
+    for index, row in enumerate(bins):
+        if row.count:
+            height = 240 * row.accuracy
+            bars.append(
+                f'<rect x="{index * width:.1f}" y="{240 - height:.1f}" '
+                f'width="{width - 1:.1f}" height="{height:.1f}">'
+                f"<title>{row.count:,} predictions: confidence "
+                f"{row.confidence:.3f}, accuracy {row.accuracy:.3f}</title>"
+                "</rect>"
+            )
+    return (
+        '<svg viewBox="-1 -1 242 242" width="260" role="img" aria-label='
+        f'"Calibration">{"".join(bars)}<line x1="0" y1="240" x2="240" y2="0"/>'
+        '<rect class="frame" width="240" height="240"/></svg>'
+    )
+
+
+def _figure(row, class_names, pictures):
+    shown = pictures[row.position]
+    name = html.escape(shown.name, quote=True)
+    images = "".join(
+        f'<img src="data:image/png;base64,{base64.b64encode(data).decode()}" '
+        f'alt="{alt}{name}">'
+        for data, alt in ((shown.image, ""), (shown.look, "attention: "))
+        if data
+    )
+    truth, guess = class_names[row.truth], class_names[row.guess]
+    text = f"{guess} {row.probability:.1%}"
+    if truth != guess:
+        text = f"{truth}, predicted {text}"
+    return (
+        f'<figure title="{name}">{images}<figcaption>{html.escape(text)}<br>'
+        f"{html.escape(shown.name.rsplit('/', 1)[-1])}</figcaption></figure>"
+    )
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --line: #8884; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
+ margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
+section:target {{ outline: 2px solid #08c; outline-offset: .5rem; }}
+.row {{ display: flex; flex-wrap: wrap; gap: .75rem; }}
+.wide {{ overflow-x: auto; }}
+figure {{ margin: 0; max-width: 14.5rem; font-size: .8rem; line-height: 1.3; }}
+img {{ width: 7rem; height: 7rem; object-fit: contain; background: #8882; }}
+table {{ border-collapse: collapse; }}
+th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
+ text-align: right; }}
+tr > th:first-child {{ text-align: left; }}
+td.right {{ background: color-mix(in srgb, #2a7 var(--share), transparent); }}
+td.wrong {{ background: color-mix(in srgb, #d33 var(--share), transparent); }}
+td a {{ color: inherit; }}
+svg rect {{ fill: #48a; }} svg line {{ stroke: #888; stroke-dasharray: 4; }}
+svg .frame {{ fill: none; stroke: #888; }}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""

@@ -1,0 +1,204 @@
+"""The telling images of an evaluation: the worst mistakes and the doubtful."""
+
+import dataclasses
+import io
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.analysis.rollout import attention_rollout, head_grid
+from keras_vit.models import VisionTransformer
+from trainers.data.datasets import ImageDataset
+
+NUM_SHOWN = 24
+NUM_OF_CELL = 6  # Of each kind of mistake.
+NUM_CELLS = 60
+PICTURE_SIDE = 112  # Pixels of a picture on a page.
+
+
+class Telling(NamedTuple):
+    """An image of an evaluation.
+
+    Args:
+        position: Its position in the evaluation split.
+        image: (H, W, C), in the range of the model.
+        truth: Its class; of several, the most probable one.
+        guess: The predicted class.
+        probability: Of the predicted class.
+        margin: How much more probable the predicted class is than the next.
+    """
+
+    position: int
+    image: np.ndarray
+    truth: int
+    guess: int
+    probability: float
+    margin: float
+
+
+@dataclasses.dataclass
+class TellingImages:
+    """Collects the telling images of batches.
+
+    Attributes:
+        mistakes: The most confident wrong predictions, the worst first.
+        doubtful: The predictions with the smallest margin, the smallest first.
+        cells: Some mistakes for each (class, prediction).
+    """
+
+    mistakes: list[Telling] = dataclasses.field(default_factory=list)
+    doubtful: list[Telling] = dataclasses.field(default_factory=list)
+    cells: dict[tuple[int, int], list[Telling]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def add(
+        self,
+        positions: np.ndarray,
+        images: np.ndarray,
+        probabilities: np.ndarray,
+        truths: np.ndarray,
+    ):
+        """Add a batch.
+
+        Shapes:
+            positions: (B,). images: (B, H, W, C). probabilities: (B, C).
+            truths: (B, C), True for the right classes.
+        """
+        nearest = np.argmax(np.where(truths, probabilities, -1), -1)
+        order = np.sort(probabilities, -1)
+        margins = order[:, -1] - order[:, -2:-1].sum(-1)
+        for index, position in enumerate(positions):
+            guess = int(np.argmax(probabilities[index]))
+            row = Telling(
+                int(position),
+                images[index],
+                int(nearest[index]),
+                guess,
+                float(probabilities[index, guess]),
+                float(margins[index]),
+            )
+            self.doubtful.append(row)
+            if not truths[index, guess]:
+                self.mistakes.append(row)
+                self._add_to_cell(row)
+        # Not all images of a large split fit into memory.
+        self.mistakes.sort(key=lambda row: -row.probability)
+        self.doubtful.sort(key=lambda row: row.margin)
+        del self.mistakes[NUM_SHOWN:], self.doubtful[NUM_SHOWN:]
+
+    def _add_to_cell(self, row):
+        key = row.truth, row.guess
+        if key not in self.cells and len(self.cells) == NUM_CELLS:
+            return
+        cell = self.cells.setdefault(key, [])
+        if len(cell) < NUM_OF_CELL:
+            cell.append(row)
+
+    @property
+    def all(self) -> list[Telling]:
+        """Each image once, in the order of the split."""
+        rows = [*self.mistakes, *self.doubtful]
+        rows += [row for cell in self.cells.values() for row in cell]
+        by_position = {row.position: row for row in rows}
+        return [by_position[position] for position in sorted(by_position)]
+
+
+class Pictures(NamedTuple):
+    """What a page shows of an image.
+
+    Args:
+        name: Its file, or its place in a file of records.
+        image: A PNG of it.
+        look: A PNG that shows where the model looked; empty if that is unknown.
+    """
+
+    name: str
+    image: bytes
+    look: bytes = b""
+
+
+def make_pictures(
+    telling: TellingImages,
+    model: keras.Model,
+    dataset: ImageDataset,
+    value_range: tuple[float, float],
+) -> dict[int, Pictures]:
+    """Return the pictures of the telling images by their positions.
+
+    Where the model looked is the attention rollout, for a VisionTransformer
+    whose images have one size.
+
+    Args:
+        telling: The images.
+        model: The evaluated model.
+        dataset: The data set; its evaluation split was evaluated.
+        value_range: The values of black and white in the images.
+    """
+    rows = telling.all
+    if not rows:
+        return {}
+    images = np.stack([row.image for row in rows])
+    looks = [None] * len(rows)
+    if isinstance(model, VisionTransformer):
+        looks = head_grid(model, images, attention_rollout(model, images))
+    names = name_images(dataset, [row.position for row in rows])
+    low, high = value_range
+    found = {}
+    for row, image, look, name in zip(rows, images, looks, names):
+        pixels = np.clip((image - low) / (high - low), 0, 1)
+        shown = b"" if look is None else encode(shade(pixels, look))
+        found[row.position] = Pictures(name, encode(pixels), shown)
+    return found
+
+
+def name_images(dataset: ImageDataset, positions: list[int]) -> list[str]:
+    """Return the names of images of the evaluation split.
+
+    Args:
+        dataset: The data set.
+        positions: Positions in the split, ascending.
+    """
+    ranges = dataset.ranges(dataset.eval_split)
+    names = dataset.reader.read(ranges).map(lambda stored, label, name: name)
+    wanted, found = set(positions), {}
+    for position, name in enumerate(names.take(max(positions) + 1)):
+        if position in wanted:
+            found[position] = name.numpy().decode("utf-8", "replace")
+    return [found[position] for position in positions]
+
+
+def shade(pixels: np.ndarray, look: np.ndarray) -> np.ndarray:
+    """Return an image that is dark where the model did not look.
+
+    Shapes:
+        pixels: (H, W, C), from 0 to 1. look: (h, w). returns: (H, W, C).
+    """
+    height, width = pixels.shape[:2]
+    rows = np.arange(height) * look.shape[0] // height
+    columns = np.arange(width) * look.shape[1] // width
+    light = (look / max(look.max(), 1e-12))[rows][:, columns, None]
+    return pixels * (0.15 + 0.85 * light)
+
+
+def encode(pixels: np.ndarray) -> bytes:
+    """Return a PNG of an image, with a longest side of PICTURE_SIDE pixels.
+
+    Shapes:
+        pixels: (H, W, 1 or 3), from 0 to 1.
+    """
+    from PIL import Image
+
+    levels = (255 * pixels).round().astype("uint8")
+    if levels.shape[-1] == 1:
+        levels = levels[..., 0]
+    image = Image.fromarray(levels)
+    scale = PICTURE_SIDE / max(image.size)
+    size = [max(round(side * scale), 1) for side in image.size]
+    is_small = scale > 1
+    resampling = Image.Resampling
+    method = resampling.NEAREST if is_small else resampling.BILINEAR
+    stream = io.BytesIO()
+    image.resize(size, method).save(stream, "PNG")
+    return stream.getvalue()

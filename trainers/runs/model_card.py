@@ -1,0 +1,140 @@
+"""The model card of a run: a Markdown page in the form of Hugging Face."""
+
+import dataclasses
+import json
+
+import keras
+
+from keras_vit.tables import format_table
+from trainers.paths import write_atomically
+from trainers.recipes.schema import Recipe
+from trainers.runs.run import Run
+
+CARD = "README.md"  # Hugging Face shows a file of this name.
+NUM_CLASSES_LISTED = 100
+
+
+def write_card(run: Run, model: keras.Model):
+    """Write the card of a run into its folder.
+
+    Args:
+        run: A finished run. The figures are those of its last evaluation by
+            `trainers.evaluate` on the data set of the run, if there is one.
+        model: Its model.
+    """
+    write_atomically(run.folder / CARD, describe_run(run, model))
+
+
+def describe_run(run: Run, model: keras.Model) -> str:
+    """Return the card of a run.
+
+    Args:
+        run: See `write_card`.
+        model: Its model.
+    """
+    recipe, names = run.load_recipe(), run.load_class_names()
+    figures = read_figures(run, recipe)
+    height, width, channels = model.input_shape[1:]
+    colours = "grey" if channels == 1 else "colour"
+    kind = recipe.init_from or recipe.model
+    parts = [
+        _front_matter(run, recipe, figures),
+        f"# {run.folder.name}",
+        f"An image classifier with {len(names):,} classes and "
+        f"{model.count_params():,} parameters: {kind}, trained with keras_vit "
+        f"on `{recipe.dataset}`. It takes {colours} images of {height}x{width} "
+        "pixels.",
+        "## Classes",
+        _list_classes(names),
+        "It knows these classes alone: an image of anything else gets one of "
+        "them as well.",
+        "## Evaluation",
+        _describe_figures(figures),
+        "## Use",
+        _describe_use(run, recipe),
+        "## Training",
+        "The settings that differ from the defaults of `trainers.train`:",
+        _list_settings(recipe),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def read_figures(run: Run, recipe: Recipe) -> dict | None:
+    """Return the report of the evaluation of a run; None if there is none."""
+    path = run.folder / "evaluation.json"
+    if not path.exists():
+        return None
+    report = json.loads(path.read_text())
+    return report if report.get("dataset") == recipe.dataset else None
+
+
+def _front_matter(run, recipe, figures):
+    """Return the YAML at the start of a card; JSON strings are YAML."""
+    lines = [
+        "---",
+        "library_name: keras",
+        "pipeline_tag: image-classification",
+        "tags:",
+        "- vision-transformer",
+        "- keras-vit",
+    ]
+    if figures:
+        lines += [
+            "model-index:",
+            f"- name: {json.dumps(run.folder.name)}",
+            "  results:",
+            "  - task:",
+            "      type: image-classification",
+            "    dataset:",
+            f"      name: {json.dumps(recipe.dataset)}",
+            f"      type: {json.dumps(recipe.dataset)}",
+            f"      split: {json.dumps(figures['split'])}",
+            "    metrics:",
+            "    - type: accuracy",
+            f"      value: {figures['accuracy']:.6g}",
+        ]
+    return "\n".join([*lines, "---"])
+
+
+def _list_classes(names):
+    listed = ", ".join(f"`{name}`" for name in names[:NUM_CLASSES_LISTED])
+    more = len(names) - NUM_CLASSES_LISTED
+    return listed + (f" and {more:,} more" if more > 0 else "")
+
+
+def _describe_figures(figures):
+    if figures is None:
+        return "Not evaluated yet: see `trainers.evaluate`."
+    interval = ""
+    if "accuracy_low" in figures:
+        low, high = figures["accuracy_low"], figures["accuracy_high"]
+        interval = f" (95 % interval: {low:.2%} to {high:.2%})"
+    return (
+        f"On {figures['num_examples']:,} images of the split "
+        f"`{figures['split']}`: accuracy {figures['accuracy']:.2%}{interval}, "
+        f"calibration error {figures['calibration_error']:.4f}. Images of "
+        "other places, cameras or times may be classified worse."
+    )
+
+
+def _describe_use(run, recipe):
+    low, high = recipe.value_range
+    steps = recipe.eval_preprocess or "the image is resized"
+    return (
+        f"```python\nimport keras\nimport keras_vit\n\n"
+        f'model = keras.saving.load_model("{run.model_path.name}")\n```\n\n'
+        f"The model returns logits; `{recipe.activation}` makes them "
+        f"probabilities. Pixels are scaled from 0..255 to {low:g}..{high:g}. "
+        f"Preprocessing of the evaluation: `{steps}`. "
+        "`python -m trainers.predict` does all of this."
+    )
+
+
+def _list_settings(recipe):
+    rows = []
+    for field in dataclasses.fields(Recipe):
+        value = getattr(recipe, field.name)
+        if "help" in field.metadata and value != field.default:
+            text = str(value).replace("|", "\\|")
+            rows.append([f"`{field.name}`", f"`{text}`"])
+    return format_table(["setting", "value"], rows)
