@@ -43,7 +43,8 @@ def main(arguments):
         )
     many = len(dataset.class_names) > NUM_CLASSES_SHOWN
     for name, value in report.items():
-        if not (many and "/" in name):
+        # The page has precision and F1 of each class as well.
+        if "/" not in name or (name.startswith("accuracy/") and not many):
             text = f"{value:.4f}" if isinstance(value, float) else value
             print(f"{name:24s} {text}")
     folder = folder or source.folder

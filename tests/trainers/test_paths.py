@@ -105,7 +105,10 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
     )
     names = {name.rstrip("/") for name in gfile.listdir(folder)}
     assert names == {
+        "README.md",
         "checkpoints",
+        "confusion.csv",
+        "evaluation.html",
         "evaluation.json",
         "first_batch.png",
         "learning_curve.png",

@@ -217,8 +217,9 @@ h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
 section:target {{ outline: 2px solid #08c; outline-offset: .5rem; }}
 .row {{ display: flex; flex-wrap: wrap; gap: .75rem; }}
 .wide {{ overflow-x: auto; }}
-figure {{ margin: 0; max-width: 14.5rem; font-size: .8rem; line-height: 1.3; }}
-img {{ width: 7rem; height: 7rem; object-fit: contain; background: #8882; }}
+figure {{ margin: 0; max-width: 15rem; font-size: .8rem; line-height: 1.3; }}
+img {{ width: 7rem; height: 7rem; object-fit: contain; background: #8882;
+ margin-right: .25rem; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
  text-align: right; }}
