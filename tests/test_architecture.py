@@ -36,6 +36,7 @@ RANKS = {
     "keras_vit": 6,  # Its __init__, the public names, and the commands.
     "trainers.paths": 2,
     "trainers.distribute": 3,
+    "trainers.pages": 3,
     "trainers.augment": 4,
     "trainers.optim": 4,
     "trainers.data": 5,
@@ -52,6 +53,7 @@ RANKS = {
 # of layers.
 KNOW_NO_VIT = (
     "trainers.paths",
+    "trainers.pages",
     "trainers.distribute",
     "trainers.augment",
     "trainers.optim",

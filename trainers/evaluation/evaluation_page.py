@@ -8,7 +8,8 @@ import numpy as np
 
 from trainers.evaluation.scores import Bin
 from trainers.evaluation.telling import Pictures, TellingImages
-from trainers.paths import Path, write_atomically
+from trainers.pages import write_html
+from trainers.paths import Path
 
 MOST_ROWS = 100  # Classes in the tables.
 FIGURES = {
@@ -44,14 +45,12 @@ def write_evaluation_page(
         pictures: Their pictures, by position.
         other: The report of a second model on the same images.
     """
-    title = f"Evaluation of {report['model']}"
 
     def show(rows):
         shown = (_figure(row, class_names, pictures) for row in rows)
         return f'<div class="row">{"".join(shown)}</div>'
 
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
         _summary(report, other),
         "<h2>Classes</h2>",
         _classes(report, class_names, other),
@@ -67,8 +66,8 @@ def write_evaluation_page(
         "<p>Predictions that are hardly more probable than the next class.</p>",
         show(telling.doubtful),
     ]
-    text = PAGE.format(title=html.escape(title), body="\n".join(parts))
-    write_atomically(path, text)
+    title = f"Evaluation of {report['model']}"
+    write_html(path, title, parts, EVALUATION_STYLE)
 
 
 def _summary(report, other):
@@ -201,38 +200,15 @@ def _figure(row, class_names, pictures):
     )
 
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --line: #8884; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
- margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
-h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
-section:target {{ outline: 2px solid #08c; outline-offset: .5rem; }}
-.row {{ display: flex; flex-wrap: wrap; gap: .75rem; }}
-.wide {{ overflow-x: auto; }}
-figure {{ margin: 0; max-width: 15rem; font-size: .8rem; line-height: 1.3; }}
-img {{ width: 7rem; height: 7rem; object-fit: contain; background: #8882;
- margin-right: .25rem; }}
-table {{ border-collapse: collapse; }}
-th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
- text-align: right; }}
-tr > th:first-child {{ text-align: left; }}
-td.right {{ background: color-mix(in srgb, #2a7 var(--share), transparent); }}
-td.wrong {{ background: color-mix(in srgb, #d33 var(--share), transparent); }}
-td a {{ color: inherit; }}
-svg rect {{ fill: #48a; }} svg line {{ stroke: #888; stroke-dasharray: 4; }}
-svg .frame {{ fill: none; stroke: #888; }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
+EVALUATION_STYLE = """
+section:target { outline: 2px solid #08c; outline-offset: .5rem; }
+.wide { overflow-x: auto; }
+figure { max-width: 15rem; }
+img { margin-right: .25rem; }
+td.right { background: color-mix(in srgb, #2a7 var(--share), transparent); }
+td.wrong { background: color-mix(in srgb, #d33 var(--share), transparent); }
+td a { color: inherit; }
+svg rect { fill: #48a; }
+svg line { stroke: #888; stroke-dasharray: 4; }
+svg .frame { fill: none; stroke: #888; }
 """

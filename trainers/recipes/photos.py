@@ -102,30 +102,19 @@ FITTED_FIELDS = (
     "epochs_per_eval",
 )
 
-# With a pre-trained model.
+_FINE_TUNING = SizeRule(
+    image_passes=700,
+    fewest_epochs=5,
+    most_epochs=60,
+    image_rate=3e-5,
+    augment="inception_crop(smallest=0.35)|flip_lr",
+)
+
+# With a pre-trained model. Few weights need higher rates.
 RULES = {
-    "photos": SizeRule(
-        image_passes=700,
-        fewest_epochs=5,
-        most_epochs=60,
-        image_rate=3e-5,
-        augment="inception_crop(smallest=0.35)|flip_lr",
-    ),
-    # Few weights are trained, which takes higher rates.
-    "photos_lora": SizeRule(
-        image_passes=700,
-        fewest_epochs=5,
-        most_epochs=60,
-        image_rate=1.2e-4,
-        augment="inception_crop(smallest=0.35)|flip_lr",
-    ),
-    "photos_linear": SizeRule(
-        image_passes=700,
-        fewest_epochs=5,
-        most_epochs=60,
-        image_rate=6e-4,
-        augment="inception_crop(smallest=0.35)|flip_lr",
-    ),
+    "photos": _FINE_TUNING,
+    "photos_lora": _FINE_TUNING._replace(image_rate=1.2e-4),
+    "photos_linear": _FINE_TUNING._replace(image_rate=6e-4),
 }
 
 _PHOTOS = Recipe(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from trainers.data.inspection.examination import Examined
 from trainers.data.inspection.findings import Finding, count_classes
-from trainers.paths import as_path, write_atomically
+from trainers.pages import write_html
+from trainers.paths import as_path
 
 NUM_GROUPS = 24  # Of a finding.
 PICTURES_PER_GROUP = 24  # Of a group.
@@ -31,9 +32,7 @@ def write_data_page(
         class_names: Its classes.
         findings: What was found.
     """
-    title = f"Data set {dataset}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
         f"<p>{len(images):,} images of {len(class_names):,} classes.</p>",
         "<h2>Findings</h2>",
         *(_finding(finding) for finding in findings),
@@ -43,8 +42,7 @@ def write_data_page(
         "<h2>Contact sheet</h2>",
         *_sheet(images, class_names),
     ]
-    text = DATA_PAGE.format(title=html.escape(title), body="\n".join(parts))
-    write_atomically(as_path(path), text)
+    write_html(as_path(path), f"Data set {dataset}", parts, DATA_STYLE)
 
 
 def _finding(finding):
@@ -115,39 +113,14 @@ def _picture(image):
     )
 
 
-DATA_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --line: #8884; }}
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
- margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
-h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
-h4 {{ margin: .5rem 0 0; font-weight: normal; opacity: .8; }}
-section {{ border-left: 4px solid #888; padding: 0 1rem; margin: 1rem 0; }}
-section.error {{ border-color: #d33; }}
-section.warning {{ border-color: #c80; }}
-section h3 {{ margin: 0; font-size: 1rem; }}
-hr {{ border: 0; border-top: 1px solid var(--line); }}
-.row {{ display: flex; flex-wrap: wrap; gap: .5rem; }}
-figure {{ margin: 0; width: 7rem; font-size: .75rem; line-height: 1.3; }}
-img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
- background: #8882; }}
-.none {{ display: flex; align-items: center; justify-content: center;
- text-align: center; }}
-table {{ border-collapse: collapse; }}
-th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
- text-align: right; }}
-tr > th:first-child {{ text-align: left; }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
+DATA_STYLE = """
+h4 { margin: .5rem 0 0; font-weight: normal; opacity: .8; }
+section { border-left: 4px solid #888; padding: 0 1rem; margin: 1rem 0; }
+section.error { border-color: #d33; }
+section.warning { border-color: #c80; }
+section h3 { margin: 0; font-size: 1rem; }
+hr { border: 0; border-top: 1px solid var(--line); }
+figure { width: 7rem; }
+.none { display: flex; align-items: center; justify-content: center;
+ text-align: center; }
 """

@@ -1,0 +1,51 @@
+"""HTML pages of one file, which need no network and run no scripts."""
+
+import html
+from collections.abc import Iterable
+
+from trainers.paths import Path, write_atomically
+
+
+def write_html(path: Path, title: str, parts: Iterable[str], style: str = ""):
+    """Write a page.
+
+    Args:
+        path: The HTML file.
+        title: Its title and heading, as text.
+        parts: What follows the heading, as HTML.
+        style: CSS rules of this page alone.
+    """
+    body = "\n".join([f"<h1>{html.escape(title)}</h1>", *parts])
+    text = FRAME.format(title=html.escape(title), style=style, body=body)
+    write_atomically(path, text)
+
+
+FRAME = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --line: #8884; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 70rem;
+ margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
+.row {{ display: flex; flex-wrap: wrap; gap: .5rem; }}
+figure {{ margin: 0; font-size: .75rem; line-height: 1.3; }}
+img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
+ background: #8882; }}
+table {{ border-collapse: collapse; }}
+th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
+ text-align: right; }}
+tr > th:first-child {{ text-align: left; }}
+{style}
+</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
