@@ -83,7 +83,8 @@ def read_other(folder: str, dataset: ImageDataset) -> dict:
 
 
 def define_flags():
-    """Define the flags that only this command has."""
+    """Define the flags of this command."""
+    source_flags.define_evaluation_flags()
     flags.DEFINE_string(
         "compare",
         None,
@@ -93,7 +94,5 @@ def define_flags():
 
 
 if __name__ == "__main__":
-    source_flags.define_evaluation_flags()
-    flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     define_flags()
     run_main(main)

@@ -14,7 +14,8 @@ from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
 from trainers.loop.progress import format_seconds
 from trainers.recipes import flags as recipe_flags
-from trainers.recipes.photos import RULES, describe_fit
+from trainers.recipes.photo_rules import RULES
+from trainers.recipes.photos import describe_fit
 from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
@@ -123,8 +124,9 @@ def dry_run(job: Job):
     )
 
 
-def define_run_flags():
-    """Define the flags that are not fields of the recipe."""
+def define_flags():
+    """Define the flags of the recipe and the others."""
+    recipe_flags.define_recipe_flags()
     flags.DEFINE_string(
         "run_dir",
         None,
@@ -134,15 +136,15 @@ def define_run_flags():
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Print the model, and the memory and the time that training would "
-        "need, draw the first batch, and stop.",
+        "Print what training would need, draw the first batch, and stop. "
+        "This is the model, the memory and the time.",
     )
     flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
     flags.DEFINE_string(
         "workers",
         None,
-        "For --strategy=multi_worker: host:port of all processes, separated "
-        "by commas. Default: from TF_CONFIG or Slurm.",
+        "For --strategy=multi_worker: host:port of all processes, with commas. "
+        "Default: from TF_CONFIG or Slurm.",
     )
     flags.DEFINE_integer(
         "worker_index", None, "Index of this process in --workers, from 0."
@@ -150,8 +152,8 @@ def define_run_flags():
     flags.DEFINE_float(
         "start_timeout",
         WorkerConfig.start_timeout,
-        "Seconds to wait at the start for the other processes and for the "
-        "data service.",
+        "Seconds to wait at the start for other processes and the data "
+        "service.",
         lower_bound=0.0,
     )
     flags.DEFINE_string(
@@ -162,7 +164,5 @@ def define_run_flags():
 
 
 if __name__ == "__main__":
-    recipe_flags.define_recipe_flags()
-    flags.adopt_module_key_flags(recipe_flags)  # So that --help lists them.
-    define_run_flags()
+    define_flags()
     run_main(main)
