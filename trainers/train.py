@@ -27,6 +27,7 @@ from trainers.runs.command_line import (
 )
 from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
+from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
 from trainers.runs.reports import final_table
 from trainers.runs.requirements import (
@@ -53,7 +54,7 @@ def main(arguments):
         config = WorkerConfig(
             FLAGS.workers, FLAGS.worker_index, FLAGS.tpu, FLAGS.start_timeout
         )
-        job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen.fit)
+        job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
         if job.is_writer:
             print(job, flush=True)
             if job.loop.step == 0 and hasattr(job.loop.model, "load_report"):
@@ -65,7 +66,7 @@ def main(arguments):
             if job.is_writer:
                 dry_run(job)
             return
-        if job.is_writer:
+        if job.is_writer and not job.memory_plan:
             warn_of_shortage(job)
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
@@ -87,10 +88,16 @@ def main(arguments):
 
 
 def print_fit(job: Job):
-    """Print the settings that follow from the number of images."""
-    dataset, recipe = job.dataset, job.recipe
+    """Print the settings that follow from the images and the memory."""
+    dataset, recipe, plan = job.dataset, job.recipe, job.memory_plan
     num_images = dataset.num_examples(dataset.train_split)
     print(describe_fit(recipe, num_images), flush=True)
+    if plan:
+        replicas = job.loop.strategy.num_replicas_in_sync
+        print(describe_plan(plan, recipe.batch_size, replicas), flush=True)
+        if not plan.fits and not FLAGS.dry_run:
+            shortage = describe_shortage(plan.memory, plan.available, job)
+            print(f"Warning: {shortage}", flush=True)
     if not recipe.init_from and num_images < FEW_IMAGES:
         print(
             "A new model learns little from few images. A pre-trained one is "

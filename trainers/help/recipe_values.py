@@ -7,6 +7,7 @@ from trainers.data.file_lists import FILE_LISTS
 from trainers.data.split_names import TRAIN_SPLITS, find_split
 from trainers.recipes.photo_rules import (
     FITTED_FIELDS,
+    MEMORY_FIELDS,
     RULES,
     choose_settings,
 )
@@ -51,6 +52,7 @@ def find_values(
     title = f"In brackets: the values of the recipe {name}"
     if name not in RULES:
         return RecipeValues(name, f"{title}.", values, {})
+    by_memory = dict.fromkeys(MEMORY_FIELDS, "follows from the memory")
     notes = dict.fromkeys(FITTED_FIELDS, "follows from the number of images")
     if dataset:
         try:
@@ -67,7 +69,7 @@ def find_values(
                 given=given,
             )
             notes = {}
-    notes = {key: notes[key] for key in notes if key not in given}
+    notes = {k: x for k, x in (notes | by_memory).items() if k not in given}
     return RecipeValues(name, f"{title.rstrip('.')}.", values, notes)
 
 

@@ -6,7 +6,7 @@ import typing
 from absl import flags
 
 from trainers.data.file_lists import FILE_LISTS
-from trainers.recipes.photo_rules import FITTED_FIELDS, RULES
+from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
@@ -62,21 +62,36 @@ class ChosenRecipe:
         """The recipe, changed by the flags."""
         return dataclasses.replace(RECIPES[self.name], **self.given)
 
-    def fit(self, num_images: int, started: Recipe | None) -> Recipe:
+    def fit(
+        self, num_images: int, started: Recipe | None, num_replicas: int = 1
+    ) -> Recipe:
         """Return the recipe with settings that suit the data set.
 
         Args:
             num_images: Number of training images.
             started: The recipe of the run to continue, whose settings stay
                 although there may be other images now; None for a new run.
+            num_replicas: Number of replicas that share a batch.
         """
         if self.name not in RULES:
             return self.recipe
         given = dict(self.given)
         if started:
-            kept = (*FITTED_FIELDS, "total_steps")
+            kept = (*FITTED_FIELDS, *MEMORY_FIELDS, "total_steps")
             given = {n: getattr(started, n) for n in kept} | given
-        return fit_to_images(self.name, self.recipe, given, num_images)
+        return fit_to_images(
+            self.name, self.recipe, given, num_images, num_replicas
+        )
+
+    def free_fields(self, started: Recipe | None) -> set[str]:
+        """Return the fields that the memory of the machine decides.
+
+        Args:
+            started: See `fit`.
+        """
+        if self.name not in RULES or started:
+            return set()
+        return set(MEMORY_FIELDS) - self.given.keys()
 
 
 def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:

@@ -51,6 +51,7 @@ def choose_settings(
     is_pretrained: bool,
     image_size: int,
     given: dict,
+    num_replicas: int = 1,
 ) -> dict:
     """Return the settings that suit a number of images, by field.
 
@@ -60,11 +61,14 @@ def choose_settings(
         is_pretrained: Whether there is an initial model.
         image_size: Side of the images, in pixels.
         given: Settings that stay, by field.
+        num_replicas: Number of replicas; the batch is a multiple of it.
     """
     rule = RULES[name] if is_pretrained else FROM_SCRATCH
     size = 2 ** round(math.log2(max(num_images / NUM_BATCHES, 1)))
     smallest, largest = BATCH_SIZES
-    batch_size = given.get("batch_size", min(max(size, smallest), largest))
+    shares = num_replicas * given.get("accumulation_steps", 1)
+    size = math.ceil(min(max(size, smallest), largest) / shares) * shares
+    batch_size = given.get("batch_size", size)
     epochs = round(rule.image_passes / math.sqrt(num_images))
     epochs = min(max(epochs, rule.fewest_epochs), rule.most_epochs)
     epochs = given.get("epochs", float(epochs))
@@ -95,6 +99,9 @@ FITTED_FIELDS = (
     "eval_preprocess",
     "epochs_per_eval",
 )
+
+# The fields that follow from the memory that there is.
+MEMORY_FIELDS = ("accumulation_steps", "use_remat")
 
 _FINE_TUNING = SizeRule(
     image_passes=700,

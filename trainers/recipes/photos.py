@@ -3,12 +3,20 @@
 import dataclasses
 import shlex
 
-from trainers.recipes.photo_rules import FITTED_FIELDS, choose_settings
+from trainers.recipes.photo_rules import (
+    FITTED_FIELDS,
+    MEMORY_FIELDS,
+    choose_settings,
+)
 from trainers.recipes.schema import Recipe
 
 
 def fit_to_images(
-    name: str, recipe: Recipe, given: dict, num_images: int
+    name: str,
+    recipe: Recipe,
+    given: dict,
+    num_images: int,
+    num_replicas: int = 1,
 ) -> Recipe:
     """Return a recipe with the settings that suit a number of images.
 
@@ -17,6 +25,7 @@ def fit_to_images(
         recipe: The recipe, changed by the flags that were given.
         given: The values of those flags, which stay.
         num_images: Number of training images.
+        num_replicas: Number of replicas that share a batch.
     """
     settings = choose_settings(
         name,
@@ -24,15 +33,19 @@ def fit_to_images(
         is_pretrained=bool(recipe.init_from),
         image_size=recipe.image_size,
         given=given,
+        num_replicas=num_replicas,
     )
     return dataclasses.replace(recipe, **settings)
 
 
 def describe_fit(recipe: Recipe, num_images: int) -> str:
-    """Return a line with the settings that `fit_to_images` chooses."""
+    """Return a line with the settings that follow from images and memory."""
     fields = dict.fromkeys(FITTED_FIELDS)
     if recipe.total_steps:
         fields["total_steps"] = fields.pop("epochs")
+    for name in MEMORY_FIELDS:
+        if getattr(recipe, name) != getattr(Recipe, name):
+            fields[name] = None
     settings = (
         shlex.quote(f"--{name}={getattr(recipe, name)}") for name in fields
     )

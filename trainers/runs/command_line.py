@@ -27,7 +27,8 @@ def run_main(main: Callable):
         main: Takes the program name and the arguments that are not flags.
     """
     # A start without `python -m` comes to its help only here.
-    show_help_and_exit(sys.modules[main.__module__].__spec__.name, sys.argv[1:])
+    spec = main.__globals__["__spec__"]
+    show_help_and_exit(spec.name if spec else "", sys.argv[1:])
     app.call_after_init(_check_process)
     app.run(main)
 
