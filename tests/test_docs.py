@@ -206,9 +206,9 @@ def test_make_commands_are_targets_of_the_makefile():
 
 def test_continuous_integration_runs_both_lines():
     script = (ROOT / ".ci/run").read_text()
-    assert "\nmake test\n" in script
-    assert "\nmake demo\n" in script
-    assert "\nmake docs\n" in script
+    made = re.findall(r"^make (.*)$", script, re.M)
+    targets = {word for line in made for word in line.split()}
+    assert {"test", "test-torch", "docs", "demo", "photos"} <= targets
 
 
 @pytest.mark.slow(100)
@@ -599,7 +599,6 @@ def test_the_guide_on_photos_is_the_script_that_integration_runs():
     assert len(commands_of_script) >= 12
     makefile = (ROOT / "Makefile").read_text()
     assert "bash docs/examples/photos.sh" in makefile
-    assert "\nmake photos\n" in (ROOT / ".ci/run").read_text()
 
 
 @pytest.mark.slow(60)
