@@ -50,6 +50,10 @@ def write_evaluation_page(
         shown = (_figure(row, class_names, pictures) for row in rows)
         return f'<div class="row">{"".join(shown)}</div>'
 
+    looks = (
+        "<p>Beside each image: where the model looked, by the attention "
+        "rollout. The brighter a patch, the more attention it got.</p>"
+    )
     parts = [
         _summary(report, other),
         "<h2>Classes</h2>",
@@ -59,6 +63,7 @@ def write_evaluation_page(
         "<p>Accuracy of the predictions of each confidence. On the diagonal, "
         "the confidence is right; below it, it is too high.</p>",
         _diagram(bins),
+        looks if any(shown.look for shown in pictures.values()) else "",
         "<h2>Worst mistakes</h2>",
         "<p>Wrong predictions of the highest probability.</p>",
         show(telling.mistakes),

@@ -109,10 +109,11 @@ def predict_each(
 
 
 def write_lines(rows: Iterable[FilePrediction], file: TextIO):
-    """Write a line for each image, for people."""
+    """Write a line for each image that could be read, for people."""
     for row in rows:
-        scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
-        file.write(f"{row.path}: {scores or row.fault}\n")
+        if not row.fault:
+            scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
+            file.write(f"{row.path}: {scores}\n")
 
 
 def write_csv(rows: Iterable[FilePrediction], file: TextIO):
@@ -124,6 +125,7 @@ def write_csv(rows: Iterable[FilePrediction], file: TextIO):
     table.writerow(["path", "fault", *itertools.chain(*columns)])
     for row in rows:
         cells = [(name, f"{p:.6g}") for name, p in row.classes]
+        cells += [("", "")] * (width - len(cells))
         table.writerow([row.path, row.fault, *itertools.chain(*cells)])
 
 
