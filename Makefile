@@ -1,6 +1,8 @@
 # Everything happens in virtual environments inside this folder.
 #
 #   make demo        trains on real images, evaluates, exports
+#   make photos      from a folder of photos to a server, a browser and a phone,
+#                    see docs/photos.md
 #   make test        lints, runs the tests on TensorFlow and those of layers
 #                    and models on JAX
 #   make test-torch  runs the latter on PyTorch
@@ -22,7 +24,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/test_old_files.py
 
-.PHONY: demo test test-torch docs constraints clean
+.PHONY: demo photos test test-torch docs constraints clean
 
 # Its data set is prepared inside this folder, not in the home of the user.
 demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
@@ -32,6 +34,9 @@ demo: .venv/train
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
 	test -d $(RUN)/export/report || \
 	    .venv/bin/python -m trainers.export_model --run_dir=$(RUN)
+
+photos: .venv/train
+	PATH="$(CURDIR)/.venv/bin:$$PATH" bash docs/examples/photos.sh
 
 test: .venv/dev
 	.venv/bin/ruff format --check .
@@ -53,7 +58,7 @@ docs: .venv/docs
 
 .venv/train: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
-	.venv/bin/$(INSTALL) --editable '.[train]'
+	.venv/bin/$(INSTALL) --editable '.[train,serve]'
 	touch $@
 
 .venv/dev: setup.py constraints.txt

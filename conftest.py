@@ -58,6 +58,15 @@ if keras.backend.backend() == "jax":
         os.environ.setdefault(name.upper(), str(value))
         jax.config.update(name, value)
 
+if keras.backend.backend() == "torch":
+    import torch
+
+    # Threads wait for work in a loop: beside the other processes that run
+    # tests, small models take five times as long with them. The variable is
+    # for the processes that tests start.
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 

@@ -42,6 +42,7 @@ RANKS = {
     "trainers.data": 5,
     "trainers.loop": 5,
     "trainers.recipes": 6,
+    "trainers.help": 7,
     "trainers.models": 7,
     "trainers.runs": 8,
     "trainers.evaluation": 9,

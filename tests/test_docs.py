@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import re
 import shlex
@@ -205,9 +206,9 @@ def test_make_commands_are_targets_of_the_makefile():
 
 def test_continuous_integration_runs_both_lines():
     script = (ROOT / ".ci/run").read_text()
-    assert "\nmake test\n" in script
-    assert "\nmake demo\n" in script
-    assert "\nmake docs\n" in script
+    made = re.findall(r"^make (.*)$", script, re.M)
+    targets = {word for line in made for word in line.split()}
+    assert {"test", "test-torch", "docs", "demo", "photos"} <= targets
 
 
 @pytest.mark.slow(100)
@@ -484,7 +485,13 @@ def test_ranks_in_contributing_are_those_of_the_architecture():
 def test_files_that_a_page_names_exist(page):
     """Paths in backticks, but for what a run or a build makes."""
     text = page.read_text()
-    made = ("saved_models/digits", "build/", ".venv", "export/")
+    made = (
+        "saved_models/digits",
+        "saved_models/photos",
+        "build/",
+        ".venv",
+        "export/",
+    )
     made += ("checkpoints/", "inspection/", "positions/")
     made += ("tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
@@ -575,3 +582,45 @@ def test_saved_models_page_names_only_what_the_code_writes():
     for path in re.findall(r"^\| `([\w./]+)`", page, re.M):
         name = path.rstrip("/")
         assert f'{name}"' in written, path
+
+
+def test_the_guide_on_photos_is_the_script_that_integration_runs():
+    """Every command is in both, in the same order, word by word."""
+    script = (ROOT / "docs/examples/photos.sh").read_text()
+    # What a person does by hand: wait for the server, and go on after errors.
+    by_hand = r"^(#|set|server=|trap|curl .*healthz)"
+    commands_of_script = [
+        re.sub(r" (&|\|\| \[ \$\? = 1 \])$", "", line)
+        for line in lines_of(script)
+        if not re.match(by_hand, line)
+    ]
+    page = (ROOT / "docs/photos.md").read_text()
+    assert lines_of("".join(blocks(page, "bash"))) == commands_of_script
+    assert len(commands_of_script) >= 12
+    makefile = (ROOT / "Makefile").read_text()
+    assert "bash docs/examples/photos.sh" in makefile
+
+
+@pytest.mark.slow(60)
+def test_the_notebook_on_photos_runs(tmp_path, monkeypatch, capfd):
+    """With fewer updates, and without latencies."""
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the trainers need TensorFlow")
+    needs_litert_js()
+    pytest.importorskip("matplotlib").use("agg")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "docs/examples")
+    cells = json.loads((ROOT / "docs/examples/photos.ipynb").read_text())
+    names = {}
+    for cell in cells["cells"]:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"]
+            code = "".join(cell["source"])
+            code = code.replace("EPOCHS, STEPS = 40, 7", "EPOCHS, STEPS = 8, 7")
+            code = code.replace(
+                "serving=serving,", "serving=serving, threads=(),"
+            )
+            exec(compile(code, "photos.ipynb", "exec"), names)
+    assert names["accuracy"] > 0.6
+    assert len(names["answers"]) == 3
+    assert names["server"].returncode == 0

@@ -97,7 +97,7 @@ def describe_model(inspection, detail: Detail, packets: Packets) -> dict:
     return {
         "name": inspection.model_name,
         "summary": (
-            f"{config.depth} blocks, {config.num_heads} heads, width "
+            f"depth {config.depth}, {config.num_heads} heads, width "
             f"{config.width}, patches of {inspection.patch_size} pixels"
         ),
         "blocks": blocks,

@@ -45,6 +45,23 @@ def open_browser(*flags):
         browser.close()
 
 
+def settle(page):
+    """Wait until nothing moves: halfway, a colour or a width is neither."""
+    page.evaluate(
+        """async () => {
+            // What changed a style just now begins with the next frame.
+            await new Promise(requestAnimationFrame);
+            const running = () => document.getAnimations().filter(
+                (animation) => animation.playState === "running"
+            );
+            while (running().length)
+                await Promise.allSettled(
+                    running().map((animation) => animation.finished)
+                );
+        }"""
+    )
+
+
 class Visit:
     """A tab, with what its pages said and asked for.
 

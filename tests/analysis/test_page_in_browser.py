@@ -14,6 +14,7 @@ from tests.analysis.browsing import (
     contrast,
     number_in,
     open_browser,
+    settle,
     viridis_places,
 )
 from tests.analysis.inspections import make_inspection
@@ -264,6 +265,7 @@ def test_rollout_and_relevance_are_chosen(visit):
 
 def test_the_overlay_fades(visit):
     def opacity():
+        settle(visit.page)
         return (
             visit.stage()
             .locator(".heat")
@@ -297,6 +299,7 @@ def test_the_heat_lies_on_the_image(visit):
 
 
 def test_predictions_have_bars(visit):
+    settle(visit.page)
     lines = visit.panel().locator(".predictions li").all()
     order = np.argsort(-INSPECTION.probabilities[0])[:5]
     assert len(lines) == 5
@@ -595,6 +598,7 @@ TEXTS = [
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out(visit, scheme):
     visit.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    settle(visit.page)
     found = visit.page.evaluate(
         """(selectors) => {
             const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -627,9 +631,11 @@ def test_axe_finds_nothing(tab, page_path, fragment):
     from axe_playwright_python.sync_playwright import Axe
 
     visit = tab.go(page_path, fragment)
+    settle(visit.page)
     everything = Axe().run(visit.page).response
     assert len(everything["passes"]) > 20
     visit.page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    settle(visit.page)
     # Of all rules only this one asks for colours.
     colours = (
         Axe().run(visit.page, options={"runOnly": ["color-contrast"]}).response

@@ -25,7 +25,7 @@ from keras_vit.export.image_steps import (
 )
 from keras_vit.export.serving_options import decode_inputs
 from keras_vit.export.web_page import fetch_engine
-from tests.analysis.browsing import Visit, open_browser
+from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
 from trainers.data.model_inputs import make_prepare_one
 from trainers.export.exporting import make_reader
@@ -279,6 +279,7 @@ def test_axe_finds_nothing(visit):
     show(visit, "photo.png", FILES["photo.png"])
     for scheme in ("dark", "light"):
         visit.page.emulate_media(color_scheme=scheme)
+        settle(visit.page)
         found = Axe().run(visit.page).response
         assert len(found["passes"]) > 20
         assert not found["violations"], found["violations"]

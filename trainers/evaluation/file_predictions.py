@@ -10,7 +10,8 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from keras_vit.preprocessing import decode_predictions
-from trainers.data.readers.image_files import list_images, register_heif
+from trainers.data.readers.image_files import register_heif
+from trainers.data.readers.image_paths import list_images
 from trainers.evaluation.predictions import load_image, to_probabilities
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
@@ -108,10 +109,11 @@ def predict_each(
 
 
 def write_lines(rows: Iterable[FilePrediction], file: TextIO):
-    """Write a line for each image, for people."""
+    """Write a line for each image that could be read, for people."""
     for row in rows:
-        scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
-        file.write(f"{row.path}: {scores or row.fault}\n")
+        if not row.fault:
+            scores = ", ".join(f"{name} {p:.1%}" for name, p in row.classes)
+            file.write(f"{row.path}: {scores}\n")
 
 
 def write_csv(rows: Iterable[FilePrediction], file: TextIO):
@@ -123,6 +125,7 @@ def write_csv(rows: Iterable[FilePrediction], file: TextIO):
     table.writerow(["path", "fault", *itertools.chain(*columns)])
     for row in rows:
         cells = [(name, f"{p:.6g}") for name, p in row.classes]
+        cells += [("", "")] * (width - len(cells))
         table.writerow([row.path, row.fault, *itertools.chain(*cells)])
 
 

@@ -106,7 +106,7 @@ const EXPLANATIONS = {
   attention:
     "Attention: a block computes each token as a weighted mean over all " +
     "tokens; the map shows the weight of each patch. The weights of all " +
-    "patches and of the class token sum to 100 %.",
+    "tokens sum to 100 %.",
   rollout:
     "Rollout: the share of each patch of the image in a token after the " +
     "last block: the product of the attention of all blocks, including " +
