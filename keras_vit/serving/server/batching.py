@@ -19,14 +19,14 @@ class Task:
         signature: The name of the signature.
         inputs: Arrays by name.
         num_pixels: Pixels of the image files among them.
-        answer: The outputs, or an error, once it is computed.
+        answer: Receives the outputs, or an error.
     """
 
     model: LoadedModel
     signature: str
     inputs: dict[str, np.ndarray]
     num_pixels: int
-    answer: dict[str, np.ndarray] | Exception | None = None
+    answer: asyncio.Future | None = None
 
     @property
     def num_rows(self) -> int | None:
@@ -55,7 +55,7 @@ class Batcher:
     def __init__(self, limits: Limits):
         self._limits = limits
         self._waiting = []
-        self._lock = asyncio.Lock()
+        self._worker = None  # Runs while tasks wait.
 
     async def compute(self, task: Task) -> dict[str, np.ndarray]:
         """Return the outputs for a task.
@@ -63,43 +63,42 @@ class Batcher:
         Raises:
             ServingError: If the model refuses the inputs or the time is over.
         """
+        task.answer = asyncio.get_running_loop().create_future()
         self._waiting.append(task)
-        # An inference cannot be cancelled, and may be for others as well.
-        turn = asyncio.create_task(self._take_turn(task))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
         try:
-            async with asyncio.timeout(self._limits.timeout):
-                await asyncio.shield(turn)
+            return await asyncio.wait_for(task.answer, self._limits.timeout)
         except TimeoutError:
-            if task in self._waiting:
-                self._waiting.remove(task)
             text = f"No answer within {self._limits.timeout:g} s"
             raise ServingError(text, "DEADLINE_EXCEEDED") from None
-        if isinstance(task.answer, Exception):
-            raise task.answer
-        return task.answer
 
-    async def _take_turn(self, task):
-        async with self._lock:
-            if task in self._waiting:  # Else an earlier turn computed it.
-                batch = self._take(task)
-                answers = await asyncio.to_thread(self._attempt, batch)
-                for each, answer in zip(batch, answers):
-                    each.answer = answer
+    async def _work(self):
+        while batch := self._take():
+            answers = await asyncio.to_thread(self._attempt, batch)
+            for task, answer in zip(batch, answers):
+                if task.answer.done():  # Its time is over.
+                    continue
+                if isinstance(answer, Exception):
+                    task.answer.set_exception(answer)
+                else:
+                    task.answer.set_result(answer)
 
-    def _take(self, task):
-        """Take a task out of the queue, and those that fit to it."""
-        self._waiting.remove(task)
-        batch, num_rows, num_pixels = [task], task.num_rows, task.num_pixels
-        for other in self._waiting[:]:
+    def _take(self):
+        """Take the first task out of the queue, and those that fit to it."""
+        waiting = [task for task in self._waiting if not task.answer.done()]
+        batch, self._waiting = waiting[:1], []
+        for task in waiting[1:]:
+            tasks = [*batch, task]
             if (
-                other.kind == task.kind
-                and num_rows + other.num_rows <= self._limits.max_batch_size
-                and num_pixels + other.num_pixels <= self._limits.max_pixels
+                task.kind == batch[0].kind
+                and sum(x.num_rows for x in tasks)
+                <= self._limits.max_batch_size
+                and sum(x.num_pixels for x in tasks) <= self._limits.max_pixels
             ):
-                self._waiting.remove(other)
-                batch.append(other)
-                num_rows += other.num_rows
-                num_pixels += other.num_pixels
+                batch = tasks
+            else:
+                self._waiting.append(task)
         return batch
 
     def _attempt(self, batch):
