@@ -13,26 +13,22 @@ MOST_CONNECTIONS = 512
 class Protocol(H11Protocol):
     """HTTP that closes connections that do not send the head of a request.
 
-    uvicorn itself only limits the time until its first byte.
+    The time of uvicorn only limits how long such a connection sends nothing.
     """
 
     def connection_made(self, transport):
         """Start the time of the first request."""
         super().connection_made(transport)
-        self._watch()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
-    def on_response_complete(self):
-        """Start the time of the next request."""
-        super().on_response_complete()
-        self._watch()
-
-    def _watch(self):
-        cycle = self.cycle  # Of the last request whose head has arrived.
-        if cycle is None or cycle.response_complete:
-            self.loop.call_later(
-                self.timeout_keep_alive,
-                lambda: self.cycle is cycle and self.transport.close(),
-            )
+    def data_received(self, data):
+        """End the time once the head of a request is complete."""
+        self.conn.receive_data(data)
+        self.handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._unset_keepalive_if_required()
 
 
 def make_server(app: Starlette, limits: Limits) -> uvicorn.Server:

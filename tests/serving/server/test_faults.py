@@ -182,6 +182,14 @@ def test_large_and_slow_bodies(server):
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(begin)
             assert connection.recv(99).startswith(answer)
+    # The second head on a connection is never finished.
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while b'{"status": "ok"}' not in answer:
+            answer += connection.recv(9999)
+        connection.sendall(head)
+        assert connection.recv(99) == b""
     # Not even a head; one that is never finished counts from its beginning.
     with socket.create_connection((host, int(port)), 10) as connection:
         assert connection.recv(1) == b""
