@@ -84,8 +84,9 @@ EXTRA_PACKAGES = {
     },
     "keras_vit.serving.rest": {"urllib3"},
     # Imported by keras_vit.serve in a function.
+    "keras_vit.serving.server.answers": {"starlette"},
+    "keras_vit.serving.server.app": {"starlette"},
     "keras_vit.serving.server.guard": {"starlette"},
-    "keras_vit.serving.server.page": {"starlette"},
     "keras_vit.serving.server.rest": {"starlette"},
     "keras_vit.serving.server.running": {"starlette", "uvicorn"},
 }
