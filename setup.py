@@ -91,7 +91,8 @@ setup(
             "data/report/*",
             "data/serve/*",
             "data/web/*",
-        ]
+        ],
+        "trainers": ["help/help.json"],
     },
     entry_points={"console_scripts": ["keras-vit = trainers.console:main"]},
     install_requires=[

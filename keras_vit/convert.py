@@ -151,7 +151,10 @@ def make_parser() -> argparse.ArgumentParser:
         "target", metavar="DST", help="the file or folder to write"
     )
     parser.add_argument(
-        "--layout", required=True, choices=[*WRITERS, "keras"], help="see below"
+        "--layout",
+        required=True,
+        choices=[*WRITERS, "keras"],
+        help="format to write; see below",
     )
     parser.add_argument(
         "--image_size",

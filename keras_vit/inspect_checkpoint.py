@@ -98,6 +98,23 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The arguments; default is the command line of this process.
     """
+    options = make_parser().parse_args(arguments)
+    try:
+        with open_checkpoint(locate(options.path)) as checkpoint:
+            source = identify(
+                checkpoint,
+                options.num_heads,
+                source_image_size=options.source_image_size,
+            )
+            print(describe_checkpoint(source, show_names=not options.brief))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.inspect_checkpoint",
         description="Describe a checkpoint of a Vision Transformer.",
@@ -113,19 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="store_true",
         help="do not list the weights and arrays",
     )
-    options = parser.parse_args(arguments)
-    try:
-        with open_checkpoint(locate(options.path)) as checkpoint:
-            source = identify(
-                checkpoint,
-                options.num_heads,
-                source_image_size=options.source_image_size,
-            )
-            print(describe_checkpoint(source, show_names=not options.brief))
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return parser
 
 
 def add_hints(parser: argparse.ArgumentParser):

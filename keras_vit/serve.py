@@ -5,16 +5,18 @@ page to try the model. For production, use TF Serving.
 """
 
 import argparse
+import dataclasses
 import importlib.util
 import logging
 import pathlib
+import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
 
 from keras_vit.packages import missing_packages
-from keras_vit.serving.server.finding import SERVED_FORMATS, find_models
-from keras_vit.serving.server.refusals import Limits
+from keras_vit.serving.server.limits import Limits
+from keras_vit.serving.server.loading import find_models, load_version
+from keras_vit.serving.server.versions import ServedModel
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
@@ -38,45 +40,37 @@ def serve(options: argparse.Namespace):
     missing = [m for m in SERVER_MODULES if not importlib.util.find_spec(m)]
     if missing:
         raise missing_packages("The server", missing)
-    limits = Limits(
-        **{name: getattr(options, name) for name in Limits.__dataclass_fields__}
-    )
-    folders = find_models(pathlib.Path(options.export), options.format)
+    from keras_vit.serving.server.app import make_app
+    from keras_vit.serving.server.running import make_server
 
-    from keras_vit.serving.server.guard import LOOPBACK_NAMES
-    from keras_vit.serving.server.running import ModelServer, listen
-    from keras_vit.serving.server.versions import ServedModel
-
+    fields = dataclasses.fields(Limits)
+    limits = Limits(**{x.name: getattr(options, x.name) for x in fields})
+    folders = find_models(pathlib.Path(options.export))
     # Before loading: a port in use is found at once.
-    listener = listen(options.host, options.port)
-    with listener:
+    address, is_v6 = (options.host, options.port), ":" in options.host
+    family = socket.AF_INET6 if is_v6 else socket.AF_INET
+    with socket.create_server(address, family=family) as listener:
         announce_line(PURPOSE)
         models = {}
         for name, folder in folders.items():
-            models[name] = ServedModel(name, folder, options.num_versions)
+            models[name] = ServedModel(name, folder, load_version)
             models[name].poll()
             if not models[name].is_available:
                 raise ValueError(f"No version of {name} could be loaded")
-        is_loopback = options.host in LOOPBACK
-        if not is_loopback:
+        is_public = options.host not in LOOPBACK
+        if is_public:
             announce_line(
                 f"Warning: --host={options.host} lets other machines send "
                 "requests. There is no encryption and no password."
             )
-        names = (*LOOPBACK_NAMES, *options.allow_host)
-        server = ModelServer(models, names, not is_loopback, limits)
-        announce_addresses(listener, models)
-        server.run(listener)
-    announce_line("Stopped.")
-
-
-def announce_addresses(listener: socket.socket, models: Iterable[str]):
-    """Print the addresses of the page and of the models."""
-    host, port = listener.getsockname()[:2]
-    host = f"[{host}]" if ":" in host else host
-    announce_line(f"Page: http://{host}:{port}/")
-    for name in models:
-        announce_line(f"REST: http://{host}:{port}/v1/models/{name}:predict")
+        host, port = listener.getsockname()[:2]
+        page = f"http://{f'[{host}]' if is_v6 else host}:{port}/"
+        announce_line(f"Page: {page}")
+        for name in models:
+            announce_line(f"REST: {page}v1/models/{name}:predict")
+        names = (*LOOPBACK, *options.allow_host)
+        app = make_app(models, names, is_public, limits)
+        make_server(app, limits).run(sockets=[listener])
 
 
 def announce_line(text: str):
@@ -92,69 +86,24 @@ def make_parser() -> argparse.ArgumentParser:
         f"TF Serving, with a page to try them. {PURPOSE}",
     )
     add = parser.add_argument
-    add(
-        "export",
-        metavar="EXPORT_DIR",
-        help="the folder of an export, of a run that has one, or of a model",
-    )
-    add(
-        "--port",
-        type=int,
-        default=8501,
-        help="0 for any free one (default: %(default)s)",
-    )
-    add(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen at; others than this machine's own let other "
-        "machines send requests (default: %(default)s)",
-    )
-    add_choices(add)
-    add_limits(parser.add_argument_group("limits").add_argument)
-    return parser
-
-
-def add_choices(add: Callable):
-    """Add the flags of what to serve, and for whom.
-
-    Args:
-        add: `add_argument` of a parser.
-    """
-    add(
-        "--allow_host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another host name that requests may use; may be repeated",
-    )
-    add(
-        "--format",
-        choices=SERVED_FORMATS,
-        help="which to serve (default: the first of these in the export)",
-    )
-    add(
-        "--num_versions",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many versions to serve, the newest ones (default: 1)",
-    )
-
-
-def add_limits(add: Callable):
-    """Add the flags of the limits.
-
-    Args:
-        add: `add_argument` of a parser.
-    """
-    for name, (kind, text) in LIMIT_HELP.items():
-        add(
-            f"--{name}",
-            type=kind,
-            default=getattr(Limits, name),
+    text = "the folder of an export, of a run or of a model"
+    add("export", metavar="EXPORT_DIR", help=text)
+    text = "0 for any free one (default: %(default)s)"
+    add("--port", type=int, default=8501, help=text)
+    text = "address to listen at (default: %(default)s, for this machine alone)"
+    add("--host", default="127.0.0.1", help=text)
+    text = "another host name that requests may use; may be repeated"
+    add("--allow_host", action="append", default=[], metavar="NAME", help=text)
+    group = parser.add_argument_group("limits")
+    for field in dataclasses.fields(Limits):
+        group.add_argument(
+            f"--{field.name}",
+            type=type(field.default),
+            default=field.default,
             metavar="N",
-            help=f"{text} (default: %(default)s)",
+            help=f"{field.metadata['help']} (default: %(default)s)",
         )
+    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -166,26 +115,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)
+    # uvicorn finishes what has been received, and raises the signal anew.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         serve(options)
     except (ValueError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        announce_line(f"error: {error}")
         return 1
-    except KeyboardInterrupt:  # While loading.
-        print("Stopped.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt:
+        announce_line("Stopped.")
     return 0
-
-
-LIMIT_HELP = {
-    "max_batch_size": (int, "instances that are computed at a time"),
-    "max_waiting": (int, "requests in progress; more are answered 503"),
-    "max_body_bytes": (int, "bytes of a request"),
-    "max_instances": (int, "instances in a request"),
-    "max_pixels": (int, "pixels of the image files in a request"),
-    "timeout": (float, "seconds to wait for an answer, then 504"),
-    "receive_timeout": (float, "seconds for a request to arrive, then 408"),
-}
 
 
 if __name__ == "__main__":

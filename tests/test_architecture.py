@@ -42,6 +42,7 @@ RANKS = {
     "trainers.data": 5,
     "trainers.loop": 5,
     "trainers.recipes": 6,
+    "trainers.help": 7,
     "trainers.models": 7,
     "trainers.runs": 8,
     "trainers.evaluation": 9,
@@ -83,8 +84,9 @@ EXTRA_PACKAGES = {
     },
     "keras_vit.serving.rest": {"urllib3"},
     # Imported by keras_vit.serve in a function.
+    "keras_vit.serving.server.answers": {"starlette"},
+    "keras_vit.serving.server.app": {"starlette"},
     "keras_vit.serving.server.guard": {"starlette"},
-    "keras_vit.serving.server.page": {"starlette"},
     "keras_vit.serving.server.rest": {"starlette"},
     "keras_vit.serving.server.running": {"starlette", "uvicorn"},
 }

@@ -11,6 +11,7 @@ from absl import flags
 
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.guesses import OtherModel, read_guesses
 from trainers.paths import as_path
 from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
@@ -51,12 +52,12 @@ def main(arguments):
     if folder:
         print(
             f"Report: {folder}/evaluation.html, evaluation.json, "
-            "confusion.csv, predictions.png"
+            "confusion.csv, guesses.csv, predictions.png"
         )
 
 
-def read_other(folder: str, dataset: ImageDataset) -> dict:
-    """Return the report of an earlier evaluation, to compare with.
+def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
+    """Return an earlier evaluation, to compare with.
 
     Args:
         folder: The folder that holds its evaluation.json.
@@ -79,11 +80,15 @@ def read_other(folder: str, dataset: ImageDataset) -> dict:
             f"{images[1]!r}. Received: one of {report.get('dataset')!r}, split "
             f"{report.get('split')!r}"
         )
-    return report
+    guesses = as_path(folder) / "guesses.csv"
+    if not guesses.is_file():  # Written by an earlier version.
+        return OtherModel(report, {})
+    return OtherModel(report, read_guesses(guesses, dataset.class_names))
 
 
 def define_flags():
-    """Define the flags that only this command has."""
+    """Define the flags of this command."""
+    source_flags.define_evaluation_flags()
     flags.DEFINE_string(
         "compare",
         None,
@@ -93,7 +98,5 @@ def define_flags():
 
 
 if __name__ == "__main__":
-    source_flags.define_evaluation_flags()
-    flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     define_flags()
     run_main(main)

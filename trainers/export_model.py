@@ -212,5 +212,4 @@ def define_serving_flags():
 
 if __name__ == "__main__":
     define_flags()
-    flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     run_main(main)

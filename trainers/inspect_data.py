@@ -9,6 +9,7 @@ import sys
 from absl import flags
 
 from keras_vit.tables import format_table
+from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection.findings import count_classes, find
 from trainers.data.inspection.inspecting import inspect_images
@@ -31,7 +32,8 @@ def main(arguments):
         dataset = open_dataset(
             arguments[1], FLAGS.data_dir, FLAGS.train_split, FLAGS.eval_split
         )
-        images = inspect_images(dataset)
+        with BadExamples().named_errors():
+            images = inspect_images(dataset)
         names = dataset.class_names
         findings = find(images, names)
         print(describe_counts(images, names))

@@ -72,7 +72,6 @@ def main(arguments):
 def define_flags():
     """Define the flags of this command."""
     source_flags.define_evaluation_flags()
-    flags.adopt_module_key_flags(source_flags)  # So that --help lists them.
     default = ProbeChoices()
     flags.DEFINE_list(
         "probes", list(PROBES), f"Comma-separated, of {', '.join(PROBES)}."

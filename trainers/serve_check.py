@@ -1,4 +1,4 @@
-"""Check that a server returns the outputs that its export recorded.
+r"""Check that a server returns the outputs that its export recorded.
 
 The warm-up file of the export contains the expected outputs.
 

@@ -14,7 +14,8 @@ from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
 from trainers.loop.progress import format_seconds
 from trainers.recipes import flags as recipe_flags
-from trainers.recipes.photos import RULES, describe_fit
+from trainers.recipes.photo_rules import RULES
+from trainers.recipes.photos import describe_fit
 from trainers.runs.command_line import (
     StopSignals,
     exit_hard,
@@ -26,6 +27,7 @@ from trainers.runs.command_line import (
 )
 from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
+from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
 from trainers.runs.reports import final_table
 from trainers.runs.requirements import (
@@ -52,7 +54,7 @@ def main(arguments):
         config = WorkerConfig(
             FLAGS.workers, FLAGS.worker_index, FLAGS.tpu, FLAGS.start_timeout
         )
-        job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen.fit)
+        job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
         if job.is_writer:
             print(job, flush=True)
             if job.loop.step == 0 and hasattr(job.loop.model, "load_report"):
@@ -64,7 +66,7 @@ def main(arguments):
             if job.is_writer:
                 dry_run(job)
             return
-        if job.is_writer:
+        if job.is_writer and not job.memory_plan:
             warn_of_shortage(job)
     job.loop.must_stop = StopSignals().were_received
     start_time = time.perf_counter()
@@ -86,10 +88,16 @@ def main(arguments):
 
 
 def print_fit(job: Job):
-    """Print the settings that follow from the number of images."""
-    dataset, recipe = job.dataset, job.recipe
+    """Print the settings that follow from the images and the memory."""
+    dataset, recipe, plan = job.dataset, job.recipe, job.memory_plan
     num_images = dataset.num_examples(dataset.train_split)
     print(describe_fit(recipe, num_images), flush=True)
+    if plan:
+        replicas = job.loop.strategy.num_replicas_in_sync
+        print(describe_plan(plan, recipe.batch_size, replicas), flush=True)
+        if not plan.fits and not FLAGS.dry_run:
+            shortage = describe_shortage(plan.memory, plan.available, job)
+            print(f"Warning: {shortage}", flush=True)
     if not recipe.init_from and num_images < FEW_IMAGES:
         print(
             "A new model learns little from few images. A pre-trained one is "
@@ -123,8 +131,9 @@ def dry_run(job: Job):
     )
 
 
-def define_run_flags():
-    """Define the flags that are not fields of the recipe."""
+def define_flags():
+    """Define the flags of the recipe and the others."""
+    recipe_flags.define_recipe_flags()
     flags.DEFINE_string(
         "run_dir",
         None,
@@ -134,15 +143,15 @@ def define_run_flags():
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Print the model, and the memory and the time that training would "
-        "need, draw the first batch, and stop.",
+        "Print what training would need, draw the first batch, and stop. "
+        "This is the model, the memory and the time.",
     )
     flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
     flags.DEFINE_string(
         "workers",
         None,
-        "For --strategy=multi_worker: host:port of all processes, separated "
-        "by commas. Default: from TF_CONFIG or Slurm.",
+        "For --strategy=multi_worker: host:port of all processes, with commas. "
+        "Default: from TF_CONFIG or Slurm.",
     )
     flags.DEFINE_integer(
         "worker_index", None, "Index of this process in --workers, from 0."
@@ -150,8 +159,8 @@ def define_run_flags():
     flags.DEFINE_float(
         "start_timeout",
         WorkerConfig.start_timeout,
-        "Seconds to wait at the start for the other processes and for the "
-        "data service.",
+        "Seconds to wait at the start for other processes and the data "
+        "service.",
         lower_bound=0.0,
     )
     flags.DEFINE_string(
@@ -162,7 +171,5 @@ def define_run_flags():
 
 
 if __name__ == "__main__":
-    recipe_flags.define_recipe_flags()
-    flags.adopt_module_key_flags(recipe_flags)  # So that --help lists them.
-    define_run_flags()
+    define_flags()
     run_main(main)

@@ -149,7 +149,8 @@ def _render(inspections: Sequence, detail: Detail, title: str):
     }
     # A "<" in a script could end the script.
     content = json.dumps(content, allow_nan=False).replace("<", "\\u003c")
-    style, script = _read("style.css"), _join_scripts()
+    style = f"{_read('cards.css')}\n{_read('report/style.css')}"
+    script = _join_scripts()
     policy = (
         "default-src 'none'; img-src data:; base-uri 'none'; "
         f"form-action 'none'; style-src '{_hash(style)}'; "
@@ -168,18 +169,20 @@ def _render(inspections: Sequence, detail: Detail, title: str):
     }
     # In one pass, so that no text in a part is read as a placeholder.
     return re.sub(
-        r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("page.html")
+        r"\{\{(\w+)\}\}",
+        lambda place: parts[place[1]],
+        _read("report/page.html"),
     )
 
 
 def _join_scripts():
     """Return all scripts as one, in a separate scope."""
-    scripts = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    scripts = "\n".join(_read(f"report/{name}.js") for name in SCRIPTS)
     return f'"use strict";\n(() => {{\n{scripts}}})();\n'
 
 
 def _read(name):
-    folder = importlib.resources.files("keras_vit") / "data" / "report"
+    folder = importlib.resources.files("keras_vit") / "data"
     return (folder / name).read_text(encoding="utf-8")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_vit.export.predicting import make_noise, run_in_batches
-from keras_vit.serving.server.litert import dequantize, quantize
+from keras_vit.serving.server.litert import open_litert
 
 
 def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
@@ -13,23 +13,14 @@ def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
 
     Integer inputs and outputs are converted with the scales in the file.
     """
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_content=content)
-    serve = interpreter.get_signature_runner("serving_default")
-    ((name, inputs),) = serve.get_input_details().items()
-    (details,) = serve.get_output_details().values()
-    batch_size = inputs["shape_signature"][0]
+    model = open_litert(content)
+    (name,) = model.signatures["serving_default"].inputs
 
     def run(batch):
-        (output,) = serve(**{name: quantize(batch, inputs)}).values()
-        return dequantize(output, details)
+        (output,) = model.call("serving_default", {name: batch}).values()
+        return output
 
-    return run_in_batches(
-        run,
-        images,
-        None if batch_size == -1 else batch_size,
-    )
+    return run_in_batches(run, images)
 
 
 def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:

@@ -17,10 +17,10 @@ from keras_vit.version import __version__
 PAGE_FILES = (
     "camera.js",
     "classifier.js",
+    "description.js",
     "page.js",
     "photo.js",
     "resize.js",
-    "style.css",
 )
 LICENSE_FILE = "litert/LICENSE"
 LITERT = NpmPackage(
@@ -71,10 +71,14 @@ POLICY = (
 
 def write_page_files(folder: pathlib.Path, description: Mapping):
     """Write the files of the page into a folder."""
-    source = importlib.resources.files("keras_vit") / "data" / "web"
+    data = importlib.resources.files("keras_vit") / "data"
+    source = data / "web"
     for name in PAGE_FILES:
         content = (source / name).read_text(encoding="utf-8")
         write_text(folder / name, content)
+    styles = (data / "cards.css", source / "style.css")
+    style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
+    write_text(folder / "style.css", style)
     digest = hashlib.sha256(IMPORT_MAP.encode()).digest()
     parts = {
         "import_map": IMPORT_MAP,

@@ -1,19 +1,14 @@
 """The REST interface of TF Serving."""
 
-import base64
-import binascii
 from collections.abc import Mapping
 from urllib.parse import quote
 
 import numpy as np
 import urllib3
 
-from keras_vit.serving.errors import ServingError, UnavailableError
-from keras_vit.serving.signatures import (
-    Signature,
-    TensorSpec,
-    read_signatures,
-)
+from keras_vit.serving.errors import CODES, ServingError, UnavailableError
+from keras_vit.serving.json_tensors import from_json, to_json
+from keras_vit.serving.signatures import Signature, read_signatures
 from keras_vit.serving.transport import (
     Target,
     VersionStatus,
@@ -133,47 +128,6 @@ class RestTransport:
         )
 
 
-def to_json(array: np.ndarray) -> list:
-    """Convert an array to nested lists for JSON.
-
-    Bytes become {"b64": ...}; the server would treat plain base64 as text.
-
-    Example:
-        >>> to_json(np.array([[0.5, 2]])), to_json(np.array([b"a"], object))
-        ([[0.5, 2.0]], [{'b64': 'YQ=='}])
-    """
-    if array.dtype == object:
-        encode = np.frompyfunc(
-            lambda text: {"b64": base64.b64encode(text).decode("ascii")}, 1, 1
-        )
-        return encode(array).tolist()
-    return array.tolist()
-
-
-def from_json(value, spec: TensorSpec) -> np.ndarray:
-    """Convert nested lists to an array.
-
-    Raises:
-        ValueError: If they are ragged, or do not fit `spec`.
-    """
-    if spec.dtype == "string":
-        texts = np.frompyfunc(_to_bytes, 1, 1)(np.array(value, object))
-        return np.array(texts, object)
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"an output holds no numbers of {spec.dtype}")
-    return array.astype(spec.dtype)
-
-
-def _to_bytes(value):
-    if isinstance(value, str):
-        return value.encode("utf-8")
-    try:
-        return base64.b64decode(value["b64"], validate=True)
-    except (TypeError, KeyError, binascii.Error):
-        raise ValueError("an output holds no strings") from None
-
-
 def _read_status(response):
     return [
         VersionStatus(
@@ -194,7 +148,10 @@ def _read_outputs(response, specs):
     values = response["outputs"]
     if len(specs) == 1:  # The server omits the name of a single output.
         values = {name: values for name in specs}
-    return {name: from_json(values[name], spec) for name, spec in specs.items()}
+    return {
+        name: from_json(values[name], spec.dtype)
+        for name, spec in specs.items()
+    }
 
 
 def _read_error(response):
@@ -209,17 +166,3 @@ def _read_error(response):
 # After these the same request may succeed: a proxy without its server, a full
 # queue, a deadline.
 PASSING_STATUSES = (502, 503, 504)
-# By gRPC's names.
-CODES = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    413: "RESOURCE_EXHAUSTED",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    502: "UNAVAILABLE",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}

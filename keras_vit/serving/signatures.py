@@ -1,7 +1,7 @@
 """The signatures of a served model, as the server describes them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +16,18 @@ class TensorSpec:
 
     dtype: str
     shape: tuple[int | None, ...] | None
+
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape fits.
+
+        Example:
+            >>> TensorSpec("float32", (None, 3)).accepts((8, 3))
+            True
+        """
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(m in (None, n) for m, n in zip(self.shape, shape))
+        )
 
 
 @dataclasses.dataclass(frozen=True)

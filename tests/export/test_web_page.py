@@ -396,5 +396,5 @@ def test_scripts_of_the_page_are_all_exported():
     folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
     from keras_vit.export.web_page import PAGE_FILES
 
-    others = {"index.html", "measure.js", "LICENSE-LiteRT.txt"}
+    others = {"index.html", "measure.js", "style.css", "LICENSE-LiteRT.txt"}
     assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

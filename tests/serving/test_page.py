@@ -23,8 +23,8 @@ from google.protobuf import (
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.export import Serving, export_saved_model
 from keras_vit.serving import connect
+from keras_vit.serving.json_tensors import to_json
 from keras_vit.serving.models_config import models_config, write_models_config
-from keras_vit.serving.rest import to_json
 from keras_vit.serving.warmup import WARMUP_FILE
 from tests import commands
 from tests.serving.servers import GrpcServer, Models, RestServer

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from trainers import console
-from trainers.console import COMMANDS
+from trainers.help.commands import COMMANDS
 
 
 def test_the_package_installs_the_command():
@@ -17,9 +17,8 @@ def test_the_package_installs_the_command():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_a_module_with_that_purpose(name):
-    module, text = COMMANDS[name]
-    assert importlib.util.find_spec(module) is not None
-    assert text.endswith(".")
+    assert importlib.util.find_spec(COMMANDS[name].module) is not None
+    assert COMMANDS[name].purpose.endswith(".")
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from trainers.evaluate import read_other
+from trainers.evaluation.guesses import Guess, write_guesses
 
 
 @pytest.fixture
@@ -14,7 +15,12 @@ def folder(tmp_path, digits):
 
 
 def test_an_evaluation_of_the_same_images_is_read(folder, digits):
-    assert read_other(str(folder), digits)["model"] == "other"
+    other = read_other(str(folder), digits)
+    assert other.report["model"] == "other"
+    assert other.guesses == {}  # It was written by an earlier version.
+    guesses = {0: Guess(3, 3, 0.5), 1: Guess(3, 8, 0.25)}
+    write_guesses(folder / "guesses.csv", guesses, digits.class_names)
+    assert read_other(str(folder), digits).guesses == guesses
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
         "README.md",
         "checkpoints",
         "confusion.csv",
+        "guesses.csv",
         "evaluation.html",
         "evaluation.json",
         "first_batch.png",

@@ -1,7 +1,7 @@
 """Data sets of labelled images: opening them by name, and their splits.
 
 A name is either that of a TFDS data set (see `readers.tfds`) or the path of a
-folder with a prefix from READERS.
+folder or a file with a prefix from FILE_LISTS or READERS.
 """
 
 import dataclasses
@@ -12,18 +12,12 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
-from trainers.data.readers.csv_table import open_csv
-from trainers.data.readers.folder import open_image_folder
+from trainers.data.file_lists import FILE_LISTS
+from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
-from trainers.data.splits import (
-    EVAL_SPLITS,
-    TRAIN_SPLITS,
-    Range,
-    cut_ranges,
-    find_split,
-    locate_split,
-)
+from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
+from trainers.data.splits import Range, cut_ranges, locate_split
 
 
 class ExampleReader(Protocol):
@@ -136,7 +130,7 @@ def open_dataset(
 
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
-            `open_image_folder`), `csv:PATH` (see `open_csv`) or
+            `list_image_folder`), `csv:PATH` (see `list_csv`) or
             `tfrecord:PATH` (see `open_tfrecords`).
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
@@ -170,6 +164,8 @@ def open_dataset(
 
 def _open_reader(name, data_dir):
     kind, _, path = name.partition(":")
+    if kind in FILE_LISTS:
+        return number_classes(FILE_LISTS[kind](path))
     if kind in READERS:
         return READERS[kind](path)
     try:
@@ -183,10 +179,6 @@ def _open_reader(name, data_dir):
         ) from None
 
 
-# The kinds of data sets that are named KIND:PATH.
-READERS = {
-    "folder": open_image_folder,
-    "csv": open_csv,
-    "tfrecord": open_tfrecords,
-}
-PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in READERS)
+# The kinds of data sets that are named KIND:PATH, besides FILE_LISTS.
+READERS = {"tfrecord": open_tfrecords}
+PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in (*FILE_LISTS, *READERS))

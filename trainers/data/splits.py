@@ -7,17 +7,6 @@ import tensorflow_datasets as tfds
 # Part of a split: its name, its first example and the one after its last.
 Range = tuple[str, int, int]
 
-# Names of the default splits, the preferred one first.
-TRAIN_SPLITS = ("train",)
-EVAL_SPLITS = ("test", "validation", "val")
-
-
-def find_split(
-    splits: Mapping[str, tfds.core.SplitInfo], candidates: Sequence[str]
-) -> str | None:
-    """Return the first of `candidates` that is in `splits`, or None."""
-    return next((split for split in candidates if split in splits), None)
-
 
 def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
     """Return the TFDS description of a split, which resolves its slices."""

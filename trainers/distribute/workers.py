@@ -97,22 +97,43 @@ def check_agreement(
     addresses = worker_addresses(strategy)
     if len(addresses) < 2:
         return
-    resolver = strategy.cluster_resolver
-    job = resolver.cluster_spec().as_dict()[resolver.task_type]
-    index = addresses.index(job[resolver.task_id])
     # 24 bits of a checksum, so that a sum over replicas fits into int32.
     digests = {
         name: int.from_bytes(hashlib.sha256(value).digest()[:3])
         for name, value in values
     }
-    table = np.zeros((len(addresses), len(digests)), "int32")
-    table[index] = list(digests.values())
+    table = gather_rows(strategy, np.array([*digests.values()], "int32"))
+    describe_differences(table, addresses, subject, list(digests))
+
+
+def gather_rows(
+    strategy: tf.distribute.Strategy, row: np.ndarray
+) -> np.ndarray:
+    """Return a row of numbers of each process, the chief's first.
+
+    Every process must call this function, with a row of the same size.
+
+    Args:
+        strategy: The strategy.
+        row: The numbers of this process. Times the replicas of a process, they
+            must fit into their type.
+
+    Shapes:
+        row: (N,). returns: (workers, N).
+    """
+    addresses = worker_addresses(strategy)
+    if len(addresses) < 2:
+        return row[None]
+    resolver = strategy.cluster_resolver
+    job = resolver.cluster_spec().as_dict()[resolver.task_type]
+    index = addresses.index(job[resolver.task_id])
+    table = np.zeros((len(addresses), len(row)), row.dtype)
+    table[index] = row
     per_replica = strategy.run(lambda: tf.constant(table))
     total = strategy.reduce(
         tf.distribute.ReduceOp.SUM, per_replica, axis=None
     ).numpy()
-    replicas = strategy.num_replicas_in_sync // len(addresses)
-    describe_differences(total // replicas, addresses, subject, list(digests))
+    return total // (strategy.num_replicas_in_sync // len(addresses))
 
 
 def describe_differences(

@@ -12,6 +12,11 @@ from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation_page import write_evaluation_page
+from trainers.evaluation.guesses import (
+    OtherModel,
+    check_same_images,
+    write_guesses,
+)
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
 from trainers.evaluation.telling import TellingImages, make_pictures
@@ -32,14 +37,15 @@ def evaluate(
     preprocess: str | None = None,
     max_bad_examples: int = 0,
     report_dir: Path | None = None,
-    other: Mapping | None = None,
+    other: OtherModel | None = None,
 ) -> dict[str, float | int | str]:
     """Return the accuracy of a model on a data set, and draw some examples.
 
     Writes `evaluation.json`, the report, `confusion.csv`, the confusion matrix
-    of up to 2,000 classes, `predictions.png`, some images with their predicted
-    classes, mistakes first, and `evaluation.html`, a page of all of these with
-    the most telling images and where the model looked. An image may have
+    of up to 2,000 classes, `guesses.csv`, the prediction for each image,
+    `predictions.png`, some images with their predicted classes, mistakes
+    first, and `evaluation.html`, a page of all of these with the most telling
+    images and where the model looked. An image may have
     several right classes, see `score_predictions`; images without a class are
     ignored.
 
@@ -53,8 +59,8 @@ def evaluate(
         max_bad_examples: Number of unreadable images to skip at most.
         report_dir: Folder to write to; None for the folder of a run, and to
             write nothing for other models.
-        other: The report of another model on the same images, to show beside
-            this one on the page.
+        other: The evaluation of another model on the same images, to show
+            beside this one on the page.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
@@ -64,8 +70,8 @@ def evaluate(
         num_examples, accuracy, ...: See `Tally.report`.
 
     Raises:
-        ValueError: If the classes are not those of the model, or more images
-            than allowed cannot be read.
+        ValueError: If the classes are not those of the model, more images than
+            allowed cannot be read, or `other` is of other images.
     """
     if preprocess is None:
         preprocess = source.preprocess
@@ -74,7 +80,8 @@ def evaluate(
     model = source.load_model()
     check_logits(model, names, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    results = Results(Tally(names, source.activation))
+    telling = TellingImages(other.guesses if other else {})
+    results = Results(Tally(names, source.activation), telling)
     for images, logits, labels, positions in predict_dataset(
         model,
         dataset,
@@ -96,6 +103,7 @@ def evaluate(
     }
     folder = report_dir or source.folder
     if folder:
+        check_same_images(other, telling.guesses)
         write_results(folder, results, report, model, dataset, other)
     if folder and folder == source.folder:
         write_card(source, model)
@@ -108,15 +116,15 @@ class Results:
 
     Args:
         tally: The figures.
-        examples: Some images, mistakes first.
         telling: The most telling images.
+        examples: Some images, mistakes first.
     """
 
     tally: Tally
+    telling: TellingImages
     examples: "Examples" = dataclasses.field(
         default_factory=lambda: Examples([])
     )
-    telling: TellingImages = dataclasses.field(default_factory=TellingImages)
 
     def add(self, images, logits, truths, positions):
         """Add a batch.
@@ -136,7 +144,7 @@ def write_results(
     report: Mapping,
     model: keras.Model,
     dataset: ImageDataset,
-    other: Mapping | None,
+    other: OtherModel | None,
 ):
     """Write all files of an evaluation.
 
@@ -157,6 +165,7 @@ def write_results(
     pictures = make_pictures(telling, model, dataset, value_range)
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
+    write_guesses(folder / "guesses.csv", results.telling.guesses, names)
     results.examples.draw(
         names, tally.activation, value_range, folder / "predictions.png"
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from trainers.evaluation.guesses import OtherModel
 from trainers.evaluation.scores import Bin
 from trainers.evaluation.telling import Pictures, TellingImages
 from trainers.pages import write_html
@@ -28,7 +29,7 @@ def write_evaluation_page(
     bins: Sequence[Bin],
     telling: TellingImages,
     pictures: Mapping[int, Pictures],
-    other: Mapping | None = None,
+    other: OtherModel | None = None,
 ):
     """Write the figures, the confusion matrix and the telling images.
 
@@ -43,7 +44,7 @@ def write_evaluation_page(
         bins: The bins of the calibration.
         telling: The telling images.
         pictures: Their pictures, by position.
-        other: The report of a second model on the same images.
+        other: The evaluation of a second model on the same images.
     """
 
     def show(rows):
@@ -54,10 +55,11 @@ def write_evaluation_page(
         "<p>Beside each image: where the model looked, by the attention "
         "rollout. The brighter a patch, the more attention it got.</p>"
     )
+    beside = other.report if other else None
     parts = [
-        _summary(report, other),
+        _summary(report, beside),
         "<h2>Classes</h2>",
-        _classes(report, class_names, other),
+        _classes(report, class_names, beside),
         *_confusion(confusion, class_names, telling, show),
         "<h2>Calibration</h2>",
         "<p>Accuracy of the predictions of each confidence. On the diagonal, "
@@ -70,6 +72,7 @@ def write_evaluation_page(
         "<h2>Least certain</h2>",
         "<p>Predictions that are hardly more probable than the next class.</p>",
         show(telling.doubtful),
+        *(_compare(telling, beside["model"], show) if beside else ()),
     ]
     title = f"Evaluation of {report['model']}"
     write_html(path, title, parts, EVALUATION_STYLE)
@@ -125,6 +128,16 @@ def _classes(report, class_names, other):
         if more > 0
         else ""
     )
+
+
+def _compare(telling, other_name, show):
+    """Yield the images that one of two models gets right."""
+    if telling.others:
+        name = html.escape(other_name)
+        yield f"<h2>Right here, wrong with {name}</h2>"
+        yield show(telling.won) if telling.won else "<p>None.</p>"
+        yield f"<h2>Wrong here, right with {name}</h2>"
+        yield show(telling.lost) if telling.lost else "<p>None.</p>"
 
 
 def _row(title, cells):
@@ -199,9 +212,15 @@ def _figure(row, class_names, pictures):
     text = f"{guess} {row.probability:.1%}"
     if truth != guess:
         text = f"{truth}, predicted {text}"
+    lines = [text]
+    if row.other:
+        guess, probability = class_names[row.other.guess], row.other.probability
+        lines.append(f"the other: {guess} {probability:.1%}")
+    lines.append(shown.name.rsplit("/", 1)[-1])
+    caption = "<br>".join(map(html.escape, lines))
     return (
-        f'<figure title="{name}">{images}<figcaption>{html.escape(text)}<br>'
-        f"{html.escape(shown.name.rsplit('/', 1)[-1])}</figcaption></figure>"
+        f'<figure title="{name}">{images}<figcaption>{caption}</figcaption>'
+        "</figure>"
     )
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from keras_vit.preprocessing import decode_predictions
-from trainers.data.readers.image_files import list_images, register_heif
+from trainers.data.readers.image_files import register_heif
+from trainers.data.readers.image_paths import list_images
 from trainers.evaluation.predictions import load_image, to_probabilities
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run

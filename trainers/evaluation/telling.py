@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import keras
@@ -10,6 +11,7 @@ import numpy as np
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models import VisionTransformer
 from trainers.data.datasets import ImageDataset
+from trainers.evaluation.guesses import Guess
 
 NUM_SHOWN = 24
 NUM_OF_CELL = 6  # Of each kind of mistake.
@@ -27,6 +29,7 @@ class Telling(NamedTuple):
         guess: The predicted class.
         probability: Of the predicted class.
         margin: How much more probable the predicted class is than the next.
+        other: The prediction of another model, if there is one.
     """
 
     position: int
@@ -35,23 +38,34 @@ class Telling(NamedTuple):
     guess: int
     probability: float
     margin: float
+    other: Guess | None = None
 
 
 @dataclasses.dataclass
 class TellingImages:
     """Collects the telling images of batches.
 
+    Args:
+        others: The predictions of another model by position, to compare with.
+
     Attributes:
         mistakes: The most confident wrong predictions, the worst first.
         doubtful: The predictions with the smallest margin, the smallest first.
         cells: Some mistakes for each (class, prediction).
+        guesses: The prediction for each image, by its position.
+        won, lost: Images that only this model gets right, and only the other;
+            the most confident predictions of this one first.
     """
 
+    others: Mapping[int, Guess] = dataclasses.field(default_factory=dict)
     mistakes: list[Telling] = dataclasses.field(default_factory=list)
     doubtful: list[Telling] = dataclasses.field(default_factory=list)
     cells: dict[tuple[int, int], list[Telling]] = dataclasses.field(
         default_factory=dict
     )
+    guesses: dict[int, Guess] = dataclasses.field(default_factory=dict)
+    won: list[Telling] = dataclasses.field(default_factory=list)
+    lost: list[Telling] = dataclasses.field(default_factory=list)
 
     def add(
         self,
@@ -78,15 +92,24 @@ class TellingImages:
                 guess,
                 float(probabilities[index, guess]),
                 float(margins[index]),
+                self.others.get(int(position)),
+            )
+            self.guesses[row.position] = Guess(
+                row.truth, row.guess, row.probability
             )
             self.doubtful.append(row)
-            if not truths[index, guess]:
+            is_right = bool(truths[index, guess])
+            if not is_right:
                 self.mistakes.append(row)
                 self._add_to_cell(row)
+            if row.other and row.other.is_right != is_right:
+                (self.won if is_right else self.lost).append(row)
         # Not all images of a large split fit into memory.
-        self.mistakes.sort(key=lambda row: -row.probability)
         self.doubtful.sort(key=lambda row: row.margin)
-        del self.mistakes[NUM_SHOWN:], self.doubtful[NUM_SHOWN:]
+        del self.doubtful[NUM_SHOWN:]
+        for rows in (self.mistakes, self.won, self.lost):
+            rows.sort(key=lambda row: -row.probability)
+            del rows[NUM_SHOWN:]
 
     def _add_to_cell(self, row):
         key = row.truth, row.guess
@@ -99,7 +122,7 @@ class TellingImages:
     @property
     def all(self) -> list[Telling]:
         """Each image once, in the order of the split."""
-        rows = [*self.mistakes, *self.doubtful]
+        rows = [*self.mistakes, *self.doubtful, *self.won, *self.lost]
         rows += [row for cell in self.cells.values() for row in cell]
         by_position = {row.position: row for row in rows}
         return [by_position[position] for position in sorted(by_position)]

@@ -5,9 +5,13 @@ import typing
 
 from absl import flags
 
-from trainers.recipes.photos import FITTED_FIELDS, RULES, fit_to_images
+from trainers.data.file_lists import FILE_LISTS
+from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
+from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
+
+OF_RECIPE = " Default: that of the recipe."
 
 
 def flag_fields() -> list[dataclasses.Field]:
@@ -26,7 +30,7 @@ def define_recipe_flags():
     )
     types = typing.get_type_hints(Recipe)
     for field in flag_fields():
-        text = f"{field.metadata['help']} Default: that of the recipe."
+        text = field.metadata["help"] + OF_RECIPE
         choices = field.metadata["choices"]
         if choices:
             flags.DEFINE_enum(field.name, None, choices, text)
@@ -58,21 +62,36 @@ class ChosenRecipe:
         """The recipe, changed by the flags."""
         return dataclasses.replace(RECIPES[self.name], **self.given)
 
-    def fit(self, num_images: int, started: Recipe | None) -> Recipe:
+    def fit(
+        self, num_images: int, started: Recipe | None, num_replicas: int = 1
+    ) -> Recipe:
         """Return the recipe with settings that suit the data set.
 
         Args:
             num_images: Number of training images.
             started: The recipe of the run to continue, whose settings stay
                 although there may be other images now; None for a new run.
+            num_replicas: Number of replicas that share a batch.
         """
         if self.name not in RULES:
             return self.recipe
         given = dict(self.given)
         if started:
-            kept = (*FITTED_FIELDS, "total_steps")
+            kept = (*FITTED_FIELDS, *MEMORY_FIELDS, "total_steps")
             given = {n: getattr(started, n) for n in kept} | given
-        return fit_to_images(self.name, self.recipe, given, num_images)
+        return fit_to_images(
+            self.name, self.recipe, given, num_images, num_replicas
+        )
+
+    def free_fields(self, started: Recipe | None) -> set[str]:
+        """Return the fields that the memory of the machine decides.
+
+        Args:
+            started: See `fit`.
+        """
+        if self.name not in RULES or started:
+            return set()
+        return set(MEMORY_FIELDS) - self.given.keys()
 
 
 def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
@@ -89,7 +108,8 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     if "epochs" in given and "total_steps" not in given:
         given["total_steps"] = None
     name = values.recipe
-    if name is None and _is_of_photos(given.get("dataset", "")):
+    kind = given.get("dataset", "").partition(":")[0]
+    if name is None and kind in FILE_LISTS:
         name = "photos"
     if name is None:
         raise ValueError(
@@ -98,7 +118,3 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
             f"recipe=None, dataset={given.get('dataset')!r}"
         )
     return ChosenRecipe(name, given)
-
-
-def _is_of_photos(dataset):
-    return dataset.startswith(("folder:", "csv:"))

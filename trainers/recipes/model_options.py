@@ -25,10 +25,10 @@ class ModelOptions:
         [*VARIANTS, *BASELINES],
     )
     patch_size: int | None = option(
-        None, "Side of a patch in pixels, if not that of the variant."
+        None, "Side of a patch in pixels. Default: that of the variant."
     )
     pooling: str | None = option(
-        None, "Pooling, if not that of the variant.", POOLINGS
+        None, "Pooling. Default: that of the variant.", POOLINGS
     )
     position_embedding: str = option(
         "learned", "Position embedding.", POSITION_EMBEDDINGS
@@ -39,7 +39,7 @@ class ModelOptions:
     )
     use_remat: bool = free_option(
         False,
-        "Compute the blocks again in the backward pass, which needs less "
+        "Compute the blocks again in the backward pass. This needs less "
         "memory and more time.",
     )
     dropout_rate: float = option(
@@ -52,11 +52,11 @@ class ModelOptions:
     head_bias: float = option(0.0, "Initial bias of the head.")
     init_from: str | None = option(
         None,
-        "Initial model: a model.keras, a checkpoint of any family, or the name "
-        "of a published checkpoint. The position table is resized, and a head "
-        "for another number of classes is replaced. The model flags above are "
-        "ignored; with a checkpoint, the dropout rates and the head bias are "
-        "used.",
+        "Initial model: a model.keras, a checkpoint, or the name of a "
+        "published one. Checkpoints of any family are read. The position table "
+        "is resized, and a head for another number of classes is replaced. The "
+        "flags of the model are ignored; with a checkpoint, the dropout rates "
+        "and the head bias are used.",
         is_local=True,
     )
     num_heads: int | None = option(
@@ -67,27 +67,28 @@ class ModelOptions:
     )
     init_head: str = option(
         "auto",
-        "The head of the model of `init_from`: auto keeps it if the number of "
-        "classes is the same, reset always initialises it anew.",
+        "What to do with the head of the model of `init_from`. auto keeps it "
+        "if the number of classes is the same, reset always initialises it "
+        "anew.",
         ["auto", "reset"],
     )
     train_only: str | None = option(
         None,
-        "Parts of the model to train, separated by commas: head, norms, "
+        "Parts of the model to train, separated by commas. Any of head, norms, "
         "biases, positions, class_token and last_blocks:N, the last N blocks "
         "with everything after them; or all. Default: the head with LoRA, "
         "otherwise all that is not frozen in the model of `init_from`.",
     )
     lora_rank: int = option(
         0,
-        "Rank of the low-rank updates of kernels (LoRA), which are trained in "
-        "place of the kernels. 0 for none.",
+        "Rank of the low-rank updates of kernels (LoRA); 0 for none. They are "
+        "trained in place of the kernels.",
         range=NOT_NEGATIVE,
     )
     lora_layers: str = option(
         "qkv,out",
-        "Layers with LoRA, separated by commas: qkv, out, mlp_hidden, mlp_out "
-        "and head.",
+        "Layers with LoRA, separated by commas. Any of qkv, out, mlp_hidden, "
+        "mlp_out and head.",
     )
     lora_alpha: float | None = option(
         None,

@@ -1,52 +1,22 @@
 """Recipes for your own photos: the settings follow from their number."""
 
 import dataclasses
-import math
 import shlex
-from typing import NamedTuple
 
+from trainers.recipes.photo_rules import (
+    FITTED_FIELDS,
+    MEMORY_FIELDS,
+    choose_settings,
+)
 from trainers.recipes.schema import Recipe
 
 
-class SizeRule(NamedTuple):
-    """How the settings follow from the number of training images.
-
-    Args:
-        image_passes: Number of passes over a single image; over N images,
-            image_passes / sqrt(N) are made.
-        fewest_epochs, most_epochs: Limits of the number of passes.
-        image_rate: Learning rate for batches of one image; it grows with the
-            square root of the batch size.
-        augment: Augmentation.
-    """
-
-    image_passes: float
-    fewest_epochs: int
-    most_epochs: int
-    image_rate: float
-    augment: str
-
-
-# Number of batches per epoch, unless they would be smaller or larger than this.
-NUM_BATCHES = 10
-BATCH_SIZES = (8, 256)
-WARMUP_SHARE = 0.1
-NUM_EVALUATIONS = 25
-# Share of the short side that remains in evaluation, as with most ViTs.
-CENTRAL_SHARE = 224 / 256
-
-FROM_SCRATCH = SizeRule(
-    image_passes=20_000,
-    fewest_epochs=100,
-    most_epochs=300,
-    image_rate=6e-5,
-    augment="inception_crop(smallest=0.25)|flip_lr|randaugment(2, 5)"
-    "|mixup(0.2)",
-)
-
-
 def fit_to_images(
-    name: str, recipe: Recipe, given: dict, num_images: int
+    name: str,
+    recipe: Recipe,
+    given: dict,
+    num_images: int,
+    num_replicas: int = 1,
 ) -> Recipe:
     """Return a recipe with the settings that suit a number of images.
 
@@ -55,70 +25,35 @@ def fit_to_images(
         recipe: The recipe, changed by the flags that were given.
         given: The values of those flags, which stay.
         num_images: Number of training images.
+        num_replicas: Number of replicas that share a batch.
     """
-    rule = RULES[name] if recipe.init_from else FROM_SCRATCH
-    size = 2 ** round(math.log2(max(num_images / NUM_BATCHES, 1)))
-    smallest, largest = BATCH_SIZES
-    batch_size = given.get("batch_size", min(max(size, smallest), largest))
-    epochs = round(rule.image_passes / math.sqrt(num_images))
-    epochs = min(max(epochs, rule.fewest_epochs), rule.most_epochs)
-    epochs = given.get("epochs", float(epochs))
-    steps_per_epoch = max(round(num_images / batch_size), 1)
-    steps = given.get("total_steps") or math.ceil(epochs * steps_per_epoch)
-    rate = float(f"{rule.image_rate * math.sqrt(batch_size):.2g}")
-    short_side = round(recipe.image_size / CENTRAL_SHARE)
-    settings = {
-        "batch_size": batch_size,
-        "epochs": epochs,
-        "warmup_steps": min(math.ceil(WARMUP_SHARE * steps), steps - 1),
-        "learning_rate": rate,
-        "augment": rule.augment,
-        "eval_preprocess": f"resize_small({short_side})|central_crop",
-        "epochs_per_eval": max(
-            round(steps / steps_per_epoch / NUM_EVALUATIONS), 1
-        ),
-    }
-    return dataclasses.replace(recipe, **{**settings, **given})
+    settings = choose_settings(
+        name,
+        num_images,
+        is_pretrained=bool(recipe.init_from),
+        image_size=recipe.image_size,
+        given=given,
+        num_replicas=num_replicas,
+    )
+    return dataclasses.replace(recipe, **settings)
 
 
 def describe_fit(recipe: Recipe, num_images: int) -> str:
-    """Return a line with the settings that `fit_to_images` chooses."""
+    """Return a line with the settings that follow from images and memory."""
     fields = dict.fromkeys(FITTED_FIELDS)
     if recipe.total_steps:
         fields["total_steps"] = fields.pop("epochs")
+    for name in MEMORY_FIELDS:
+        if getattr(recipe, name) != getattr(Recipe, name):
+            fields[name] = None
     settings = (
         shlex.quote(f"--{name}={getattr(recipe, name)}") for name in fields
     )
     return f"Settings for {num_images:,} training images: {' '.join(settings)}"
 
 
-FITTED_FIELDS = (
-    "batch_size",
-    "epochs",
-    "warmup_steps",
-    "learning_rate",
-    "augment",
-    "eval_preprocess",
-    "epochs_per_eval",
-)
-
-_FINE_TUNING = SizeRule(
-    image_passes=700,
-    fewest_epochs=5,
-    most_epochs=60,
-    image_rate=3e-5,
-    augment="inception_crop(smallest=0.35)|flip_lr",
-)
-
-# With a pre-trained model. Few weights need higher rates.
-RULES = {
-    "photos": _FINE_TUNING,
-    "photos_lora": _FINE_TUNING._replace(image_rate=1.2e-4),
-    "photos_linear": _FINE_TUNING._replace(image_rate=6e-4),
-}
-
 _PHOTOS = Recipe(
-    source="This project; rules in recipes/photos.py.",
+    source="This project; rules in recipes/photo_rules.py.",
     expected="Depends on the photos.",
     dataset="folder:photos",
     model="Ti/16",

@@ -43,11 +43,13 @@ class Recipe(ModelOptions):
     )
     train_split: str | None = option(
         None,
-        "Split to train on, or a slice such as 'train[:98%]', if not the "
-        "default one of the data set.",
+        "Split to train on, or a slice such as 'train[:98%]'. Default: that "
+        "of the data set.",
     )
     eval_split: str | None = option(
-        None, "Split to evaluate on, if not the default one of the data set."
+        None,
+        "Split to evaluate on, or a slice of one. Default: that of the data "
+        "set.",
     )
     image_size: int = option(
         224,
@@ -56,13 +58,13 @@ class Recipe(ModelOptions):
     )
     augment: str = option(
         "",
-        "Augmentation: operations separated by '|', such as "
-        "'inception_crop|flip_lr|mixup(0.2)'. See docs/recipes.md.",
+        "Augmentation: operations separated by '|'. For example "
+        "'inception_crop|flip_lr|mixup(0.2)'; see docs/recipes.md.",
     )
     eval_preprocess: str = option(
         "",
-        "Preprocessing of the evaluation images: operations separated by '|', "
-        "such as 'resize_small(256)|central_crop'. If empty, the image is "
+        "Preprocessing of the evaluation images, operations as in `augment`. "
+        "For example 'resize_small(256)|central_crop'. If empty, the image is "
         "resized.",
     )
     num_streams: int = option(
@@ -79,8 +81,8 @@ class Recipe(ModelOptions):
     )
     data_service: str | None = free_option(
         None,
-        "Address grpc://host:port of a tf.data service that decodes and "
-        "augments the images. With a service, a run cannot be repeated "
+        "Address grpc://host:port of a tf.data service that prepares the "
+        "images. With a service, a run cannot be repeated "
         "exactly.",
     )
     # Training.
@@ -101,7 +103,7 @@ class Recipe(ModelOptions):
     )
     class_weights: str = option(
         "none",
-        "Weights of the classes in the loss; balanced lets all classes count "
+        "Weights of the classes in the loss. With balanced, all classes count "
         "equally, however many images they have.",
         ["none", "balanced"],
     )
@@ -122,8 +124,8 @@ class Recipe(ModelOptions):
     )
     final_fraction: float = option(
         0.0,
-        "Final rate of the cosine and linear schedules, as a fraction of the "
-        "highest rate.",
+        "Final rate of the cosine and linear schedules, relative to the "
+        "highest.",
         range=FRACTION,
     )
     timescale: int = option(
@@ -146,8 +148,8 @@ class Recipe(ModelOptions):
     )
     average_decay: float = option(
         0.0,
-        "Decay of a moving average of the weights; the averaged weights are "
-        "evaluated and saved. 0 for no average.",
+        "Decay of a moving average of the weights; 0 for no average. The "
+        "averaged weights are evaluated and saved.",
         range=FRACTION,
     )
     use_average_debias: bool = option(
@@ -184,8 +186,8 @@ class Recipe(ModelOptions):
     )
     patience: int | None = option(
         None,
-        "With keep_best: number of evaluations in a row without a better one "
-        "before the training stops. Default: it does not stop.",
+        "With keep_best: evaluations without a better one until training "
+        "stops. Default: it does not stop.",
         range=POSITIVE,
     )
     steps_per_checkpoint: int | None = free_option(
@@ -205,8 +207,8 @@ class Recipe(ModelOptions):
     )
     peak_tflops: float | None = free_option(
         None,
-        "Peak rate of one device, in 10^12 operations per second, to which "
-        "MFU is relative. Default: measured.",
+        "Peak of one device, in 10^12 operations a second. MFU is relative to "
+        "it. Default: measured.",
         range=POSITIVE,
         is_local=True,
     )

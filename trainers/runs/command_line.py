@@ -12,6 +12,7 @@ from absl import app, flags, logging
 
 from trainers.data.bad_examples import DataError
 from trainers.distribute.rendezvous import WorkerLostError
+from trainers.help.showing import show_help_and_exit
 from trainers.loop.errors import (
     CheckpointError,
     Interrupted,
@@ -25,6 +26,9 @@ def run_main(main: Callable):
     Args:
         main: Takes the program name and the arguments that are not flags.
     """
+    # A start without `python -m` comes to its help only here.
+    spec = main.__globals__["__spec__"]
+    show_help_and_exit(spec.name if spec else "", sys.argv[1:])
     app.call_after_init(_check_process)
     app.run(main)
 

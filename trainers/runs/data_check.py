@@ -1,41 +1,50 @@
 """Checking the images of a run before its first update."""
 
+import dataclasses
+import shlex
+
+from trainers.data.datasets import ImageDataset
 from trainers.data.inspection.findings import Finding, find
 from trainers.data.inspection.inspecting import inspect_images
 from trainers.data.inspection.page import write_data_page
 from trainers.data.readers.image_files import ImageFiles
+from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
 
 MOST_CHECKED = 1000  # Reading more takes minutes.
 
 
 def check_images(job: Job):
-    """Print what is wrong with the image files of a new run.
+    """Print what is wrong with the images of a new run.
 
     Writes `data.html` into the folder of the run, a page with the findings and
-    the images. Only files are checked, and only up to MOST_CHECKED of them.
+    the images. Up to MOST_CHECKED images of one class each are checked.
 
     Args:
         job: The run, before it starts.
 
     Raises:
-        ValueError: If a class has no images in a split, or more images are
-            unreadable than allowed.
+        ValueError: If a class of image files has none in a split, or more
+            images are unreadable than allowed.
+        DataError: If a file of records is damaged.
     """
     dataset = job.dataset
-    if not isinstance(dataset.reader, ImageFiles) or job.loop.step:
+    if job.loop.step or has_several_classes(dataset):
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)
     if number > MOST_CHECKED:
         print(
             f"{number:,} images: not checked. To check them, run python -m "
-            f"trainers.inspect_data '{dataset.name}' --out=DIR"
+            f"trainers.inspect_data {describe_data(job.recipe)} --out=DIR"
         )
         return
     print(f"Checking {number:,} images:")
-    images = inspect_images(dataset)
+    with job.bad_examples.named_errors():
+        images = inspect_images(dataset)
     findings = find(images, dataset.class_names)
+    if not isinstance(dataset.reader, ImageFiles):
+        findings = [allow_missing(finding) for finding in findings]
     job.run.folder.mkdir(parents=True, exist_ok=True)
     page = job.run.folder / "data.html"
     write_data_page(page, dataset.name, images, dataset.class_names, findings)
@@ -44,6 +53,37 @@ def check_images(job: Job):
             print(finding)
     print(f"Images and findings: {page}", flush=True)
     stop_on_errors(findings, job.recipe.max_bad_examples)
+
+
+def has_several_classes(dataset: ImageDataset) -> bool:
+    """Return whether an image of a data set may have several classes."""
+    examples = dataset.reader.read(dataset.ranges(dataset.train_split))
+    return examples.element_spec[1].shape.rank != 0
+
+
+def describe_data(recipe: Recipe) -> str:
+    """Return the arguments with which `trainers.inspect_data` reads the data.
+
+    Example:
+        >>> describe_data(Recipe(dataset="folder:my photos", data_dir="d"))
+        "'folder:my photos' --data_dir=d"
+    """
+    words = [recipe.dataset]
+    for name in ("data_dir", "train_split", "eval_split"):
+        value = getattr(recipe, name)
+        words += [f"--{name}={value}"] if value else []
+    return shlex.join(words)
+
+
+def allow_missing(finding: Finding) -> Finding:
+    """Return a finding that does not stop if it is of a class without images.
+
+    Data sets of TFDS and of records declare their classes, and a slice of a
+    split may have no images of some.
+    """
+    if finding.groups or finding.level != "error":
+        return finding
+    return dataclasses.replace(finding, level="warning")
 
 
 def stop_on_errors(findings: list[Finding], max_bad_examples: int):

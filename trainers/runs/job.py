@@ -26,6 +26,7 @@ from trainers.models.fine_tuning import plain_model
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
+from trainers.runs.memory_plan import MemoryPlan
 from trainers.runs.model_card import write_card
 from trainers.runs.pictures import plot_learning_curve
 from trainers.runs.reports import header, write_first_batch
@@ -45,6 +46,7 @@ class Job:
         bad_examples: The images that could not be read.
         steps_per_epoch: Updates in one pass over the training split.
         total_steps: Total number of updates.
+        memory_plan: How the batch fits into memory, if the run decided that.
     """
 
     recipe: Recipe
@@ -54,6 +56,7 @@ class Job:
     bad_examples: BadExamples
     steps_per_epoch: int
     total_steps: int
+    memory_plan: MemoryPlan | None = None
 
     @property
     def is_writer(self) -> bool:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -29,10 +28,14 @@ from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.paths import as_path
+from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
+from trainers.runs.memory_fitting import build_loop
 from trainers.runs.run import Run
+
+NUM_LABELS_READ = 1024  # At once: one by one, they take three times as long.
 
 
 def prepare(
@@ -40,7 +43,7 @@ def prepare(
     run_dir: str,
     config: WorkerConfig = ALONE,
     force: bool = False,
-    fit: Callable[[int, Recipe | None], Recipe] | None = None,
+    chosen: ChosenRecipe | None = None,
 ) -> Job:
     """Return a checked Job for `train`.
 
@@ -52,8 +55,8 @@ def prepare(
         run_dir: The folder of the run; created if needed.
         config: How this process finds the other workers.
         force: Whether to continue a run with another recipe.
-        fit: Returns the recipe for a number of training images and for the
-            recipe of the run to continue, if there is one; see `ChosenRecipe`.
+        chosen: The choice that `recipe` comes from, which fits it to the
+            images and to the memory; None for the recipe as it is.
 
     Raises:
         ValueError: If the recipe is not possible, the folder is invalid or
@@ -71,22 +74,23 @@ def prepare(
     with name_lost_workers(strategy, lambda: "before the first update"):
         check_agreement(strategy, "recipe", _shared_fields(recipe))
         dataset = open_in_turn(recipe, strategy)
-        if fit:
-            started = None if force else run.started_recipe()
+        started = None if force else run.started_recipe()
+        replicas = strategy.num_replicas_in_sync
+        free = ()
+        if chosen:
             num_images = dataset.num_examples(dataset.train_split)
-            recipe = fit(num_images, started)
+            recipe = chosen.fit(num_images, started, replicas)
+            free = chosen.free_fields(started)
             check_agreement(strategy, "recipe", _shared_fields(recipe))
-        steps_per_epoch, total_steps = count_steps(recipe, dataset)
-        check_batch_size(
-            recipe.batch_size,
-            strategy.num_replicas_in_sync,
-            recipe.accumulation_steps,
-        )
+        steps = count_steps(recipe, dataset)
+        check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
         if not force:
             run.check_recipe(recipe, dataset.class_names)
-        # Not before: preparing a data set draws random numbers as well.
-        keras.utils.set_random_seed(recipe.seed)
-        loop = make_loop(recipe, dataset, strategy, total_steps)
+        recipe, loop, plan = build_loop(
+            recipe,
+            free,
+            lambda recipe: make_loop(recipe, dataset, strategy, steps[1]),
+        )
         loop.checkpoints = Checkpoints(
             str(run.checkpoints_path),
             loop.state,
@@ -96,9 +100,7 @@ def prepare(
         loop.resume()
         check_agreement(strategy, "weights", _weights(loop.model))
     bad_examples = BadExamples(recipe.max_bad_examples)
-    return Job(
-        recipe, run, dataset, loop, bad_examples, steps_per_epoch, total_steps
-    )
+    return Job(recipe, run, dataset, loop, bad_examples, *steps, plan)
 
 
 def _shared_fields(recipe):
@@ -248,14 +250,16 @@ def balance_classes(dataset: ImageDataset) -> np.ndarray:
         ValueError: If a class has no training images, or an image several
             classes.
     """
+    examples = dataset.reader.read(dataset.ranges(dataset.train_split))
+    labels = examples.map(lambda stored, label, name: label)
+    if labels.element_spec.shape.rank:
+        raise ValueError(
+            "`class_weights` must be 'none' if images have several classes. "
+            f"Received: dataset={dataset.name!r}"
+        )
     counts = np.zeros(len(dataset.class_names), int)
-    for _, label, _ in dataset.reader.read(dataset.ranges(dataset.train_split)):
-        if label.shape.rank:
-            raise ValueError(
-                "`class_weights` must be 'none' if images have several "
-                f"classes. Received: dataset={dataset.name!r}"
-            )
-        counts[int(label)] += 1
+    for batch in labels.batch(NUM_LABELS_READ).as_numpy_iterator():
+        counts += np.bincount(batch, minlength=len(counts))
     empty = [name for name, n in zip(dataset.class_names, counts) if not n]
     if empty:
         raise ValueError(

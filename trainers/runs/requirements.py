@@ -85,6 +85,8 @@ def describe_shortage(memory: Memory, available: int, job: Job) -> str:
             ways.append(f"--accumulation_steps={parts * factor}")
             break
     for share in (2, 4, 8, 16, 32, 64):
+        if share > max(size // parts, 1):
+            break  # A part has one image at least.
         if fixed + memory.activations / share <= available:
             ways.append(f"--batch_size={max(recipe.batch_size // share, 1)}")
             break

@@ -1,10 +1,15 @@
 // The page of the server: a photo, its classes, and where the model looks.
 
-// The signatures of an export that take image files.
+import { nameClasses, prepare } from "./description.js";
+import { readPhoto } from "./photo.js";
+
+// The signatures of a SavedModel that take image files.
 const CLASSES = "serve_bytes";
 const ATTENTION = "attention_bytes";
+const MOST_CLASSES = 5;
 
 const find = (id) => document.getElementById(id);
+let descriptions = {}; // Of the TFLite files among the models.
 let signatures = {};
 let stream = null;
 let latest = 0;
@@ -34,7 +39,8 @@ function say(text) {
 }
 
 async function openModels() {
-    const names = await ask("models.json");
+    descriptions = await ask("models.json");
+    const names = Object.keys(descriptions);
     if (!names.length) {
         throw new Error("No model is loaded.");
     }
@@ -47,10 +53,15 @@ async function openModel() {
     signatures = answer.metadata.signature_def.signature_def;
     find("version").textContent = `version ${answer.model_spec.version}`;
     find("result").hidden = true;
-    const outputs = signatures[CLASSES]?.outputs ?? {};
-    say("labels" in outputs ? "" :
-        "This export does not return the classes of image files. A SavedModel " +
-        "of a classifier does: export with --formats=saved_model.");
+    const canClassify = "labels" in (signatures[CLASSES]?.outputs ?? {}) ||
+        (description()?.class_names && description().image_steps);
+    say(canClassify ? "" :
+        "This model does not return the classes of image files. Exports of " +
+        "classifiers do; a TFLite file needs the file model.json beside it.");
+}
+
+function description() {
+    return descriptions[find("model").value];
 }
 
 function read(file) {
@@ -62,20 +73,42 @@ function read(file) {
     });
 }
 
-async function predict(signature, text) {
-    const body = { signature_name: signature, instances: [{ b64: text }] };
+async function predict(signature, instance) {
+    const body = { signature_name: signature, instances: [instance] };
     const answer = await ask(`${address()}:predict`, JSON.stringify(body));
     return answer.predictions[0];
 }
 
-function showClasses({ labels, probabilities }) {
-    find("classes").replaceChildren(...labels.map((label, i) => {
+// Returns [{name, probability}, ...] for a photo, the highest first.
+async function classify(file) {
+    if (CLASSES in signatures) {
+        const answer = await predict(CLASSES, { b64: await read(file) });
+        return answer.labels.map((name, i) =>
+            ({ name, probability: answer.probabilities[i] }));
+    }
+    // A TFLite file cannot read image files, so the page does.
+    const { width, channels } = description().input;
+    const image = await readPhoto(file, channels);
+    const numbers = [...prepare(image, description())];
+    const instance = group(group(numbers, channels), width);
+    const scores = await predict("serving_default", instance);
+    return nameClasses(scores, description()).slice(0, MOST_CLASSES);
+}
+
+// Returns a list in parts of the same size.
+function group(list, size) {
+    return Array.from({ length: list.length / size }, (_, i) =>
+        list.slice(i * size, (i + 1) * size));
+}
+
+function showClasses(classes) {
+    find("classes").replaceChildren(...classes.map(({ name, probability }) => {
         const row = document.createElement("tr");
         const bar = document.createElement("progress");
-        bar.value = probabilities[i];
+        bar.value = probability;
         bar.ariaHidden = "true";
-        row.insertCell().textContent = label;
-        row.insertCell().append(bar, ` ${(100 * probabilities[i]).toFixed(1)} %`);
+        row.insertCell().textContent = name;
+        row.insertCell().append(bar, ` ${(100 * probability).toFixed(1)} %`);
         return row;
     }));
 }
@@ -105,9 +138,9 @@ async function show(file) {
     find("message").textContent = "The model is looking at the photo …";
     find("result").hidden = true;
     try {
-        const text = await read(file);
-        const classes = await predict(CLASSES, text);
-        const looks = ATTENTION in signatures && await predict(ATTENTION, text);
+        const classes = await classify(file);
+        const looks = ATTENTION in signatures &&
+            await predict(ATTENTION, { b64: await read(file) });
         if (mine !== latest) {
             return; // Another photo was chosen meanwhile.
         }

@@ -1,17 +1,7 @@
 // The model: from pixels to the probabilities of the classes.
 
 import { Tensor, loadAndCompile, loadLiteRt } from "@litertjs/core";
-import { applySteps } from "./resize.js";
-
-const ACTIVATIONS = {
-  softmax(logits) {
-    const most = Math.max(...logits);
-    const powers = logits.map((logit) => Math.exp(logit - most));
-    const sum = powers.reduce((total, power) => total + power, 0);
-    return powers.map((power) => power / sum);
-  },
-  sigmoid: (logits) => logits.map((logit) => 1 / (1 + Math.exp(-logit))),
-};
+import { nameClasses, prepare } from "./description.js";
 
 /** Loads the description of the model, LiteRT and the model. */
 export async function loadClassifier() {
@@ -32,19 +22,8 @@ async function fetchJson(address) {
 
 /** Returns [{name, probability}, ...], the highest first. */
 async function classify(model, description, image) {
-  const { class_names: names, activation } = description;
   const scores = await run(model, prepare(image, description));
-  const activate = ACTIVATIONS[activation] ?? ((scores) => scores);
-  return activate([...scores])
-    .map((probability, i) => ({ name: names[i], probability }))
-    .sort((one, other) => other.probability - one.probability);
-}
-
-/** Returns the input of the model for an image. */
-export function prepare(image, description) {
-  const [low, high] = description.value_range;
-  const { data } = applySteps(image, description.image_steps);
-  return Float32Array.from(data, (x) => x / (255 / (high - low)) + low);
+  return nameClasses(scores, description);
 }
 
 async function run(model, input) {

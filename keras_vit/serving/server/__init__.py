@@ -1,1 +1,1 @@
-"""A small server with the REST interface of TF Serving, without Docker."""
+"""A small server with the REST interface of TF Serving, for one machine."""

@@ -1,88 +1,46 @@
-"""The outputs of a signature as JSON, as TF Serving writes them."""
+"""JSON answers, and those to requests that fail."""
 
-import base64
 import json
-from collections.abc import Mapping
 
-import numpy as np
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
-from keras_vit.serving.server.refusals import invalid
+from keras_vit.serving.errors import HTTP_STATUSES, ServingError
 
 
-def write_answer(outputs: Mapping[str, np.ndarray], are_rows: bool) -> bytes:
-    """Return the answer to a request.
+def answer_json(value, status: int = 200) -> Response:
+    """Return an answer, with NaN and Infinity as TF Serving writes them.
 
     Args:
-        outputs: Arrays by name; strings as object arrays of bytes.
-        are_rows: Whether the request was in the row form.
-
-    Raises:
-        Refusal: If they do not fit JSON or the row form.
+        value: What is written as JSON.
+        status: The status of HTTP.
     """
-    if are_rows:
-        check_rows(outputs)
-    values = {name: to_lists(name, x) for name, x in sorted(outputs.items())}
-    if not are_rows:
-        return dump_json(
-            {"outputs": values if len(values) > 1 else [*values.values()][0]}
-        )
-    rows = zip(*values.values())
-    return dump_json(
-        {
-            "predictions": [
-                dict(zip(values, row)) if len(values) > 1 else row[0]
-                for row in rows
-            ]
-        }
-    )
-
-
-def check_rows(outputs: Mapping[str, np.ndarray]):
-    """Raise a Refusal unless all outputs have the same number of rows."""
-    size = None
-    for name, array in sorted(outputs.items()):
-        if not array.ndim:
-            raise invalid(f"Tensor name: {name} has no shape information ")
-        if size not in (None, len(array)):
-            raise invalid(
-                f"Tensor name: {name} has inconsistent batch size: "
-                f"{len(array)} expecting: {size}"
-            )
-        size = len(array)
-
-
-def to_lists(name: str, array: np.ndarray):
-    """Return an output as nested lists.
-
-    A float32 becomes the shortest number that reads as the same float32.
-
-    Example:
-        >>> to_lists("x", np.array([0.1, np.nan], "float32"))
-        [0.1, nan]
-    """
-    if array.dtype == object:
-        write = to_base64 if name.endswith("_bytes") else decode_text
-        return np.array(np.frompyfunc(write, 1, 1)(array), object).tolist()
-    if array.dtype.name in ("float32", "float16"):
-        return array.astype("U").astype("float64").tolist()
-    if array.dtype.kind not in "biuf":
-        raise invalid(
-            f"Failed to write JSON value for tensor type: {array.dtype.name}"
-        )
-    return array.tolist()
-
-
-def to_base64(content: bytes) -> dict[str, str]:
-    """Return bytes as JSON, for outputs whose name ends in `_bytes`."""
-    return {"b64": base64.b64encode(content).decode("ascii")}
-
-
-def decode_text(content: bytes) -> str:
-    """Return bytes as text; `dump_json` writes them as they are."""
-    return content.decode("utf-8", "surrogateescape")
-
-
-def dump_json(value) -> bytes:
-    """Return JSON, with NaN and Infinity as TF Serving writes them."""
     text = json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-8", "surrogateescape")
+    content = text.encode("utf-8", "surrogateescape")
+    return Response(content, status, media_type="application/json")
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that failed: {"error": ...}."""
+    status, text = name_fault(error)
+    answer = answer_json({"error": text}, status)
+    # The rest of the body may not have been read.
+    answer.headers["Connection"] = "close"
+    if status == 503:
+        answer.headers["Retry-After"] = "1"
+    return answer
+
+
+def name_fault(error: Exception) -> tuple[int, str]:
+    """Return the status of HTTP, and what the client is told.
+
+    Of a fault of the server or of the model, only the type.
+    """
+    if isinstance(error, ServingError):
+        return HTTP_STATUSES[error.code], str(error)
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, ClientDisconnect):
+        return 499, "The client has gone"
+    return 500, f"Internal error: {type(error).__name__}"

@@ -7,15 +7,15 @@ server's names, and its origin, if it has one, the server itself.
 
 import ipaddress
 import re
+from collections.abc import Mapping
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.datastructures import Headers
 
-from keras_vit.serving.server.answers import dump_json
-from keras_vit.serving.server.refusals import HTTP_STATUSES, Refusal
+from keras_vit.serving.errors import ServingError
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+# Of each answer.
 HEADERS = {
+    "Cache-Control": "no-cache",  # So that an update is seen.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; "
         "img-src 'self' blob: data:; media-src 'self' blob:; "
@@ -32,7 +32,7 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests of other sites, and adds the headers of safety.
+    """Refuses requests of other sites; an ASGI application.
 
     Args:
         app: What answers the others.
@@ -48,57 +48,41 @@ class Guard:
 
     async def __call__(self, scope, receive, send):
         """Answer a request."""
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
+        self._check_host(headers.get("host", ""))
+        check_origin(headers, scope["method"])
+        await self._app(scope, receive, send)
 
-        async def send_safely(message):
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        try:
-            self._check(Headers(scope=scope), scope["method"])
-        except Refusal as refusal:
-            answer = answer_refusal(refusal)
-            return await answer(scope, receive, send_safely)
-        await self._app(scope, receive, send_safely)
-
-    def _check(self, headers, method):
-        host = headers.get("host", "")
-        found = re.fullmatch(
-            r"(?:\[([0-9a-f:.]+)\]|([\w.-]+))(?::\d+)?", host.lower()
-        )
-        name = found and (found[1] or found[2])
-        if name not in self._names and not (
-            self._any_address and is_ip_address(name)
-        ):
-            raise Refusal(
-                "WRONG_HOST",
-                f"Invalid host header: {host[:200]!r}. Known: "
-                f"{', '.join(sorted(self._names))}",
-            )
-        origin = headers.get("origin")
-        if (
-            origin is not None
-            and origin.lower().partition("://")[2] != host.lower()
-        ):
-            raise Refusal(
-                "PERMISSION_DENIED",
-                f"Requests of another origin are refused: {origin[:200]!r}",
-            )
-        site = headers.get("sec-fetch-site", "none")
-        # A link to the page is no request of another page.
-        follows_link = headers.get("sec-fetch-mode") == "navigate"
-        if site not in ("same-origin", "none") and not (
-            follows_link and method == "GET"
-        ):
-            raise Refusal(
-                "PERMISSION_DENIED",
-                f"Requests of another site are refused: {site[:200]!r}",
-            )
+    def _check_host(self, host):
+        found = re.fullmatch(r"\[?([\w.:-]+?)\]?(:\d+)?", host.lower())
+        name = found[1] if found else ""
+        is_known = self._any_address and is_ip_address(name)
+        if name not in self._names and not is_known:
+            text = f"Unknown host: {host[:200]!r}. --allow_host adds names"
+            raise ServingError(text, "PERMISSION_DENIED")
 
 
-def is_ip_address(name: str | None) -> bool:
+def check_origin(headers: Mapping[str, str], method: str):
+    """Raise a ServingError if a request is of another site.
+
+    Args:
+        headers: The headers.
+        method: The method.
+    """
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site", "none")
+    # A link to the page is no request of another page.
+    is_link = headers.get("sec-fetch-mode") == "navigate" and method == "GET"
+    is_own = site in ("same-origin", "none") or is_link
+    if origin is not None:
+        host = headers["host"].lower()
+        is_own = is_own and origin.lower().partition("://")[2] == host
+    if not is_own:
+        text = f"Requests of other sites are refused: {origin or site!r}"
+        raise ServingError(text[:200], "PERMISSION_DENIED")
+
+
+def is_ip_address(name: str) -> bool:
     """Return whether a host is an IP address.
 
     Example:
@@ -106,21 +90,6 @@ def is_ip_address(name: str | None) -> bool:
         (True, False)
     """
     try:
-        return bool(ipaddress.ip_address(name or ""))
+        return bool(ipaddress.ip_address(name))
     except ValueError:
         return False
-
-
-def answer_refusal(refusal: Refusal) -> Response:
-    """Return the answer to a request that is refused."""
-    headers = {}
-    if refusal.code == "UNAVAILABLE":
-        headers["Retry-After"] = "1"
-    if refusal.code in ("SLOW_BODY", "LARGE_BODY", "UNAVAILABLE"):
-        headers["Connection"] = "close"  # The rest of the body is not read.
-    return Response(
-        dump_json({"error": str(refusal)}),
-        HTTP_STATUSES[refusal.code],
-        headers,
-        "application/json",
-    )

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 
-from keras_vit.serving.server.refusals import invalid
+from keras_vit.serving.errors import invalid_request
 
 # The input of the signatures that take image files.
 IMAGE_INPUT = "image_bytes"
@@ -22,28 +22,24 @@ def count_pixels(files: np.ndarray, max_pixels: int) -> int:
         max_pixels: Largest number of all together.
 
     Raises:
-        Refusal: If there are more, or a file is not an image.
+        ServingError: If there are more, or a file is not an image.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     count = 0
     for content in files.flat:
         try:
             with Image.open(io.BytesIO(content), formats=FILE_KINDS) as image:
-                width, height = image.size
+                count += image.width * image.height
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            raise invalid(
-                f"An image has too many pixels: {max_pixels:,} are allowed."
+            count = np.inf
+        except (OSError, SyntaxError, ValueError):
+            kinds = ", ".join(FILE_KINDS)
+            raise invalid_request(
+                f"Unknown image file format. One of {kinds} required."
             ) from None
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError):
-            raise invalid(
-                "Unknown image file format. One of JPEG, PNG, GIF, BMP, WebP "
-                "required."
-            ) from None
-        count += width * height
         if count > max_pixels:
-            raise invalid(
-                f"The images have too many pixels: {count:,}, and "
-                f"{max_pixels:,} are allowed."
+            raise invalid_request(
+                f"The images have too many pixels: {max_pixels:,} are allowed."
             )
     return count

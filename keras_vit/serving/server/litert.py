@@ -1,116 +1,94 @@
-"""Running the signatures of a TFLite file with LiteRT."""
+"""Running the signatures of a TFLite file with LiteRT.
+
+Integers with a scale are shown as the floats that they stand for, and a fixed
+batch size as any.
+"""
 
 import os
-import pathlib
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from keras_vit.serving.server.loaded_model import LoadedModel
 from keras_vit.serving.signatures import SIGNATURE_DTYPES
 
 
-def open_litert(path: pathlib.Path) -> tuple[dict[str, dict], Callable]:
+def open_litert(content: bytes) -> LoadedModel:
     """Load a TFLite file.
 
-    Integers with a scale are shown as the floats that they stand for, and a
-    fixed batch size as any.
-
     Args:
-        path: The file.
-
-    Returns:
-        The SignatureDefs by name, in their JSON form, and a function that
-        takes the name of a signature and its inputs, and returns its outputs.
+        content: The file.
 
     Raises:
         ValueError: If the file is damaged.
     """
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(str(path), num_threads=os.cpu_count())
+    interpreter = Interpreter(model_content=content, num_threads=os.cpu_count())
     runners = {
         name: interpreter.get_signature_runner(name)
         for name in interpreter.get_signature_list()
     }
-
-    def call(name, inputs):
-        runner = runners[name]
-        return run_signature(
-            runner,
-            runner.get_input_details(),
-            runner.get_output_details(),
-            inputs,
-        )
-
-    return {
-        name: describe_signature(runner) for name, runner in runners.items()
-    }, call
+    signature_defs = {
+        name: {
+            "inputs": describe_tensors(runner.get_input_details()),
+            "outputs": describe_tensors(runner.get_output_details()),
+            "method_name": "tensorflow/serving/predict",
+            "defaults": {},
+        }
+        for name, runner in runners.items()
+    }
+    return LoadedModel(
+        signature_defs,
+        lambda name, inputs: run_signature(runners[name], inputs),
+    )
 
 
 def run_signature(
-    runner: Callable, into: dict, out_of: dict, inputs: dict[str, np.ndarray]
+    runner: Any, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return the outputs of a signature, computed in batches of its size.
 
     Args:
-        runner: The signature.
-        into: LiteRT's descriptions of the inputs.
-        out_of: LiteRT's descriptions of the outputs.
+        runner: LiteRT's runner of the signature.
         inputs: Arrays by name, with the same number of rows.
     """
-    count = len(next(iter(inputs.values())))
+    into, out_of = runner.get_input_details(), runner.get_output_details()
+    num_rows = len(next(iter(inputs.values())))
     size = next(iter(into.values()))["shape_signature"][0]
-    size = count if size < 0 else size
+    size = num_rows if size < 0 else size
     parts = []
-    for start in range(0, count, size):
+    for start in range(0, num_rows, size):
         rows = range(start, start + size)
-        outputs = runner(
-            **{
-                # The last row fills up the last batch.
-                name: quantize(np.take(x, rows, 0, mode="clip"), into[name])
-                for name, x in inputs.items()
-            }
-        )
-        parts.append(
-            {name: dequantize(x, out_of[name]) for name, x in outputs.items()}
-        )
+        # The last row fills up the last batch.
+        batch = {n: np.take(x, rows, 0, mode="clip") for n, x in inputs.items()}
+        outputs = runner(**{n: quantize(x, into[n]) for n, x in batch.items()})
+        parts.append({n: dequantize(x, out_of[n]) for n, x in outputs.items()})
     return {
-        name: np.concatenate([part[name] for part in parts])[:count]
+        name: np.concatenate([part[name] for part in parts])[:num_rows]
         for name in out_of
     }
 
 
-def describe_signature(runner: Callable) -> dict:
-    """Return the SignatureDef of a signature, in its JSON form."""
-    return {
-        "inputs": describe_tensors(runner.get_input_details()),
-        "outputs": describe_tensors(runner.get_output_details()),
-        "method_name": "tensorflow/serving/predict",
-        "defaults": {},
-    }
-
-
 def describe_tensors(details: dict[str, dict]) -> dict[str, dict]:
-    """Return the TensorInfos of a signature, in their JSON form."""
-    names = {name: key for key, name in SIGNATURE_DTYPES.items()}
-    return {
-        name: {
+    """Return the TensorInfos of a signature, in their JSON form.
+
+    Args:
+        details: LiteRT's descriptions of the tensors, by name.
+    """
+    names = {dtype: name for name, dtype in SIGNATURE_DTYPES.items()}
+    infos = {}
+    for name, row in details.items():
+        has_scale = row["quantization"][0]
+        sizes = (-1, *row["shape_signature"][1:])
+        axes = [{"size": str(size), "name": ""} for size in sizes]
+        infos[name] = {
+            "dtype": names["float32" if has_scale else row["dtype"].__name__],
+            "tensor_shape": {"dim": axes, "unknown_rank": False},
             "name": row["name"],
-            "dtype": names[
-                "float32"
-                if row["quantization"][0]
-                else np.dtype(row["dtype"]).name
-            ],
-            "tensor_shape": {
-                "dim": [
-                    {"size": str(size), "name": ""}
-                    for size in (-1, *map(int, row["shape_signature"][1:]))
-                ],
-                "unknown_rank": False,
-            },
         }
-        for name, row in details.items()
-    }
+    return infos
 
 
 def quantize(numbers: np.ndarray, details: dict) -> np.ndarray:

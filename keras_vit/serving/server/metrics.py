@@ -1,109 +1,54 @@
 """Metrics for Prometheus, with the names of TF Serving."""
 
-import bisect
 import collections
-import threading
+import json
+import math
 
-# Microseconds: 33 buckets from 10 us, each 1.8 times as long.
-BUCKETS = [10 * 1.8**i for i in range(33)]
-METRICS_PATH = "/monitoring/prometheus/metrics"
 PREFIX = ":tensorflow:serving:"
+# Microseconds: 33 buckets from 10 us, each 1.8 times as long.
+BUCKETS = {f"{end:g}": end for end in (10 * 1.8**i for i in range(33))}
+BUCKETS["+Inf"] = math.inf
 
 
 class Metrics:
-    """Counters and histograms, by their labels. It is thread-safe."""
+    """Counters and histograms, by their names and labels."""
 
     def __init__(self):
-        self._lock = threading.Lock()
-        self._counters = collections.defaultdict(collections.Counter)
-        self._histograms = collections.defaultdict(dict)
+        self._values = collections.defaultdict(collections.Counter)
 
-    def count_request(self, name: str, api: str, code: str, seconds: float):
-        """Count a request.
+    def count(self, name: str, number: int = 1, **labels: str):
+        """Add to a counter, whose name ends in `_count`."""
+        self._add(name, "", number, labels)
 
-        Args:
-            name: The model.
-            api: "predict" or "classify".
-            code: The status, as named by gRPC.
-            seconds: From the first byte to the last.
-        """
-        self._count("request_count", 1, model_name=name, status=code)
-        if code == "OK":
-            self._time(
-                "request_latency",
-                seconds,
-                model_name=name,
-                API=api,
-                entrypoint="REST",
-            )
-
-    def count_inference(self, name: str, seconds: float, num_rows: int):
-        """Count an inference.
-
-        Args:
-            name: The model.
-            seconds: How long it took.
-            num_rows: The instances in it.
-        """
-        self._count("request_example_count_total", num_rows, model=name)
-        self._time(
-            "runtime_latency",
-            seconds,
-            model_name=name,
-            API="Predict",
-            runtime="TF1",
-        )
-
-    def _count(self, name, number, **labels):
-        with self._lock:
-            self._counters[name][print_labels(labels)] += number
-
-    def _time(self, name, seconds, **labels):
+    def time(self, name: str, seconds: float, **labels: str):
+        """Add a time to a histogram."""
         microseconds = seconds * 1e6
-        with self._lock:
-            row = self._histograms[name].setdefault(
-                print_labels(labels), [[0] * (len(BUCKETS) + 1), 0.0]
-            )
-            row[0][bisect.bisect_left(BUCKETS, microseconds)] += 1
-            row[1] += microseconds
+        for text, end in BUCKETS.items():
+            more = {**labels, "le": text}
+            self._add(name, "_bucket", int(microseconds <= end), more)
+        self._add(name, "_sum", microseconds, labels)
+        self._add(name, "_count", 1, labels)
+
+    def _add(self, name, suffix, number, labels):
+        pairs = (
+            f"{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in labels.items()
+        )
+        self._values[name][f"{name}{suffix}{{{','.join(pairs)}}}"] += number
 
     def __str__(self):
-        """Return the text that Prometheus reads."""
+        """Return the text that Prometheus reads.
+
+        Example:
+            >>> metrics = Metrics()
+            >>> metrics.count("request_count", model_name="m", status="OK")
+            >>> print(metrics)
+            # TYPE :tensorflow:serving:request_count counter
+            :tensorflow:serving:request_count{model_name="m",status="OK"} 1
+        """
         lines = []
-        with self._lock:
-            for name, rows in sorted(self._counters.items()):
-                lines.append(f"# TYPE {PREFIX}{name} counter")
-                for labels, number in rows.items():
-                    lines.append(f"{PREFIX}{name}{{{labels}}} {number}")
-            for name, rows in sorted(self._histograms.items()):
-                lines.append(f"# TYPE {PREFIX}{name} histogram")
-                for labels, (counts, total) in rows.items():
-                    lines += print_histogram(name, labels, counts, total)
-        return "".join(f"{line}\n" for line in lines)
-
-
-def print_histogram(
-    name: str, labels: str, counts: list[int], total: float
-) -> list[str]:
-    """Return the lines of a histogram."""
-    lines, sum_so_far = [], 0
-    for end, count in zip([*BUCKETS, None], counts):
-        sum_so_far += count
-        end = "+Inf" if end is None else f"{end:g}"
-        lines.append(
-            f'{PREFIX}{name}_bucket{{{labels},le="{end}"}} {sum_so_far}'
-        )
-    lines.append(f"{PREFIX}{name}_sum{{{labels}}} {total:g}")
-    lines.append(f"{PREFIX}{name}_count{{{labels}}} {sum_so_far}")
-    return lines
-
-
-def print_labels(labels: dict[str, str]) -> str:
-    r"""Return labels as Prometheus reads them.
-
-    Example:
-        >>> print_labels({"model_name": 'a"b', "status": "OK"})
-        'model_name="a\\"b",status="OK"'
-    """
-    escape = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-    return ",".join(f'{k}="{v.translate(escape)}"' for k, v in labels.items())
+        for name, values in self._values.items():
+            kind = "counter" if name.endswith("_count") else "histogram"
+            lines.append(f"# TYPE {PREFIX}{name} {kind}")
+            lines += [f"{PREFIX}{key} {value}" for key, value in values.items()]
+        return "\n".join(lines)

@@ -1,174 +1,140 @@
-"""The inputs in a JSON request, as TF Serving reads them.
+"""From the JSON of a `predict` request to arrays, and back."""
 
-The texts of the errors and the order of the checks are those of TF Serving's
-`FillPredictRequestFromJson`.
-"""
-
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from keras_vit.serving.server.documents import complain, print_value
-from keras_vit.serving.server.refusals import Refusal, invalid
-from keras_vit.serving.server.tensors import is_object, read_tensor
+from keras_vit.serving.errors import invalid_request
+from keras_vit.serving.json_tensors import from_json, is_base64, to_json
 from keras_vit.serving.signatures import TensorSpec
 
 
-def check_signature_name(document: dict) -> str:
-    """Return the signature that a request names.
+def read_document(body: bytes) -> dict:
+    """Return the JSON object of a request.
 
     Raises:
-        Refusal: If the name is not a string.
+        ServingError: If it is not JSON, or not an object.
     """
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
-        raise complain(
-            document,
-            "not formatted correctly. 'signature_name' key must be a string "
-            "value.",
-        )
-    return name or "serving_default"
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid_request(f"JSON Parse error: {error}") from None
+    if not isinstance(document, dict):
+        raise invalid_request("A request must be a JSON object")
+    return document
 
 
-def read_inputs(
-    document: dict, specs: Mapping[str, TensorSpec], max_instances: int
-) -> tuple[dict[str, np.ndarray], bool]:
-    """Return the inputs, and whether they are rows.
+def read_predict(
+    document: dict, specs: Mapping[str, TensorSpec]
+) -> tuple[dict[str, np.ndarray], Callable]:
+    """Return the inputs, and the function that writes the answer.
 
     Args:
         document: The request.
         specs: The inputs of the signature.
-        max_instances: Largest number of rows.
 
     Raises:
-        Refusal: If they are not inputs of the signature.
+        ServingError: If they are not inputs of the signature.
     """
-    if "instances" in document and "inputs" in document:
-        raise complain(
-            document,
-            "Not formatted correctly expecting only one of 'inputs' or "
-            "'instances' keys to exist ",
+    forms = document.keys() & {"instances", "inputs"}
+    if len(forms) != 1:
+        raise invalid_request(
+            "A request must have one of the keys 'instances' and 'inputs'"
         )
-    if "instances" in document:
-        rows = document["instances"]
-        if not isinstance(rows, list):
-            raise complain(
-                document, "Expecting 'instances' to be an list/array"
-            )
-        if not rows:
-            raise complain(document, "No values in 'instances' array")
-        check_instances(len(rows), max_instances)
-        return read_rows(rows, specs), True
-    if "inputs" in document:
-        columns = read_columns(document["inputs"], specs)
-        check_instances(
-            max((len(x) for x in columns.values() if x.ndim), default=0),
-            max_instances,
-        )
-        return columns, False
-    raise invalid("Missing 'inputs' or 'instances' key")
+    if forms == {"inputs"}:
+        return read_columns(document["inputs"], specs), write_columns
+    rows = document["instances"]
+    if not isinstance(rows, list) or not rows:
+        raise invalid_request("'instances' must be a list with values")
+    if any(map(is_object, rows)):
+        for index, row in enumerate(rows):
+            if not is_object(row) or row.keys() != specs.keys():
+                raise invalid_request(
+                    f"Item {index} of 'instances' must be an object with the "
+                    f"keys {', '.join(specs)}"
+                )
+        rows = {name: [row[name] for row in rows] for name in specs}
+    return read_columns(rows, specs), write_rows
 
 
-def check_instances(count: int, max_instances: int):
-    """Raise a Refusal if there are more instances than allowed."""
-    if count > max_instances:
-        raise invalid(
-            f"A request may hold {max_instances:,} instances. "
-            f"Received: {count:,}"
-        )
-
-
-def read_columns(value, specs) -> dict[str, np.ndarray]:
-    """Return the inputs of the column form."""
-    if not is_object(value):
-        if len(specs) > 1:
-            raise invalid(
-                "inputs is a plain value/list, but expecting an object as "
-                "multiple input tensors required as per tensorinfo_map"
-            )
-        return {n: read_tensor(value, spec.dtype) for n, spec in specs.items()}
-    for name in specs:
-        if name not in value:
-            raise invalid(f"Missing named input: {name} in 'inputs' object.")
-    return {n: read_tensor(value[n], spec.dtype) for n, spec in specs.items()}
-
-
-def read_rows(rows: list, specs) -> dict[str, np.ndarray]:
-    """Return the inputs of the row form."""
-    if len(specs) > 1 and not isinstance(rows[0], dict):
-        raise invalid(
-            "instances is a plain list, but expecting list of objects as "
-            "multiple input tensors required as per tensorinfo_map"
-        )
-    are_objects, wrong = is_object(rows[0]), None
-    try:
-        if are_objects:
-            if all(is_object(x) and x.keys() == specs.keys() for x in rows):
-                columns = {name: [x[name] for x in rows] for name in specs}
-                return read_columns(columns, specs)
-        elif not any(map(is_object, rows)):
-            return read_columns(rows, specs)
-    except Refusal as error:
-        wrong = error
-    # One row after the other, to find the first wrong one.
-    first = {}
-    for index, row in enumerate(rows):
-        if is_object(row) != are_objects:
-            kinds = ("value/list", "object"), ("object", "list")
-            raise invalid(
-                "Expecting {} but got {}".format(*kinds[are_objects])
-                + f" at item {index} of input list"
-            )
-        check_row(index, row, specs, first)
-    raise wrong
-
-
-def check_row(index: int, row, specs, first: dict[str, tuple]):
-    """Raise the error of a row, if it has one.
+def read_columns(
+    columns, specs: Mapping[str, TensorSpec]
+) -> dict[str, np.ndarray]:
+    """Return the inputs of the column form.
 
     Args:
-        index: Its number.
-        row: An object or a value.
+        columns: Nested lists by name, or those of the only input.
         specs: The inputs of the signature.
-        first: The shapes in the first row; filled by it.
     """
-    are_objects = is_object(row)
-    items = row if are_objects else {next(iter(specs)): row}
-    for name, value in items.items():
-        try:
-            if name not in specs:
-                raise invalid(f"JSON object: does not have named input: {name}")
-            shape = read_tensor(value, specs[name].dtype).shape
-            expected = first.setdefault(name, shape)
-            if np.prod(shape) != np.prod(expected):
-                raise invalid(
-                    f"Expecting tensor size: {np.prod(expected):.0f} but got: "
-                    f"{np.prod(shape):.0f}"
-                )
-            if shape != expected:
-                raise invalid(
-                    f"Expecting shape {print_shape(expected)} but got: "
-                    f"{print_shape(shape)}"
-                )
-        except Refusal as error:
-            key = f" key: {name}" if are_objects else ""
-            raise invalid(
-                f"Failed to process element: {index}{key} of 'instances' list. "
-                f"Error: {error.code}: {error}"
-            ) from None
-    if are_objects and row.keys() != specs.keys():
-        raise invalid(
-            f"Failed to process element: {index} of 'instances' list. JSON "
-            f"object: {print_value(row)} keys must be equal to: "
-            f"{','.join(sorted(specs))}"
+    if not is_object(columns) and len(specs) == 1:
+        columns = dict.fromkeys(specs, columns)
+    if not is_object(columns) or not columns.keys() >= specs.keys():
+        raise invalid_request(
+            f"The inputs must be an object with the keys {', '.join(specs)}"
         )
+    arrays = {}
+    for name, spec in specs.items():
+        try:
+            arrays[name] = from_json(columns[name], spec.dtype)
+        except ValueError as error:
+            raise invalid_request(f"Wrong values for {name}: {error}") from None
+        if not spec.accepts(arrays[name].shape):
+            raise invalid_request(
+                f"Shape of tensor {name} {arrays[name].shape} is not "
+                f"compatible with expected shape {spec.shape}"
+            )
+    return arrays
 
 
-def print_shape(shape: Sequence) -> str:
-    """Return a shape as TF Serving prints it.
+def is_object(value) -> bool:
+    """Return whether a JSON value holds named inputs, and is not bytes."""
+    return isinstance(value, dict) and not is_base64(value)
+
+
+def write_columns(outputs: Mapping[str, np.ndarray]) -> dict:
+    """Return the answer to a request in the column form."""
+    columns = {name: write_output(name, x) for name, x in outputs.items()}
+    return {"outputs": columns if len(columns) > 1 else [*columns.values()][0]}
+
+
+def write_rows(outputs: Mapping[str, np.ndarray]) -> dict:
+    """Return the answer to a request in the row form.
+
+    Raises:
+        ServingError: If the outputs have no rows, or different numbers of them.
+    """
+    lengths = {x.shape[:1] for x in outputs.values()}
+    if len(lengths) != 1 or () in lengths:
+        shapes = {name: x.shape for name, x in outputs.items()}
+        raise invalid_request(
+            f"The outputs are no rows; use 'inputs': {shapes}"
+        )
+    columns = [write_output(name, x) for name, x in outputs.items()]
+    rows = [dict(zip(outputs, row)) for row in zip(*columns)]
+    return {"predictions": rows if len(outputs) > 1 else columns[0]}
+
+
+def write_output(name: str, array: np.ndarray):
+    """Return an output as nested lists.
+
+    A float32 becomes the shortest number that reads as the same float32.
+
+    Raises:
+        ServingError: If JSON has no numbers of its dtype.
 
     Example:
-        >>> print_shape((1, 3))
-        '[1,3]'
+        >>> write_output("x", np.array([0.1, np.nan], "float32"))
+        [0.1, nan]
     """
-    return f"[{','.join(map(str, shape))}]"
+    if array.dtype == object and not name.endswith("_bytes"):
+        decode = np.frompyfunc(
+            lambda text: text.decode("utf-8", "surrogateescape"), 1, 1
+        )
+        return np.array(decode(array), object).tolist()
+    if array.dtype.kind not in "Obiuf":
+        kind = array.dtype.name
+        raise invalid_request(f"JSON has no numbers of type {kind} for {name}")
+    if array.dtype == "float32":
+        array = array.astype("U").astype("float64")
+    return to_json(array)

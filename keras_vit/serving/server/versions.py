@@ -1,159 +1,118 @@
-"""The versions of a model on the disk, loaded and replaced while serving."""
+"""The newest version of a model on the disk, replaced while serving."""
 
-import os
+import logging
 import pathlib
 from collections.abc import Callable
 
-from keras_vit.serving.models_config import labels
-from keras_vit.serving.server.loading import LoadedModel, load_version
-from keras_vit.serving.server.refusals import (
-    Refusal,
-    invalid,
-    server_logger,
-)
+from keras_vit.serving.errors import ServingError
+from keras_vit.serving.server.loaded_model import LoadedModel
+
+server_logger = logging.getLogger("keras_vit.serving.server")
 
 
 class ServedModel:
-    """The newest versions of a model.
+    """The newest version of a model.
 
-    A new version is loaded before the one that it replaces is given up. If it
-    cannot be loaded, the old one stays; it is tried again once its files
-    change.
+    A new version is loaded before the old one is given up. If it cannot be
+    loaded, the old one stays; it is tried again once its files change.
 
     Args:
         name: The name in URLs.
         folder: Holds a folder for each version, named by its number.
-        num_versions: How many versions to serve.
         load: Takes the folder of a version; returns the model.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: pathlib.Path,
-        num_versions: int = 1,
-        load: Callable[[pathlib.Path], LoadedModel] = load_version,
-    ):
+    def __init__(self, name: str, folder: pathlib.Path, load: Callable):
         self.name = name
         self._folder = folder
-        self._num_versions = num_versions
         self._load = load
-        self._loaded = {}  # By version.
-        self._states = {}  # (state, code, message), by version.
-        self._failed = {}  # The state of the files, by version.
-        self._labels = {}
+        self._served = None  # (version, model).
+        self._failed = None  # The state of the files of a failed version.
+        self._states = {}  # (state, error), by version.
 
     def poll(self):
-        """Load new versions, and give up those that they replace."""
+        """Load the newest version, unless it is served already."""
         folders = find_versions(self._folder)
-        self._labels = labels(sorted(folders))
-        wanted = sorted(folders)[-self._num_versions :]
-        for version in reversed(wanted):
-            if version not in self._loaded:
-                self._try(version, folders[version])
-        if wanted and self._loaded.keys() >= set(wanted):
-            for version in self._loaded.keys() - set(wanted):
-                self._loaded = {
-                    v: x for v, x in self._loaded.items() if v != version
-                }
-                self._states[version] = ("END", "OK", "")
-                server_logger.info(
-                    "%s: version %d unloaded", self.name, version
-                )
-
-    def _try(self, version, folder):
-        files = fingerprint(folder)
-        if self._failed.get(version) == files:
+        version = max(folders, default=None)
+        served = self._served and self._served[0]
+        if version in (None, served):
             return
-        self._states[version] = ("LOADING", "OK", "")
+        files = fingerprint(folders[version])
+        if files == self._failed:
+            return
+        self._states[version] = "LOADING", ""
         try:
-            loaded = self._load(folder)
+            self._served = version, self._load(folders[version])
         except Exception as error:
+            self._failed = files
             reason = f"{type(error).__name__}: {error}"
-            self._failed[version] = files
-            self._states[version] = ("END", "UNKNOWN", reason)
-            server_logger.error(
-                "%s: version %d: %s", self.name, version, reason
-            )
+            self._states[version] = "END", reason
+            server_logger.error("%s/%d: %s", self.name, version, reason)
             return
-        self._loaded = {**self._loaded, version: loaded}
-        self._states[version] = ("AVAILABLE", "OK", "")
+        self._states[version] = "AVAILABLE", ""
         server_logger.info("%s: version %d is served", self.name, version)
+        if served is not None:
+            self._states[served] = "END", ""
 
     @property
     def is_available(self) -> bool:
         """Whether any version answers."""
-        return bool(self._loaded)
+        return self._served is not None
 
-    def find(
-        self, version: int | None, label: str | None
-    ) -> tuple[int, LoadedModel]:
-        """Return a version, the newest by default.
+    def find(self, version: str | None = None) -> tuple[int, LoadedModel]:
+        """Return the version that is served.
+
+        Args:
+            version: Its number, as in the URL. Default: any.
 
         Raises:
-            Refusal: If it is not loaded.
+            ServingError: If it is not served.
         """
-        loaded = self._loaded
-        if label is not None:
-            version = self._labels.get(label)
-            if version not in loaded:
-                raise invalid(f"Unrecognized servable version label: {label}")
-        if version is None and loaded:
-            version = max(loaded)
-        if version not in loaded:
-            raise not_found(self.name, version)
-        return version, loaded[version]
+        if self._served and version in (None, str(self._served[0])):
+            return self._served
+        raise not_found(self.name, version)
 
-    def status(self, version: int | None) -> dict:
+    def status(self, version: str | None = None) -> dict:
         """Return the states of the versions, in JSON form.
 
+        Args:
+            version: The number of one, as in the URL. Default: all.
+
         Raises:
-            Refusal: If there are none.
+            ServingError: If there are none.
         """
-        rows = sorted(self._states.items(), reverse=True)
-        if version is not None:
-            rows = [row for row in rows if row[0] == version]
+        rows = [
+            {
+                "version": str(number),
+                "state": state,
+                "status": {
+                    "error_code": "UNKNOWN" if error else "OK",
+                    "error_message": error,
+                },
+            }
+            for number, (state, error) in sorted([*self._states.items()])[::-1]
+            if version in (None, str(number))
+        ]
         if not rows:
-            raise no_status(self.name, version)
-        return {
-            "model_version_status": [
-                {
-                    "version": str(number),
-                    "state": state,
-                    "status": {"error_code": code, "error_message": message},
-                }
-                for number, (state, code, message) in rows
-            ]
-        }
+            raise not_found(self.name, version)
+        return {"model_version_status": rows}
 
 
-def not_found(name: str, version: int | None) -> Refusal:
+def not_found(name: str, version: str | None) -> ServingError:
     """Return the error for a model or a version that is not served."""
     wanted = f"Latest({name})"
     if version is not None:
         wanted = f"Specific({name}, {version})"
-    return Refusal("NOT_FOUND", f"Servable not found for request: {wanted}")
-
-
-def no_status(name: str, version: int | None) -> Refusal:
-    """Return the error for a status that there is not."""
-    what = "any versions" if version is None else f"version {version}"
-    return Refusal("NOT_FOUND", f"Could not find {what} of model {name}")
+    text = f"Servable not found for request: {wanted}"
+    return ServingError(text, "NOT_FOUND")
 
 
 def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
     """Return the folders of the versions of a model, by number."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:  # Not there for a moment.
-        return {}
     return {
-        int(name): folder / name
-        for name in names
-        if name.isdecimal()
-        and name.isascii()
-        and int(name) < 2**63
-        and (folder / name).is_dir()
+        int(path.name): path
+        for path in sorted(folder.glob("[0-9]*"))
+        if path.name.isdecimal() and path.name.isascii() and path.is_dir()
     }
 
 

@@ -1,15 +1,20 @@
 """What the tests of the server share."""
 
 import pytest
+import tensorflow as tf
 
-from keras_vit.serving.server.versions import ServedModel
-from tests.serving.server.running import run_server
+from tests.serving.server.running import poll_model, run_server
 
 
 @pytest.fixture(scope="session")
 def served(zoo):
-    """Return the address of a server of the exported model `zoo`."""
-    model = ServedModel("zoo", zoo / "zoo")
-    model.poll()
-    with run_server({"zoo": model}) as address:
+    """Return a server of the exported model `zoo`, also called `model`."""
+    model = poll_model("zoo", zoo / "zoo")
+    with run_server({"zoo": model, "model": model}) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def loaded(zoo):
+    """Return the exported model `zoo`, as TensorFlow loads it."""
+    return tf.saved_model.load(str(zoo / "zoo" / "3"))

@@ -2,15 +2,20 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 
 import numpy as np
 import urllib3
 
-from keras_vit.serving.server.guard import LOOPBACK_NAMES
-from keras_vit.serving.server.loading import LoadedModel
-from keras_vit.serving.server.running import ModelServer, listen
+from keras_vit.serve import LOOPBACK
+from keras_vit.serving.server.app import make_app
+from keras_vit.serving.server.limits import Limits
+from keras_vit.serving.server.loaded_model import LoadedModel
+from keras_vit.serving.server.loading import load_version
+from keras_vit.serving.server.running import make_server
+from keras_vit.serving.server.versions import ServedModel
 
 POOL = urllib3.PoolManager(maxsize=64, retries=False, timeout=20)
 
@@ -41,20 +46,35 @@ class Address(str):
 
 
 @contextlib.contextmanager
-def run_server(models, any_address=False, **options):
+def run_server(models, limits=None, any_address=False, **options):
     """Yield the address of a server of models that have been polled."""
-    server = ModelServer(models, LOOPBACK_NAMES, any_address, **options)
-    with listen("127.0.0.1", 0) as listener:
+    limits = limits or Limits()
+    app = make_app(models, LOOPBACK, any_address, limits, **options)
+    server = make_server(app, limits)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        thread = threading.Thread(target=server.run, args=(listener,))
+        thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            wait_until(lambda: server.is_running)
+            wait_until(lambda: server.started)
             yield address
         finally:
-            server.stop()
+            server.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
+
+
+def poll_model(name, folder, load=load_version):
+    """Return a model of which the newest version is loaded."""
+    model = ServedModel(name, folder, load)
+    model.poll()
+    return model
+
+
+def serve_functions(folder, signatures, name="m"):
+    """Return a model of Python functions, as if it were a version on disk."""
+    (folder / "7").mkdir()
+    return poll_model(name, folder, lambda path: make_model(signatures))
 
 
 def wait_until(check, seconds=10):

@@ -6,9 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from keras_vit.serving.server.refusals import Limits
-from keras_vit.serving.server.versions import ServedModel
-from tests.serving.server.running import make_model, run_server, spec
+from keras_vit.serving.server.limits import Limits
+from tests.serving.server.running import run_server, serve_functions, spec
 
 PATH = "/v1/models/m:predict"
 VECTOR = spec("DT_FLOAT", -1, -1)
@@ -48,11 +47,7 @@ def recorder():
 
 @pytest.fixture
 def server(recorder, tmp_path):
-    (tmp_path / "1").mkdir()
-    model = ServedModel(
-        "m", tmp_path, load=lambda path: make_model(recorder.signatures())
-    )
-    model.poll()
+    model = serve_functions(tmp_path, recorder.signatures())
     with run_server({"m": model}, limits=Limits(max_batch_size=4)) as address:
         yield address
 

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.serving.server.versions import ServedModel
-from tests.serving.server.running import make_model, run_server, spec
+from tests.serving.server.running import (
+    make_model,
+    poll_model,
+    run_server,
+    spec,
+)
 
 INPUTS = {"inputs": spec("DT_STRING", -1)}
 
@@ -29,14 +33,14 @@ def classify(inputs):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("m")
-    (folder / "1").mkdir()
     outputs = {"classes": spec("DT_STRING"), "scores": spec("DT_FLOAT")}
-    made = make_model({"serving_default": (INPUTS, outputs, classify)})
+    signature = INPUTS, outputs, classify
+    made = make_model({"serving_default": signature, "other": signature})
     row = made.signature_defs["serving_default"]
     row["method_name"] = "tensorflow/serving/classify"
-    model = ServedModel("m", folder, load=lambda path: made)
-    model.poll()
+    folder = tmp_path_factory.mktemp("m")
+    (folder / "1").mkdir()
+    model = poll_model("m", folder, lambda path: made)
     with run_server({"m": model}) as address:
         yield address
 
@@ -57,8 +61,27 @@ def test_examples_and_their_context(address):
     )
 
 
-def test_regress_is_another_method(address):
-    body = {"examples": [{"b": 1}]}
-    status, answer = address.post("/v1/models/m:regress", body)
-    assert status == 400
-    assert answer["error"].startswith("Expected regression signature")
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        ({}, "'examples' must be a list with values"),
+        ({"examples": []}, "'examples' must be a list with values"),
+        ({"examples": [1]}, "each example must be an object"),
+        (
+            {"examples": [{"a": None}]},
+            "Wrong values for a: None is not of type string",
+        ),
+        (
+            {"examples": [{"a": [1, 2.0]}]},
+            "Wrong values for a: 1 is not of type string",
+        ),
+        ({"examples": [{"b": 2**63}]}, "Wrong values for b: Value out of"),
+        (
+            {"signature_name": "other", "examples": [{"a": 1}]},
+            "No signature 'other' for classify found",
+        ),
+    ],
+)
+def test_wrong_examples(address, body, message):
+    status, answer = address.post("/v1/models/m:classify", body)
+    assert status == 400 and message in answer["error"]

@@ -7,8 +7,7 @@ import pytest
 from keras_vit.export.formats.tflite import export_tflite, to_tflite
 from keras_vit.export.litert import run_tflite
 from keras_vit.serving import ServingError, connect
-from keras_vit.serving.server.versions import ServedModel
-from tests.serving.server.running import run_server
+from tests.serving.server.running import poll_model, run_server
 
 SHAPE = (6, 4, 3)
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (5, *SHAPE)).astype("f4")
@@ -40,12 +39,8 @@ def address(model, tmp_path_factory):
         (folder / name / "1").mkdir(parents=True)
         content = to_tflite(model, *arguments)
         (folder / name / "1" / "model.tflite").write_bytes(content)
-    models = {
-        name: ServedModel(name, folder / name)
-        for name in ("any", "two", "int8")
-    }
-    for each in models.values():
-        each.poll()
+    names = ("any", "two", "int8")
+    models = {name: poll_model(name, folder / name) for name in names}
     with run_server(models) as address:
         address.folder = folder
         yield address
@@ -81,17 +76,16 @@ def test_images_of_another_size(address):
 
 
 def test_folders_that_hold_no_model(tmp_path):
-    for version, files in (("1", []), ("2", ["a.tflite", "b.tflite"])):
-        (tmp_path / version).mkdir()
-        for name in files:
-            (tmp_path / version / name).touch()
-    model = ServedModel("m", tmp_path, num_versions=3)
-    (tmp_path / "3").mkdir()
-    (tmp_path / "3" / "damaged.tflite").write_bytes(b"no model")
-    model.poll()
-    rows = model.status(None)["model_version_status"]
-    damaged, several, none = (row["status"]["error_message"] for row in rows)
-    assert {row["state"] for row in rows} == {"END"}
-    assert "Received: a.tflite, b.tflite" in several
-    assert "Received: neither" in none
-    assert damaged.startswith("ValueError: ")
+    for files, message in (
+        ({}, "Received: neither"),
+        ({"a.tflite": b"", "b.tflite": b""}, "Received: a.tflite, b.tflite"),
+        ({"damaged.tflite": b"no model"}, "ValueError: "),
+    ):
+        folder = tmp_path / str(len(files) + len(message)) / "1"
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        model = poll_model("m", folder.parent)
+        [row] = model.status()["model_version_status"]
+        assert row["state"] == "END" and not model.is_available
+        assert message in row["status"]["error_message"]

@@ -7,14 +7,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import serve_load
-from keras_vit.serving.server.versions import ServedModel
-from tests.serving.server.running import run_server
 
 
-def test_good_requests_are_right_and_faults_refused(zoo):
+def test_good_requests_are_right_and_faults_refused(served, loaded):
     files = serve_load.make_files(2)
     faults = serve_load.make_faults(files[0])
-    loaded = tf.saved_model.load(str(zoo / "zoo" / "3"))
     found = loaded.signatures["serve_bytes"](image_bytes=tf.constant(files))
     answers = [
         {
@@ -27,13 +24,8 @@ def test_good_requests_are_right_and_faults_refused(zoo):
     ]
     requests = [*zip(map(serve_load.make_body, files), answers)]
     requests += [(body, None) for body in faults]
-    model = ServedModel("model", zoo / "zoo")
-    model.poll()
-    with run_server({"model": model}) as address:
-        outcomes, _ = serve_load.send_all(address, requests, 4)
-        swapped, _ = serve_load.send_all(
-            address, [(requests[0][0], answers[1])], 1
-        )
+    outcomes, _ = serve_load.send_all(served, requests, 4)
+    swapped, _ = serve_load.send_all(served, [(requests[0][0], answers[1])], 1)
     assert outcomes == {"right": 2, "refused": len(faults)}
     assert swapped == {"wrong": 1}
 

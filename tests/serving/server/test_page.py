@@ -1,14 +1,26 @@
 """The page of the server as a person uses it, in headless Chromium."""
 
+import shutil
+
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from keras_vit import decode_predictions
+from keras_vit.export import Serving, export_model
+from keras_vit.export.serving_options import decode_inputs
 from keras_vit.serving import connect
 from keras_vit.serving.server.guard import HEADERS
-from keras_vit.serving.server.versions import ServedModel
+from keras_vit.serving.server.loading import find_models
 from tests.analysis.browsing import PATIENCE, open_browser
-from tests.serving.made import make_files
-from tests.serving.server.running import make_model, run_server, spec
+from tests.serving.made import NAMES, make_files
+from tests.serving.server.running import (
+    poll_model,
+    run_server,
+    serve_functions,
+    spec,
+)
 
 NASTY = '<img src=x onerror="document.title=1">'
 IMAGES = {"image_bytes": spec("DT_STRING", -1)}
@@ -45,14 +57,10 @@ def address(tmp_path_factory):
         "only_classes": {"serve_bytes": (IMAGES, LABELS, classify)},
         "plain": {"serving_default": (tensor, tensor, lambda x: {"x": x})},
     }
-    models = {}
-    for name, signatures in kinds.items():
-        folder = tmp_path_factory.mktemp(name)
-        (folder / "7").mkdir()
-        models[name] = ServedModel(
-            name, folder, load=lambda path, s=signatures: make_model(s)
-        )
-        models[name].poll()
+    models = {
+        name: serve_functions(tmp_path_factory.mktemp(name), signatures, name)
+        for name, signatures in kinds.items()
+    }
     with run_server(models) as address:
         yield address
 
@@ -72,9 +80,9 @@ def test_headers_of_the_page(address):
     assert "default-src 'none'" in policy and "unsafe" not in policy
     status, headers, data = address.ask("/", method="HEAD")
     assert (status, data) == (200, b"")
-    for path in ("/../serve.py", "/%2e%2e/serve.py", "/index.html", "//"):
+    for path in ("/../serve.py", "/%2e%2e/serve.py", "/x", "/serve.py"):
         assert address.ask(path)[0] == 404
-    assert address.ask("/", method="POST")[0] == 404
+    assert address.ask("/", method="POST")[0] == 405
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +226,59 @@ def test_the_page_is_accessible(page):
     choose(page, make_files(1)[0])
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_tflite_files(browser, tmp_path):
+    """The page reads and resizes photos as a SavedModel does."""
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((6, 4, 3)), keras.layers.Flatten()]
+    model = keras.Sequential([*layers, keras.layers.Dense(7)])
+    serving = Serving(class_names=NAMES, activation="sigmoid")
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 6, 4, 3))
+    for name, takes_pixels in (("floats", False), ("pixels", True)):
+        export_model(
+            model,
+            tmp_path,
+            images.astype("float32"),
+            ["tflite"],
+            name=name,
+            threads=(),
+            verbose=False,
+            serving=serving,
+            tflite_quantizations=["float32"],
+            tflite_takes_pixels=takes_pixels,
+        )
+    (tmp_path / "tflite" / "bare").mkdir()
+    bare = tmp_path / "tflite" / "bare" / "1"
+    shutil.copytree(tmp_path / "tflite" / "floats" / "1", bare)
+    (bare / "model.json").unlink()
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 3), "uint8")
+    pixels = np.repeat(np.repeat(pixels, 11, axis=0), 9, axis=1)
+    content = tf.io.encode_png(pixels).numpy()
+    scores = model(decode_inputs(tf.constant([content]), (6, 4, 3), serving))
+    [expected] = decode_predictions(tf.sigmoid(scores), 5, NAMES)
+    models = {
+        name: poll_model(name, folder)
+        for name, folder in find_models(tmp_path).items()
+    }
+    with run_server(models) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(f"{address}/")
+        page.get_by_text("a TFLite file needs the file model.json").wait_for()
+        for name in ("floats", "pixels"):
+            page.select_option("#model", name)
+            page.wait_for_selector("#message:empty", state="attached")
+            page.locator("#result").wait_for(state="hidden")
+            choose(page, content)
+            found = [row.split("\t") for row in classes(page)]
+            assert [label for label, _ in found] == [x[1] for x in expected]
+            np.testing.assert_allclose(
+                [float(text.rstrip(" %")) / 100 for _, text in found],
+                [number for *_, number in expected],
+                atol=0.001 if name == "floats" else 0.02,
+            )
+            assert page.locator("#look").is_hidden()
 
 
 def test_an_exported_model(browser, served):

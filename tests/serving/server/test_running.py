@@ -1,8 +1,6 @@
 """The server with an exported model, as clients see it."""
 
 import base64
-import gzip
-import json
 
 import numpy as np
 import pytest
@@ -12,11 +10,6 @@ from keras_vit.serving import ServingError, connect
 from keras_vit.serving.checks import check_server
 from keras_vit.serving.exported_version import read_version
 from tests.serving.made import NAMES, SIGNATURES, make_files
-
-
-@pytest.fixture(scope="module")
-def loaded(zoo):
-    return tf.saved_model.load(str(zoo / "zoo" / "3"))
 
 
 def test_serve_check_passes(served, zoo):
@@ -88,9 +81,7 @@ def test_status_and_metadata_are_tf_servings(served, zoo):
             }
         ]
     }
-    # A label changes nothing here, as in TF Serving.
-    assert served.get("/v1/models/zoo/labels/x") == (status, answer)
-    assert served.get("/V1/MODELS/zoo/versions/3") == (status, answer)
+    assert served.get("/v1/models/zoo/versions/3") == (status, answer)
     status, answer = served.get("/v1/models/zoo/metadata")
     assert answer["model_spec"] == {
         "name": "zoo",
@@ -104,21 +95,7 @@ def test_status_and_metadata_are_tf_servings(served, zoo):
     assert images["dtype"] == "DT_FLOAT"
     assert images["tensor_shape"]["dim"][1] == {"size": "8", "name": ""}
     assert set(SIGNATURES) <= set(found)
-    assert served.get("/v1/models/zoo/labels/stable/metadata")[1] == answer
-
-
-def test_gzip(served):
-    body = {"instances": np.zeros((1, 8, 12, 3)).tolist()}
-    packed = gzip.compress(json.dumps(body).encode())
-    path = "/v1/models/zoo:predict"
-    status, _, data = served.ask(path, packed, content_encoding="gzip")
-    assert status == 200
-    assert json.loads(data) == served.post(path, body)[1]
-    status, _, data = served.ask(path, b"no gzip", content_encoding="gzip")
-    assert (status, b"document is empty" in data) == (400, True)
-    bomb = gzip.compress(bytes(40 * 2**20))
-    status, _, data = served.ask(path, bomb, content_encoding="gzip")
-    assert (status, b"at most 33,554,432 bytes" in data) == (413, True)
+    assert served.get("/v1/models/zoo/versions/3/metadata")[1] == answer
 
 
 def test_health_and_metrics(served):

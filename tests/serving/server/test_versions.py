@@ -5,11 +5,11 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_vit.serving.server.finding import find_models
-from keras_vit.serving.server.refusals import Refusal
-from keras_vit.serving.server.versions import ServedModel
+from keras_vit.serving import ServingError
+from keras_vit.serving.server.loading import find_models
 from tests.serving.server.running import (
     make_model,
+    poll_model,
     run_server,
     spec,
     wait_until,
@@ -39,15 +39,13 @@ def load(folder):
 @pytest.fixture
 def model(tmp_path):
     put(tmp_path, 1)
-    model = ServedModel("m", tmp_path, load=load)
-    model.poll()
-    return model
+    return poll_model("m", tmp_path, load)
 
 
 def states(model):
     return {
         int(row["version"]): row["state"]
-        for row in model.status(None)["model_version_status"]
+        for row in model.status()["model_version_status"]
     }
 
 
@@ -60,21 +58,22 @@ def test_the_newest_is_served(model, tmp_path):
     model.poll()
     assert states(model) == {10: "AVAILABLE", 1: "END"}
     assert list(states(model)) == [10, 1]
-    assert model.find(None, None)[0] == 10
-    with pytest.raises(Refusal, match=r"Specific\(m, 1\)"):
-        model.find(1, None)
+    assert model.find()[0] == 10
+    assert model.find("10") == model.find()
+    with pytest.raises(ServingError, match=r"Specific\(m, 1\)"):
+        model.find("1")
 
 
 def test_a_broken_version_leaves_the_old_one(model, tmp_path):
     put(tmp_path, 2, "cut")
     model.poll()
     assert states(model) == {2: "END", 1: "AVAILABLE"}
-    row = model.status(2)["model_version_status"][0]
+    row = model.status("2")["model_version_status"][0]
     assert row["status"] == {
         "error_code": "UNKNOWN",
         "error_message": "ValueError: damaged: cut",
     }
-    assert model.find(None, None)[0] == 1
+    assert model.find()[0] == 1
     tries = []
     model._load = lambda folder: tries.append(folder) or load(folder)
     model.poll()
@@ -94,21 +93,7 @@ def test_an_older_version_returns_when_the_newest_vanishes(model, tmp_path):
     # Without any, what is loaded stays.
     shutil.rmtree(tmp_path / "1")
     model.poll()
-    assert model.find(None, None)[0] == 1
-
-
-def test_labels_are_those_of_models_config(tmp_path):
-    for version in (1, 2, 3):
-        put(tmp_path, version)
-    model = ServedModel("m", tmp_path, num_versions=2, load=load)
-    model.poll()
-    assert states(model) == {3: "AVAILABLE", 2: "AVAILABLE"}
-    assert model.find(None, "stable")[0] == 2
-    assert model.find(None, "canary")[0] == 3
-    newest = ServedModel("m", tmp_path, load=load)
-    newest.poll()
-    with pytest.raises(Refusal, match="version label: stable"):
-        newest.find(None, "stable")
+    assert model.find()[0] == 1
 
 
 def test_a_new_version_while_the_server_runs(model, tmp_path):
@@ -128,11 +113,10 @@ def test_a_new_version_while_the_server_runs(model, tmp_path):
 
 def test_without_a_version_the_server_is_not_well(tmp_path):
     put(tmp_path, 1, "cut")
-    model = ServedModel("m", tmp_path, load=load)
-    model.poll()
+    model = poll_model("m", tmp_path, load)
     with run_server({"m": model}) as address:
         assert address.get("/healthz") == (503, {"status": "unavailable"})
-        assert address.get("/models.json") == (200, [])
+        assert address.get("/models.json") == (200, {})
         status, answer = address.post(
             "/v1/models/m:predict", {"instances": [1]}
         )
@@ -158,9 +142,7 @@ def test_folders_that_can_be_served(tmp_path):
     assert find_models(tmp_path / "run") == both
     assert find_models(saved) == both
     assert find_models(saved / "a") == {"a": saved / "a"}
-    assert find_models(export, "tflite") == {"a": export / "tflite" / "a"}
-    with pytest.raises(ValueError, match=f"name {saved / 'a'}"):
-        find_models(saved / "a" / "1")
+    assert find_models(export / "tflite") == {"a": export / "tflite" / "a"}
     with pytest.raises(ValueError, match=r"saved_model\|tflite/NAME/VERSION"):
         find_models(tmp_path)
 
@@ -169,15 +151,14 @@ def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):
     """TF Serving would serve it, and answer 400."""
     shutil.copytree(zoo / "zoo" / "3", tmp_path / "4")
     shutil.rmtree(tmp_path / "4" / "variables")
-    model = ServedModel("zoo", tmp_path)
-    model.poll()
+    model = poll_model("zoo", tmp_path)
     assert states(model) == {4: "END"}
     shutil.copytree(
         zoo / "zoo" / "3" / "variables", tmp_path / "4" / "variables"
     )
     model.poll()
     assert states(model) == {4: "AVAILABLE"}
-    _, loaded = model.find(4, None)
+    _, loaded = model.find("4")
     answer = loaded.call(
         "serve_uint8", {"images": np.zeros((2, 8, 12, 3), "uint8")}
     )

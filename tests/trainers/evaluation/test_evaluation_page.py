@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from trainers.evaluation.evaluation_page import write_evaluation_page
+from trainers.evaluation.guesses import Guess, OtherModel
 from trainers.evaluation.scores import Bin, Tally
 from trainers.evaluation.telling import Pictures, TellingImages
 
@@ -19,11 +20,10 @@ LABELS = [0, 0, 0, 1, 2, 2]
 def make_page(tmp_path):
     """Return a function that writes a page and returns its text."""
     truths = np.eye(3, dtype=bool)[LABELS]
-    tally, telling = Tally(NAMES), TellingImages()
+    tally = Tally(NAMES)
     tally.add(LOGITS, truths)
     exponents = np.exp(LOGITS)
     shares = exponents / exponents.sum(-1, keepdims=True)
-    telling.add(np.arange(6), np.zeros((6, 1, 1, 1)), shares, truths)
     report = {
         "model": "saved_models/a",
         "dataset": "folder:photos",
@@ -36,6 +36,8 @@ def make_page(tmp_path):
     all_bins = tally.bins()
 
     def make(confusion=tally.confusion, bins=all_bins, other=None):
+        telling = TellingImages(other.guesses if other else {})
+        telling.add(np.arange(6), np.zeros((6, 1, 1, 1)), shares, truths)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
             path,
@@ -116,10 +118,26 @@ def test_another_model_stands_beside(make_page):
         "accuracy": 0.5,
         "f1/dog": 0.25,
     }
-    page = make_page(other=other)
+    page = make_page(other=OtherModel(other, {}))
+    assert "wrong with" not in page  # Its predictions are not known.
     assert "<th>saved_models/a</th><th>saved_models/b</th>" in page
     assert "0.5000 (95 %:" in page
     assert "<td>0.5000</td><td>0.2500</td></tr>" in section(page, "Classes")
+
+
+def test_images_that_only_one_model_gets_right(make_page):
+    """The third image is wrong here, and so is the sixth; see LOGITS."""
+    others = {n: Guess(LABELS[n], LABELS[n], 0.75) for n in range(6)}
+    others[3] = Guess(1, 2, 0.625)
+    others[5] = Guess(2, 0, 0.5)
+    other = OtherModel({**make_page.report, "model": "<b>"}, others)
+    page = make_page(other=other)
+    won = section(page, "Right here, wrong with &lt;b&gt;")
+    lost = section(page, "Wrong here, right with &lt;b&gt;")
+    assert re.findall(r"photos/(\d).jpg\">", won) == ["3", "3"]
+    assert re.findall(r"photos/(\d).jpg\">", lost) == ["2", "2"]
+    assert "the other: 犬 62.5%" in won
+    assert "the other: &lt;cat&gt; 75.0%" in lost
 
 
 def test_many_classes_have_no_matrix_on_the_page(make_page):

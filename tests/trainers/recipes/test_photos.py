@@ -9,12 +9,8 @@ from absl import flags
 from PIL import Image
 
 from trainers.recipes.flags import ChosenRecipe, recipe_from_flags
-from trainers.recipes.photos import (
-    FITTED_FIELDS,
-    RULES,
-    describe_fit,
-    fit_to_images,
-)
+from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
+from trainers.recipes.photos import describe_fit, fit_to_images
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.preparation import count_steps, prepare
 
@@ -104,6 +100,37 @@ def test_a_run_that_continues_keeps_its_settings():
     assert longer.fit(5000, first).epochs == 400.0
 
 
+def test_what_the_memory_decides():
+    chosen = ChosenRecipe("photos", {"use_remat": False})
+    assert chosen.free_fields(None) == {"accumulation_steps"}
+    assert ChosenRecipe("photos", {}).free_fields(None) == set(MEMORY_FIELDS)
+    assert not chosen.free_fields(RECIPES["photos"])
+    assert not ChosenRecipe("digits", {}).free_fields(None)
+
+
+def test_a_run_that_continues_is_computed_as_before():
+    first = dataclasses.replace(
+        RECIPES["photos"], accumulation_steps=4, use_remat=True
+    )
+    assert ChosenRecipe("photos", {}).fit(1000, first) == first
+    line = describe_fit(first, 1000)
+    assert "--accumulation_steps=4 --use_remat=True" in line
+    assert "remat" not in describe_fit(fit(1000), 1000)
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3, 8, 24])
+def test_replicas_and_parts_divide_the_batch(num_replicas):
+    for given in ({}, {"accumulation_steps": 5}):
+        for num_images in NUMBERS:
+            chosen = ChosenRecipe("photos", given)
+            size = chosen.fit(num_images, None, num_replicas).batch_size
+            whole = chosen.fit(num_images, None).batch_size
+            shares = num_replicas * given.get("accumulation_steps", 1)
+            assert size % shares == 0
+            assert whole <= size < whole + shares
+    assert fit(1000, batch_size=10).batch_size == 10
+
+
 def test_other_recipes_do_not_depend_on_the_number_of_images():
     chosen = ChosenRecipe("digits", {"seed": 3})
     want = dataclasses.replace(RECIPES["digits"], seed=3)
@@ -138,7 +165,7 @@ def test_a_job_is_fitted_to_its_data_set(photos, tmp_path):
     small = {"image_size": 16, "model": "mu/16", "patch_size": 8}
     given = {"dataset": f"folder:{photos}", **small}
     chosen = ChosenRecipe("photos", given)
-    job = prepare(chosen.recipe, str(tmp_path / "run"), fit=chosen.fit)
+    job = prepare(chosen.recipe, str(tmp_path / "run"), chosen=chosen)
     num_images = job.dataset.num_examples("train")
     assert job.recipe == chosen.fit(num_images, None)
     assert job.recipe != chosen.recipe

@@ -28,7 +28,7 @@ from trainers.recipes.flags import (
     recipe_from_flags,
 )
 from trainers.recipes.model_options import BASELINES
-from trainers.recipes.photos import RULES
+from trainers.recipes.photo_rules import RULES
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run

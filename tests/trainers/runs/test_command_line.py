@@ -94,6 +94,7 @@ def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
     text = command("train", "--help").stdout
     for field in flag_fields():
         assert f"--{field.name}" in text or f"--[no]{field.name}" in text
+    assert "Usage: keras-vit train" in text
 
 
 def test_loss_that_is_not_finite_ends_in_a_message(command):

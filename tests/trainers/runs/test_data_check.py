@@ -1,12 +1,16 @@
 import dataclasses
+import io
+import types
 
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from tests.trainers.data.inspection.test_examination import waves
+from trainers.data.bad_examples import DataError
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import data_check
-from trainers.runs.data_check import check_images
+from trainers.runs.data_check import check_images, has_several_classes
 from trainers.train import prepare
 
 
@@ -76,9 +80,113 @@ def test_many_images_are_not_checked(start, capsys, monkeypatch):
     assert not (job.run.folder / "data.html").exists()
 
 
-def test_a_data_set_that_is_no_folder_is_not_checked(recipe, tmp_path):
+def test_more_than_a_thousand_examples_are_not_checked(
+    recipe, tmp_path, capsys
+):
+    recipe = dataclasses.replace(recipe, train_split="train[:90%]")
     check_images(prepare(recipe, str(tmp_path / "run")))
+    printed = capsys.readouterr().out
+    assert "1,653 images: not checked" in printed
+    command = "trainers.inspect_data digits '--train_split=train[:90%]' --out="
+    assert command in printed
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def start_records(recipe, tmp_path):
+    """Return a function that prepares a run on what is in tmp_path."""
+
+    def prepare_run(**changes):
+        changes = {"dataset": f"tfrecord:{tmp_path}", **changes}
+        changes = {"image_size": 32, "patch_size": 16, **changes}
+        changed = dataclasses.replace(recipe, augment="", **changes)
+        return prepare(changed, str(tmp_path / "run"))
+
+    (tmp_path / "labels.txt").write_text("cat\ndog\ncow\n")
+    return prepare_run
+
+
+def write_records(path, images):
+    """Write images as records of two classes by turns."""
+    rows = []
+    for index, encoded in enumerate(images):
+        features = {
+            "image/encoded": {"bytes_list": {"value": [encoded]}},
+            "image/class/label": {"int64_list": {"value": [index % 2]}},
+        }
+        row = tf.train.Example(
+            features={
+                "feature": {
+                    k: tf.train.Feature(**v) for k, v in features.items()
+                }
+            }
+        )
+        rows.append(row.SerializeToString())
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in rows:
+            writer.write(row)
+
+
+def png(index):
+    stream = io.BytesIO()
+    Image.fromarray(waves(index)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_records_are_checked_like_files(start_records, tmp_path, capsys):
+    images = [png(index) for index in range(6)]
+    write_records(tmp_path / "train-0", [*images, b"no image"])
+    write_records(tmp_path / "test-0", [png(9), images[1]])
+    with pytest.raises(ValueError, match="--max_bad_examples=1 skips them"):
+        check_images(start_records())
+    printed = capsys.readouterr().out
+    assert "Checking 9 images:" in printed
+    # The seventh record, from 0, and the second of each split.
+    assert "not an image; remove or replace" in printed
+    assert f"{tmp_path}/train-0:6" in printed
+    assert "2 images: the same content in several splits" in printed
+    assert f"{tmp_path}/train-0:1\n    {tmp_path}/test-0:1" in printed
+    # Its labels declare a third class, which a split may lack.
+    assert "Warning: the split 'train' has no image of 'cow'" in printed
+    job = start_records(max_bad_examples=1)
+    check_images(job)
+    assert "Contact sheet" in (job.run.folder / "data.html").read_text()
+
+
+def test_a_damaged_record_ends_in_a_message(start_records, tmp_path):
+    write_records(tmp_path / "train-0", [png(index) for index in range(4)])
+    write_records(tmp_path / "test-0", [png(5), png(6)])
+    content = bytearray((tmp_path / "train-0").read_bytes())
+    content[-40] ^= 255
+    (tmp_path / "train-0").write_bytes(content)
+    with pytest.raises(DataError, match="corrupted record"):
+        check_images(start_records())
+
+
+def test_examples_of_tfds_are_checked(recipe, tmp_path, digits, capsys):
+    splits = {"train_split": "train[:40]", "eval_split": "test[:3]"}
+    recipe = dataclasses.replace(recipe, **splits)
+    check_images(prepare(recipe, str(tmp_path / "run")))
+    printed = capsys.readouterr().out
+    assert "Checking 43 images:" in printed
+    labels = {int(label) for _, label in digits.examples("test[:3]")}
+    missing = ", ".join(repr(str(n)) for n in range(10) if n not in labels)
+    assert (
+        f"Warning: the split 'test[:3]' has no image of {missing};" in printed
+    )
+    assert "Error" not in printed
+    assert (tmp_path / "run/data.html").exists()
+
+
+@pytest.mark.parametrize("label", [[1, 2], 1])
+def test_images_of_several_classes_are_left_out(label):
+    examples = tf.data.Dataset.from_tensors(("image", label, "name"))
+    dataset = types.SimpleNamespace(
+        train_split="train",
+        ranges=lambda split: split,
+        reader=types.SimpleNamespace(read=lambda ranges: examples),
+    )
+    assert has_several_classes(dataset) == isinstance(label, list)
 
 
 def test_the_first_batch_leaves_unreadable_images_out(

@@ -9,6 +9,7 @@ from trainers.data.inspection.copies import find_copies, find_near_copies
 from trainers.data.inspection.examination import Examined
 
 NUM_FILES_LISTED = 10  # Files that a line of text names.
+NUM_MISSING_LISTED = 20
 LARGEST_IMBALANCE = 10
 SMALLEST_SIDE = 32  # Pixels.
 
@@ -68,11 +69,13 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
     for split, numbers in counts.items():
         missing = [name for name, count in numbers.items() if not count]
         if missing:
+            more = len(missing) - NUM_MISSING_LISTED
             yield Finding(
                 "error",
                 f"the split {split!r} has no image of "
-                f"{', '.join(map(repr, missing))}; add some or remove the "
-                "class",
+                f"{', '.join(map(repr, missing[:NUM_MISSING_LISTED]))}"
+                f"{f' and {more} more' if more > 0 else ''}; add some or "
+                "remove the class",
             )
     totals = {
         name: sum(numbers[name] for numbers in counts.values())

@@ -5,17 +5,13 @@ import os
 import random
 
 from trainers.data.content_split import split_by_content
-from trainers.data.readers.image_files import (
-    ImageFiles,
-    leave_out_unreadable,
-    number_classes,
-)
+from trainers.data.readers.image_paths import leave_out_unreadable
 
 NUM_FAULTS = 5  # Lines that an error names.
 
 
-def open_csv(path: str) -> ImageFiles:
-    """Return the images of a CSV file with a column of paths and of labels.
+def list_csv(path: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the (path, class) pairs of each split of a CSV table.
 
     The first line names the columns: one of PATH_COLUMNS, one of
     LABEL_COLUMNS, and perhaps `split`. Commas, semicolons or tabs separate
@@ -45,7 +41,7 @@ def open_csv(path: str) -> ImageFiles:
             files.setdefault(split, []).append((file, label))
         for split, pairs in files.items():
             random.Random(split).shuffle(pairs)
-    return number_classes(files)
+    return files
 
 
 def _read_rows(path):

@@ -4,23 +4,17 @@ import os
 import random
 
 from trainers.data.content_split import split_by_content
-from trainers.data.readers.image_files import (
-    ImageFiles,
-    leave_out_unreadable,
-    list_images,
-    number_classes,
-)
-from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, find_split
+from trainers.data.readers.image_paths import leave_out_unreadable, list_images
+from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
 
 
-def open_image_folder(path: str) -> ImageFiles:
-    """Return the images PATH/CLASS/IMAGE or PATH/SPLIT/CLASS/IMAGE.
+def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
+    """Return (path, class) pairs of PATH/CLASS/IMAGE or PATH/SPLIT/CLASS/IMAGE.
 
-    Without splits, `split_by_content` makes the splits `train` and `test`. An
-    image may also be in a folder inside that of its class. The classes are the
-    folders that contain an image in at least one split, sorted by name. The
-    order of the images is random but always the same, so a slice of a split
-    has images of all classes.
+    The pairs of each split are in a list. Without splits, `split_by_content`
+    makes the splits `train` and `test`. An image may also be in a folder inside
+    that of its class. The order of the images is random but always the same, so
+    a slice of a split has images of all classes.
 
     Args:
         path: Path of the folder.
@@ -38,7 +32,7 @@ def open_image_folder(path: str) -> ImageFiles:
         if not files:
             raise _not_of_the_form(path)
         files = split_by_content(files, f"folder:{path}")
-    return number_classes(files)
+    return files
 
 
 def list_folders(path: str) -> list[str]:

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from keras_vit.image_decoding import decode_image
 from trainers.data.bad_examples import describe_error
-from trainers.data.splits import EVAL_SPLITS, TRAIN_SPLITS, count_split
+from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS
+from trainers.data.splits import count_split
 
 
 @dataclasses.dataclass(frozen=True)

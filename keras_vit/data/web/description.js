@@ -1,0 +1,30 @@
+// What an export says about its model: from a photo to its input, and from its
+// outputs to the names of classes.
+
+import { applySteps } from "./resize.js";
+
+const ACTIVATIONS = {
+  softmax(logits) {
+    const most = Math.max(...logits);
+    const powers = logits.map((logit) => Math.exp(logit - most));
+    const sum = powers.reduce((total, power) => total + power, 0);
+    return powers.map((power) => power / sum);
+  },
+  sigmoid: (logits) => logits.map((logit) => 1 / (1 + Math.exp(-logit))),
+};
+
+/** Returns the input of the model for an image: (height, width, channels). */
+export function prepare(image, description) {
+  const { data } = applySteps(image, description.image_steps);
+  if (!description.value_range) return data.map(Math.round); // It takes pixels.
+  const [low, high] = description.value_range;
+  return Float32Array.from(data, (x) => x / (255 / (high - low)) + low);
+}
+
+/** Returns [{name, probability}, ...] for the outputs, the highest first. */
+export function nameClasses(scores, { class_names: names, activation }) {
+  const activate = ACTIVATIONS[activation] ?? ((scores) => scores);
+  return activate([...scores])
+    .map((probability, i) => ({ name: names[i], probability }))
+    .sort((one, other) => other.probability - one.probability);
+}

@@ -1,0 +1,81 @@
+"""All that the server answers, and what it does beside."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+
+from keras_vit.serving.errors import ServingError
+from keras_vit.serving.server.answers import answer_error, answer_json
+from keras_vit.serving.server.guard import Guard
+from keras_vit.serving.server.limits import Limits
+from keras_vit.serving.server.rest import RestInterface
+from keras_vit.serving.server.versions import ServedModel
+
+METRICS_PATH = "/monitoring/prometheus/metrics"
+# Of the page, and of what it shares with the page of a web export.
+PAGE_FOLDERS = [("keras_vit", "data/serve"), ("keras_vit", "data/web")]
+
+
+def make_app(
+    models: Mapping[str, ServedModel],
+    names: tuple[str, ...],
+    any_address: bool,
+    limits: Limits,
+    poll_seconds: float = 1.0,
+) -> Starlette:
+    """Return the application.
+
+    Args:
+        models: By name, polled once.
+        names: The host names that requests may use.
+        any_address: See `Guard`.
+        limits: What is accepted at most.
+        poll_seconds: Time between two looks for new versions.
+    """
+    rest = RestInterface(models, limits)
+
+    async def list_models(request):
+        served = [model for model in models.values() if model.is_available]
+        return answer_json({x.name: x.find()[1].description for x in served})
+
+    async def tell_health(request):
+        if all(model.is_available for model in models.values()):
+            return answer_json({"status": "ok"})
+        return answer_json({"status": "unavailable"}, 503)
+
+    async def tell_metrics(request):
+        return PlainTextResponse(str(rest.metrics))
+
+    async def poll():
+        while True:
+            await asyncio.sleep(poll_seconds)
+            for model in models.values():
+                with contextlib.suppress(OSError):  # Files that just vanish.
+                    await asyncio.to_thread(model.poll)
+
+    @contextlib.asynccontextmanager
+    async def keep_polling(app):
+        task = asyncio.create_task(poll())
+        yield
+        task.cancel()
+
+    routes = [
+        *rest.routes(),
+        Route("/models.json", list_models),
+        Route("/healthz", tell_health),
+        Route(METRICS_PATH, tell_metrics),
+        Mount("/", StaticFiles(packages=PAGE_FOLDERS, html=True)),
+    ]
+    kinds = (ServingError, HTTPException, ClientDisconnect, Exception)
+    return Starlette(
+        routes=[Mount("/", Guard(Router(routes), names, any_address))],
+        exception_handlers=dict.fromkeys(kinds, answer_error),
+        lifespan=keep_polling,
+    )

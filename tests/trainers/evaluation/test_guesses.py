@@ -1,0 +1,55 @@
+import csv
+
+import pytest
+
+from trainers.evaluation.guesses import (
+    Guess,
+    OtherModel,
+    check_same_images,
+    read_guesses,
+    write_guesses,
+)
+
+NAMES = ["cat, tabby", "犬", "bird"]
+GUESSES = {7: Guess(2, 1, 0.5), 0: Guess(0, 0, 0.875)}
+
+
+def test_a_table_for_people_that_is_read_back(tmp_path):
+    path = tmp_path / "guesses.csv"
+    write_guesses(path, GUESSES, NAMES)
+    with path.open(encoding="utf-8", newline="") as file:
+        first, second = csv.DictReader(file)
+    assert first == {
+        "position": "0",
+        "true class": "cat, tabby",
+        "prediction": "cat, tabby",
+        "probability": "0.875",
+    }
+    assert (second["true class"], second["prediction"]) == ("bird", "犬")
+    found = read_guesses(path, NAMES)
+    assert found == GUESSES
+    assert [found[n].is_right for n in (0, 7)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a,b\n",
+        "position,true class,prediction,probability\n0,fox,fox,0.5\n",
+        "position,true class,prediction,probability\n0,bird\n",
+    ],
+)
+def test_other_tables_are_refused(tmp_path, text):
+    path = tmp_path / "guesses.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="table of predictions for the same"):
+        read_guesses(path, NAMES)
+
+
+def test_only_evaluations_of_the_same_images_are_compared():
+    check_same_images(None, GUESSES)
+    check_same_images(OtherModel({}, {}), GUESSES)
+    check_same_images(OtherModel({}, dict(GUESSES)), GUESSES)
+    with pytest.raises(ValueError, match="one of 1 images, and 2 now"):
+        check_same_images(OtherModel({}, {0: GUESSES[0]}), GUESSES)

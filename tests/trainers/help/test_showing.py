@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+
+from trainers.help import showing
+from trainers.help.commands import COMMANDS
+
+SHOW = """
+import sys
+sys.argv = ["keras-vit", "train", "--recipe=photos", "--help"]
+from trainers.console import main
+try:
+    main()
+except SystemExit as end:
+    heavy = {"absl", "keras", "numpy", "tensorflow"} & set(sys.modules)
+    print(end.code, sorted(heavy))
+"""
+
+
+def run(environment, *words):
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def test_help_imports_nothing_that_takes_seconds(subprocess_environment):
+    result = run(subprocess_environment, "-c", SHOW)
+    assert "--learning_rate" in result.stdout
+    assert result.stdout.endswith("\nNone []\n")
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "--helpfull"])
+def test_a_module_shows_the_same_page(subprocess_environment, word):
+    words = ["trainers.train", "--recipe=digits", word]
+    result = run(subprocess_environment, "-X", "importtime", "-m", *words)
+    assert result.returncode == 0
+    assert result.stdout.rstrip("\n") == showing.make_page(
+        "train", words[1:], word == "--helpfull"
+    )
+    assert "trainers.help.pages" in result.stderr
+    assert " keras" not in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_page(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        showing.show_help_and_exit(COMMANDS[name].module, ["x", "--help"])
+    assert end.value.code is None
+    assert f"Usage: keras-vit {name} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "module, words", [("trainers.train", ["--seed=1"]), ("other", ["--help"])]
+)
+def test_other_starts_go_on(module, words, capsys):
+    showing.show_help_and_exit(module, words)
+    assert not capsys.readouterr().out
+
+
+def test_a_reader_may_stop_early(subprocess_environment):
+    """As `head` does: the pipe is closed before the page is written."""
+    code = SHOW.replace("import sys\n", "import sys\nsys.stdin.read()\n", 1)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=subprocess_environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")

@@ -1,0 +1,7 @@
+"""The data sets that are lists of image files; needs no TensorFlow."""
+
+from trainers.data.readers.csv_table import list_csv
+from trainers.data.readers.folder import list_image_folder
+
+# Each takes PATH and returns the (path, class) pairs of each split.
+FILE_LISTS = {"folder": list_image_folder, "csv": list_csv}

@@ -1,0 +1,56 @@
+"""Paths of image files; needs no TensorFlow, so that --help is fast."""
+
+import importlib.util
+import os
+import warnings
+
+
+def list_images(folder: str) -> list[str]:
+    """Return the sorted paths of the image files in `folder`.
+
+    Files in folders inside it are included. Hidden files and folders are
+    skipped, as are files with other endings than IMAGE_ENDINGS.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = (name for name in folders if not name.startswith("."))
+        found += (
+            os.path.join(place, name)
+            for name in files
+            if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")
+        )
+    return sorted(path for path in found if os.path.isfile(path))
+
+
+def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
+    """Return the rows without HEIC files if no package can read those.
+
+    Warns about the files that are left out.
+
+    Args:
+        rows: Tuples that begin with a path.
+    """
+    if importlib.util.find_spec("pi_heif"):
+        return rows
+    left_out = [row[0] for row in rows if is_heif(row[0])]
+    if left_out:
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        warnings.warn(
+            f"{len(left_out)} HEIC images are left out; to read them, install "
+            f"pi-heif or save them as JPEG: {', '.join(left_out[:5])}{more}",
+            stacklevel=2,
+        )
+    return [row for row in rows if not is_heif(row[0])]
+
+
+def is_heif(path: str) -> bool:
+    """Return whether the ending of a path is that of a HEIC image."""
+    return path.lower().endswith(HEIF_ENDINGS)
+
+
+HEIF_ENDINGS = (".heic", ".heif")
+PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff")
+IMAGE_ENDINGS = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"),
+    *PILLOW_ENDINGS,
+)

@@ -1,0 +1,104 @@
+"""The prediction of an evaluation for each image, as a table."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from trainers.paths import Path, write_atomically
+
+GUESS_COLUMNS = ("position", "true class", "prediction", "probability")
+
+
+class Guess(NamedTuple):
+    """The prediction for an image.
+
+    Args:
+        truth: Its class; of several, the most probable one.
+        guess: The predicted class.
+        probability: Of the predicted class.
+    """
+
+    truth: int
+    guess: int
+    probability: float
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether the predicted class is right."""
+        return self.truth == self.guess
+
+
+class OtherModel(NamedTuple):
+    """An evaluation of another model on the same images, to compare with.
+
+    Args:
+        report: Its report, see `evaluate`.
+        guesses: Its predictions by the position of the image; empty if they
+            are not known.
+    """
+
+    report: Mapping
+    guesses: Mapping[int, Guess]
+
+
+def check_same_images(other: OtherModel | None, guesses: Mapping[int, Guess]):
+    """Raise a ValueError if another evaluation is of other images.
+
+    Args:
+        other: The other evaluation, if there is one.
+        guesses: The predictions of this one, by position.
+    """
+    if other and other.guesses and other.guesses.keys() != guesses.keys():
+        raise ValueError(
+            "`compare` must be an evaluation of the same images; evaluate that "
+            f"model again. Received: one of {len(other.guesses)} images, and "
+            f"{len(guesses)} now"
+        )
+
+
+def write_guesses(
+    path: Path, guesses: Mapping[int, Guess], class_names: Sequence[str]
+):
+    """Write predictions as a CSV table, in the order of the images.
+
+    Args:
+        path: The file.
+        guesses: The predictions by the position of the image in its split.
+        class_names: Names of the classes.
+    """
+    stream = io.StringIO()
+    table = csv.writer(stream, lineterminator="\n")
+    table.writerow(GUESS_COLUMNS)
+    for position, (truth, guess, probability) in sorted(guesses.items()):
+        names = class_names[truth], class_names[guess]
+        table.writerow([position, *names, f"{probability:.6g}"])
+    write_atomically(path, stream.getvalue())
+
+
+def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
+    """Return the predictions of a file that `write_guesses` wrote.
+
+    Args:
+        path: The file.
+        class_names: Names of the classes.
+
+    Raises:
+        ValueError: If it is not such a file, or has other classes.
+    """
+    indices = {name: index for index, name in enumerate(class_names)}
+    try:
+        rows = csv.reader(io.StringIO(path.read_text()))
+        if tuple(next(rows)) != GUESS_COLUMNS:
+            raise ValueError("other columns")
+        return {
+            int(position): Guess(
+                indices[truth], indices[guess], float(probability)
+            )
+            for position, truth, guess, probability in rows
+        }
+    except (KeyError, StopIteration, ValueError) as error:
+        raise ValueError(
+            f"{path} must be a table of predictions for the same classes; "
+            f"evaluate that model again. Received: {error!r}"
+        ) from None

@@ -1,0 +1,57 @@
+"""Showing --help, before anything that takes seconds is imported."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from trainers.help.commands import COMMANDS
+from trainers.help.pages import format_page
+from trainers.help.reading import HELP_WORDS, read_given, read_help
+from trainers.help.recipe_values import RecipeValues, find_values
+
+
+def show_help_and_exit(module: str, words: Sequence[str]):
+    """Print the help of a command and exit, if its command line asks for it.
+
+    Args:
+        module: The module of the command.
+        words: Its command line, without the module.
+    """
+    names = [name for name, row in COMMANDS.items() if row.module == module]
+    wanted = [word for word in words if word in HELP_WORDS]
+    if names and wanted:
+        page = make_page(names[0], words, wanted[0].endswith("full"))
+        print_page(page)
+        sys.exit()
+
+
+def print_page(page: str):
+    """Print a page, of which a program such as `head` may read a part."""
+    try:
+        print(page, flush=True)
+    except BrokenPipeError:
+        # Or Python, too, would complain when it ends and empties its buffer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:
+    """Return the help of a command.
+
+    Args:
+        name: A key of COMMANDS.
+        words: The command line, whose values are shown.
+        is_full: Whether to show the whole help of each flag.
+    """
+    content = read_help()
+    command = content["commands"][name]
+    rows = {k: v for part in command["flags"].values() for k, v in part.items()}
+    defaults = {flag: row["default"] for flag, row in rows.items()}
+    given = read_given(words, rows)
+    recipes = content["recipes"] if "recipe" in rows else {}
+    values = RecipeValues(None, DEFAULTS, {**defaults, **given}, {})
+    if recipes:
+        values = find_values(recipes, defaults, given)
+    return format_page(name, command, recipes, values, is_full)
+
+
+DEFAULTS = "In brackets: the default values."
