@@ -24,13 +24,14 @@ FORKS.set_forkserver_preload(
 )
 
 
-def start(words, environment, output, errors=None, cwd="."):
+def start(words, environment, output, errors=None, cwd=".", source=os.devnull):
     """Start `python -m MODULE ...`, `python -c TEXT ...` or `python FILE ...`.
 
-    What is printed goes to the files `output` and `errors`, or to one.
+    What is printed goes to the files `output` and `errors`, or to one. What
+    is read comes from the file `source`.
     Returns a process: its `pid`, `join(seconds)` and `exitcode`.
     """
-    paths = [str(output), str(errors or output)]
+    paths = [str(source), str(output), str(errors or output)]
     arguments = (
         [*map(str, words)],
         {**environment},
@@ -57,7 +58,8 @@ def python():
     """Yield the path of a program that scripts can call instead of Python.
 
     It asks this process for a fork that does what Python would, with its
-    environment, folder and outputs. If it is killed, the fork gets SIGTERM.
+    environment, folder, input and outputs. If it is killed, the fork gets
+    SIGTERM.
     """
     with tempfile.TemporaryDirectory() as folder:
         program = pathlib.Path(folder, "python")
@@ -97,8 +99,8 @@ def _accept(server):
 def _serve(client):
     with client:
         words, environment, pid, cwd = json.loads(client.makefile().readline())
-        outputs = [f"/proc/{pid}/fd/{number}" for number in (1, 2)]
-        process = start(words, environment, *outputs, cwd=cwd)
+        source, *outputs = (f"/proc/{pid}/fd/{n}" for n in range(3))
+        process = start(words, environment, *outputs, cwd=cwd, source=source)
         ready = multiprocessing.connection.wait([process.sentinel, client])
         if process.sentinel not in ready:
             process.terminate()
@@ -108,7 +110,11 @@ def _serve(client):
 
 
 def _execute(words, environment, paths, cwd):
-    for descriptor, path in enumerate(paths, start=1):
+    source, *outputs = paths
+    with contextlib.suppress(OSError):  # A socket cannot be opened again.
+        os.dup2(os.open(source, os.O_RDONLY | os.O_NOCTTY), 0)
+    sys.stdin = open(0, closefd=False)
+    for descriptor, path in enumerate(outputs, start=1):
         os.dup2(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor
         )

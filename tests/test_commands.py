@@ -37,16 +37,17 @@ def test_an_error_is_shown_and_ends_with_1(tmp_path):
 
 
 def test_a_program_that_scripts_call(tmp_path):
-    """Options, files and exit codes; its end is the end of the fork."""
+    """Options, input, files and exit codes; its end is that of the fork."""
     file = tmp_path / "file.py"
     file.write_text("import sys\nprint(__name__, sys.argv[1:])\nsys.exit(4)")
     script = """
     $PYTHON file.py a "b c"; echo $?
+    echo words | $PYTHON -c 'print(input())'
     $PYTHON -c 'import os; os.kill(os.getpid(), 9)'
     echo $?
     $PYTHON -c 'import os, time
 print(os.getpid(), flush=True)
-time.sleep(60)' > number &
+time.sleep(600)' > number &
     until [ -s number ]; do sleep 0.05; done
     kill $!
     while kill -0 $(cat number) 2> /dev/null; do sleep 0.05; done
@@ -58,7 +59,7 @@ time.sleep(60)' > number &
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=200,
             check=True,
         )
-    assert result.stdout == "__main__ ['a', 'b c']\n4\n137\n"
+    assert result.stdout == "__main__ ['a', 'b c']\n4\nwords\n137\n"

@@ -104,7 +104,7 @@ def test_ctrl_c_while_importing_is_one_line(subprocess_environment, tmp_path):
     """Python ends by the signal itself, which a shell shows as 130."""
     # Says when the import has begun, and makes it last.
     (tmp_path / "keras.py").write_text(
-        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+        "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
     )
     path = os.pathsep.join(
         [str(tmp_path), subprocess_environment["PYTHONPATH"]]

@@ -7,14 +7,14 @@ import os
 import sys
 
 from trainers.help.commands import COMMANDS
-from trainers.help.showing import show_help_and_exit
+from trainers.help.showing import print_page, show_help_and_exit
 
 
 def main():
     """Run the command that the first argument names, with the others."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help", "help"):
-        print(describe_commands())
+        print_page(describe_commands())
         return
     if name not in COMMANDS:
         sys.exit(

@@ -17,7 +17,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 20_000  # Milliseconds; a busy machine is slow.
+PATIENCE = 120_000  # Milliseconds; a busy machine is slow.
 
 
 @contextlib.contextmanager

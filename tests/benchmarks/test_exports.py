@@ -10,6 +10,9 @@ from benchmarks.exports_report import CONTENDERS, Result
 from benchmarks.flops import num_parameters
 from benchmarks.harness import read_csv
 from keras_vit import VARIANTS
+from tests import commands
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 RESULT = Result(
     model="Ti/16",
@@ -200,8 +203,18 @@ def test_rounds_start_with_another_contender_each_time(monkeypatch):
     assert seconds == {name: 3 * [2.0] for name in "abc"}
 
 
+@pytest.fixture
+def python():
+    with commands.python() as program:
+        yield program
+
+
 @pytest.mark.slow
-def test_the_command_writes_exports_and_runs_them(tmp_path, capsys):
+def test_the_command_writes_exports_and_runs_them(
+    tmp_path, capsys, monkeypatch, python
+):
+    monkeypatch.setattr(sys, "executable", python)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for module in ("onnxruntime", "tf2onnx"):
         pytest.importorskip(module)
     path = tmp_path / "exports.csv"

@@ -17,6 +17,7 @@ from keras_vit.export import Serving, export_saved_model
 from keras_vit.export.endpoint_checks import expected_records
 from keras_vit.export.endpoints import make_endpoints
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
+from tests import commands
 from tests.export.conftest import make_model
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -291,35 +292,16 @@ def test_openvino(folder, questions):
 def test_saved_model_cli(folder, questions, tmp_path, subprocess_environment):
     question = questions["serving_default"]
     np.save(tmp_path / "images.npy", question.inputs["images"])
-    command = [
-        sys.executable,
-        "-m",
-        "tensorflow.python.tools.saved_model_cli",
-    ]
+    command = ["-m", "tensorflow.python.tools.saved_model_cli"]
     where = ["--dir", str(folder), "--tag_set", "serve"]
     where += ["--signature_def", "serving_default"]
-    shown = subprocess.run(
-        [*command, "show", *where],
-        env=subprocess_environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    environment = subprocess_environment
+    shown = commands.run([*command, "show", *where], environment).stdout
     assert "inputs['images']" in shown and "outputs['logits']" in shown
-    subprocess.run(
-        [
-            *command,
-            "run",
-            *where,
-            "--inputs",
-            f"images={tmp_path / 'images.npy'}",
-            "--outdir",
-            str(tmp_path),
-        ],
-        env=subprocess_environment,
-        capture_output=True,
-        check=True,
-    )
+    words = ["--inputs", f"images={tmp_path / 'images.npy'}"]
+    words += ["--outdir", tmp_path]
+    result = commands.run([*command, "run", *where, *words], environment)
+    assert result.returncode == 0, result.stderr
     np.testing.assert_allclose(
         np.load(tmp_path / "logits.npy"), question.outputs["logits"], atol=1e-5
     )

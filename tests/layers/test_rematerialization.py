@@ -1,6 +1,5 @@
 """Blocks that compute twice what others keep."""
 
-import subprocess
 import sys
 
 import keras
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import TransformerBlock
+from tests import commands
 from tests.contracts import gradients
 from tests.tiny import noise, to_numpy
 
@@ -138,12 +138,7 @@ print(peak() - before)
 def test_less_than_half_the_memory_is_needed(subprocess_environment):
     kib = {}
     for mode in ("plain", "remat"):
-        result = subprocess.run(
-            [sys.executable, "-c", PEAK, mode],
-            env=subprocess_environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        result = commands.run(["-c", PEAK, mode], subprocess_environment)
+        assert result.returncode == 0, result.stderr
         kib[mode] = int(result.stdout.split()[-1])
     assert kib["remat"] < 0.5 * kib["plain"], kib

@@ -86,15 +86,14 @@ def test_command_says_what_differs(
 
 
 def test_command_without_a_server(zoo, subprocess_environment):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     began = time.monotonic()
-    result = run(
-        subprocess_environment,
-        zoo / "zoo" / "3",
-        f"--url=http://127.0.0.1:{port}",
-    )
+    with socket.socket() as taken:  # By nobody who listens.
+        taken.bind(("127.0.0.1", 0))
+        result = run(
+            subprocess_environment,
+            zoo / "zoo" / "3",
+            f"--url=http://127.0.0.1:{taken.getsockname()[1]}",
+        )
     assert result.returncode == 69
     assert "onnection refused" in result.stderr.splitlines()[-1]
     assert not result.stdout and "Traceback" not in result.stderr

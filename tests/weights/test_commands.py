@@ -3,8 +3,6 @@
 import io
 import re
 import shutil
-import subprocess
-import sys
 import zipfile
 
 import keras
@@ -18,6 +16,7 @@ from keras_vit import (
     from_checkpoint,
     inspect_checkpoint,
 )
+from tests import commands
 from tests.weights.cases import TIMM, TOKEN, assert_answers, path_of, stored_in
 
 
@@ -186,13 +185,10 @@ def test_errors_of_converting(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "inspect_checkpoint"])
 def test_help(command, subprocess_environment):
-    result = subprocess.run(
-        [sys.executable, "-m", f"keras_vit.{command}", "--help"],
-        env=subprocess_environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    result = commands.run(
+        ["-m", f"keras_vit.{command}", "--help"], subprocess_environment
     )
+    assert result.returncode == 0, result.stderr
     assert "--num_heads" in result.stdout
     assert f"python -m keras_vit.{command}" in result.stdout
 

@@ -935,7 +935,7 @@ def fetch_together(bucket, path, count=3):
             pool.submit(fetch, f"{bucket.url}/file.npz", path)
             for _ in range(count)
         ]
-        return [job.result(timeout=20) for job in jobs]
+        return [job.result(timeout=120) for job in jobs]
 
 
 fcntl_only = pytest.mark.skipif(
@@ -980,7 +980,7 @@ def test_others_fetch_anew_what_one_found_damaged(bucket, path):
             for _ in range(2)
         ]
         for job in jobs:
-            error = job.exception(timeout=20)
+            error = job.exception(timeout=120)
             assert isinstance(error, ValueError), repr(error)
     assert_nothing_is_there(path)
 

@@ -131,7 +131,7 @@ def describe_row(kind, default, text, choices, is_required) -> dict:
     kind = "NAME" if choices else kind
     row = {"kind": kind, "default": default, "text": text}
     absent = "required" if is_required else absent
-    if absent:
+    if absent and default is None:
         row["absent"] = absent.removesuffix(".")
     if choices:
         row["choices"] = list(choices)

@@ -1,5 +1,6 @@
 """Showing --help, before anything that takes seconds is imported."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,8 +20,18 @@ def show_help_and_exit(module: str, words: Sequence[str]):
     names = [name for name, row in COMMANDS.items() if row.module == module]
     wanted = [word for word in words if word in HELP_WORDS]
     if names and wanted:
-        print(make_page(names[0], words, wanted[0].endswith("full")))
+        page = make_page(names[0], words, wanted[0].endswith("full"))
+        print_page(page)
         sys.exit()
+
+
+def print_page(page: str):
+    """Print a page, of which a program such as `head` may read a part."""
+    try:
+        print(page, flush=True)
+    except BrokenPipeError:
+        # Or Python, too, would complain when it ends and empties its buffer.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:

@@ -115,7 +115,6 @@ SUBJECTS = {
         "port",
         "host",
         "allow_host",
-        "num_versions",
         "url",
         "grpc",
         "export",

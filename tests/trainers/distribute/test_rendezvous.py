@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.ports import free_addresses
 from trainers.distribute import rendezvous
 from trainers.distribute.rendezvous import (
     WorkerLostError,
@@ -22,11 +23,7 @@ from trainers.distribute.rendezvous import (
 @pytest.fixture
 def addresses():
     """Return three addresses of this machine that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return [f"127.0.0.1:{port}" for port in ports]
+    return free_addresses(3)
 
 
 def serve(address):
@@ -38,7 +35,7 @@ def test_all_wait_for_the_last(addresses):
     servers, ends = [], {}
 
     def work(address):
-        wait_for_workers(addresses, address, 20)
+        wait_for_workers(addresses, address, 100)
         servers.append(serve(address))
         ends[address] = time.monotonic()
 
@@ -86,7 +83,7 @@ def test_a_port_that_is_taken_is_waited_for(addresses):
     taken = serve(own)
     timer = threading.Timer(0.5, taken.close)
     timer.start()
-    wait_for_workers([own], own, 20)
+    wait_for_workers([own], own, 100)
     timer.join()
 
 
@@ -149,7 +146,7 @@ def test_a_data_service_is_waited_for(addresses, capsys, monkeypatch):
     servers = []
     late = threading.Timer(0.5, lambda: servers.append(serve(addresses[0])))
     late.start()
-    wait_for_service(f"grpc://{addresses[0]}", 20)
+    wait_for_service(f"grpc://{addresses[0]}", 100)
     late.join()
     servers[0].close()
     for address in ("x:1", "grpc://:1", "grpc://x", "grpc://x:70000"):
@@ -169,7 +166,7 @@ def test_a_data_service_that_is_lost_ends_the_training(addresses, monkeypatch):
         with serve(address):
             assert not ended.wait(1.2)
         lost = time.monotonic()
-        assert ended.wait(20) and time.monotonic() - lost > 0.4
+        assert ended.wait(100) and time.monotonic() - lost > 0.4
     [error] = errors
     assert f"0.5 seconds: {address} (Connection refused)" in error
     with watched_service(f"grpc://{address}", end):

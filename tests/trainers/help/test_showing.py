@@ -61,3 +61,18 @@ def test_every_command_has_a_page(name, capsys):
 def test_other_starts_go_on(module, words, capsys):
     showing.show_help_and_exit(module, words)
     assert not capsys.readouterr().out
+
+
+def test_a_reader_may_stop_early(subprocess_environment):
+    """As `head` does: the pipe is closed before the page is written."""
+    code = SHOW.replace("import sys\n", "import sys\nsys.stdin.read()\n", 1)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=subprocess_environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")

@@ -2,7 +2,8 @@
 
     python -m tests.trainers.loop.kill_again FOLDER NUMBER_OF_KILLS
 
-Goes on until one of the kills has met a save, up to MOST_KILLS.
+Every other kill waits for a save to begin. Goes on until a quarter of the kills
+has met a save, up to MOST_KILLS.
 
 A program of its own, because its processes are forks: those must come before
 TensorFlow begins to work, and they save its import. A life is to be short: what
@@ -10,6 +11,7 @@ the updates compute is made of few operations, which are not compiled. Only
 what is on the disk outlives a kill.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -115,6 +117,15 @@ def newest(folder):
     return max((int(name[5:]) for name in names), default=0)
 
 
+def drafts(folder):
+    """Return the names of saves that did not end, and when each changed."""
+    found = set()
+    for path in folder.glob("checkpoints/.draft*"):
+        with contextlib.suppress(FileNotFoundError):  # It ended just now.
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
+
+
 def has_ended(process):
     """Return whether a process is only waited for."""
     options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -141,10 +152,12 @@ def main(folder, num_kills):
     moments = random.Random(0)
     kills = in_a_save = 0
     while True:
+        before = drafts(broken)  # Of those who were killed.
         process, reader = start(broken)
         os.read(reader, 1)  # Or nothing, when it ended.
         os.close(reader)
-        if kills < num_kills or (not in_a_save and kills < MOST_KILLS):
+        is_rare = in_a_save < num_kills // 4
+        if kills < num_kills or (is_rare and kills < MOST_KILLS):
             # So far that the kills are spread over the whole run,
             share = (kills + moments.random()) / num_kills
             target = min(share, 0.9) * TOTAL_STEPS
@@ -152,14 +165,19 @@ def main(folder, num_kills):
                 broken
             ) + STEPS_PER_CHECKPOINT < target and not has_ended(process):
                 time.sleep(0.005)  # To look is work that the training lacks.
-            # and anywhere in the updates and the save that follow.
-            time.sleep(moments.uniform(0, 0.12))
+            # within a save, or anywhere in what follows.
+            if kills % 2:
+                while not (drafts(broken) - before or has_ended(process)):
+                    time.sleep(0.001)
+                time.sleep(moments.uniform(0, 0.02))
+            else:
+                time.sleep(moments.uniform(0, 0.12))
             os.kill(process, signal.SIGKILL)
         code = end(process)
         if code != -signal.SIGKILL:
             break
         kills += 1
-        in_a_save += any(broken.glob("checkpoints/.draft*"))
+        in_a_save += bool(drafts(broken) - before)
     if end(unbroken):
         sys.exit("The unbroken run failed.")
     one, other = final_state(whole), final_state(broken)

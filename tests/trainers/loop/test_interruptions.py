@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import time
 
 import keras
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
+from tests.ports import free_addresses
 from trainers.loop.metrics import read_metrics
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
@@ -62,7 +62,7 @@ def start_two(start):
     """Return a function that starts two processes that train together."""
 
     def start_pair(folder, *arguments):
-        workers = ",".join(free_addresses())
+        workers = ",".join(free_addresses(2))
         return [
             start(
                 folder,
@@ -75,14 +75,6 @@ def start_two(start):
         ]
 
     return start_pair
-
-
-def free_addresses():
-    """Return two addresses of this machine that nobody listens at."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other)]
 
 
 def finish(started, seconds=200):
@@ -186,7 +178,7 @@ def test_workers_that_differ_end_before_the_first_update(
             path = tmp_path / f"{seed}.keras"
             VisionTransformer(config).save(path)
             flags["weights"].append(f"--init_from={path}")
-    addresses = free_addresses()
+    addresses = free_addresses(2)
     workers = [
         start(
             folder,
@@ -244,7 +236,7 @@ def test_after_a_kill_and_a_signal_the_same_command_ends_to_the_bit(
     code, output = finish(process)
     assert code == 75, output
     assert "Stopped and saved after update" in output
-    assert time.monotonic() - before < 30
+    assert time.monotonic() - before < 100
     code, output = finish(start(folder))
     assert code == 0, output
     for a, b in zip(weights_of(one_device), weights_of(folder), strict=True):
@@ -259,13 +251,13 @@ def test_kills_at_random_moments_leave_no_trace(
     subprocess_environment, tmp_path
 ):
     """Weights, optimizer, averages and metrics are those of an unbroken run."""
-    words = ["-m", "tests.trainers.loop.kill_again", tmp_path, 50]
+    words = ["-m", "tests.trainers.loop.kill_again", tmp_path, 24]
     result = commands.run(words, subprocess_environment)
     assert result.returncode == 0, result.stderr[-3000:]
     report = json.loads(result.stdout.splitlines()[-1])
     assert report["exit"] == 0, result.stderr[-3000:]
-    assert report["kills"] >= 50
-    assert report["in_a_save"] > 0
+    assert report["kills"] >= 24
+    assert report["in_a_save"] >= 6
     assert report["arrays"] > 15 and report["rows"] == 21
     assert report["different"] == []
     assert report["same_metrics"]

@@ -179,7 +179,7 @@ print(asked())
 os.kill(os.getpid(), signal.SIGINT)
 print(asked(), flush=True)
 os.kill(os.getpid(), signal.{second})
-time.sleep(60)
+time.sleep(600)
 """
 
 
