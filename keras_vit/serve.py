@@ -47,9 +47,7 @@ def serve(options: argparse.Namespace):
     limits = Limits(**{x.name: getattr(options, x.name) for x in fields})
     folders = find_models(pathlib.Path(options.export))
     # Before loading: a port in use is found at once.
-    address, is_v6 = (options.host, options.port), ":" in options.host
-    family = socket.AF_INET6 if is_v6 else socket.AF_INET
-    with socket.create_server(address, family=family) as listener:
+    with listen(options.host, options.port) as listener:
         announce_line(PURPOSE)
         models = {}
         for name, folder in folders.items():
@@ -64,13 +62,29 @@ def serve(options: argparse.Namespace):
                 "requests. There is no encryption and no password."
             )
         host, port = listener.getsockname()[:2]
-        page = f"http://{f'[{host}]' if is_v6 else host}:{port}/"
+        page = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         announce_line(f"Page: {page}")
         for name in models:
             announce_line(f"REST: {page}v1/models/{name}:predict")
         names = (*LOOPBACK, *options.allow_host)
         app = make_app(models, names, is_public, limits)
         make_server(app, limits).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: If the port is in use, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OSError(
+            f"port {port} of {host} cannot be listened at: "
+            f"{error.strerror or error}; choose another with --port, 0 for any"
+        ) from error
 
 
 def announce_line(text: str):

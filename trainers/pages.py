@@ -39,7 +39,7 @@ img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
  background: #8882; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
- text-align: right; }}
+ text-align: right; white-space: nowrap; }}
 tr > th:first-child {{ text-align: left; }}
 {style}
 </style>

@@ -57,6 +57,10 @@ def main(arguments):
         job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
         if job.is_writer:
             print(job, flush=True)
+            if job.loop.step >= job.total_steps:
+                print(
+                    "This run is finished. To train anew, use another run_dir."
+                )
             if job.loop.step == 0 and hasattr(job.loop.model, "load_report"):
                 print(f"Initial weights: {job.loop.model.load_report}")
             if chosen.name in RULES:
@@ -76,15 +80,28 @@ def main(arguments):
     if bad:
         print(f"Skipped {len(bad)} unreadable images: {', '.join(bad)}")
     if job.is_writer:
-        seconds = time.perf_counter() - start_time
-        rows = read_metrics(job.run.metrics_path)
-        keep_best = job.recipe.keep_best
-        if keep_best and job.loop.best.is_over:
-            print(
-                f"Stopped early, after {job.recipe.patience} evaluations in a "
-                "row without a better one."
-            )
-        print(final_table(rows, seconds, run_dir, keep_best))
+        print_results(job, time.perf_counter() - start_time)
+
+
+def print_results(job: Job, seconds: float):
+    """Print the results of a run, and whether it learned anything."""
+    rows = read_metrics(job.run.metrics_path)
+    keep_best = job.recipe.keep_best
+    if keep_best and job.loop.best.is_over:
+        print(
+            f"Stopped early, after {job.recipe.patience} evaluations in a row "
+            "without a better one."
+        )
+    print(final_table(rows, seconds, str(job.run), keep_best))
+    num_classes = len(job.dataset.class_names)
+    key = "val_accuracy"
+    best = max((row[key] for row in rows if key in row), default=1)
+    if best <= 1 / num_classes:
+        print(
+            f"Warning: this is no better than guessing one of {num_classes} "
+            "classes. Try another --learning_rate, more --epochs or "
+            "--init_from a pre-trained model."
+        )
 
 
 def print_fit(job: Job):
@@ -127,7 +144,8 @@ def dry_run(job: Job):
     seconds = measure_seconds_per_step(job)
     print(
         f"Time: {format_seconds(num_updates * seconds)} for {num_updates:,} "
-        f"updates of {seconds:.3g} s each, and the evaluations"
+        f"updates of {seconds:.3g} s each, without the start and the "
+        "evaluations"
     )
 
 

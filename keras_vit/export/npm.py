@@ -46,6 +46,12 @@ class NpmPackage(NamedTuple):
         return f"{stem}-{self.version}.tgz"
 
 
+REMEDY = (
+    "Without a network, leave `web` out of the formats, or pass a folder with "
+    "the packages as `web_engine_dir`, see docs/web.md."
+)
+
+
 def find_archive(
     package: NpmPackage, folder: str | os.PathLike | None = None
 ) -> pathlib.Path:
@@ -75,7 +81,10 @@ def find_archive(
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=DRAFT, dir=path.parent) as draft:
-        download(package, pathlib.Path(draft))
+        try:
+            download(package, pathlib.Path(draft))
+        except OSError as error:
+            raise type(error)(f"{error}\n{REMEDY}") from error
         found = pathlib.Path(draft, package.file_name)
         check_integrity(found, package)
         os.replace(found, path)

@@ -118,6 +118,22 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
     assert "activations" in capsys.readouterr().out
 
 
+def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):
+    job = prepare(run.load_recipe(), str(run.folder))
+    for accuracy, is_named in ((0.1, True), (0.11, False)):
+        rows = [
+            {"step": 1, "val_accuracy": 0.05},
+            {"step": 2, "val_accuracy": accuracy},
+            {"step": 3, "loss": 1.0},
+        ]
+        monkeypatch.setattr(
+            trainers.train, "read_metrics", lambda path, rows=rows: rows
+        )
+        trainers.train.print_results(job, 1.0)
+        said = "no better than guessing one of 10 classes"
+        assert (said in capsys.readouterr().out) == is_named
+
+
 FRAMES = """
 import inspect, json, pathlib, runpy, sys
 import keras_vit

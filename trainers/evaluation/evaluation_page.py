@@ -60,12 +60,13 @@ def write_evaluation_page(
         _summary(report, beside),
         "<h2>Classes</h2>",
         _classes(report, class_names, beside),
+        looks if any(shown.look for shown in pictures.values()) else "",
         *_confusion(confusion, class_names, telling, show),
         "<h2>Calibration</h2>",
-        "<p>Accuracy of the predictions of each confidence. On the diagonal, "
-        "the confidence is right; below it, it is too high.</p>",
+        "<p>Up: the accuracy of the predictions of each confidence, from 0 to "
+        "100 %. Across: the confidence. On the diagonal, the confidence is "
+        "right; below it, it is too high, and above it, too low.</p>",
         _diagram(bins),
-        looks if any(shown.look for shown in pictures.values()) else "",
         "<h2>Worst mistakes</h2>",
         "<p>Wrong predictions of the highest probability.</p>",
         show(telling.mistakes),

@@ -1,6 +1,7 @@
 """The command-line flags of a recipe: --recipe and one for each field."""
 
 import dataclasses
+import os
 import typing
 
 from absl import flags
@@ -111,6 +112,11 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     kind = given.get("dataset", "").partition(":")[0]
     if name is None and kind in FILE_LISTS:
         name = "photos"
+    if name is None and os.path.isdir(given.get("dataset", "")):
+        raise ValueError(
+            "`dataset` must be folder:PATH for a folder of images. "
+            f"Received: dataset={given['dataset']!r}"
+        )
     if name is None:
         raise ValueError(
             "`recipe` must be given, unless `dataset` is folder:PATH or "

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 
 import keras
@@ -30,7 +31,19 @@ def run_main(main: Callable):
     spec = main.__globals__["__spec__"]
     show_help_and_exit(spec.name if spec else "", sys.argv[1:])
     app.call_after_init(_check_process)
+    warnings.formatwarning = format_warning
     app.run(main)
+
+
+def format_warning(message, category, filename, lineno, line=None) -> str:
+    """Return a warning for the user as one line, without the place in the code.
+
+    Others are shown as Python does.
+    """
+    if category is UserWarning:
+        return f"Warning: {message}\n"
+    place = f"{filename}:{lineno}"
+    return f"{place}: {category.__name__}: {message}\n"
 
 
 def _check_process():

@@ -32,9 +32,12 @@ def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         paths = sorted(place.glob("[!.]*"))
         if found := {path.name: path for path in paths if find_versions(path)}:
             return found
+    if not folder.is_dir():
+        raise ValueError(f"EXPORT_DIR must be a folder. Received: {folder}")
     raise ValueError(
         "EXPORT_DIR must hold an export, as "
-        f"{'|'.join(SERVED_FORMATS)}/NAME/VERSION. Received: {folder}"
+        f"{'|'.join(SERVED_FORMATS)}/NAME/VERSION; `keras-vit export` "
+        f"writes one. Received: {folder}"
     )
 
 

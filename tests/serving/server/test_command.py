@@ -97,8 +97,11 @@ def test_a_folder_without_an_export(tmp_path, capsys):
     text = fail(capsys, tmp_path)
     assert text == (
         "error: EXPORT_DIR must hold an export, as "
-        f"saved_model|tflite/NAME/VERSION. Received: {tmp_path}\n"
+        "saved_model|tflite/NAME/VERSION; `keras-vit export` writes one. "
+        f"Received: {tmp_path}\n"
     )
+    text = fail(capsys, tmp_path / "absent")
+    assert text.startswith("error: EXPORT_DIR must be a folder. Received: ")
 
 
 def test_a_version_that_cannot_be_loaded(tmp_path, capsys):
@@ -113,7 +116,9 @@ def test_a_port_in_use(tmp_path, capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert "in use" in fail(capsys, tmp_path, f"--port={port}")
+        text = fail(capsys, tmp_path, f"--port={port}")
+    assert f"error: port {port} of 127.0.0.1" in text
+    assert "in use" in text and "choose another with --port" in text
 
 
 def test_limits_out_of_range(tmp_path, capsys):

@@ -13,6 +13,7 @@ import pytest
 
 from tests import commands
 from trainers.recipes.flags import flag_fields
+from trainers.runs.command_line import format_warning
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,7 @@ def test_help_names_the_flags(command, module):
             "`dataset` must be one of digits",
         ),
         ("train", ["--dataset=digits"], "`recipe` must be given, unless"),
+        ("train", ["--dataset=/"], "`dataset` must be folder:PATH"),
         ("evaluate", [], "--run_dir"),
         ("evaluate", ["--run_dir=absent"], "recipe.json"),
         ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
@@ -192,3 +194,11 @@ def test_the_first_signal_is_noted_and_the_second_kills(
     assert result.returncode == -getattr(signal, second)
     assert result.stdout == "False\nTrue\n"
     assert "Traceback" not in result.stderr
+
+
+def test_a_warning_for_the_user_is_one_line():
+    def shown(kind):
+        return format_warning("2 HEIC images are left out", kind, "a.py", 7)
+
+    assert shown(UserWarning) == "Warning: 2 HEIC images are left out\n"
+    assert shown(RuntimeWarning).startswith("a.py:7: RuntimeWarning: 2 HEIC")

@@ -11,6 +11,7 @@ from trainers.data.inspection.examination import Examined
 NUM_FILES_LISTED = 10  # Files that a line of text names.
 NUM_MISSING_LISTED = 20
 LARGEST_IMBALANCE = 10
+FEW_OF_CLASS = 5  # A mistake less would change the accuracy by a fifth.
 SMALLEST_SIDE = 32  # Pixels.
 
 
@@ -76,6 +77,16 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
                 f"{', '.join(map(repr, missing[:NUM_MISSING_LISTED]))}"
                 f"{f' and {more} more' if more > 0 else ''}; add some or "
                 "remove the class",
+            )
+        few = [name for name in numbers if 0 < numbers[name] < FEW_OF_CLASS]
+        if few:
+            more = len(few) - NUM_MISSING_LISTED
+            yield Finding(
+                "warning",
+                f"the split {split!r} has fewer than {FEW_OF_CLASS} images of "
+                f"{', '.join(map(repr, few[:NUM_MISSING_LISTED]))}"
+                f"{f' and {more} more' if more > 0 else ''}; what is measured "
+                "on these classes says little",
             )
     totals = {
         name: sum(numbers[name] for numbers in counts.values())

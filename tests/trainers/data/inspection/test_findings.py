@@ -20,9 +20,13 @@ ANOTHER = int("01" * 32, 2)
 
 def balanced():
     places = [(c, s) for c in ("cat", "dog") for s in ("train", "test")]
-    return [
+    found = [
         image(f"{c} {s}.jpg", c, s, look=look)
         for (c, s), look in zip(places, FAR)
+    ]
+    # Enough of each to measure something.
+    return found + [
+        image(f"{c} {s} {n}.jpg", c, s) for c, s in places for n in range(4)
     ]
 
 
@@ -33,23 +37,32 @@ def texts(images, names=("cat", "dog")):
 def test_nothing_is_found_in_good_data():
     assert texts(balanced()) == []
     assert count_classes(balanced(), ["cat", "dog"]) == {
-        "train": {"cat": 1, "dog": 1},
-        "test": {"cat": 1, "dog": 1},
+        "train": {"cat": 5, "dog": 5},
+        "test": {"cat": 5, "dog": 5},
     }
 
 
 def test_a_class_that_a_split_lacks_is_an_error():
-    [found] = texts(balanced()[:3])
+    lacking = [i for i in balanced() if (i.label, i.split) != ("dog", "test")]
+    [found] = texts(lacking)
     assert found.startswith("error: the split 'test' has no image of 'dog'")
     assert len(texts(balanced(), ("cat", "dog", "cow"))) == 3
 
 
+def test_a_class_with_few_images_in_a_split_is_named():
+    few = [i for i in balanced() if i.name != "dog test 3.jpg"]
+    assert texts(few) == [
+        "warning: the split 'test' has fewer than 5 images of 'dog'; what is "
+        "measured on these classes says little"
+    ]
+
+
 def test_great_differences_of_the_classes_are_named():
-    many = [image(f"{i}.jpg", look=None) for i in range(20)]
+    many = [image(f"{i}.jpg", look=None) for i in range(100)]
     found = [text for text in texts(balanced() + many) if "balanced" in text]
     assert found == [
-        "warning: 'cat' has 22 images, 'dog' only 2; --class_weights=balanced "
-        "lets all classes count equally"
+        "warning: 'cat' has 110 images, 'dog' only 10; "
+        "--class_weights=balanced lets all classes count equally"
     ]
 
 

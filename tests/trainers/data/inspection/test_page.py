@@ -56,7 +56,7 @@ def test_a_page_of_a_large_data_set_shows_a_part(tmp_path):
 def test_a_page_without_findings_says_so(tmp_path):
     images = [
         examine(f"{seed}.png", split, "cat", encode(waves(seed)))
-        for seed, split in enumerate(("train", "test"))
+        for seed, split in enumerate(5 * ("train", "test"))
     ]
     page = make_page(tmp_path / "index.html", images, ["cat"])
     assert "Nothing was found." in page
