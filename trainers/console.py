@@ -3,6 +3,7 @@
 It imports nothing that needs Keras, which would take seconds.
 """
 
+import difflib
 import os
 import sys
 
@@ -17,9 +18,11 @@ def main():
         print_page(describe_commands())
         return
     if name not in COMMANDS:
+        close = difflib.get_close_matches(name, COMMANDS, 1)
         sys.exit(
             f"Error: the command must be one of {', '.join(COMMANDS)}. "
             f"Received: {name}"
+            + "".join(f". Did you mean {other}?" for other in close)
         )
     module = COMMANDS[name].module
     show_help_and_exit(module, arguments)

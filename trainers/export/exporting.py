@@ -132,7 +132,8 @@ def write_export_card(
         report: The report of the export.
     """
     if isinstance(source, Run):
-        text = f"{describe_run(source, model)}\n## Export\n\n{report}\n"
+        card = describe_run(source, model, str(source.model_path))
+        text = f"{card}\n## Export\n\n{report}\n"
         write_atomically(export_dir / CARD, text)
 
 

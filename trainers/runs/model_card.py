@@ -25,12 +25,16 @@ def write_card(run: Run, model: keras.Model):
     write_atomically(run.folder / CARD, describe_run(run, model))
 
 
-def describe_run(run: Run, model: keras.Model) -> str:
+def describe_run(
+    run: Run, model: keras.Model, model_file: str | None = None
+) -> str:
     """Return the card of a run.
 
     Args:
         run: See `write_card`.
         model: Its model.
+        model_file: How the card names the file of the model. Default: its
+            name, for a card beside it.
     """
     recipe, names = run.load_recipe(), run.load_class_names()
     figures = read_figures(run, recipe)
@@ -51,7 +55,7 @@ def describe_run(run: Run, model: keras.Model) -> str:
         "## Evaluation",
         _describe_figures(figures),
         "## Use",
-        _describe_use(run, recipe),
+        _describe_use(model_file or run.model_path.name, recipe),
         "## Training",
         "The settings that differ from the defaults of `trainers.train`:",
         _list_settings(recipe),
@@ -117,12 +121,12 @@ def _describe_figures(figures):
     )
 
 
-def _describe_use(run, recipe):
+def _describe_use(model_file, recipe):
     low, high = recipe.value_range
     steps = recipe.eval_preprocess or "the image is resized"
     return (
         f"```python\nimport keras\nimport keras_vit\n\n"
-        f'model = keras.saving.load_model("{run.model_path.name}")\n```\n\n'
+        f'model = keras.saving.load_model("{model_file}")\n```\n\n'
         f"The model returns logits; `{recipe.activation}` makes them "
         f"probabilities. Pixels are scaled from 0..255 to {low:g}..{high:g}. "
         f"Preprocessing of the evaluation: `{steps}`. "

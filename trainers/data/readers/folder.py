@@ -2,6 +2,7 @@
 
 import os
 import random
+import warnings
 
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import leave_out_unreadable, list_images
@@ -31,6 +32,15 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
         files = _list_classes(path)
         if not files:
             raise _not_of_the_form(path)
+        classes = {label for _, label in files}
+        if empty := [
+            name for name in list_folders(path) if name not in classes
+        ]:
+            warnings.warn(
+                "Folders without images that can be read are no classes: "
+                f"{', '.join(empty)}",
+                stacklevel=2,
+            )
         files = split_by_content(files, f"folder:{path}")
     return files
 

@@ -79,6 +79,14 @@ def test_empty_folders_are_no_classes(folder):
     assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
 
 
+def test_a_class_folder_without_images_is_named(folder):
+    """It may be a mistake; here nothing else would tell."""
+    (folder / "train/green").mkdir()
+    with pytest.warns(UserWarning, match="no classes: green$"):
+        dataset = open_dataset(f"folder:{folder / 'train'}")
+    assert dataset.class_names == ["black", "white"]
+
+
 def test_other_files_than_images_of_a_class_are_skipped(folder):
     """Files of version control, macOS and editors are ignored."""
     want = open_dataset(f"folder:{folder}").reader.files
