@@ -111,7 +111,7 @@ import sys
 import tensorflow as tf
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
 config = ViTConfig(
-    width=192, depth=6, mlp_dim=768, num_heads=3, patch_size=16,
+    width=192, depth=12, mlp_dim=768, num_heads=3, patch_size=16,
     image_size=224, num_classes=10, use_remat=sys.argv[1] == "remat",
 )
 model = VisionTransformer(config)
