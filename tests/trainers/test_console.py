@@ -41,5 +41,8 @@ def test_the_command_takes_the_place_of_the_process(monkeypatch):
 
 def test_an_unknown_command_ends_in_a_message(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["keras-vit", "trian"])
-    with pytest.raises(SystemExit, match="must be one of .*, train, .*trian. Did you mean train"):
+    with pytest.raises(
+        SystemExit,
+        match="must be one of .*, train, .*trian. Did you mean train",
+    ):
         console.main()
