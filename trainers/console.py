@@ -3,12 +3,12 @@
 It imports nothing that needs Keras, which would take seconds.
 """
 
-import difflib
 import os
 import sys
 
 from trainers.help.commands import COMMANDS
-from trainers.help.showing import print_page, show_help_and_exit
+from trainers.help.mistyped import propose
+from trainers.help.showing import answer_early, print_page
 
 
 def main():
@@ -18,14 +18,12 @@ def main():
         print_page(describe_commands())
         return
     if name not in COMMANDS:
-        close = difflib.get_close_matches(name, COMMANDS, 1)
         sys.exit(
             f"Error: the command must be one of {', '.join(COMMANDS)}. "
-            f"Received: {name}"
-            + "".join(f". Did you mean {other}?" for other in close)
+            f"Received: {name}{propose(name, COMMANDS)}"
         )
     module = COMMANDS[name].module
-    show_help_and_exit(module, arguments)
+    answer_early(module, arguments)
     words = [sys.executable, "-m", module, *arguments]
     # The package has set it already, and would take it for the user's.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "2":

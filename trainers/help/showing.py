@@ -1,17 +1,20 @@
-"""Showing --help, before anything that takes seconds is imported."""
+"""Answering --help and mistyped flags, before anything slow is imported."""
 
 import os
 import sys
 from collections.abc import Sequence
 
 from trainers.help.commands import COMMANDS
+from trainers.help.mistyped import find_mistyped
 from trainers.help.pages import format_page
 from trainers.help.reading import HELP_WORDS, read_given, read_help
 from trainers.help.recipe_values import RecipeValues, find_values
 
 
-def show_help_and_exit(module: str, words: Sequence[str]):
-    """Print the help of a command and exit, if its command line asks for it.
+def answer_early(module: str, words: Sequence[str]):
+    """Print the help of a command, or what is mistyped, and exit.
+
+    Otherwise return.
 
     Args:
         module: The module of the command.
@@ -23,6 +26,11 @@ def show_help_and_exit(module: str, words: Sequence[str]):
         page = make_page(names[0], words, wanted[0].endswith("full"))
         print_page(page)
         sys.exit()
+    # The other commands parse their flags soon, and admit abbreviations.
+    if names and module.startswith("trainers."):
+        fault = find_mistyped(words, list_flags(names[0]))
+        if fault:
+            sys.exit(f"Error: {fault}")
 
 
 def print_page(page: str):
@@ -32,6 +40,12 @@ def print_page(page: str):
     except BrokenPipeError:
         # Or Python, too, would complain when it ends and empties its buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def list_flags(name: str) -> dict[str, dict]:
+    """Return the descriptions of the flags of a command, by name."""
+    parts = read_help()["commands"][name]["flags"].values()
+    return {flag: row for part in parts for flag, row in part.items()}
 
 
 def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:
@@ -44,7 +58,7 @@ def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:
     """
     content = read_help()
     command = content["commands"][name]
-    rows = {k: v for part in command["flags"].values() for k, v in part.items()}
+    rows = list_flags(name)
     defaults = {flag: row["default"] for flag, row in rows.items()}
     given = read_given(words, rows)
     recipes = content["recipes"] if "recipe" in rows else {}

@@ -13,7 +13,7 @@ from absl import app, flags, logging
 
 from trainers.data.bad_examples import DataError
 from trainers.distribute.rendezvous import WorkerLostError
-from trainers.help.showing import show_help_and_exit
+from trainers.help.showing import answer_early
 from trainers.loop.errors import (
     CheckpointError,
     Interrupted,
@@ -29,7 +29,7 @@ def run_main(main: Callable):
     """
     # A start without `python -m` comes to its help only here.
     spec = main.__globals__["__spec__"]
-    show_help_and_exit(spec.name if spec else "", sys.argv[1:])
+    answer_early(spec.name if spec else "", sys.argv[1:])
     app.call_after_init(_check_process)
     warnings.formatwarning = format_warning
     app.run(main)
@@ -138,7 +138,9 @@ def exit_hard(error: Exception):
 
 def report(error: Exception) -> int:
     """Print the error that ended the training; return the exit code."""
-    print(f"Error: {error}", file=sys.stderr, flush=True)
+    # To be asked to stop is no error.
+    prefix = "" if isinstance(error, Interrupted) else "Error: "
+    print(f"{prefix}{error}", file=sys.stderr, flush=True)
     kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
     return EXIT_CODES[next(kinds)]
 

@@ -50,16 +50,33 @@ def test_a_module_shows_the_same_page(subprocess_environment, word):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_page(name, capsys):
     with pytest.raises(SystemExit) as end:
-        showing.show_help_and_exit(COMMANDS[name].module, ["x", "--help"])
+        showing.answer_early(COMMANDS[name].module, ["x", "--help"])
     assert end.value.code is None
     assert f"Usage: keras-vit {name} " in capsys.readouterr().out
 
 
+def test_a_mistyped_flag_ends_the_command(subprocess_environment):
+    """Before seconds of imports, and with the status of a wrong flag."""
+    words = ["trainers.train", "--reciep=photos"]
+    result = run(subprocess_environment, "-X", "importtime", "-m", *words)
+    assert result.returncode == 1
+    assert result.stderr.endswith(
+        "Error: there is no flag --reciep. Did you mean --recipe?\n"
+    )
+    assert " keras" not in result.stderr
+
+
 @pytest.mark.parametrize(
-    "module, words", [("trainers.train", ["--seed=1"]), ("other", ["--help"])]
+    "module, words",
+    [
+        ("trainers.train", ["--seed=1"]),
+        ("trainers.train", ["--showprefixforinfo=1"]),
+        ("keras_vit.convert", ["--layuot=timm"]),
+        ("other", ["--help"]),
+    ],
 )
 def test_other_starts_go_on(module, words, capsys):
-    showing.show_help_and_exit(module, words)
+    showing.answer_early(module, words)
     assert not capsys.readouterr().out
 
 

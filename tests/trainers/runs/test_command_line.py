@@ -56,8 +56,8 @@ def test_help_names_the_flags(command, module):
 @pytest.mark.parametrize(
     "module, arguments, message",
     [
-        ("train", ["--lerning_rate=1"], "Did you mean: learning_rate"),
-        ("train", ["--optimizer=adamax"], "should be one of <adamw|adam|lamb"),
+        ("train", ["--lerning_rate=1"], "Did you mean --learning_rate?"),
+        ("train", ["--optimizer=adamax"], "must be one of adamw, adam, lamb"),
         ("train", ["--batch_size=many"], "batch_size"),
         ("train", ["recipe=digits"], "Options are written --name=value"),
         (
