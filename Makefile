@@ -6,7 +6,8 @@
 #   make test        lints, runs the tests on TensorFlow and those of layers
 #                    and models on JAX
 #   make test-torch  runs the latter on PyTorch
-#   make docs        makes the figures and the site, build/docs/index.html
+#   make docs        makes the site, build/docs/index.html
+#   make figures     draws the figures of the site anew; commit them
 #   make constraints writes the newest versions that setup.py admits into
 #                    constraints.txt; run the tests before you commit it
 #   make clean       removes the environments
@@ -24,7 +25,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/test_old_files.py
 
-.PHONY: demo photos test test-torch docs constraints clean
+.PHONY: demo photos test test-torch docs figures constraints clean
 
 # Its data set is prepared inside this folder, not in the home of the user.
 demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
@@ -53,8 +54,10 @@ test-torch: .venv-torch/dev
 
 # The variable silences a notice about the future of mkdocs, on each start.
 docs: .venv/docs
-	.venv/bin/python docs/figures
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+figures: .venv/docs
+	.venv/bin/python docs/figures
 
 .venv/train: setup.py constraints.txt
 	$(PYTHON) -m venv .venv

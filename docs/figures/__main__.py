@@ -1,4 +1,4 @@
-"""Makes all figures of the background pages: `python docs/figures`."""
+"""Makes all figures of the background pages: `make figures`."""
 
 import pathlib
 import runpy
