@@ -308,7 +308,7 @@ def test_flags_reach_what_is_written(run, command, tmp_path):
         (["--formats=saved_model,onx"], "`formats` must be one of 'onnx', 'o"),
         (["--tflite_variants=int8"], "--calibration_split) must be given"),
         (["--export_dir=file"], "`export_dir` must be a folder that can be"),
-        (["--output=scores"], "<logits|probabilities|features>"),
+        (["--output=scores"], "must be one of logits, probabilities, features"),
         (["--version=0"], "version"),
         (["--model=b"], "either --run_dir or --model"),
     ],
