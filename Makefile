@@ -20,6 +20,8 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 # A process begins with a half of the tests, in their order, so that what the
 # tests of a file share is made once.
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
+# One more than there are processors: tests wait for programs that they start.
+NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
     tests/test_preprocessing.py tests/test_initialization.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
@@ -42,7 +44,8 @@ photos: .venv/train
 test: .venv/dev
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	KERAS_BACKEND=tensorflow .venv/bin/python $(PYTEST)
+	KERAS_BACKEND=tensorflow .venv/bin/python \
+	    $(subst auto,$(NUM_PROCESSES),$(PYTEST))
 	KERAS_BACKEND=jax .venv/bin/python $(PYTEST) $(ANY_BACKEND)
 
 # An environment of its own: it shows that nothing here needs TensorFlow. timm

@@ -22,7 +22,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
-from keras_vit.layers.mlp_block import GELUS
+from keras_vit.layers.activations import ACTIVATIONS
 
 RIVALS = ("keras-hub", "timm")
 # Whose worker measures the matrix product of which library, and how often in
@@ -36,7 +36,7 @@ NAMES = {
     "precisions": PRECISIONS,
     "tasks": TASKS,
     "against": RIVALS,
-    "gelu": GELUS,
+    "activation": ACTIVATIONS,
 }
 
 
@@ -165,7 +165,7 @@ def measure_case(
         "config": dataclasses.asdict(config),
         "batch_size": batch_size,
         "threads": options.threads,
-        "gelu": options.gelu,
+        "activation": options.activation,
         "xla": options.xla,
         "matrix_shape": MATRIX_SHAPE,
         "matrix_dtype": case["precision"].removeprefix("mixed_"),
@@ -237,7 +237,7 @@ def write(
         *describe_machine(versions, options.threads),
         f"Run: {datetime.date.today()}, {options.repeats} rounds, images of "
         f"{options.image_size}x{options.image_size}, GELU of ours: "
-        f"{options.gelu}, XLA: {options.xla}",
+        f"{options.activation}, XLA: {options.xla}",
     ]
     if "timm" in options.against and not options.torch_python:
         description.append("timm was left out: no --torch_python was given")

@@ -33,7 +33,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, __version__
-from keras_vit.layers.mlp_block import GELUS
+from keras_vit.layers.activations import ACTIVATIONS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,7 +106,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
     """End the program if the options do not fit; leave out what cannot run."""
     check_speed_options(
-        parser, options, {"contenders": CONTENDERS, "gelu": GELUS}
+        parser, options, {"contenders": CONTENDERS, "activation": ACTIVATIONS}
     )
     if options.rounds < 1:
         parser.error(f"--rounds must be 1 or more: {options.rounds}")
@@ -160,7 +160,7 @@ def describe_model(model: str, options: argparse.Namespace) -> dict:
         "config": dataclasses.asdict(config),
         "num_parameters": num_parameters(config),
         "precision": "float32",
-        "gelu": options.gelu,
+        "activation": options.activation,
     }
 
 
@@ -257,7 +257,7 @@ def describe_run(
     lines = [
         *describe_machine(versions),
         f"Run: {datetime.date.today()}, {count(options.rounds, 'round')}, "
-        f"GELU of ours: {options.gelu}, load before: {load:.1f}",
+        f"GELU of ours: {options.activation}, load before: {load:.1f}",
     ]
     if not options.torch_python:
         lines.append("timm was left out: no --torch_python was given")

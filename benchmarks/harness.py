@@ -32,7 +32,7 @@ def add_speed_options(add: Callable, models: str):
         models: The default of --models.
     """
     add("--models", type=split_names, default=models, help="keys of VARIANTS")
-    add("--gelu", default="tanh", help="tanh or exact; timm's is exact")
+    add("--activation", default="tanh", help="tanh or exact; timm's is exact")
     add("--torch_python", help="interpreter that has torch and timm")
     add(
         "--require_not_slower",

@@ -22,7 +22,7 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
 
 def our_model(case: dict, versions: dict) -> keras.Model:
     """Return keras_vit's model of `case["config"]`."""
-    config = ViTConfig(**{**case["config"], "gelu": case["gelu"]})
+    config = ViTConfig(**{**case["config"], "activation": case["activation"]})
     return VisionTransformer(config, dtype=case["precision"])
 
 

@@ -42,7 +42,7 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
         name: Name of the model.
         dtype: Type policy of the layers, such as "mixed_bfloat16".
         **choices: Any other field of `ViTConfig`, such as `dropout_rate`,
-            `representation_size`, `position_embedding` or `gelu`.
+            `representation_size`, `position_embedding` or `activation`.
 
     Returns:
         A VisionTransformer; a plain functional keras.Model if `input_tensor`

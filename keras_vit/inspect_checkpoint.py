@@ -182,7 +182,7 @@ SIZES = (
     "use_class_token",
 )
 # Fields that are shown even if they have their default.
-ALWAYS_SHOWN = ("gelu", "image_size", "layer_norm_epsilon")
+ALWAYS_SHOWN = ("activation", "image_size", "layer_norm_epsilon")
 
 
 if __name__ == "__main__":

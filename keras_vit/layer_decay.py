@@ -5,7 +5,9 @@ import re
 
 import keras
 
-BLOCK_PATH = re.compile(r"(?:^|/)block_(\d+)(?=/)")
+BLOCK_PATH = re.compile(
+    r"(?:^|/)(?:block|rotary_positions|relative_positions)_(\d+)(?=/)"
+)
 
 
 def layer_rates(

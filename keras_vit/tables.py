@@ -18,7 +18,7 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
         ValueError: If the table has no such row. The message lists its rows.
 
     Example:
-        >>> pick({"tanh": 1, "exact": 2}, "exact", "gelu")
+        >>> pick({"tanh": 1, "exact": 2}, "exact", "activation")
         2
     """
     try:

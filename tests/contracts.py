@@ -16,12 +16,17 @@ from tests.tiny import noise, randomize, to_numpy
 
 
 class Case(NamedTuple):
-    """A layer, how it is made, and the shape it makes of which input."""
+    """A layer, how it is made, and the shape it makes of which input.
+
+    `is_beside` says that it stands beside the tokens: it computes something
+    about their positions, which is the same for every image.
+    """
 
     layer_class: type
     kwargs: dict
     input_shape: tuple
     output_shape: tuple
+    is_beside: bool = False
 
     def make(self, **kwargs):
         """Return the layer, built, with random weights."""
@@ -36,6 +41,7 @@ class Case(NamedTuple):
 
 TOKENS = (2, 7, 12)
 GRID_TOKENS = {"grid_size": (2, 3), "num_prefix_tokens": 1}
+ROTARY = {"head_size": 8, **GRID_TOKENS}
 
 CASES = {
     "patch_encoder": Case(
@@ -45,7 +51,20 @@ CASES = {
         (2, 6, 12),
     ),
     "layer_norm": Case(layers.LayerNorm, {"epsilon": 1e-5}, TOKENS, TOKENS),
+    "rms_norm": Case(layers.RmsNorm, {"epsilon": 1e-5}, TOKENS, TOKENS),
+    "layer_scale": Case(
+        layers.LayerScale, {"initial_value": 0.1}, TOKENS, TOKENS
+    ),
     "class_token": Case(layers.ClassToken, {}, (2, 6, 12), TOKENS),
+    "prefix_tokens": Case(
+        layers.PrefixTokens, {"num_tokens": 3}, (2, 4, 12), TOKENS
+    ),
+    "distilled_head": Case(
+        layers.DistilledHead,
+        {"num_classes": 5, "activation": "softmax", "head_bias": 0.1},
+        (2, 2, 12),
+        (2, 5),
+    ),
     "learned": Case(
         layers.LearnedPositionEmbedding, GRID_TOKENS, TOKENS, TOKENS
     ),
@@ -66,15 +85,47 @@ CASES = {
     ),
     "mlp_tanh": Case(
         layers.MlpBlock,
-        {"mlp_dim": 20, "dropout_rate": 0.1, "gelu": "tanh"},
+        {"mlp_dim": 20, "dropout_rate": 0.1, "activation": "tanh"},
         TOKENS,
         TOKENS,
     ),
     "mlp_exact": Case(
-        layers.MlpBlock, {"mlp_dim": 20, "gelu": "exact"}, TOKENS, TOKENS
+        layers.MlpBlock, {"mlp_dim": 20, "activation": "exact"}, TOKENS, TOKENS
+    ),
+    "mlp_quick": Case(
+        layers.MlpBlock, {"mlp_dim": 20, "activation": "quick"}, TOKENS, TOKENS
+    ),
+    "mlp_silu": Case(
+        layers.MlpBlock,
+        {
+            "mlp_dim": 20,
+            "activation": "silu",
+            "is_gated": True,
+            "use_inner_norm": True,
+            "norm": "rms",
+            "norm_epsilon": 1e-5,
+            "use_bias": False,
+        },
+        TOKENS,
+        TOKENS,
     ),
     "stochastic_depth": Case(
         layers.StochasticDepth, {"rate": 0.4, "seed": 3}, TOKENS, TOKENS
+    ),
+    "attention_with_norms": Case(
+        layers.MultiHeadSelfAttention,
+        {
+            "num_heads": 3,
+            "qkv_bias": "query_value",
+            "use_out_bias": False,
+            "qk_norm": "head",
+            "use_inner_norm": True,
+            "norm": "rms",
+            "norm_epsilon": 1e-5,
+            "rotary_pairs": "neighbours",
+        },
+        TOKENS,
+        TOKENS,
     ),
     "transformer_block": Case(
         layers.TransformerBlock,
@@ -84,9 +135,27 @@ CASES = {
             "dropout_rate": 0.1,
             "attention_dropout_rate": 0.1,
             "stochastic_depth_rate": 0.1,
-            "gelu": "exact",
+            "activation": "exact",
             "layer_norm_epsilon": 1e-5,
             "use_remat": True,
+        },
+        TOKENS,
+        TOKENS,
+    ),
+    "block_of_other_families": Case(
+        layers.TransformerBlock,
+        {
+            "num_heads": 3,
+            "mlp_dim": 20,
+            "norm": "rms",
+            "norm_placement": "after",
+            "layer_scale_init": 0.1,
+            "attention_options": {
+                "qkv_bias": "none",
+                "qk_norm": "width",
+                "norm": "rms",
+            },
+            "mlp_options": {"is_gated": True},
         },
         TOKENS,
         TOKENS,
@@ -96,16 +165,72 @@ CASES = {
         layers.AveragePooling, {"num_prefix_tokens": 1}, TOKENS, (2, 12)
     ),
     "max": Case(layers.MaxPooling, {"num_prefix_tokens": 1}, TOKENS, (2, 12)),
+    "token_and_avg": Case(
+        layers.TokenAndAveragePooling,
+        {"num_prefix_tokens": 2},
+        TOKENS,
+        (2, 24),
+    ),
+    "distilled": Case(
+        layers.DistilledPooling, {"num_classes": 5}, TOKENS, (2, 2, 12)
+    ),
+    "map_patches": Case(
+        layers.PatchAttentionPooling,
+        {"num_heads": 3, "mlp_dim": 20, "num_prefix_tokens": 2},
+        TOKENS,
+        (2, 12),
+    ),
     "map": Case(
         layers.AttentionPooling,
         {
             "num_heads": 3,
             "mlp_dim": 20,
-            "gelu": "exact",
+            "activation": "exact",
             "layer_norm_epsilon": 1e-5,
         },
         TOKENS,
         (2, 12),
+    ),
+    "axial": Case(
+        layers.AxialRotaryPositions,
+        {
+            "temperature": 50.0,
+            "axes": "xy",
+            "reference_size": (4, 4),
+            "offset": 1.0,
+            **ROTARY,
+        },
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
+    "centered": Case(
+        layers.CenteredRotaryPositions,
+        {"temperature": 50.0, **ROTARY},
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
+    "mixed": Case(
+        layers.MixedRotaryPositions,
+        {"num_heads": 3, **ROTARY},
+        TOKENS,
+        (2, 7, 3, 8),
+        is_beside=True,
+    ),
+    "table": Case(
+        layers.RelativePositionTable,
+        {"num_heads": 3, **GRID_TOKENS},
+        TOKENS,
+        (1, 3, 7, 7),
+        is_beside=True,
+    ),
+    "mlp": Case(
+        layers.RelativePositionMlp,
+        {"num_heads": 3, "hidden_dim": 5, **GRID_TOKENS},
+        TOKENS,
+        (1, 3, 7, 7),
+        is_beside=True,
     ),
     "resnet_stem": Case(
         layers.ResNetStem, {"stages": (1, 1)}, (2, 16, 24, 3), (2, 2, 3, 512)
@@ -183,7 +308,11 @@ def check_precision(case, policy):
 def check_gradients(case):
     """The loss depends on the input and on each trainable variable."""
     layer = case.make()
+    if case.is_beside and not layer.trainable_variables:
+        return
     for name, gradient in gradients(layer, case.inputs()).items():
+        if case.is_beside and name == "the input":
+            continue
         assert gradient is not None, f"no gradient reaches {name}"
         gradient = to_numpy(gradient)
         assert np.isfinite(gradient).all(), name

@@ -217,14 +217,17 @@ def test_choices_reach_the_configuration():
         dropout_rate=0.2,
         representation_size=6,
         position_embedding="sincos_2d",
-        gelu="exact",
+        activation="exact",
         pooling="map",
         classes=5,
     )
     assert isinstance(model, VisionTransformer)
     config = model.config
     assert (config.dropout_rate, config.representation_size) == (0.2, 6)
-    assert (config.position_embedding, config.gelu) == ("sincos_2d", "exact")
+    assert (config.position_embedding, config.activation) == (
+        "sincos_2d",
+        "exact",
+    )
     assert (config.pooling, config.num_classes) == ("map", 5)
 
 

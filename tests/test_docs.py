@@ -400,13 +400,13 @@ def test_the_page_on_weights_lists_what_the_code_knows():
         r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|$", families, re.M
     )
     assert [row[0] for row in rows] == list(LAYOUTS)
-    for name, _, written, gelu, epsilon in rows:
+    for name, _, written, activation, epsilon in rows:
         layout = LAYOUTS[name]
         assert (written == "no") == (name not in WRITERS)
         if name in WRITERS:
             endings = {e.strip("`") for e in written.split(", ")}
             assert endings == {e or "folder" for e in WRITERS[name]}
-        assert gelu in (layout.gelu, "config.json")
+        assert activation in (layout.activation, "config.json")
         if epsilon != "config.json":
             assert float(epsilon) == layout.layer_norm_epsilon
     methods = page.split("| `position_resize` | rule |")[1].split("\n\n")[0]
@@ -425,12 +425,12 @@ def test_table_of_variants_is_the_code():
 
 
 def test_options_of_a_model_are_those_of_the_code():
-    from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
+    from keras_vit.layers import ACTIVATIONS, POOLINGS, POSITION_EMBEDDINGS
 
     for name, table in (
         ("position_embedding", POSITION_EMBEDDINGS),
         ("pooling", POOLINGS),
-        ("gelu", GELUS),
+        ("activation", ACTIVATIONS),
     ):
         row = re.search(rf"^\| `{name}` \| (.*) \|$", MODELS, re.M)[1]
         [default] = re.findall(r"`(\w+)` \(default", row)

@@ -13,7 +13,7 @@ from keras_vit.layer_decay import (
     layer_decay_optimizer,
     layer_rates,
 )
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 
 
 def test_layer_rates_of_a_vision_transformer():
@@ -37,6 +37,16 @@ def test_layer_rates_of_a_vision_transformer():
         "pre_logits": {1.0},
         "predictions": {1.0},
     }
+
+
+def test_positions_of_a_block_have_its_rate():
+    model = VisionTransformer(tiny_config(**LATER_KINDS["beit"]))
+    paths = [v.path for v in model.variables]
+    rates = dict(zip(paths, layer_rates(model.variables, 0.5)))
+    for index, rate in enumerate((0.25, 0.5)):
+        name = f"relative_positions_{index:02d}/table"
+        assert rates[name] == rates[f"block_{index:02d}/mlp/out/bias"] == rate
+    assert rates["patch_encoder/kernel"] == 0.125
 
 
 def test_layer_rates_go_by_number_beyond_a_hundred_blocks():

@@ -12,6 +12,78 @@ tensorflow_only = pytest.mark.skipif(
 )
 
 
+# One of each kind of ViT after that of 2021: between them, every part that the
+# first has not.
+NO_TOKEN = {"use_class_token": False, "pooling": "avg"}
+LATER_KINDS = {
+    "clip": {
+        "use_patch_bias": False,
+        "use_embedding_norm": True,
+        "activation": "quick",
+        "layer_norm_epsilon": 1e-5,
+    },
+    "deit": {"use_distillation_token": True, "pooling": "distilled"},
+    "beit": {
+        "position_embedding": "none",
+        "relative_positions": "table",
+        "qkv_bias": "query_value",
+        "layer_scale_init": 0.1,
+        "pooling": "avg",
+        "use_pooling_norm": True,
+    },
+    "relative_mlp": {
+        "position_embedding": "none",
+        "relative_positions": "mlp",
+        "relative_hidden_dim": 5,
+        "use_shared_relative_positions": True,
+        "norm_placement": "after",
+        **NO_TOKEN,
+    },
+    "dinov2": {
+        "num_registers": 2,
+        "use_prefix_positions": False,
+        "layer_scale_init": 0.1,
+        "use_gated_mlp": True,
+        "activation": "silu",
+        "pooling": "token_and_avg",
+    },
+    "eva02": {
+        "rotary_positions": "axial",
+        "rotary_reference_size": (16, 16),
+        "use_gated_mlp": True,
+        "use_mlp_inner_norm": True,
+        "use_attention_inner_norm": True,
+        "activation": "silu",
+        "qkv_bias": "query_value",
+    },
+    "perception": {
+        "rotary_positions": "axial",
+        "rotary_axes": "xy",
+        "rotary_offset": 1.0,
+        "rotary_temperature": 10.0,
+        "pooling": "map_patches",
+        "pooling_heads": 2,
+    },
+    "mixed": {"rotary_positions": "mixed", "position_embedding": "none"},
+    "dinov3": {
+        "position_embedding": "none",
+        "rotary_positions": "centered",
+        "num_registers": 2,
+        "qk_norm": "head",
+    },
+    "aimv2": {
+        "norm": "rms",
+        "use_patch_norm": True,
+        "use_block_bias": False,
+        "qkv_bias": "none",
+        "use_gated_mlp": True,
+        "activation": "silu",
+        **NO_TOKEN,
+    },
+    "internvit": {"qk_norm": "width", "use_final_norm": False},
+}
+
+
 def tiny_config(**choices):
     """Return a configuration of 21 thousand parameters, with `choices`."""
     return ViTConfig(

@@ -5,7 +5,7 @@ import numpy as np
 import style
 from keras import ops
 
-from keras_vit.layers import GELUS
+from keras_vit.layers import ACTIVATIONS
 
 
 def draw_curves():
@@ -15,7 +15,7 @@ def draw_curves():
     )
     x = np.linspace(-5, 5, 2001)
     exact, tanh = (
-        ops.convert_to_numpy(GELUS[kind](ops.convert_to_tensor(x)))
+        ops.convert_to_numpy(ACTIVATIONS[kind](ops.convert_to_tensor(x)))
         for kind in ("exact", "tanh")
     )
     _draw_activations(left, x, exact)

@@ -7,9 +7,6 @@ import numpy as np
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.intermediates import (
-    num_prefix_tokens_of,
-)
 from keras_vit.models.submodels import check_vision_transformer
 
 NUM_FILTERS = 28  # In figure 7 of the paper.
@@ -51,8 +48,9 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
             "Received: position_embedding='none'"
         )
     grid_size = model.config.grid_size
-    table = model.get_layer("position_embedding").table(grid_size)
-    rows = as_float32(table)[num_prefix_tokens_of(model) :]  # (N, D)
+    layer = model.get_layer("position_embedding")
+    table = as_float32(layer.table(grid_size))
+    rows = table[layer.num_prefix_tokens :]  # (N, D)
     rows = rows.astype("float64")
     # The similarity of a row of zeros to all others is 0.
     length = np.linalg.norm(rows, axis=1, keepdims=True)

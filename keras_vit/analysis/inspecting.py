@@ -20,12 +20,12 @@ from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
+    enter_blocks,
     get_block,
     grid_size_of,
     layers_after_blocks,
     num_prefix_tokens_of,
     run_with_scores,
-    tokens_before_blocks,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.tables import pick
@@ -177,9 +177,9 @@ def _run(model, image):
     """
     maps, norms = [], []
     with without_gradients():
-        x = tokens_before_blocks(model, image)
-        for index in range(model.config.depth):
-            x, scores = run_with_scores(get_block(model, index), x)
+        x, positions = enter_blocks(model, image)
+        for index, inputs in enumerate(positions):
+            x, scores = run_with_scores(get_block(model, index), x, **inputs)
             maps.append(as_float32(scores))
             lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
             norms.append(as_float32(lengths))

@@ -229,8 +229,9 @@ def pools_patches(model: VisionTransformer) -> bool:
         model: Any VisionTransformer.
     """
     config = model.config
-    pooled = config.pooling not in ("token", "none")
-    return pooled or not config.use_class_token
+    if config.pooling in ("token", "token_and_avg", "distilled", "none"):
+        return not config.use_class_token
+    return True
 
 
 def _roll_out(model, images, head_fusion, discard_ratio):

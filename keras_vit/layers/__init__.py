@@ -1,15 +1,22 @@
 """The layers of a Vision Transformer."""
 
+from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp_block import GELUS, MlpBlock
+from keras_vit.layers.layer_scale import LayerScale
+from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
+from keras_vit.layers.norms import NORMS
+from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import (
     POOLINGS,
-    AttentionPooling,
     AveragePooling,
+    DistilledPooling,
     MaxPooling,
+    TokenAndAveragePooling,
     TokenPooling,
 )
 from keras_vit.layers.position_embedding import (
@@ -20,30 +27,58 @@ from keras_vit.layers.position_embedding import (
     SinCosPositionEmbedding2D,
 )
 from keras_vit.layers.position_grid import resize_position_grid
+from keras_vit.layers.prefix_tokens import PrefixTokens
+from keras_vit.layers.relative_positions import (
+    RELATIVE_POSITIONS,
+    RelativePositionMlp,
+    RelativePositionTable,
+)
 from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.rms_norm import RmsNorm
+from keras_vit.layers.rotary_positions import (
+    ROTARY_POSITIONS,
+    AxialRotaryPositions,
+    CenteredRotaryPositions,
+    MixedRotaryPositions,
+)
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.layers.transformer_block import TransformerBlock
 
 __all__ = [
-    "GELUS",
+    "ACTIVATIONS",
+    "NORMS",
     "POOLINGS",
     "POSITION_EMBEDDINGS",
+    "RELATIVE_POSITIONS",
+    "ROTARY_POSITIONS",
     "STEM_EPSILONS",
     "AttentionPooling",
     "AveragePooling",
+    "AxialRotaryPositions",
+    "CenteredRotaryPositions",
     "ClassToken",
+    "DistilledHead",
+    "DistilledPooling",
     "LayerNorm",
+    "LayerScale",
     "LearnedPositionEmbedding",
     "LearnedPositionEmbedding2D",
     "MaxPooling",
+    "MixedRotaryPositions",
     "MlpBlock",
     "MultiHeadSelfAttention",
+    "PatchAttentionPooling",
     "PatchEncoder",
+    "PrefixTokens",
+    "RelativePositionMlp",
+    "RelativePositionTable",
     "ResNetStem",
+    "RmsNorm",
     "SinCosPositionEmbedding",
     "SinCosPositionEmbedding2D",
     "StochasticDepth",
+    "TokenAndAveragePooling",
     "TokenPooling",
     "TransformerBlock",
     "resize_position_grid",

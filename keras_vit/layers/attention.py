@@ -6,15 +6,16 @@ import keras
 from keras import ops
 
 
-def attend(query, key, value, *, num_heads, mask=None, dropout=None):
+def attend(query, key, value, *, num_heads, mask=None, bias=None, dropout=None):
     """Return scaled dot-product attention in several heads.
 
-    softmax(query key^T / sqrt(D / K)) value, for each of K slices of D.
+    softmax(query key^T / sqrt(D / K) + bias) value, for each of K slices of D.
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D).
         mask: (B, T) or (B, S, T), True where a key may be attended to. If no
             key is allowed, the attention is uniform.
+        bias: (1, K, S, T).
         returns: (B, S, D), and the attention probabilities (B, K, S, T).
 
     Args:
@@ -23,6 +24,7 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
         value: Projected tokens that are averaged.
         num_heads: Number K of heads.
         mask: See above; None attends to all keys.
+        bias: Added to the scaled products; None for none.
         dropout: Applied to the probabilities before they weigh the values.
             The probabilities returned are those before dropout.
     """
@@ -35,6 +37,8 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Products above 65504 overflow to infinity, whose softmax is nan.
         logits = ops.clip(logits, -65504.0, 65504.0)
+    if bias is not None:
+        logits = logits + ops.cast(bias, logits.dtype)
     if mask is not None:
         mask = ops.cast(mask, "bool")
         mask = mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]
@@ -46,7 +50,7 @@ def attend(query, key, value, *, num_heads, mask=None, dropout=None):
     return ops.reshape(x, (-1, ops.shape(x)[1], width)), scores
 
 
-def projection(width: int, count: int, name: str, dtype):
+def projection(width: int, count: int, name: str, dtype, use_bias: bool = True):
     """Return one Dense layer that computes `count` square projections.
 
     Each projection is initialised Glorot-uniform by itself, with the limit of
@@ -56,6 +60,7 @@ def projection(width: int, count: int, name: str, dtype):
     limit = math.sqrt(6 / (width + width))
     return keras.layers.Dense(
         count * width,
+        use_bias=use_bias,
         kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
         dtype=dtype,
         name=name,

@@ -1,56 +1,86 @@
-"""MlpBlock: the two dense layers of a Transformer block."""
-
-import math
+"""MlpBlock: the dense layers of a Transformer block."""
 
 import keras
 from keras import ops
 
+from keras_vit.layers.activations import ACTIVATIONS, TRAINED_ACTIVATIONS
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
+from keras_vit.layers.norms import make_norm
+from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.tables import pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MlpBlock(keras.layers.Layer):
-    """Apply Dense, GELU, Dense to each token.
+    """Apply Dense, activation, Dense to each token.
+
+    A gated MLP (SwiGLU, if the activation is "silu") multiplies the activated
+    gate by a second projection: (act(x W_gate) * (x W_up)) W_out. One matrix
+    product computes both.
 
     Shapes:
         tokens: (B, T, D). returns: the same.
 
     Args:
-        mlp_dim: Size of the hidden layer.
+        mlp_dim: Size M of the hidden layer.
         dropout_rate: Dropout rate after each of the dense layers.
-        gelu: "tanh" for the approximation in the official code, or "exact"
-            (erf) as in timm and Hugging Face.
+        activation: A key of ACTIVATIONS. "tanh" is the GELU of the official
+            code, "exact" that of timm and Hugging Face.
+        is_gated: Whether the MLP has a gate. The kernel of `hidden` is then
+            (D, 2M): first the gate.
+        use_inner_norm: Whether a norm precedes the last dense layer.
+        norm: The kind of the norm, a key of NORMS.
+        norm_epsilon: Its epsilon.
+        use_bias: Whether the dense layers have biases.
 
     Example:
         >>> tuple(MlpBlock(mlp_dim=48)(np.ones((2, 17, 24))).shape)
         (2, 17, 24)
 
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 3.
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 3;
+        Shazeer 2020, arXiv:2002.05202, for gates.
     """
 
     def __init__(
         self,
         mlp_dim: int,
         dropout_rate: float = 0.0,
-        gelu: str = "tanh",
+        activation: str = "tanh",
+        is_gated: bool = False,
+        use_inner_norm: bool = False,
+        norm: str = "layer",
+        norm_epsilon: float = 1e-6,
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.mlp_dim = mlp_dim
         self.dropout_rate = dropout_rate
-        self.gelu = gelu
+        self.activation = activation
+        self.is_gated = is_gated
+        self.use_inner_norm = use_inner_norm
+        self.norm = norm
+        self.norm_epsilon = norm_epsilon
+        self.use_bias = use_bias
         self.supports_masking = True
-        pick(GELUS, gelu, "gelu")  # Raises if unknown.
+        pick(ACTIVATIONS, activation, "activation")  # Raises if unknown.
+        dtype = self.dtype_policy
         self.dropout = keras.layers.Dropout(
-            dropout_rate, dtype=self.dtype_policy, name="dropout"
+            dropout_rate, dtype=dtype, name="dropout"
+        )
+        self.inner_norm = (
+            make_norm(norm, norm_epsilon, dtype=dtype, name="inner_norm")
+            if use_inner_norm
+            else None
         )
 
     def build(self, input_shape):
         width = input_shape[-1]
-        self.hidden = self._dense(self.mlp_dim, "hidden")
+        self.hidden = self._dense((1 + self.is_gated) * self.mlp_dim, "hidden")
         self.out = self._dense(width, "out")
         self.hidden.build((None, width))
+        if self.inner_norm:
+            self.inner_norm.build((None, self.mlp_dim))
         self.out.build((None, self.mlp_dim))
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
         self.built = True
@@ -59,9 +89,18 @@ class MlpBlock(keras.layers.Layer):
         length, width = ops.shape(tokens)[1:]
         # TensorFlow fuses a rank-2 MatMul, BiasAdd and GELU, but not the GELU
         # with a custom gradient that training uses.
-        x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M)
-        x = pick(TRAINED_GELUS if training else GELUS, self.gelu, "gelu")(x)
-        x = self.out(self.dropout(x, training=training))  # (B*T, D)
+        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
+        activate = table[self.activation]
+        x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M) or 2M
+        if self.is_gated:
+            gate, x = ops.split(x, 2, axis=-1)
+            x = activate(gate) * x  # (B*T, M)
+        else:
+            x = activate(x)
+        x = self.dropout(x, training=training)
+        if self.inner_norm:
+            x = self.inner_norm(x)
+        x = self.out(x)  # (B*T, D)
         x = ops.reshape(x, (-1, length, width))  # (B, T, D)
         return self.dropout(x, training=training)
 
@@ -71,6 +110,7 @@ class MlpBlock(keras.layers.Layer):
     def _dense(self, units, name):
         return keras.layers.Dense(
             units,
+            use_bias=self.use_bias,
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
             dtype=sublayer_policy(self, name),
             name=name,
@@ -81,46 +121,15 @@ class MlpBlock(keras.layers.Layer):
             **super().get_config(),
             "mlp_dim": self.mlp_dim,
             "dropout_rate": self.dropout_rate,
-            "gelu": self.gelu,
+            "activation": self.activation,
+            "is_gated": self.is_gated,
+            "use_inner_norm": self.use_inner_norm,
+            "norm": self.norm,
+            "norm_epsilon": self.norm_epsilon,
+            "use_bias": self.use_bias,
             "dtype": nested_dtype_policy(self),
         }
 
-
-def gelu_tanh(x):
-    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
-    return ops.gelu(x, approximate=True)
-
-
-def gelu_exact(x):
-    """0.5 x (1 + erf(x / sqrt(2)))."""
-    return ops.gelu(x, approximate=False)
-
-
-@ops.custom_gradient
-def gelu_tanh_written_out(x):
-    """Compute `gelu_tanh` with an explicit gradient, for TensorFlow.
-
-    TensorFlow's own gradient needs more passes over memory and keeps more
-    tensors. It also sums the gradients of the three uses of `x` in an order
-    that depends on when buffers become free, so runs can differ by rounding.
-    """
-    linear = math.sqrt(2 / math.pi)
-    cubic = 0.044715 * linear
-    gate = 0.5 + 0.5 * ops.tanh(x * (linear + cubic * ops.square(x)))
-    y = x * gate
-
-    def gradient(*upstream):
-        # Computing the square again is as fast as keeping it.
-        slope = 2 * linear + 6 * cubic * ops.square(x)
-        return upstream[0] * (gate + y * (1 - gate) * slope)
-
-    return y, gradient
-
-
-GELUS = {"tanh": gelu_tanh, "exact": gelu_exact}
-# The GELUs for training. JAX and PyTorch have their own fused gradients.
-TRAINED_GELUS = (
-    {**GELUS, "tanh": gelu_tanh_written_out}
-    if keras.backend.backend() == "tensorflow"
-    else GELUS
-)
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(with_new_names(config))

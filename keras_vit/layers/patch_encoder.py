@@ -22,6 +22,7 @@ class PatchEncoder(keras.layers.Layer):
     Args:
         patch_size: Side P of a square patch, in pixels. Must divide H and W.
         width: Size D of a token.
+        use_bias: Whether the projection has a bias.
 
     Raises:
         ValueError: If the image is not a whole number of patches.
@@ -34,7 +35,9 @@ class PatchEncoder(keras.layers.Layer):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, eq. 1.
     """
 
-    def __init__(self, patch_size: int, width: int, **kwargs):
+    def __init__(
+        self, patch_size: int, width: int, use_bias: bool = True, **kwargs
+    ):
         super().__init__(**kwargs)
         if patch_size < 1:
             raise ValueError(
@@ -43,6 +46,7 @@ class PatchEncoder(keras.layers.Layer):
             )
         self.patch_size = patch_size
         self.width = width
+        self.use_bias = use_bias
 
     def build(self, input_shape):
         if len(input_shape) != 4 or input_shape[-1] is None:
@@ -61,9 +65,10 @@ class PatchEncoder(keras.layers.Layer):
             ),
             initializer="lecun_normal",
         )
-        self.bias = self.add_weight(
-            name="bias", shape=(self.width,), initializer="zeros"
-        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.width,), initializer="zeros"
+            )
         self.input_spec = keras.InputSpec(shape=(None, *input_shape[1:]))
         self.built = True
 
@@ -79,7 +84,9 @@ class PatchEncoder(keras.layers.Layer):
         x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)
         x = ops.reshape(x, (-1, features))  # (B*N, P*P*C)
         kernel = ops.reshape(self.kernel, (features, self.width))
-        x = ops.add(ops.matmul(x, kernel), self.bias)  # (B*N, D)
+        x = ops.matmul(x, kernel)  # (B*N, D)
+        if self.use_bias:
+            x = ops.add(x, self.bias)
         return ops.reshape(x, (-1, h * w, self.width))  # (B, N, D)
 
     def compute_output_shape(self, input_shape):
@@ -92,6 +99,7 @@ class PatchEncoder(keras.layers.Layer):
             **super().get_config(),
             "patch_size": self.patch_size,
             "width": self.width,
+            "use_bias": self.use_bias,
         }
 
     def _grid_size(self, input_shape):

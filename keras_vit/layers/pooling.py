@@ -3,14 +3,8 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import (
-    attend,
-    check_heads_divide,
-    projection,
-)
-from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
-from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp_block import MlpBlock
+from keras_vit.layers.attention_pooling import AttentionPooling
+from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
 from keras_vit.tables import pick
 
 
@@ -117,90 +111,55 @@ class MaxPooling(PatchPooling):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
-    """Let a learned probe attend to all tokens, then add an MLP (MAP head).
+class TokenAndAveragePooling(AveragePooling):
+    """Join the class token and the average of the patch tokens.
 
-    z = MHA(probe, tokens, tokens), returns z + MLP(LN(z)).
+    Shapes:
+        tokens: (B, T, D). returns: (B, 2D); the class token comes first.
+
+    Reference: Oquab et al. 2023, arXiv:2304.07193, section 7; Hugging Face's
+        Dinov2ForImageClassification.
+    """
+
+    def call(self, tokens, mask=None):
+        token = ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
+        return ops.concatenate([token, super().call(tokens, mask)], axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], 2 * input_shape[-1])
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DistilledPooling(TokenPooling):
+    """Take the class token and the distillation token.
 
     Shapes:
         tokens: (B, T, D).
-        mask: (B, T), True for the tokens to pool; None for all tokens.
-        returns: (B, D).
+        returns: (B, 2, D) for the two classifiers of `DistilledHead`; without
+            a head (B, D), the average.
 
     Args:
-        num_heads: Number of attention heads. Must divide D.
-        mlp_dim: Hidden size of the MLP.
-        gelu: "tanh" or "exact", see `MlpBlock`.
-        layer_norm_epsilon: Added to the variance.
+        num_classes: Outputs of the head; 0 without one.
 
-    Reference: Zhai et al. 2022, arXiv:2106.04560, section 3.2; Lee et al.
-        2019, arXiv:1810.00825; big_vision's MAPHead.
+    Reference: Touvron et al. 2021, arXiv:2012.12877, section 4.
     """
 
-    needs = ("num_heads", "mlp_dim", "gelu", "layer_norm_epsilon")
+    needs = ("num_classes",)
 
-    def __init__(
-        self,
-        num_heads: int,
-        mlp_dim: int,
-        gelu: str = "tanh",
-        layer_norm_epsilon: float = 1e-6,
-        **kwargs,
-    ):
+    def __init__(self, num_classes: int = 0, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.gelu = gelu
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.supports_masking = True
-        self.norm = LayerNorm(
-            layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
-        )
-        self.mlp = MlpBlock(
-            mlp_dim, gelu=gelu, dtype=self.dtype_policy, name="mlp"
-        )
+        self.num_classes = num_classes
 
-    def build(self, input_shape):
-        width = input_shape[-1]
-        check_heads_divide(width, self.num_heads)
-        self.probe = self.add_weight(
-            name="probe", shape=(1, width), initializer="glorot_uniform"
-        )
-        for name, count in (("query", 1), ("key_value", 2), ("out", 1)):
-            layer = projection(width, count, name, sublayer_policy(self, name))
-            layer.build((None, width))
-            setattr(self, name, layer)
-        self.norm.build((None, 1, width))
-        self.mlp.build((None, 1, width))
-        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
-        self.built = True
-
-    def call(self, tokens, mask=None):
-        length, width = ops.shape(tokens)[1:]
-        query = self.query(ops.cast(self.probe, self.compute_dtype))[None]
-        key_value = self.key_value(ops.reshape(tokens, (-1, width)))
-        key_value = ops.reshape(key_value, (-1, length, 2 * width))
-        key, value = ops.split(key_value, 2, axis=-1)
-        x, _ = attend(query, key, value, num_heads=self.num_heads, mask=mask)
-        x = self.out(ops.reshape(x, (-1, width)))  # (B, D)
-        residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
-        return x + ops.reshape(residual, (-1, width))
-
-    def compute_mask(self, tokens, mask=None):
-        return None
+    def call(self, tokens):
+        pair = tokens[:, :2]
+        return pair if self.num_classes else ops.mean(pair, axis=1)
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
+        batch, _, width = input_shape
+        return (batch, 2, width) if self.num_classes else (batch, width)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "gelu": self.gelu,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "dtype": nested_dtype_policy(self),
-        }
+        return {**super().get_config(), "num_classes": self.num_classes}
 
 
 def make_pooling(kind: str, choices: dict, **kwargs):
@@ -225,6 +184,9 @@ POOLINGS = {
     "token": TokenPooling,
     "avg": AveragePooling,
     "max": MaxPooling,
+    "token_and_avg": TokenAndAveragePooling,
+    "distilled": DistilledPooling,
     "map": AttentionPooling,
+    "map_patches": PatchAttentionPooling,
     "none": None,
 }

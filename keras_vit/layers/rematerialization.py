@@ -18,8 +18,8 @@ def is_rematerializing() -> bool:
     return _IS_REMATERIALIZING.get()
 
 
-def rematerialize(layer: keras.layers.Layer, call: Callable, x):
-    """Return `call(x)` without keeping its intermediate tensors.
+def rematerialize(layer: keras.layers.Layer, call: Callable, *tensors):
+    """Return `call(*tensors)` without keeping its intermediate tensors.
 
     The backward pass computes these tensors again. Keras' own RematScope fails
     on TensorFlow, and a Dropout inside `tf.recompute_grad` would drop other
@@ -29,9 +29,10 @@ def rematerialize(layer: keras.layers.Layer, call: Callable, x):
     Args:
         layer: The layer whose weights and seeds `call` uses. It must not
             change any other state, as BatchNormalization does.
-        call: Maps a tensor to a tensor. It may be the `call` of `layer`, if
+        call: Maps tensors to a tensor. It may be the `call` of `layer`, if
             that method checks `is_rematerializing`.
-        x: The argument of `call`.
+        *tensors: The arguments of `call`: all that gradients flow to, beside
+            the weights.
     """
     weights, constants = [], []
     for variable in layer.variables:
@@ -42,17 +43,18 @@ def rematerialize(layer: keras.layers.Layer, call: Callable, x):
         else:  # An int8 kernel of a quantised layer has no gradient.
             constants.append((variable, variable.value))
 
-    def pure(x, *values):
+    def pure(*values):
+        inputs, values = values[: len(tensors)], values[len(tensors) :]
         mapping = [*zip(weights, values), *constants]
         with keras.StatelessScope(state_mapping=mapping):
             token = _IS_REMATERIALIZING.set(True)
             try:
-                return call(x)
+                return call(*inputs)
             finally:
                 _IS_REMATERIALIZING.reset(token)
 
     values = [ops.convert_to_tensor(weight.value) for weight in weights]
-    return keras.remat(pure)(x, *values)
+    return keras.remat(pure)(*tensors, *values)
 
 
 def advance_seed(seed):

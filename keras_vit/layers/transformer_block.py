@@ -1,18 +1,21 @@
-"""TransformerBlock: the pre-norm encoder block."""
-
-import functools
+"""TransformerBlock: the encoder block."""
 
 import keras
 
 from keras_vit.layers.dtypes import nested_dtype_policy
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
+from keras_vit.layers.norms import make_norm
+from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.layers.rematerialization import (
     is_rematerializing,
     rematerialize,
 )
 from keras_vit.layers.stochastic_depth import StochasticDepth
+from keras_vit.tables import pick
+
+NORM_PLACEMENTS = dict.fromkeys(("before", "after"))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -24,6 +27,7 @@ class TransformerBlock(keras.layers.Layer):
     Shapes:
         tokens: (B, T, D).
         mask: (B, T) or (B, T, T), True where a key may be attended to.
+        rotation, bias: See `MultiHeadSelfAttention`.
         returns: (B, T, D).
 
     Args:
@@ -32,10 +36,17 @@ class TransformerBlock(keras.layers.Layer):
         dropout_rate: Dropout rate after the attention and in the MLP.
         attention_dropout_rate: Dropout rate of the attention probabilities.
         stochastic_depth_rate: Probability of dropping each branch.
-        gelu: "tanh" or "exact", see `MlpBlock`.
+        activation: A key of ACTIVATIONS, see `MlpBlock`.
         layer_norm_epsilon: Added to the variance. Keras' own default is 1e-3.
         use_remat: Whether training keeps only the input of the block and
             computes the rest again in the backward pass.
+        norm: The kind of all norms, a key of NORMS.
+        norm_placement: "before" as above, or "after": z' = z + LN(MSA(z)),
+            z'' = z' + LN(MLP(z')).
+        layer_scale_init: Initial factors of a `LayerScale` at the end of each
+            branch; None for none.
+        attention_options: Further arguments of `MultiHeadSelfAttention`.
+        mlp_options: Further arguments of `MlpBlock`.
 
     Example:
         >>> block = TransformerBlock(num_heads=3, mlp_dim=48)
@@ -52,9 +63,14 @@ class TransformerBlock(keras.layers.Layer):
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
         stochastic_depth_rate: float = 0.0,
-        gelu: str = "tanh",
+        activation: str = "tanh",
         layer_norm_epsilon: float = 1e-6,
         use_remat: bool = False,
+        norm: str = "layer",
+        norm_placement: str = "before",
+        layer_scale_init: float | None = None,
+        attention_options: dict | None = None,
+        mlp_options: dict | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -63,52 +79,113 @@ class TransformerBlock(keras.layers.Layer):
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate
-        self.gelu = gelu
+        self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_remat = use_remat
+        self.norm = norm
+        self.norm_placement = norm_placement
+        pick(NORM_PLACEMENTS, norm_placement, "norm_placement")
+        self.layer_scale_init = layer_scale_init
+        self.attention_options = dict(attention_options or {})
+        self.mlp_options = dict(mlp_options or {})
         self.supports_masking = True
+        self._make_layers(self.dtype_policy)
 
-        dtype = self.dtype_policy
-        self.attention_norm = LayerNorm(
-            layer_norm_epsilon, dtype=dtype, name="attention_norm"
-        )
+    def _make_layers(self, dtype):
+        """Make the layers, in the order of the weights of saved models."""
+        epsilon = self.layer_norm_epsilon
+        self.attention_norm = self._make_norm("attention_norm", dtype)
         self.attention = MultiHeadSelfAttention(
-            num_heads, attention_dropout_rate, dtype=dtype, name="attention"
+            self.num_heads,
+            self.attention_dropout_rate,
+            **{"norm_epsilon": epsilon, **self.attention_options},
+            dtype=dtype,
+            name="attention",
         )
+        self.attention_scale = self._make_scale("attention_scale", dtype)
         self.dropout = keras.layers.Dropout(
-            dropout_rate, dtype=dtype, name="dropout"
+            self.dropout_rate, dtype=dtype, name="dropout"
         )
-        self.mlp_norm = LayerNorm(
-            layer_norm_epsilon, dtype=dtype, name="mlp_norm"
-        )
+        self.mlp_norm = self._make_norm("mlp_norm", dtype)
         self.mlp = MlpBlock(
-            mlp_dim, dropout_rate, gelu, dtype=dtype, name="mlp"
+            self.mlp_dim,
+            self.dropout_rate,
+            self.activation,
+            **{"norm_epsilon": epsilon, **self.mlp_options},
+            dtype=dtype,
+            name="mlp",
         )
+        self.mlp_scale = self._make_scale("mlp_scale", dtype)
         self.stochastic_depth = StochasticDepth(
-            stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
+            self.stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
         )
+
+    def _make_norm(self, name, dtype):
+        return make_norm(
+            self.norm, self.layer_norm_epsilon, dtype=dtype, name=name
+        )
+
+    def _make_scale(self, name, dtype):
+        if self.layer_scale_init is None:
+            return None
+        return LayerScale(self.layer_scale_init, dtype=dtype, name=name)
 
     def build(self, input_shape):
         for layer in (
             self.attention_norm,
             self.attention,
+            self.attention_scale,
             self.mlp_norm,
             self.mlp,
+            self.mlp_scale,
         ):
-            layer.build(input_shape)
+            if layer is not None:
+                layer.build(input_shape)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: input_shape[-1]})
         self.built = True
 
-    def call(self, tokens, mask=None, training=None):
+    def call(self, tokens, mask=None, rotation=None, bias=None, training=None):
+        positions = {"rotation": rotation, "bias": bias}
+        positions = {k: x for k, x in positions.items() if x is not None}
         if self.use_remat and training and not is_rematerializing():
-            call = functools.partial(self.call, mask=mask, training=True)
-            return rematerialize(self, call, tokens)
+
+            def call(tokens, *tensors):
+                inputs = dict(zip(positions, tensors))
+                return self.call(tokens, mask, **inputs, training=True)
+
+            return rematerialize(self, call, tokens, *positions.values())
         attended = self.attention(
-            self.attention_norm(tokens), mask=mask, training=training
+            self.attention_input(tokens),
+            mask=mask,
+            training=training,
+            **positions,
         )
+        tokens = self.add_attended(tokens, attended, training)
+        return self.add_mlp(tokens, training)
+
+    def attention_input(self, tokens):
+        """Return what the attention reads."""
+        if self.norm_placement == "after":
+            return tokens
+        return self.attention_norm(tokens)
+
+    def add_attended(self, tokens, attended, training=False):
+        """Return the tokens with the output of the attention added."""
+        if self.norm_placement == "after":
+            attended = self.attention_norm(attended)
         attended = self.dropout(attended, training=training)
-        tokens = tokens + self.stochastic_depth(attended, training=training)
-        mixed = self.mlp(self.mlp_norm(tokens), training=training)
+        if self.attention_scale:
+            attended = self.attention_scale(attended)
+        return tokens + self.stochastic_depth(attended, training=training)
+
+    def add_mlp(self, tokens, training=False):
+        """Return the tokens with the output of the MLP added."""
+        if self.norm_placement == "after":
+            mixed = self.mlp_norm(self.mlp(tokens, training=training))
+        else:
+            mixed = self.mlp(self.mlp_norm(tokens), training=training)
+        if self.mlp_scale:
+            mixed = self.mlp_scale(mixed)
         return tokens + self.stochastic_depth(mixed, training=training)
 
     def compute_output_shape(self, input_shape):
@@ -125,8 +202,17 @@ class TransformerBlock(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "attention_dropout_rate": self.attention_dropout_rate,
             "stochastic_depth_rate": self.stochastic_depth_rate,
-            "gelu": self.gelu,
+            "activation": self.activation,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "use_remat": self.use_remat,
+            "norm": self.norm,
+            "norm_placement": self.norm_placement,
+            "layer_scale_init": self.layer_scale_init,
+            "attention_options": self.attention_options,
+            "mlp_options": self.mlp_options,
             "dtype": nested_dtype_policy(self),
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(with_new_names(config))

@@ -3,12 +3,13 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.models.gradients import differentiate
 from keras_vit.models.intermediates import (
+    enter_blocks,
     get_block,
     layers_after_blocks,
     run_with_scores,
-    tokens_before_blocks,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -25,7 +26,7 @@ def score_gradients(model: VisionTransformer, images, classes) -> tuple:
         images: (B, H, W, C).
         classes: (B,), integers, or None for the most probable classes.
     """
-    tokens = tokens_before_blocks(model, images)
+    tokens, positions = enter_blocks(model, images)
     blocks = [get_block(model, i) for i in range(model.config.depth)]
     batch, length, _ = ops.shape(tokens)
     shape = (batch, model.config.num_heads, length, length)
@@ -35,9 +36,9 @@ def score_gradients(model: VisionTransformer, images, classes) -> tuple:
         # The sum over images separates, because the logit of an image depends
         # only on the attention in that image.
         x, all_scores = tokens, []
-        for block, shift in zip(blocks, shifts):
+        for block, shift, inputs in zip(blocks, shifts, positions):
             x, scores = run_with_scores(
-                block, x, lambda weights, shift=shift: weights + shift
+                block, x, lambda weights, shift=shift: weights + shift, **inputs
             )
             all_scores.append(scores)
         logits = read_logits(model, x)
@@ -57,6 +58,8 @@ def read_logits(model: VisionTransformer, tokens):
         x = layer(x)
     if head.activation is keras.activations.linear:
         return head(x)
+    if isinstance(head, DistilledHead):
+        return sum(head.both_logits(x)) / 2
     return ops.add(ops.matmul(ops.cast(x, "float32"), head.kernel), head.bias)
 
 

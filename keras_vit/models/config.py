@@ -4,10 +4,7 @@ import dataclasses
 import math
 import numbers
 
-from keras_vit.layers.mlp_block import GELUS
-from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
-from keras_vit.layers.stem_epsilons import STEM_EPSILONS
+from keras_vit.models.config_checks import check_config
 from keras_vit.tables import pick
 
 
@@ -32,11 +29,50 @@ class ViTConfig:
             pooling.
         stem_epsilons: A key of STEM_EPSILONS: the constants that the stem
             adds to its divisors, "official" or "timm".
+        use_patch_bias: Whether the projection of the patches has a bias.
+        use_patch_norm: Whether the patches are normalised before the positions
+            are added.
         use_class_token: Whether to prepend the class token.
+        use_distillation_token: Whether a second learned token follows the
+            class token.
+        num_registers: Number of learned tokens between these and the patches.
         position_embedding: A key of POSITION_EMBEDDINGS.
-        pooling: A key of POOLINGS; "none" returns an output for every token.
-        use_pooling_norm: Whether the last layer norm follows the pooling, as
+        use_prefix_positions: Whether the tokens before the patches have
+            positions as well.
+        use_embedding_norm: Whether the tokens are normalised before the first
+            block.
+        rotary_positions: A key of ROTARY_POSITIONS.
+        rotary_temperature: Base of their frequencies.
+        rotary_axes: "yx" or "xy", see `AxialRotaryPositions`.
+        rotary_reference_size: (rows, columns) of the grid that positions are
+            scaled to, see there.
+        rotary_offset: Added to the positions, see there.
+        relative_positions: A key of RELATIVE_POSITIONS.
+        relative_hidden_dim: Size of the hidden layer of "mlp".
+        use_shared_relative_positions: Whether all blocks share them.
+        norm: The kind of all norms, a key of NORMS.
+        norm_placement: "before" the attention and the MLP of a block, or
+            "after" them.
+        layer_scale_init: Initial factors at the end of each branch of a block;
+            None for a model without them.
+        qkv_bias: Which of queries, keys and values have biases, a key of
+            QKV_BIASES.
+        use_block_bias: Whether the other projections of a block have biases.
+        qk_norm: "none", or whether to normalise queries and keys in each
+            "head" or over the "width".
+        use_attention_inner_norm: Whether a norm precedes the last projection
+            of the attention.
+        use_mlp_inner_norm: Whether a norm precedes the last projection of the
+            MLP.
+        activation: A key of ACTIVATIONS: "tanh" for the GELU of the official
+            code, "exact" for that of timm and Hugging Face.
+        use_gated_mlp: Whether the MLP of a block has a gate (SwiGLU).
+        use_final_norm: Whether a norm follows the last block.
+        use_pooling_norm: Whether the last norm follows the pooling, as
             `fc_norm` does in timm, instead of the last block.
+        pooling: A key of POOLINGS; "none" returns an output for every token.
+        pooling_heads: Number of attention heads of the pooling "map". Default:
+            `num_heads`.
         representation_size: Size of a tanh layer before the head, or None.
         num_classes: Outputs of the head; 0 for a model without a head.
         classifier_activation: Activation of the head; None for logits.
@@ -47,9 +83,7 @@ class ViTConfig:
         attention_dropout_rate: Dropout rate of the attention probabilities.
         stochastic_depth_rate: Rate of the last block. The rates of the blocks
             grow linearly from 0 in the first block.
-        gelu: "tanh" as in the official code, or "exact" as in timm and
-            Hugging Face.
-        layer_norm_epsilon: Added to the variance of every layer norm.
+        layer_norm_epsilon: Added to the variance of every norm.
         use_remat: Whether training keeps only the input of each block and
             computes the rest again in the backward pass, which needs less
             memory and more time.
@@ -72,10 +106,36 @@ class ViTConfig:
     channels: int = 3
     stem_stages: tuple[int, ...] | None = None
     stem_epsilons: str = "official"
+    use_patch_bias: bool = True
+    use_patch_norm: bool = False
     use_class_token: bool = True
+    use_distillation_token: bool = False
+    num_registers: int = 0
     position_embedding: str = "learned"
-    pooling: str = "token"
+    use_prefix_positions: bool = True
+    use_embedding_norm: bool = False
+    rotary_positions: str = "none"
+    rotary_temperature: float = 100.0
+    rotary_axes: str = "yx"
+    rotary_reference_size: tuple[int, int] | None = None
+    rotary_offset: float = 0.0
+    relative_positions: str = "none"
+    relative_hidden_dim: int | None = None
+    use_shared_relative_positions: bool = False
+    norm: str = "layer"
+    norm_placement: str = "before"
+    layer_scale_init: float | None = None
+    qkv_bias: str = "all"
+    use_block_bias: bool = True
+    qk_norm: str = "none"
+    use_attention_inner_norm: bool = False
+    use_mlp_inner_norm: bool = False
+    activation: str = "tanh"
+    use_gated_mlp: bool = False
+    use_final_norm: bool = True
     use_pooling_norm: bool = False
+    pooling: str = "token"
+    pooling_heads: int | None = None
     representation_size: int | None = None
     num_classes: int = 1000
     classifier_activation: str | None = None
@@ -83,7 +143,6 @@ class ViTConfig:
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
-    gelu: str = "tanh"
     layer_norm_epsilon: float = 1e-6
     use_remat: bool = False
 
@@ -103,19 +162,9 @@ class ViTConfig:
             if isinstance(value, numbers.Integral) and type(value) is not bool:
                 # Keras and JSON do not accept NumPy's integers.
                 object.__setattr__(self, field.name, int(value))
-        if self.stem_stages is not None:
-            object.__setattr__(self, "stem_stages", tuple(self.stem_stages))
-        self._check_numbers()
-        self._check_sizes()
-        pick(GELUS, self.gelu, "gelu")
-        pick(POSITION_EMBEDDINGS, self.position_embedding, "position_embedding")
-        pick(POOLINGS, self.pooling, "pooling")
-        pick(STEM_EPSILONS, self.stem_epsilons, "stem_epsilons")
-        if self.pooling == "token" and not self.use_class_token:
-            raise ValueError(
-                "`pooling='token'` needs the class token. "
-                "Received: use_class_token=False"
-            )
+            if isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+        check_config(self)
 
     @property
     def feature_size(self) -> tuple[int, int]:
@@ -133,51 +182,23 @@ class ViTConfig:
         return 2 ** (2 + max(len(self.stem_stages) - 1, 0))
 
     @property
+    def head_size(self) -> int:
+        """Size of a token in one attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the patches."""
+        return (
+            self.use_class_token
+            + self.use_distillation_token
+            + self.num_registers
+        )
+
+    @property
     def grid_size(self) -> tuple[int, int]:
         """Rows and columns of the grid of patches."""
         return tuple(size // self.patch_size for size in self.feature_size)
-
-    def _check_numbers(self):
-        for name in ("width", "depth", "mlp_dim", "num_heads", "patch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be positive. "
-                    f"Received: {name}={getattr(self, name)}"
-                )
-        for name in (
-            "dropout_rate",
-            "attention_dropout_rate",
-            "stochastic_depth_rate",
-        ):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). "
-                    f"Received: {name}={getattr(self, name)}"
-                )
-        if self.num_classes < 0:
-            raise ValueError(
-                "`num_classes` must be 0 (no head) or more. "
-                f"Received: num_classes={self.num_classes}"
-            )
-        if self.width % self.num_heads:
-            raise ValueError(
-                "`num_heads` must divide `width`. Received: "
-                f"num_heads={self.num_heads}, width={self.width}"
-            )
-
-    def _check_sizes(self):
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise ValueError(
-                "`image_size` must be one number or (height, width). "
-                f"Received: image_size={self.image_size}"
-            )
-        if any(size % self.patch_size for size in self.feature_size):
-            what = "image" if self.stem_stages is None else "feature map"
-            raise ValueError(
-                f"`patch_size` must divide the {what}, "
-                f"{self.feature_size[0]}x{self.feature_size[1]}. Received: "
-                f"patch_size={self.patch_size}, image_size={self.image_size}"
-            )
 
 
 def check_fields(choices: dict, renamed: dict[str, str]):

@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterator
 
 import keras
+from keras import ops
 
+from keras_vit.layers.attention import attend
 from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.intermediates import (
+    block_tokens,
     get_block,
     layers_after_blocks,
-    run_for_class_token,
 )
+from keras_vit.models.position_inputs import position_layers
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 
@@ -133,17 +137,54 @@ def split_nested(
 def split_at_last_block(model: VisionTransformer, has_head: bool) -> Callable:
     """Return `split_at_head` of a model that reads one token."""
     last = get_block(model, model.config.depth - 1)
-    start = keras.Model(model.inputs[0], last.input, name=model.name)
+    names = position_layers(model.config)[-1]
+    positions = {key: model.get_layer(x).output for key, x in names.items()}
+    start = keras.Model(
+        model.inputs[0],
+        {"tokens": block_tokens(last), **positions},
+        name=model.name,
+    )
     layers = layers_after_blocks(model)
 
     def compute(images):
-        tokens = start(images, training=False)
-        outputs = run_for_class_token(last, tokens)  # (B, 1, D)
+        inputs = start(images, training=False)
+        outputs = run_for_class_token(last, **inputs)  # (B, 1, D)
         for layer in layers:
             features, outputs = outputs, layer(outputs)
         return (features if has_head else outputs), outputs
 
     return compute
+
+
+def run_for_class_token(
+    block: TransformerBlock, tokens, rotation=None, bias=None
+):
+    """Return the first output token of a block, without computing the others.
+
+    Its query attends to the keys and values of all tokens.
+
+    Shapes:
+        tokens: (B, T, D). returns: (B, 1, D).
+
+    Args:
+        block: A built block.
+        tokens: The input of the block.
+        rotation: Rotary positions, see `MultiHeadSelfAttention`.
+        bias: Relative positions, see there.
+    """
+    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    query, key, value = block.attention.compute_qkv(
+        block.attention_input(tokens), rotation
+    )
+    x, _ = attend(
+        query[:, :1],
+        key,
+        value,
+        num_heads=block.attention.num_heads,
+        bias=None if bias is None else bias[:, :, :1],
+    )  # (B, 1, D)
+    attended = block.attention.project_out(x)
+    return block.add_mlp(block.add_attended(tokens[:, :1], attended))
 
 
 def walk_back(model: keras.Model) -> Iterator:

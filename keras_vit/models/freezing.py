@@ -68,7 +68,11 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     if not num_last_blocks:
         return lambda path: False
     names = [layer.name for layer in model.layers]
-    last = names[names.index(f"block_{depth - num_last_blocks:02d}") :]
+    first = depth - num_last_blocks
+    last = names[names.index(f"block_{first:02d}") :]
+    # It stands before its block.
+    last.append(f"relative_positions_{first:02d}")
+    last.append(f"rotary_positions_{first:02d}")
     return lambda path: path.split("/")[0] in last
 
 
@@ -108,7 +112,7 @@ def forget_compiled(model):
 PARTS = {
     "head": r"^predictions/",
     "norms": r"/(gamma|beta)$",
-    "biases": r"/bias$",
-    "positions": r"^position_embedding/",
-    "class_token": r"^class_token/",
+    "biases": r"/(query_|value_)?bias$",
+    "positions": r"^(position_embedding|(rotary|relative)_positions(_\d+)?)/",
+    "class_token": r"^(class_token|distillation_token|registers)/",
 }

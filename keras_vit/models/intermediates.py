@@ -13,6 +13,7 @@ from keras import ops
 from keras_vit.layers.attention import attend
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.models.position_inputs import position_layers
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 
@@ -22,6 +23,8 @@ def attend_with_scores(
     tokens,
     mask=None,
     change_scores: Callable | None = None,
+    rotation=None,
+    bias=None,
 ) -> tuple:
     """Return the output of an attention layer and its probabilities.
 
@@ -37,6 +40,8 @@ def attend_with_scores(
         mask: See above; None attends to all keys.
         change_scores: Function that changes the probabilities before they
             weigh the values. The returned probabilities are the original ones.
+        rotation: Rotary positions, see `MultiHeadSelfAttention`.
+        bias: Relative positions, see there.
 
     Example:
         >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
@@ -49,16 +54,20 @@ def attend_with_scores(
     """
     tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
     x, scores = attend(
-        *attention.compute_qkv(tokens),
+        *attention.compute_qkv(tokens, rotation),
         num_heads=attention.num_heads,
         mask=mask,
+        bias=bias,
         dropout=change_scores,
     )
     return attention.project_out(x), scores
 
 
 def run_with_scores(
-    block: TransformerBlock, tokens, change_scores: Callable | None = None
+    block: TransformerBlock,
+    tokens,
+    change_scores: Callable | None = None,
+    **positions,
 ) -> tuple:
     """Return the output of a block and its attention probabilities.
 
@@ -69,41 +78,16 @@ def run_with_scores(
         block: A built block.
         tokens: The input of the block.
         change_scores: See `attend_with_scores`.
+        **positions: What the block gets beside the tokens.
     """
     tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
     attended, scores = attend_with_scores(
         block.attention,
-        block.attention_norm(tokens),
+        block.attention_input(tokens),
         change_scores=change_scores,
+        **positions,
     )
-    return add_mlp(block, tokens + attended), scores
-
-
-def run_for_class_token(block: TransformerBlock, tokens):
-    """Return the first output token of a block, without computing the others.
-
-    Its query attends to the keys and values of all tokens.
-
-    Shapes:
-        tokens: (B, T, D). returns: (B, 1, D).
-    """
-    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
-    query, key, value = block.attention.compute_qkv(
-        block.attention_norm(tokens)
-    )
-    x, _ = attend(
-        query[:, :1], key, value, num_heads=block.attention.num_heads
-    )  # (B, 1, D)
-    return add_mlp(block, tokens[:, :1] + block.attention.project_out(x))
-
-
-def add_mlp(block: TransformerBlock, tokens):
-    """Return the output of a block, given the tokens after its attention.
-
-    Shapes:
-        tokens: (B, S, D). returns: the same.
-    """
-    return tokens + block.mlp(block.mlp_norm(tokens), training=False)
+    return block.add_mlp(block.add_attended(tokens, attended)), scores
 
 
 def attention_scores(
@@ -144,19 +128,21 @@ def yield_scores(
         images: (B, H, W, C). yields: (B, K, T, T).
     """
     last = max(indices)
-    tokens = tokens_before_blocks(model, images)
+    tokens, positions = enter_blocks(model, images)
     for index in range(last):
         block = get_block(model, index)
         if index in indices:
-            tokens, scores = run_with_scores(block, tokens)
+            tokens, scores = run_with_scores(block, tokens, **positions[index])
             yield index, scores
             del scores
         else:
-            tokens = block(tokens, training=False)
+            tokens = block(tokens, **positions[index], training=False)
     # The MLP of the last block need not run.
     block = get_block(model, last)
-    normed = block.attention_norm(tokens)
-    yield last, attend_with_scores(block.attention, normed)[1]
+    _, scores = attend_with_scores(
+        block.attention, block.attention_input(tokens), **positions[last]
+    )
+    yield last, scores
 
 
 def yield_tokens(model: VisionTransformer, images) -> Iterator:
@@ -165,21 +151,44 @@ def yield_tokens(model: VisionTransformer, images) -> Iterator:
     Shapes:
         images: (B, H, W, C). yields: (B, T, D).
     """
-    tokens = tokens_before_blocks(model, images)
-    for index in range(model.config.depth):
-        tokens = get_block(model, index)(tokens, training=False)
+    tokens, positions = enter_blocks(model, images)
+    for index, inputs in enumerate(positions):
+        tokens = get_block(model, index)(tokens, **inputs, training=False)
         yield tokens
 
 
-def tokens_before_blocks(model: VisionTransformer, images):
-    """Return the tokens (B, T, D) that enter the first block."""
+def enter_blocks(model: VisionTransformer, images) -> tuple:
+    """Return the tokens that enter the first block, and what else blocks get.
+
+    Shapes:
+        images: (B, H, W, C).
+        returns: (B, T, D), and for each block a dictionary of its other
+            arguments: `rotation` and `bias`, if the model has them.
+    """
     check_vision_transformer(model)
+    rows = position_layers(model.config)
+    names = {name for row in rows for name in row.values()}
     # This model shares the layers without calling them again, so it leaves no
     # trace in `model`.
     start = keras.Model(
-        model.input, get_block(model, 0).input, name="before_blocks"
+        model.input,
+        {
+            "tokens": block_tokens(get_block(model, 0)),
+            **{name: model.get_layer(name).output for name in names},
+        },
+        name="before_blocks",
     )
-    return start(images, training=False)
+    tensors = start(images, training=False)
+    return tensors["tokens"], [
+        {argument: tensors[name] for argument, name in row.items()}
+        for row in rows
+    ]
+
+
+def block_tokens(block: TransformerBlock):
+    """Return the symbolic tokens that enter a block."""
+    inputs = block.input
+    return inputs[0] if isinstance(inputs, list) else inputs
 
 
 def layers_after_blocks(model: VisionTransformer) -> list:
@@ -240,7 +249,7 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
 
 def num_prefix_tokens_of(model: VisionTransformer) -> int:
     """Return the number of tokens before the patches."""
-    return int(model.config.use_class_token)
+    return model.config.num_prefix_tokens
 
 
 def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:

@@ -7,11 +7,16 @@ import dataclasses
 
 import keras
 
+from keras_vit.layers.class_token import ClassToken
+from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.dtypes import float32_unless_quantized, policy_at
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.norms import make_norm
+from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import make_pooling
 from keras_vit.layers.position_embedding import make_position_embedding
+from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.resnet_stem import ResNetStem
+from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
 from keras_vit.layers.transformer_block import TransformerBlock
 
 
@@ -22,12 +27,41 @@ def stem(config, dtype):
     )
 
 
-def add_positions(config, tokens, features, dtype):
+def patch_encoder(config, dtype):
+    """Return the projection of the patches."""
+    return PatchEncoder(
+        config.patch_size,
+        config.width,
+        use_bias=config.use_patch_bias,
+        dtype=dtype,
+        name="patch_encoder",
+    )
+
+
+def add_prefix_and_positions(config, tokens, features, dtype):
+    """Return the patches after the prefix tokens, with positions added."""
+    if not config.use_prefix_positions:
+        tokens = add_positions(config, 0, tokens, features, dtype)
+    if config.num_registers:
+        tokens = PrefixTokens(
+            config.num_registers, dtype=dtype, name="registers"
+        )(tokens)
+    if config.use_distillation_token:
+        tokens = PrefixTokens(1, dtype=dtype, name="distillation_token")(tokens)
+    if config.use_class_token:
+        tokens = ClassToken(dtype=dtype, name="class_token")(tokens)
+    if config.use_prefix_positions:
+        count = config.num_prefix_tokens
+        tokens = add_positions(config, count, tokens, features, dtype)
+    return tokens  # (B, T, D)
+
+
+def add_positions(config, num_prefix_tokens, tokens, features, dtype):
     """Return `tokens` with the position embedding of `config` added."""
     layer = make_position_embedding(
         config.position_embedding,
         grid_size=config.grid_size,
-        num_prefix_tokens=int(config.use_class_token),
+        num_prefix_tokens=num_prefix_tokens,
         patch_size=config.patch_size,
         dtype=dtype,
         name="position_embedding",
@@ -48,23 +82,49 @@ def transformer_block(config, index, dtype):
         dropout_rate=config.dropout_rate,
         attention_dropout_rate=config.attention_dropout_rate,
         stochastic_depth_rate=depth_rate / max(config.depth - 1, 1),
-        gelu=config.gelu,
+        activation=config.activation,
         layer_norm_epsilon=config.layer_norm_epsilon,
         use_remat=config.use_remat,
+        norm=config.norm,
+        norm_placement=config.norm_placement,
+        layer_scale_init=config.layer_scale_init,
+        attention_options={
+            "qkv_bias": config.qkv_bias,
+            "use_out_bias": config.use_block_bias,
+            "qk_norm": config.qk_norm,
+            "norm": config.norm,
+            "use_inner_norm": config.use_attention_inner_norm,
+            "rotary_pairs": rotary_pairs(config),
+        },
+        mlp_options={
+            "is_gated": config.use_gated_mlp,
+            "norm": config.norm,
+            "use_inner_norm": config.use_mlp_inner_norm,
+            "use_bias": config.use_block_bias,
+        },
         dtype=dtype,
         name=f"block_{index:02d}",
     )
 
 
+def rotary_pairs(config):
+    """Return which features the rotary positions of `config` pair."""
+    layer_class = ROTARY_POSITIONS[config.rotary_positions]
+    return layer_class.pairs if layer_class else "halves"
+
+
 def layer_norm(config, name, dtype):
-    """Return a layer norm with the epsilon of `config`."""
-    return LayerNorm(config.layer_norm_epsilon, dtype=dtype, name=name)
+    """Return a norm of the kind and with the epsilon of `config`."""
+    return make_norm(
+        config.norm, config.layer_norm_epsilon, dtype=dtype, name=name
+    )
 
 
 def pool(config, tokens, dtype):
     """Return the tokens after the pooling of `config`."""
     choices = dataclasses.asdict(config)
-    choices["num_prefix_tokens"] = int(config.use_class_token)
+    choices["num_prefix_tokens"] = config.num_prefix_tokens
+    choices["num_heads"] = config.pooling_heads or config.num_heads
     layer = make_pooling(config.pooling, choices, dtype=dtype, name="pooling")
     return tokens if layer is None else layer(tokens)
 
@@ -82,6 +142,14 @@ def pre_logits(config, dtype):
 
 def head(config, dtype):
     """Return the classifier; its kernel is zero, as in the official code."""
+    if config.pooling == "distilled":
+        return DistilledHead(
+            config.num_classes,
+            config.classifier_activation,
+            config.head_bias,
+            dtype=float32_unless_quantized(dtype, "predictions"),
+            name="predictions",
+        )
     return keras.layers.Dense(
         config.num_classes,
         activation=config.classifier_activation,

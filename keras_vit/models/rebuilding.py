@@ -22,8 +22,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         **changes: Fields of the configuration.
 
     Raises:
-        ValueError: If the configuration is invalid, or a quantised model
-            would be merged.
+        ValueError: If the configuration is invalid, a quantised model would
+            be merged, or a table of relative positions resized.
     """
     if is_merged and is_quantized(model):
         raise ValueError(
@@ -31,6 +31,12 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
             f"Received: model={model.name!r}"
         )
     config = dataclasses.replace(model.config, **changes)
+    has_table = config.relative_positions == "table"
+    if has_table and config.grid_size != model.config.grid_size:
+        raise ValueError(
+            "A table of relative positions is that of one grid of patches, "
+            f"{model.config.grid_size}. Received: {config.grid_size}"
+        )
     arguments = {
         **model.get_config(),
         "config": dataclasses.asdict(config),

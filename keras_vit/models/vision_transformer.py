@@ -5,9 +5,8 @@ from collections.abc import Iterable
 
 import keras
 
-from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
-from keras_vit.layers.patch_encoder import PatchEncoder
+from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.freezing import (
     frozen_weights,
@@ -17,14 +16,16 @@ from keras_vit.models.freezing import (
 )
 from keras_vit.models.lora import add_updates, layers_with_updates
 from keras_vit.models.parts import (
-    add_positions,
+    add_prefix_and_positions,
     head,
     layer_norm,
+    patch_encoder,
     pool,
     pre_logits,
     stem,
     transformer_block,
 )
+from keras_vit.models.position_inputs import connect_positions
 from keras_vit.models.rebuilding import copy_model
 
 
@@ -251,7 +252,8 @@ class VisionTransformer(keras.Model):
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         singly_frozen = set(config.pop("frozen_weights", ()))
-        model = cls(**{**config, "config": ViTConfig(**config["config"])})
+        fields = ViTConfig(**with_new_names(config["config"]))
+        model = cls(**{**config, "config": fields})
         for layer in model._flatten_layers(include_self=False):
             if layer.path in frozen:
                 layer.trainable = False
@@ -275,22 +277,23 @@ def connect(config: ViTConfig, images, dtype=None):
     features = images
     if config.stem_stages is not None:
         features = stem(config, dtype)(images)  # (B, H', W', C')
-    x = PatchEncoder(
-        config.patch_size, config.width, dtype=dtype, name="patch_encoder"
-    )(features)  # (B, N, D)
-    if config.use_class_token:
-        x = ClassToken(dtype=dtype, name="class_token")(x)  # (B, T, D)
-    x = add_positions(config, x, features, dtype)
+    x = patch_encoder(config, dtype)(features)  # (B, N, D)
+    if config.use_patch_norm:
+        x = layer_norm(config, "patch_norm", dtype)(x)
+    x = add_prefix_and_positions(config, x, features, dtype)  # (B, T, D)
+    if config.use_embedding_norm:
+        x = layer_norm(config, "embedding_norm", dtype)(x)
     if config.dropout_rate:
         x = keras.layers.Dropout(
             config.dropout_rate, dtype=dtype, name="dropout"
         )(x)
+    positions = connect_positions(config, x, features, dtype)
     for index in range(config.depth):
-        x = transformer_block(config, index, dtype)(x)
-    if not config.use_pooling_norm:
+        x = transformer_block(config, index, dtype)(x, **positions[index])
+    if config.use_final_norm and not config.use_pooling_norm:
         x = layer_norm(config, "encoder_norm", dtype)(x)
     x = pool(config, x, dtype)  # (B, D)
-    if config.use_pooling_norm:
+    if config.use_final_norm and config.use_pooling_norm:
         x = layer_norm(config, "pooling_norm", dtype)(x)
     if config.representation_size:
         x = pre_logits(config, dtype)(x)  # (B, R)

@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.layers.mlp_block import GELUS
+from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
@@ -98,10 +98,12 @@ def _one_of(known, **others):
     return lambda value: names.get(value) if isinstance(value, str) else None
 
 
-_read_gelu = _one_of(
-    GELUS,
+_read_activation = _one_of(
+    ACTIVATIONS,
     erf="exact",
     gelu="exact",
+    quick_gelu="quick",
+    swish="silu",
     gelu_python="exact",
     gelu_new="tanh",
     gelu_fast="tanh",
@@ -135,7 +137,8 @@ HINTS = {
         ),
         _size,
     ),
-    "gelu": (("gelu", "hidden_act", "act_layer"), _read_gelu),
+    # Not "activation": in the JSON of Keras, "tanh" is the function itself.
+    "activation": (("gelu", "hidden_act", "act_layer"), _read_activation),
     "layer_norm_epsilon": (("layer_norm_epsilon", "layer_norm_eps"), _epsilon),
     "pooling": (
         ("pooling", "global_pool", "pool", "classifier"),

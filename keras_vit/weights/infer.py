@@ -51,7 +51,7 @@ def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
             **{
                 # Without a hint, these fields follow the family.
                 field: hints.get(field, getattr(layout, field))
-                for field in ("gelu", "layer_norm_epsilon")
+                for field in ("activation", "layer_norm_epsilon")
             },
             stem_epsilons=_infer_stem_epsilons(shapes, hints, sizes),
             num_heads=_infer_heads(shapes, hints, known, sizes),

@@ -47,7 +47,7 @@ class Layout(NamedTuple):
             names are the parts of one matrix, side by side.
         recognise: Names of arrays. Every file has at least one of them.
         unless: Pattern of names that no file of the family has.
-        gelu: The default GELU of the family's code.
+        activation: The default activation of the family's code.
         layer_norm_epsilon: The default of the family's code.
         stem_epsilons: The default of the family's code for hybrids.
         wrappers: Prefixes that all names may have. In a file with a prefix,
@@ -93,7 +93,7 @@ class Layout(NamedTuple):
     names: dict[str, str | tuple[str, ...]]
     recognise: tuple[str, ...]
     unless: str = NOTHING
-    gelu: str = "exact"
+    activation: str = "exact"
     layer_norm_epsilon: float = 1e-6
     stem_epsilons: str = "official"
     wrappers: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import keras
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
+from keras_vit.weights.expressible import LATER_FIELDS
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.layouts import parts_of, whole_shape
 from keras_vit.weights.normalization import (
@@ -276,8 +277,9 @@ STRUCTURE = (
 # Fields of ViTConfig that do not affect the weights, and the effect of a
 # difference.
 EFFECTS = {
-    "gelu": "outputs differ by about 2e-4",
+    "activation": "outputs differ by about 2e-4",
     "layer_norm_epsilon": "outputs differ slightly",
     "stem_epsilons": "outputs differ by about 2e-4",
     "pooling": "the head reads other features",
+    **dict.fromkeys(LATER_FIELDS, "outputs differ"),
 }

@@ -15,6 +15,7 @@ from keras_vit.models.lora import merged_values
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
+from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import Layout, Spelling, parts_of, rename
 from keras_vit.weights.source import POSITION_TABLE
@@ -57,7 +58,8 @@ def save_checkpoint(
     writers = pick(WRITERS, layout, "layout")
     family = LAYOUTS[layout]
     _refuse_quantized(model)
-    reason = family.refuse(model.config)
+    config = model.config
+    reason = family.refuse(config) or find_inexpressible(config)
     if reason:
         raise ValueError(
             f"{family.title} cannot express this model: {reason}. "
@@ -206,7 +208,7 @@ def _notes(config, family) -> Iterator[str]:
 
 # Fields that a file cannot record, and their effect on the outputs.
 DIFFERENCES = {
-    "gelu": lambda ours, theirs, title: (
+    "activation": lambda ours, theirs, title: (
         f"the model computes the {ours} GELU and {title} the {theirs} one; "
         "outputs differ by about 2e-4."
     ),

@@ -87,7 +87,7 @@ def _own_config(config) -> dict:
     return {
         "num_heads": config.num_heads,
         "image_size": list(config.image_size),
-        "gelu": config.gelu,
+        "gelu": config.activation,
         "layer_norm_epsilon": config.layer_norm_epsilon,
         "pooling": config.pooling,
         "position_embedding": config.position_embedding,

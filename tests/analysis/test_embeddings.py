@@ -50,6 +50,17 @@ def test_a_planted_table_has_its_similarity(prefix):
     )
 
 
+def test_prefix_tokens_without_positions_have_no_rows():
+    model = model_with("learned", use_prefix_positions=False)
+    table = noise(6, 12)
+    model.get_layer("position_embedding").set_weights([table])
+    expected = model_with("learned", use_class_token=False, pooling="avg")
+    expected.get_layer("position_embedding").set_weights([table])
+    np.testing.assert_array_equal(
+        position_similarity(model), position_similarity(expected)
+    )
+
+
 def test_rows_and_columns_of_their_own():
     model = model_with("learned_2d")
     layer = model.get_layer("position_embedding")

@@ -47,7 +47,7 @@ def logits_in_numpy(model, tokens, shifts):
         tokens = tokens + mixed.reshape(-1, 8) @ out_kernel + out_bias
         kernel1, bias1, kernel2, bias2 = weights_of(block.mlp)
         x = layer_norm(tokens, *weights_of(block.mlp_norm), 1e-6)
-        hidden = FORMULAS[block.gelu](x @ kernel1 + bias1)
+        hidden = FORMULAS[block.activation](x @ kernel1 + bias1)
         tokens = tokens + hidden @ kernel2 + bias2
     x = layer_norm(tokens, *weights_of(model.get_layer("encoder_norm")), 1e-6)
     x = x[0] if model.config.use_class_token else x.mean(axis=0)

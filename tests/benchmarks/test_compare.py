@@ -131,7 +131,7 @@ def test_training_in_bfloat16_is_mixed_and_measured_once():
         ["--precisions", "float16"],
         ["--tasks", "serve"],
         ["--against", "vit-keras"],
-        ["--gelu", "erf"],
+        ["--activation", "erf"],
         ["--against", "timm", "--require_not_slower"],
     ],
 )

@@ -78,7 +78,7 @@ def test_the_table_has_a_row_a_contender_and_a_column_a_case():
         ["--threads", "0"],
         ["--batch_sizes", "1,x"],
         ["--rounds", "0"],
-        ["--gelu", "erf"],
+        ["--activation", "erf"],
         ["--torch_python", "no/such/python"],
         ["--require_not_slower"],
     ],

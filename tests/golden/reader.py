@@ -51,7 +51,7 @@ def config_of(case, weights):
             pool
         ],
         representation_size=representation or None,
-        gelu=case["gelu"],
+        activation=case["gelu"],
     )
 
 

@@ -13,6 +13,21 @@ from tests.contracts import CASES, POLICIES
 from tests.tiny import tensorflow_only
 
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+# Of each image by itself.
+OF_IMAGES = {name: case for name, case in CASES.items() if not case.is_beside}
+each_of_images = pytest.mark.parametrize(
+    "case", OF_IMAGES.values(), ids=OF_IMAGES
+)
+
+
+# The files of a kind hold the layers of a table, and the class they share. A
+# layer of the table may have a file of its own.
+KINDS = {
+    "pooling": "POOLINGS",
+    "position_embedding": "POSITION_EMBEDDINGS",
+    "relative_positions": "RELATIVE_POSITIONS",
+    "rotary_positions": "ROTARY_POSITIONS",
+}
 
 
 def test_every_public_layer_has_a_case():
@@ -28,20 +43,16 @@ def test_every_public_layer_has_a_case():
     }
 
 
-@pytest.mark.parametrize("table", ["POSITION_EMBEDDINGS", "POOLINGS"])
+@pytest.mark.parametrize("table", KINDS.values())
 def test_every_row_of_a_table_of_layers_has_a_case(table):
     for name, layer_class in getattr(layers, table).items():
         if layer_class is not None:
             assert CASES[name].layer_class is layer_class
 
 
-def test_every_gelu_has_a_case():
-    for gelu in layers.GELUS:
-        assert CASES[f"mlp_{gelu}"].kwargs["gelu"] == gelu
-
-
-# The files of a kind hold the layers of a table, and the class they share.
-KINDS = {"pooling": "POOLINGS", "position_embedding": "POSITION_EMBEDDINGS"}
+def test_every_activation_has_a_case():
+    for activation in layers.ACTIVATIONS:
+        assert CASES[f"mlp_{activation}"].kwargs["activation"] == activation
 
 
 FOLDER = pathlib.Path(layers.__file__).parent
@@ -62,7 +73,11 @@ def test_a_layer_has_a_file_of_its_name(file):
     ]
     if file in KINDS:
         rows = getattr(layers, KINDS[file]).values()
-        rows = {row.__name__ for row in rows if row is not None}
+        rows = {
+            row.__name__
+            for row in rows
+            if row is not None and row.__module__ == module.__name__
+        }
         assert rows < set(found) and len(found) == len(rows) + 1
     else:
         assert [name.lower() for name in found] in (
@@ -71,7 +86,7 @@ def test_a_layer_has_a_file_of_its_name(file):
         )
 
 
-@each_case
+@each_of_images
 def test_passes_the_layer_test_of_keras(case):
     contracts.check_keras_layer_test(case)
 
@@ -104,6 +119,6 @@ def test_graph_equals_eager(case, jit_compile):
     contracts.check_graph_equals_eager(case, jit_compile)
 
 
-@each_case
+@each_of_images
 def test_partial_batch_equals_one_call(case):
     contracts.check_partial_batch(case)

@@ -88,14 +88,17 @@ def map_in_numpy(layer, x, mask=None):
     z = np.concatenate(heads, axis=-1)[:, 0] @ out_kernel + out_bias
     kernel1, bias1, kernel2, bias2 = layer.mlp.get_weights()
     hidden = layer_norm(z, *layer.norm.get_weights(), layer.layer_norm_epsilon)
-    hidden = FORMULAS[layer.gelu](hidden @ kernel1 + bias1)
+    hidden = FORMULAS[layer.activation](hidden @ kernel1 + bias1)
     return z + hidden @ kernel2 + bias2
 
 
 @pytest.mark.parametrize("mask", [None, MASK], ids=["all", "masked"])
-@pytest.mark.parametrize("gelu", FORMULAS)
-def test_attention_pooling_equals_its_formula(gelu, mask):
-    layer, x = build_map(gelu=gelu, layer_norm_epsilon=1e-3), noise(2, 5, 12)
+@pytest.mark.parametrize("activation", FORMULAS)
+def test_attention_pooling_equals_its_formula(activation, mask):
+    layer, x = (
+        build_map(activation=activation, layer_norm_epsilon=1e-3),
+        noise(2, 5, 12),
+    )
     np.testing.assert_allclose(
         to_numpy(layer(x, mask=mask)), map_in_numpy(layer, x, mask), atol=1e-5
     )

@@ -3,6 +3,10 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import TransformerBlock
+from tests.contracts import gradients
+from tests.layers.block_in_numpy import (
+    block_in_numpy as numpy_block_of_any_kind,
+)
 from tests.layers.test_mlp_block import FORMULAS
 from tests.layers.test_multi_head_self_attention import (
     MASKS,
@@ -33,16 +37,95 @@ def block_in_numpy(block, x, mask=None):
     x = x + attended
     kernel1, bias1, kernel2, bias2 = block.mlp.get_weights()
     hidden = layer_norm(x, *block.mlp_norm.get_weights(), epsilon) @ kernel1
-    return x + FORMULAS[block.gelu](hidden + bias1) @ kernel2 + bias2, scores
+    return x + FORMULAS[block.activation](
+        hidden + bias1
+    ) @ kernel2 + bias2, scores
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("gelu", FORMULAS)
-def test_equals_the_equations_of_the_paper(gelu, mask):
-    block, x = build(gelu=gelu), noise(2, LENGTH, WIDTH)
+@pytest.mark.parametrize("activation", FORMULAS)
+def test_equals_the_equations_of_the_paper(activation, mask):
+    block, x = build(activation=activation), noise(2, LENGTH, WIDTH)
     expected, _ = block_in_numpy(block, x, mask)
     y = block(x, mask=mask)
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
+
+
+KINDS = {
+    "layer_scale": {"layer_scale_init": 0.1},
+    "norms_after": {"norm_placement": "after", "layer_norm_epsilon": 1e-2},
+    "rms": {
+        "norm": "rms",
+        "layer_norm_epsilon": 1e-2,
+        "attention_options": {"norm": "rms", "qk_norm": "head"},
+    },
+    "gated": {
+        "activation": "silu",
+        "mlp_options": {"is_gated": True, "use_bias": False},
+    },
+    "inner_norms": {
+        "layer_norm_epsilon": 1e-2,
+        "attention_options": {"use_inner_norm": True},
+        "mlp_options": {"use_inner_norm": True, "norm_epsilon": 1e-2},
+    },
+    "norm_of_all_heads": {
+        "attention_options": {"qk_norm": "width", "use_out_bias": False}
+    },
+    "no_key_bias": {"attention_options": {"qkv_bias": "query_value"}},
+    "no_biases": {"attention_options": {"qkv_bias": "none"}},
+    "all_at_once": {
+        "activation": "quick",
+        "norm": "rms",
+        "norm_placement": "after",
+        "layer_scale_init": 0.1,
+        "attention_options": {
+            "qkv_bias": "query_value",
+            "use_out_bias": False,
+            "qk_norm": "width",
+            "use_inner_norm": True,
+            "norm": "rms",
+        },
+        "mlp_options": {
+            "is_gated": True,
+            "use_inner_norm": True,
+            "norm": "rms",
+            "use_bias": False,
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_the_formulas_of_other_families(kind):
+    block, x = build(**KINDS[kind]), noise(2, LENGTH, WIDTH)
+    expected = numpy_block_of_any_kind(block, x)
+    np.testing.assert_allclose(to_numpy(block(x)), expected, atol=2e-5)
+    plain = build()
+    names = {w.path.split("/", 1)[1] for w in block.weights}
+    shared = names == {w.path.split("/", 1)[1] for w in plain.weights}
+    if shared:  # Then the formula must differ.
+        plain.set_weights(block.get_weights())
+        assert np.abs(to_numpy(plain(x)) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["all_at_once", "inner_norms"])
+def test_rematerialization_changes_no_gradient(kind):
+    x, bias = noise(2, LENGTH, WIDTH), noise(1, 3, LENGTH, LENGTH, seed=7)
+    found = [
+        gradients(build(**KINDS[kind], use_remat=use_remat), x, training=True)
+        for use_remat in (False, True)
+    ]
+    for one, other in zip(*(x.values() for x in found), strict=True):
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), atol=1e-5)
+    answers = [
+        to_numpy(
+            build(**KINDS[kind], use_remat=use_remat)(
+                x, bias=bias, training=True
+            )
+        )
+        for use_remat in (False, True)
+    ]
+    np.testing.assert_allclose(*answers, atol=1e-6)
 
 
 def test_the_epsilon_of_the_layer_norms_is_used():

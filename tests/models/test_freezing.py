@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 
 
 def make(**choices):
@@ -68,6 +68,29 @@ def test_the_named_parts_are_trained(case):
     )
     model.unfreeze()
     assert trained(model) == {weight.path for weight in model.weights}
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "expected"),
+    [
+        ("dinov2", {"keep": ["class_token"]}, ["registers", "class_token"]),
+        (
+            "beit",
+            {"keep": ["positions"]},
+            ["relative_positions_00", "relative_positions_01"],
+        ),
+        (
+            "mixed",
+            {"keep": (), "num_last_blocks": 1},
+            ["rotary_positions_01", "block_01", "encoder_norm", "predictions"],
+        ),
+    ],
+)
+def test_parts_of_other_families(kind, arguments, expected):
+    model = VisionTransformer(tiny_config(**LATER_KINDS[kind]))
+    model.freeze(**arguments)
+    trained = {v.path.split("/")[0] for v in model.trainable_variables}
+    assert trained == set(expected)
 
 
 def test_norms_and_biases_are_trained_wherever_they_are():

@@ -80,8 +80,8 @@ def test_what_the_head_reads(name):
 def test_the_other_gelu_gives_another_answer(name):
     # Else the cases would not tell which GELU a model has.
     model, expected = load(name)
-    assert model.config.gelu == "tanh"
-    config = dataclasses.replace(model.config, gelu="exact")
+    assert model.config.activation == "tanh"
+    config = dataclasses.replace(model.config, activation="exact")
     other = VisionTransformer(config)
     other.set_weights(model.get_weights())
     difference = to_numpy(other(expected["x"])) - expected["logits"]

@@ -4,14 +4,20 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import VisionTransformer
 from keras_vit.layers import TransformerBlock
+from keras_vit.models.features import run_for_class_token, split_at_last_block
 from keras_vit.models.intermediates import (
     attend_with_scores,
-    run_for_class_token,
+    attention_scores,
+    enter_blocks,
+    get_block,
+    layers_after_blocks,
     run_with_scores,
+    yield_tokens,
 )
 from tests.layers.test_transformer_block import block_in_numpy
-from tests.tiny import noise, randomize, to_numpy
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +92,36 @@ def test_the_parts_keep_the_compute_type_of_the_block(policy):
         assert (
             keras.backend.standardize_dtype(tensor.dtype) == block.compute_dtype
         )
+
+
+each_kind = pytest.mark.parametrize("kind", LATER_KINDS)
+
+
+@each_kind
+def test_models_of_other_families_run_from_their_parts(kind):
+    model = randomize(VisionTransformer(tiny_config(**LATER_KINDS[kind])))
+    images = noise(2, 32, 32, 3)
+    x, positions = enter_blocks(model, images)
+    for index, inputs in enumerate(positions):
+        x, scores = run_with_scores(get_block(model, index), x, **inputs)
+        assert tuple(scores.shape) == (2, 3, x.shape[1], x.shape[1])
+        np.testing.assert_allclose(to_numpy(scores).sum(-1), 1, atol=1e-5)
+    np.testing.assert_array_equal(
+        to_numpy(scores), to_numpy(attention_scores(model, images)[-1])
+    )
+    *_, last = yield_tokens(model, images)
+    np.testing.assert_allclose(to_numpy(last), to_numpy(x), atol=1e-6)
+    for layer in layers_after_blocks(model):
+        x = layer(x)
+    np.testing.assert_allclose(to_numpy(x), to_numpy(model(images)), atol=1e-6)
+
+
+@each_kind
+def test_the_last_block_may_compute_one_token(kind):
+    choices = {**LATER_KINDS[kind], "pooling": "token", "use_class_token": True}
+    model = randomize(VisionTransformer(tiny_config(**choices)))
+    images = noise(2, 32, 32, 3)
+    _, outputs = split_at_last_block(model, has_head=True)(images)
+    np.testing.assert_allclose(
+        to_numpy(outputs), to_numpy(model(images)), atol=1e-6
+    )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
-from tests.tiny import tensorflow_only, tiny_config
+from tests.tiny import NO_TOKEN, tensorflow_only, tiny_config
 
 # Asserted by the tests of google-research/vision_transformer, at 224 pixels
 # with 1000 classes. Written out: a number computed by the code under test
@@ -136,7 +136,7 @@ def test_dropout_is_that_of_the_official_configuration(name):
     config = VARIANTS[name].config
     assert config.dropout_rate == expected
     assert config.attention_dropout_rate == 0
-    assert config.gelu == "tanh"
+    assert config.activation == "tanh"
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,9 @@ ERRORS = [
         "Received: patch_size=8, image_size=(64, 40)",
     ),
     (
-        {"gelu": "erf"},
-        "`gelu` must be one of 'tanh', 'exact'. Received: gelu='erf'",
+        {"activation": "erf"},
+        "`activation` must be one of 'tanh', 'exact', 'quick', 'silu'. "
+        "Received: activation='erf'",
     ),
     (
         {"position_embedding": "rope"},
@@ -249,8 +250,42 @@ ERRORS = [
     ),
     (
         {"pooling": "gap"},
-        "`pooling` must be one of 'token', 'avg', 'max', 'map', 'none'. "
+        "`pooling` must be one of 'token', 'avg', 'max', 'token_and_avg', "
+        "'distilled', 'map', 'map_patches', 'none'. "
         "Received: pooling='gap'",
+    ),
+    (
+        {"num_registers": -1},
+        "`num_registers` must be 0 or more. Received: num_registers=-1",
+    ),
+    (
+        {"pooling": "distilled"},
+        "`pooling='distilled'` needs the distillation token. "
+        "Received: use_distillation_token=False",
+    ),
+    (
+        {**NO_TOKEN, "use_distillation_token": True},
+        "`use_distillation_token` needs the class token "
+        "(`use_class_token=True`). Received: use_distillation_token=True",
+    ),
+    (
+        {"pooling_heads": 5},
+        "`pooling_heads` must divide `width`. Received: pooling_heads=5",
+    ),
+    (
+        {"num_heads": 4, "rotary_positions": "axial"},
+        "`rotary_positions` needs heads of a multiple of 4 features. "
+        "Received: rotary_positions='axial', num_heads=4, width=24",
+    ),
+    (
+        {"relative_positions": "mlp"},
+        "`relative_hidden_dim` must be given for an MLP. "
+        "Received: relative_hidden_dim=None",
+    ),
+    (
+        {"relative_positions": "table", "use_dynamic_image_size": True},
+        "`relative_positions` are those of one grid of patches. "
+        "Received: use_dynamic_image_size=True",
     ),
     (
         {"pooling": "token", "use_class_token": False},

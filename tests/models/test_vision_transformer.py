@@ -9,7 +9,14 @@ import pytest
 
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
-from tests.tiny import noise, randomize, tensorflow_only, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    noise,
+    randomize,
+    tensorflow_only,
+    tiny_config,
+    to_numpy,
+)
 
 NAMES = pathlib.Path(__file__).parents[1] / "golden" / "weight_names.json"
 
@@ -30,13 +37,14 @@ CONFIGS = {
         "position_embedding": "learned_2d",
         "pooling": "avg",
         "use_class_token": False,
-        "gelu": "exact",
+        "activation": "exact",
     },
     "sincos_features": {
         "position_embedding": "sincos_2d",
         "pooling": "none",
         "num_classes": 0,
     },
+    **LATER_KINDS,
 }
 each_config = pytest.mark.parametrize("choices", CONFIGS.values(), ids=CONFIGS)
 
@@ -116,9 +124,13 @@ def test_a_submodel_by_layer_name_reloads_exactly(layer_name, tmp_path):
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_every_pair_of_rows_builds_and_answers(position_embedding, pooling):
     model = build(
-        depth=1, position_embedding=position_embedding, pooling=pooling
+        depth=1,
+        position_embedding=position_embedding,
+        pooling=pooling,
+        use_distillation_token=pooling == "distilled",
     )
-    expected = (2, 17, 7) if pooling == "none" else (2, 7)
+    length = model.config.num_prefix_tokens + 16
+    expected = (2, length, 7) if pooling == "none" else (2, 7)
     y = to_numpy(model(images(model)))
     assert y.shape == expected
     assert model.output_shape == (None, *expected[1:])
@@ -480,6 +492,24 @@ def test_registered_names_stay_as_they_are():
         "keras_vit>TransformerBlock",
         "keras_vit>VisionTransformer",
     }
+
+
+def test_a_table_of_relative_positions_is_not_resized():
+    model = VisionTransformer(tiny_config(**LATER_KINDS["beit"]))
+    with pytest.raises(ValueError, match=r"\(4, 4\). Received: \(5, 5\)"):
+        model.with_image_size(40)
+
+
+@pytest.mark.parametrize("kind", [x for x in LATER_KINDS if x != "beit"])
+def test_models_of_other_families_for_another_image_size(kind):
+    """A copy there and back is the same model, but for rounding."""
+    model = build(**LATER_KINDS[kind])
+    other = model.with_image_size((48, 32))
+    assert np.isfinite(to_numpy(other(images(other)))).all()
+    assert other.config.grid_size == (6, 4)
+    x = images(model)
+    same = model.with_image_size(32)
+    np.testing.assert_array_equal(to_numpy(same(x)), to_numpy(model(x)))
 
 
 def test_fit_lowers_the_loss():

@@ -28,7 +28,7 @@ def test_inspecting_a_file(capsys):
         "big_vision: google-research/big_vision, scan names",
         "parameters     14,983",
         "depth                    2",
-        "gelu                     tanh",
+        "activation               tanh",
         "block_01/attention/qkv/kernel  params/Transformer/encoderblock/"
         "MultiHeadDotProductAttention_0/key/kernel[1]",
         "(2, 24, 3, 8)",

@@ -46,6 +46,6 @@ def test_the_configuration_of_another_file_is_not_read(tmp_path):
 
 def test_what_a_file_says_of_itself_goes_before_what_lies_beside(tmp_path):
     path = tmp_path / "m.safetensors"
-    save_checkpoint(make(gelu="tanh"), path, layout="timm")
-    path.with_suffix(".json").write_text('{"gelu": "exact"}')
-    assert from_checkpoint(path).config.gelu == "tanh"
+    save_checkpoint(make(activation="tanh"), path, layout="timm")
+    path.with_suffix(".json").write_text('{"activation": "exact"}')
+    assert from_checkpoint(path).config.activation == "tanh"

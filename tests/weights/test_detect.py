@@ -110,7 +110,7 @@ def test_what_may_stand_before_every_name(name, wrapper, tmp_path):
     np.savez(tmp_path / "m.npz", **arrays)
     options = {"num_heads": 3} if name in (TIMM, "hf_vit") else {}
     if name == "hf_vit":
-        options["gelu"] = "exact"
+        options["activation"] = "exact"
     model = from_checkpoint(tmp_path / "m.npz", **options)
     assert set(model.load_report.used) == set(arrays)
     assert_answers(model, name)

@@ -47,7 +47,7 @@ HYBRID_THERE = {"img_size": 128, "embed_dim": 24, "depth": 2, "num_heads": 3}
 # Changes to our configuration, and to the arguments of timm's model.
 TIMM_WRITTEN = {
     "token": ({}, {}),
-    "tanh": ({"gelu": "tanh"}, {"act_layer": "gelu_tanh"}),
+    "tanh": ({"activation": "tanh"}, {"act_layer": "gelu_tanh"}),
     "avg": (
         {"pooling": "avg", "use_pooling_norm": True},
         {"global_pool": "avg"},
@@ -63,7 +63,7 @@ TIMM_WRITTEN = {
         {"class_token": False, "global_pool": "map"},
     ),
     "map_tanh": (
-        {"use_class_token": False, "pooling": "map", "gelu": "tanh"},
+        {"use_class_token": False, "pooling": "map", "activation": "tanh"},
         {
             "class_token": False,
             "global_pool": "map",
@@ -91,7 +91,7 @@ HYBRIDS_WRITTEN = {
 }
 HF_WRITTEN = {
     "token": ({}, {}),
-    "tanh": ({"gelu": "tanh"}, {}),
+    "tanh": ({"activation": "tanh"}, {}),
     "epsilon": ({"layer_norm_epsilon": 1e-12}, {}),
     "large_epsilon": ({"layer_norm_epsilon": 1e-2}, {}),
     "rectangle": ({"image_size": (24, 48)}, {}),
@@ -138,7 +138,7 @@ def written(peers_folder):
     rows, ours = [], {}
     for seed, (key, case) in enumerate(WRITTEN.items()):
         kind = key.split("/")[0]
-        config = tiny_config(**{"gelu": "exact", **case.config})
+        config = tiny_config(**{"activation": "exact", **case.config})
         model = randomize(VisionTransformer(config), seed=seed + 1)
         path = peers_folder / f"written_{key}"
         path = path.with_suffix(".safetensors") if "file" in kind else path
@@ -197,7 +197,7 @@ def test_the_processor_we_write_makes_the_same_pixels(written):
 
 def test_what_the_page_on_weights_shows_to_others_runs(peers_folder):
     """The blocks for timm and Hugging Face, in their own process."""
-    model = randomize(VisionTransformer(tiny_config(gelu="exact")))
+    model = randomize(VisionTransformer(tiny_config(activation="exact")))
     save_checkpoint(model, peers_folder / "tuned_timm", layout="timm")
     save_checkpoint(model, peers_folder / "tuned_hf", layout="huggingface")
     page = pathlib.Path(__file__).parents[2] / "docs/weights.md"

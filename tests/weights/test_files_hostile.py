@@ -52,7 +52,7 @@ CONFIG = ViTConfig(
     image_size=32,
     num_classes=7,
 )
-CONFIG_OF_TIMM = dataclasses.replace(CONFIG, gelu="exact")
+CONFIG_OF_TIMM = dataclasses.replace(CONFIG, activation="exact")
 
 quick = functools.partial(
     settings, derandomize=True, deadline=None, database=None
@@ -822,7 +822,7 @@ def test_senseless_hints_are_passed_over(tmp_path, value):
     (tmp_path / "config.json").write_text(config)
     source, _ = source_of(tmp_path)
     assert source.config.num_heads == 3
-    assert source.config.gelu == "exact"
+    assert source.config.activation == "exact"
     assert source.config.layer_norm_epsilon == 1e-12
 
 

@@ -99,9 +99,11 @@ def test_nothing_is_left_over(name):
 
 @each_case
 def test_the_other_gelu_answers_otherwise(name):
-    kind = other_gelu(model_of(name).config.gelu)
-    other = from_checkpoint(path_of(name), **arguments_of(name), gelu=kind)
-    assert other.config.gelu == kind
+    kind = other_gelu(model_of(name).config.activation)
+    other = from_checkpoint(
+        path_of(name), **arguments_of(name), activation=kind
+    )
+    assert other.config.activation == kind
     assert np.abs(answer(other, name) - answer_of(name)).max() > 1e-5
 
 
@@ -182,7 +184,7 @@ def test_from_family_to_family(name, layout, tmp_path):
     save_checkpoint(model, path, layout=layout)
     again = from_checkpoint(path, **arguments_of(name))
     assert again.load_report.layout == layout
-    assert again.config.gelu == model.config.gelu
+    assert again.config.activation == model.config.activation
     close(answer(again, name), answer(model, name), 1e-6)
 
 

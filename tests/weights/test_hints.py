@@ -11,11 +11,11 @@ from tests.weights.cases import TIMM
 HINTS = {
     "hugging_face": (
         {"num_attention_heads": 12, "image_size": 224, "hidden_act": "gelu"},
-        {"num_heads": 12, "image_sizes": [(224, 224)], "gelu": "exact"},
+        {"num_heads": 12, "image_sizes": [(224, 224)], "activation": "exact"},
     ),
     "hugging_face_tanh": (
         {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-12},
-        {"gelu": "tanh", "layer_norm_epsilon": 1e-12},
+        {"activation": "tanh", "layer_norm_epsilon": 1e-12},
     ),
     "timm": (
         {
@@ -63,7 +63,7 @@ def test_what_configurations_of_others_say(name):
     "config",
     [
         {"hidden_act": "relu"},
-        {"model_args": {"act_layer": "quick_gelu"}},
+        {"model_args": {"act_layer": "relu"}},
         {"global_pool": "avgmax"},
         {"model_args": {"pool_include_prefix": True}},
     ],
@@ -81,6 +81,7 @@ def test_a_configuration_of_another_model_is_refused(config, alone):
 VALUES = {
     "hidden_act": {
         "gelu": "exact",
+        "quick_gelu": "quick",
         "gelu_python": "exact",
         "gelu_new": "tanh",
         "gelu_fast": "tanh",
@@ -88,7 +89,7 @@ VALUES = {
         "gelu_python_tanh": "tanh",
     },
     "act_layer": {"gelu": "exact", "gelu_tanh": "tanh"},
-    "gelu": {"erf": "exact", "exact": "exact", "tanh": "tanh"},
+    "gelu": {"erf": "exact", "silu": "silu", "swish": "silu", "tanh": "tanh"},
     "pool": {
         "tok": "token",
         "token": "token",
@@ -104,9 +105,9 @@ VALUES = {
 
 
 FIELDS = {
-    "hidden_act": "gelu",
-    "act_layer": "gelu",
-    "gelu": "gelu",
+    "hidden_act": "activation",
+    "act_layer": "activation",
+    "gelu": "activation",
     "pool": "pooling",
     "global_pool": "pooling",
     "classifier": "pooling",

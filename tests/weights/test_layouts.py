@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS
+from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layer_shapes import layers_of
 from keras_vit.weights.layouts import parts_of
@@ -29,7 +30,8 @@ def test_what_a_family_can_express_has_names_for_all_of_it(family, name):
     config = tiny_config(**CONFIGS[name])
     layout = LAYOUTS[family]
     positions = config.position_embedding
-    if layout.refuse(config) or positions not in ("learned", layout.no_table):
+    refused = layout.refuse(config) or find_inexpressible(config)
+    if refused or positions not in ("learned", layout.no_table):
         return
     names = [
         p.name for parts in parts_of(layout, config).values() for p in parts

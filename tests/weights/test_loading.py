@@ -354,7 +354,7 @@ def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
 @pytest.mark.parametrize(
     ("field", "ours", "theirs"),
     [
-        ("gelu", "tanh", "exact"),
+        ("activation", "tanh", "exact"),
         ("layer_norm_epsilon", 1e-3, 1e-6),
         ("pooling", "avg", "token"),
     ],
@@ -522,7 +522,9 @@ def test_another_stem_is_noted(tmp_path):
     model = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
     path = tmp_path / "m.safetensors"
     save_checkpoint(model, path, layout="timm")
-    other = make(stem_stages=(), patch_size=4, gelu=model.config.gelu)
+    other = make(
+        stem_stages=(), patch_size=4, activation=model.config.activation
+    )
     with pytest.warns(UserWarning, match="`stem_epsilons='timm'` to match"):
         report = load_checkpoint(other, path)
     assert len(report.notes) == 1

@@ -127,7 +127,7 @@ TIMM = {
             "class_token": False,
             "act_layer": "gelu_tanh",
         },
-        {"gelu": "tanh"},
+        {"activation": "tanh"},
     ),
     "no_pooling": timm({"global_pool": ""}, {"pooling": "none"}),
     "no_embed_class": timm(
@@ -146,7 +146,7 @@ TIMM = {
     ),
     "1_channel": timm({"in_chans": 1}, images=(2, 32, 32, 1)),
     "5_channels": timm({"in_chans": 5}, images=(2, 32, 32, 5)),
-    "tanh": timm({"act_layer": "gelu_tanh"}, {"gelu": "tanh"}),
+    "tanh": timm({"act_layer": "gelu_tanh"}, {"activation": "tanh"}),
     "no_classes": timm({"num_classes": 0}),
     "avg_no_classes": timm({"num_classes": 0, "global_pool": "avg"}),
     "wide_mlp": timm({"mlp_ratio": 3.4, "embed_dim": 96}),
@@ -475,8 +475,8 @@ def test_the_other_gelu_gives_another_answer(library, name, built):
     path = built(f"{library}/{name}")
     expected = expected_of(path)
     tanh = "tanh" in name or "new" in name
-    assert read(path, case).config.gelu == ("tanh" if tanh else "exact")
-    model = read(path, case, gelu="exact" if tanh else "tanh")
+    assert read(path, case).config.activation == ("tanh" if tanh else "exact")
+    model = read(path, case, activation="exact" if tanh else "tanh")
     difference = to_numpy(model(expected["x"])) - expected["logits"]
     assert np.abs(difference).max() > 1e-5
 

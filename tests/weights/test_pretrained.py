@@ -258,7 +258,7 @@ def test_classes_and_size_are_those_of_the_training(name):
     # before the head.
     has_layer = tag == "i21k" or tag.endswith("ep")
     assert config.representation_size == (config.width if has_layer else None)
-    assert config.gelu == "tanh"
+    assert config.activation == "tanh"
 
 
 def test_tags_belong_to_one_variant():
@@ -1182,7 +1182,7 @@ def test_a_name_is_fetched_from_the_mirror(bucket, tmp_path, monkeypatch):
     for name in ("augreg", "Ti/16-augreg", NAME):
         model = tiny(name)
         assert_answers(model, expected["x"], expected["logits"])
-        assert model.config.gelu == "tanh"
+        assert model.config.activation == "tanh"
     model = from_checkpoint("Ti/16-augreg")
     assert_answers(model, expected["x"], expected["logits"])
     assert bucket.requests == [(f"/copy/{file}", None)]
@@ -1228,7 +1228,7 @@ def test_a_checkpoint_of_a_variant_with_another_depth(tmp_path):
 def test_what_is_not_chosen_is_that_of_the_checkpoint(timm):
     model = tiny(timm)
     assert model.name == "vit_ti16"
-    assert model.config.gelu == "exact"
+    assert model.config.activation == "exact"
     assert model.config.image_size == (32, 32)
     assert model.config.pooling == "token"
     assert model.load_report.layout == "timm"
@@ -1336,10 +1336,10 @@ def test_another_pooling_before_the_head_is_a_choice(timm):
 def test_an_explicit_gelu_is_kept_and_noted_without_a_warning(timm):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model = tiny(timm, gelu="tanh")
-    assert model.config.gelu == "tanh"
+        model = tiny(timm, activation="tanh")
+    assert model.config.activation == "tanh"
     (note,) = model.load_report.notes
-    assert note.startswith("The source computes with gelu='exact'")
+    assert note.startswith("The source computes with activation='exact'")
     expected = expected_of("timm_token")
     difference = np.abs(to_numpy(model(expected["x"])) - expected["logits"])
     assert 2e-5 < difference.max() < 1e-2

@@ -101,6 +101,13 @@ def test_a_new_file_can_be_read_by_others(tmp_path):
         ({"pooling": "none"}, "huggingface", "returns one output per image"),
         ({"pooling": "avg"}, "huggingface", "reads the class token"),
         ({"representation_size": 8}, "huggingface", "as the pooler"),
+        ({"num_registers": 4}, "official", "has no num_registers=4"),
+        ({"activation": "quick"}, "timm", "has no activation='quick'"),
+        (
+            {"rotary_positions": "axial", "norm_placement": "after"},
+            "timm",
+            "has no rotary_positions='axial', norm_placement='after'",
+        ),
     ],
     ids=str,
 )
@@ -196,7 +203,7 @@ def test_a_reduced_type_is_written_as_float32(tmp_path):
 
 
 def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
-    model = make(gelu="exact", layer_norm_epsilon=1e-12)
+    model = make(activation="exact", layer_norm_epsilon=1e-12)
     with caplog.at_level(logging.WARNING):
         notes = save_checkpoint(model, tmp_path / "model.npz")
     assert len(notes) == 2
@@ -220,7 +227,7 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
 
 
 def test_the_folder_of_timm(tmp_path):
-    model = make(image_size=(32, 48), gelu="exact")
+    model = make(image_size=(32, 48), activation="exact")
     save_checkpoint(model, tmp_path / "timm", layout="timm")
     config = json.loads((tmp_path / "timm/config.json").read_text())
     arguments = config["model_args"]
@@ -303,7 +310,7 @@ def test_lora_updates_are_merged(layout, tmp_path):
     save_checkpoint(model, path, layout=layout)
     for old, weight in zip(before, model.weights, strict=True):
         np.testing.assert_array_equal(old, to_numpy(weight))
-    again = from_checkpoint(path, gelu=config.gelu)
+    again = from_checkpoint(path, activation=config.activation)
     x = noise(2, 32, 32, 3)
     np.testing.assert_allclose(
         to_numpy(again(x)), to_numpy(models[0](x)), rtol=0, atol=1e-5
@@ -367,7 +374,7 @@ def test_a_note_is_for_what_differs(tmp_path, caplog):
         plain = make(stem_epsilons="timm")
         assert save_checkpoint(plain, tmp_path / "m.npz") == ()
         # config.json says all of it.
-        exact = make(gelu="exact", layer_norm_epsilon=1e-5)
+        exact = make(activation="exact", layer_norm_epsilon=1e-5)
         path = tmp_path / "hf"
         assert save_checkpoint(exact, path, layout="huggingface") == ()
     assert caplog.text == ""

@@ -20,7 +20,7 @@ SUBJECTS = {
         "patch_size",
         "pooling",
         "position_embedding",
-        "gelu",
+        "mlp_activation",
         "representation_size",
         "dropout_rate",
         "stochastic_depth_rate",

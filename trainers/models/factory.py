@@ -105,7 +105,7 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "patch_size": recipe.patch_size,
         "pooling": recipe.pooling,
         "position_embedding": recipe.position_embedding,
-        "gelu": recipe.gelu,
+        "activation": recipe.mlp_activation,
         "representation_size": recipe.representation_size,
         **_training_options(recipe),
     }

@@ -7,6 +7,7 @@ import typing
 from absl import flags
 
 from trainers.data.file_lists import FILE_LISTS
+from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
@@ -44,6 +45,8 @@ def define_recipe_flags():
             bool: flags.DEFINE_bool,
         }[(kinds - {type(None)}).pop()]
         define(field.name, None, text)
+    for old, name in OLD_FLAGS.items():
+        flags.DEFINE_alias(old, name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.layers import GELUS, POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.layers import ACTIVATIONS, POOLINGS, POSITION_EMBEDDINGS
 from keras_vit.models import VARIANTS
 from trainers.recipes.options import (
     NOT_NEGATIVE,
@@ -13,6 +13,8 @@ from trainers.recipes.options import (
 
 # Models of keras.applications, trained in the same way as baselines.
 BASELINES = ("ResNet50", "ResNet50V2")
+# The name of a field in version 0.1, and its name now.
+OLD_FLAGS = {"gelu": "mlp_activation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +35,12 @@ class ModelOptions:
     position_embedding: str = option(
         "learned", "Position embedding.", POSITION_EMBEDDINGS
     )
-    gelu: str = option("tanh", "Form of the GELU.", GELUS)
+    mlp_activation: str = option(
+        "tanh",
+        "Activation of the MLPs: the tanh, exact or quick form of the GELU, or "
+        "SiLU.",
+        ACTIVATIONS,
+    )
     representation_size: int | None = option(
         None, "Size of a tanh layer before the head."
     )

@@ -17,6 +17,7 @@ from trainers.paths import (
     first_line,
     write_atomically,
 )
+from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.schema import Recipe
 
 
@@ -160,7 +161,10 @@ class Run:
         Raises:
             ValueError: If there is no recipe, or it is of another version.
         """
-        fields = self._content()["recipe"]
+        fields = {
+            OLD_FLAGS.get(name, name): value
+            for name, value in self._content()["recipe"].items()
+        }
         unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
         if unknown:
             raise ValueError(

@@ -72,7 +72,7 @@ LAYOUT = Layout(
         "Transformer/encoder_norm/scale",
         "Transformer/encoder_norm/bias",
     ),
-    gelu="tanh",
+    activation="tanh",
     wrappers=("opt/target/", "params/img/", "params/", "img/"),
     aliases=(
         *official.TO_LINEN,

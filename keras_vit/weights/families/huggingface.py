@@ -33,7 +33,9 @@ def _model_json(config):
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.mlp_dim,
-        "hidden_act": "gelu" if config.gelu == "exact" else "gelu_pytorch_tanh",
+        "hidden_act": "gelu"
+        if config.activation == "exact"
+        else "gelu_pytorch_tanh",
         "layer_norm_eps": config.layer_norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": config.patch_size,
@@ -152,5 +154,5 @@ LAYOUT = Layout(
     complete=_complete,
     writers={"": folder_writer(make_jsons)},
     refuse=_refuse,
-    said=("gelu", "layer_norm_epsilon"),
+    said=("activation", "layer_norm_epsilon"),
 )

@@ -96,7 +96,7 @@ LAYOUT = Layout(
     recognise=(POSITIONS, "conv_root/kernel"),
     # The oldest files of big_vision use the same name for the positions.
     unless=r"MAPHead_0/|probe$|Transformer/encoderblock/",
-    gelu="tanh",
+    activation="tanh",
     wrappers=("opt/target/", "params/", "target/"),
     aliases=TO_RELEASED,
     spellings={"linen": Spelling(TO_LINEN)},

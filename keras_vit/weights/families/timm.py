@@ -67,7 +67,7 @@ def _arguments(config, pool):
         "class_token": config.use_class_token,
         "global_pool": pool,
         "fc_norm": config.use_pooling_norm,
-        "act_layer": "gelu" if config.gelu == "exact" else "gelu_tanh",
+        "act_layer": "gelu" if config.activation == "exact" else "gelu_tanh",
     }
 
 
@@ -110,16 +110,16 @@ def _complete(config, hints):
     image_sizes = (None, config.image_size)
     names = [TANH_SIZES.get((*sizes, size)) for size in image_sizes]
     name = names[0] or names[1]
-    told = "gelu" in hints or "is_published" in hints
+    told = "activation" in hints or "is_published" in hints
     if told or config.use_class_token or not name:
         return config, ()
     note = (
         "No configuration beside the file states which GELU its model "
         f"computes. It has the sizes of timm's {name}, which computes the tanh "
-        "GELU, unlike most models of timm: `gelu='tanh'` is assumed. Pass "
-        "`gelu='tanh'` to confirm it, or `gelu='exact'`."
+        "GELU, unlike most models of timm: `activation='tanh'` is assumed. "
+        "Pass `activation='tanh'` to confirm it, or `activation='exact'`."
     )
-    return dataclasses.replace(config, gelu="tanh"), (note,)
+    return dataclasses.replace(config, activation="tanh"), (note,)
 
 
 LAYOUT = Layout(
@@ -180,16 +180,16 @@ LAYOUT = Layout(
         "": folder_writer(make_jsons),
     },
     refuse=_refuse,
-    remedies={"gelu": "Pass act_layer='gelu_tanh' there."},
+    remedies={"activation": "Pass act_layer='gelu_tanh' there."},
 )
 
 # Pattern of an architecture, and its settings that neither the file nor
 # config.json states. Most models of timm compute the exact GELU.
 ARCHITECTURES = (
-    (r"vit_base_patch32_siglip_", {"gelu": "tanh"}),
-    (r"vit_large_patch16_siglip_(gap_)?512", {"gelu": "tanh"}),
-    (r"vit_so400m_patch16_siglip_", {"gelu": "tanh"}),
-    (r"vit_giantopt_patch16_siglip_", {"gelu": "tanh"}),
+    (r"vit_base_patch32_siglip_", {"activation": "tanh"}),
+    (r"vit_large_patch16_siglip_(gap_)?512", {"activation": "tanh"}),
+    (r"vit_so400m_patch16_siglip_", {"activation": "tanh"}),
+    (r"vit_giantopt_patch16_siglip_", {"activation": "tanh"}),
     (r"vit_base_patch16_gap_224$", {"num_heads": 16}),
 )
 # The same models by their sizes: width, depth, patch and image (None for any).

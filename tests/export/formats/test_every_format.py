@@ -24,6 +24,7 @@ from keras_vit.export import (
 )
 from tests.export.conftest import make_model
 from tests.export.web_engine import stand_in_engine
+from tests.tiny import LATER_KINDS, noise
 
 NEVER = Tolerance(relative_difference=-1.0)
 
@@ -131,6 +132,17 @@ def test_outputs_are_those_of_keras(
     [(name, found)] = READERS[format][1](report.path, some).items()
     assert name == "logits" and found.dtype == np.float32
     np.testing.assert_allclose(found, model.predict_on_batch(some), atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["beit", "eva02", "dinov3", "aimv2"])
+def test_models_of_other_families_agree(kind, format, write):
+    """Between them, each part; test_tflite.py has all kinds."""
+    if format == "tflite":
+        pytest.skip("in test_tflite.py")
+    model = make_model(depth=1, **LATER_KINDS[kind])
+    report = write(model, noise(3, *model.input_shape[1:]))
+    assert report.max_difference <= 1e-5
 
 
 @pytest.mark.parametrize(

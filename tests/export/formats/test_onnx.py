@@ -17,7 +17,7 @@ pytest.importorskip("tf2onnx")
 @pytest.fixture(scope="module")
 def exact():
     """Return a model whose GELU becomes an operation tf2onnx lacks."""
-    return make_model(gelu="exact")
+    return make_model(activation="exact")
 
 
 @pytest.fixture(scope="module")

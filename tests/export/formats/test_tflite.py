@@ -1,3 +1,4 @@
+import itertools
 import pathlib
 import resource
 import sys
@@ -18,7 +19,7 @@ from keras_vit.export import (
 )
 from keras_vit.export.formats.tflite import to_tflite
 from tests.export.conftest import make_model
-from tests.tiny import noise
+from tests.tiny import LATER_KINDS, noise
 
 CLASS_NAMES = [f"class, {index}" for index in range(7)]
 
@@ -315,17 +316,20 @@ def test_full_disk_leaves_nothing_behind(
 
 CHOICES = [
     {"pooling": "avg", "position_embedding": "sincos_2d"},
-    {"pooling": "map", "representation_size": 10, "gelu": "exact"},
+    {"pooling": "map", "representation_size": 10, "activation": "exact"},
     {"position_embedding": "learned_2d", "pooling": "max"},
     {"position_embedding": "sincos_1d", "dropout_rate": 0.1},
     {"position_embedding": "none", "use_class_token": False, "pooling": "avg"},
     {"stem_stages": (1, 1), "patch_size": 1, "image_size": (32, 32)},
 ]
+CASES = [
+    *itertools.product(CHOICES, [1, None]),
+    *((choices, None) for choices in LATER_KINDS.values()),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, None])
-@pytest.mark.parametrize("choices", CHOICES, ids=str)
+@pytest.mark.parametrize(("choices", "batch_size"), CASES, ids=str)
 def test_every_choice_converts_to_one_delegate_and_agrees(
     choices, batch_size, tmp_path
 ):

@@ -27,7 +27,7 @@ def test_seed_decides_the_initial_weights(recipe, digits):
     [
         ("pooling", "map", "pooling"),
         ("position_embedding", "sincos_2d", "position_embedding"),
-        ("gelu", "exact", "gelu"),
+        ("mlp_activation", "exact", "activation"),
         ("representation_size", 12, "representation_size"),
         ("dropout_rate", 0.3, "dropout_rate"),
         ("stochastic_depth_rate", 0.3, "stochastic_depth_rate"),
@@ -73,7 +73,7 @@ def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
     assert model.output_shape == (None, 10)
     assert model.config.dropout_rate == 0.1
     assert model.config.stochastic_depth_rate == 0.2
-    assert model.config.gelu == source.config.gelu
+    assert model.config.activation == source.config.activation
     assert model.dtype_policy.name == "mixed_bfloat16"
     for a, b in zip(
         source.get_layer("block_01").get_weights(),

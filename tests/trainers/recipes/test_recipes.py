@@ -41,7 +41,7 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 def parse(monkeypatch):
     """Return a function from a command line to a recipe."""
     values = flags.FlagValues()
-    for name in ("string", "integer", "float", "bool", "enum"):
+    for name in ("string", "integer", "float", "bool", "enum", "alias"):
         define = getattr(flags, f"DEFINE_{name}")
         monkeypatch.setattr(
             flags,
@@ -79,6 +79,11 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
         assert getattr(changed, field.name) == want
         given[field.name] = want  # The parser keeps what it has seen.
         assert changed == dataclasses.replace(RECIPES["digits"], **given)
+
+
+def test_the_old_name_of_a_flag_is_read(parse):
+    recipe = parse("--recipe=digits --gelu=exact")
+    assert recipe.mlp_activation == "exact"
 
 
 def test_epochs_win_over_the_steps_of_a_recipe(parse, monkeypatch):

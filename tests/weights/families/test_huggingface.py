@@ -99,7 +99,7 @@ def test_what_is_said_to_hugging_face():
         attention_dropout_rate=0.5,
         representation_size=16,
         num_classes=0,
-        gelu="tanh",
+        activation="tanh",
     )
     jsons = huggingface.make_jsons(config)
     assert jsons == {

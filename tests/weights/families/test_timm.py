@@ -73,7 +73,7 @@ def test_what_is_said_to_timm():
         pooling="avg",
         use_class_token=False,
         use_pooling_norm=True,
-        gelu="tanh",
+        activation="tanh",
     )
     jsons = timm.make_jsons(config)
     assert jsons == {
@@ -155,11 +155,11 @@ def test_the_architecture_determines_the_gelu(name):
     source = checkpoint_of("timm", VARIANTS["Ti/16"].config)
     source.config = {"architecture": name, "num_heads": 3}
     expected = "tanh" if name in TANH else "exact"
-    assert identify(source).config.gelu == expected
+    assert identify(source).config.activation == expected
     assert not identify(source).notes
     # What the arguments of the model say goes before.
     source.config["model_args"] = {"act_layer": "gelu"}
-    assert identify(source).config.gelu == "exact"
+    assert identify(source).config.activation == "exact"
 
 
 def test_the_architecture_determines_the_heads():
@@ -205,7 +205,7 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
     config = VARIANTS[variant].config
     config = dataclasses.replace(config, **{**SIGLIP, **changes})
     source = identify(checkpoint_of("timm", config), config.num_heads)
-    assert source.config.gelu == ("tanh" if name else "exact")
+    assert source.config.activation == ("tanh" if name else "exact")
     assert [name in note for note in source.notes] == [True] * bool(name)
 
 
@@ -213,19 +213,23 @@ def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(timm.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
-    model = make(use_class_token=False, pooling="avg", gelu="exact")
+    model = make(use_class_token=False, pooling="avg", activation="exact")
     save_checkpoint(model, tmp_path / "own.npz", layout="timm")
-    assert from_checkpoint(tmp_path / "own.npz").config.gelu == "exact"
+    assert from_checkpoint(tmp_path / "own.npz").config.activation == "exact"
     with np.load(tmp_path / "own.npz") as arrays:
         np.savez(tmp_path / "m.npz", **arrays)
     options = {"num_heads": 3}
-    with pytest.warns(UserWarning, match="Pass `gelu='tanh'` to confirm"):
+    with pytest.warns(UserWarning, match="Pass `activation='tanh'` to confirm"):
         model = from_checkpoint(tmp_path / "m.npz", **options)
-    assert model.config.gelu == "tanh"
-    for gelu in ("tanh", "exact"):
+    assert model.config.activation == "tanh"
+    for activation in ("tanh", "exact"):
         # Warnings are errors.
-        model = from_checkpoint(tmp_path / "m.npz", gelu=gelu, **options)
-        assert model.config.gelu == gelu
+        model = from_checkpoint(
+            tmp_path / "m.npz", activation=activation, **options
+        )
+        assert model.config.activation == activation
     # A model that exists has a GELU.
-    tanh = VisionTransformer(dataclasses.replace(model.config, gelu="tanh"))
+    tanh = VisionTransformer(
+        dataclasses.replace(model.config, activation="tanh")
+    )
     assert not load_checkpoint(tanh, tmp_path / "m.npz").notes

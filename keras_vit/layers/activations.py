@@ -1,0 +1,63 @@
+"""ACTIVATIONS: the nonlinear functions of an MLP."""
+
+import math
+
+import keras
+from keras import ops
+
+
+def gelu_tanh(x):
+    """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
+    return ops.gelu(x, approximate=True)
+
+
+def gelu_exact(x):
+    """0.5 x (1 + erf(x / sqrt(2)))."""
+    return ops.gelu(x, approximate=False)
+
+
+def gelu_quick(x):
+    """Return x sigmoid(1.702 x), the GELU of OpenAI's CLIP."""
+    return ops.multiply(x, ops.sigmoid(1.702 * x))
+
+
+def silu(x):
+    """Return x sigmoid(x)."""
+    return ops.silu(x)
+
+
+@ops.custom_gradient
+def gelu_tanh_written_out(x):
+    """Compute `gelu_tanh` with an explicit gradient, for TensorFlow.
+
+    TensorFlow's own gradient needs more passes over memory and keeps more
+    tensors. It also sums the gradients of the three uses of `x` in an order
+    that depends on when buffers become free, so runs can differ by rounding.
+    """
+    linear = math.sqrt(2 / math.pi)
+    cubic = 0.044715 * linear
+    gate = 0.5 + 0.5 * ops.tanh(x * (linear + cubic * ops.square(x)))
+    y = x * gate
+
+    def gradient(*upstream):
+        # Computing the square again is as fast as keeping it.
+        slope = 2 * linear + 6 * cubic * ops.square(x)
+        return upstream[0] * (gate + y * (1 - gate) * slope)
+
+    return y, gradient
+
+
+# "tanh" is the GELU of the official code, "exact" that of timm and Hugging
+# Face.
+ACTIVATIONS = {
+    "tanh": gelu_tanh,
+    "exact": gelu_exact,
+    "quick": gelu_quick,
+    "silu": silu,
+}
+# Those for training. JAX and PyTorch have their own fused gradients.
+TRAINED_ACTIVATIONS = (
+    {**ACTIVATIONS, "tanh": gelu_tanh_written_out}
+    if keras.backend.backend() == "tensorflow"
+    else ACTIVATIONS
+)

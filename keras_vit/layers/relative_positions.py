@@ -1,0 +1,187 @@
+"""Relative positions: what attention adds for the distance of two patches."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.tables import pick
+
+
+class RelativePositions(keras.layers.Layer):
+    """Compute a number for each pair of tokens and each head.
+
+    Attention adds it to the scaled product of the query and the key.
+
+    Shapes:
+        tokens: (B, T, D) with T = num_prefix_tokens + h * w; their numbers
+            are not read.
+        returns: (1, K, T, T); the query has the axis before the last.
+
+    Args:
+        grid_size: (h, w), rows and columns of the grid of patches.
+        num_heads: Number K of heads.
+        num_prefix_tokens: Number of tokens before the patches.
+    """
+
+    needs = ()
+
+    def __init__(
+        self,
+        grid_size: tuple[int, int],
+        num_heads: int,
+        num_prefix_tokens: int = 1,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.grid_size = tuple(grid_size)
+        self.num_heads = num_heads
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def compute_output_shape(self, tokens_shape):
+        length = self.num_prefix_tokens + math.prod(self.grid_size)
+        return (1, self.num_heads, length, length)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "grid_size": list(self.grid_size),
+            "num_heads": self.num_heads,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionTable(RelativePositions):
+    """One learned number for each distance of two patches.
+
+    The table has a row for each of the (2h - 1) (2w - 1) distances, row by
+    row, and three more for pairs with prefix tokens, see `pair_index`.
+
+    Reference: Bao et al. 2022, arXiv:2106.08254, appendix; Liu et al. 2021,
+        arXiv:2103.14030, section 3.2.
+    """
+
+    def build(self, tokens_shape):
+        rows, columns = (2 * size - 1 for size in self.grid_size)
+        special = 3 if self.num_prefix_tokens else 0
+        self.table = self.add_weight(
+            name="table",
+            shape=(rows * columns + special, self.num_heads),
+            initializer="zeros",
+        )
+        self.built = True
+
+    def call(self, tokens):
+        index = pair_index(self.grid_size, self.num_prefix_tokens)
+        bias = ops.take(self.table, index, axis=0)  # (T, T, K)
+        return ops.transpose(bias, (2, 0, 1))[None]  # (1, K, T, T)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionMlp(RelativePositions):
+    """A small MLP that reads the distance of two patches.
+
+    MLP(sign(d) log(1 + |d|)), for the distance d of (rows, columns). Pairs
+    with a prefix token get zero.
+
+    Args:
+        hidden_dim: Size of its hidden layer.
+
+    Reference: Liu et al. 2022, arXiv:2111.09883, section 3.3; timm's RelPosMlp.
+    """
+
+    needs = ("relative_hidden_dim",)
+
+    def __init__(self, hidden_dim: int, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden_dim = hidden_dim
+        dtype = self.dtype_policy
+        self.hidden = keras.layers.Dense(
+            hidden_dim, activation="relu", dtype=dtype, name="hidden"
+        )
+        self.out = keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
+
+    def build(self, tokens_shape):
+        self.hidden.build((None, 2))
+        self.out.build((None, self.hidden_dim))
+        self.built = True
+
+    def call(self, tokens):
+        far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
+        far = np.sign(far) * np.log1p(np.abs(far))
+        far = ops.convert_to_tensor(far.reshape(-1, 2), self.compute_dtype)
+        table = self.out(self.hidden(far))  # ((2h - 1) (2w - 1), K)
+        bias = ops.take(table, pair_index(self.grid_size, 0), axis=0)
+        bias = ops.transpose(bias, (2, 0, 1))[None]  # (1, K, N, N)
+        prefix = (self.num_prefix_tokens, 0)
+        return ops.pad(bias, ((0, 0), (0, 0), prefix, prefix))
+
+    def get_config(self):
+        return {**super().get_config(), "hidden_dim": self.hidden_dim}
+
+
+def distances(grid_size: tuple[int, int]) -> np.ndarray:
+    """Return all distances of two cells of a grid, as (rows, columns).
+
+    Shapes: returns: (2h - 1, 2w - 1, 2).
+    """
+    steps = [np.arange(1 - size, size) for size in grid_size]
+    return np.stack(np.meshgrid(*steps, indexing="ij"), -1).astype("float64")
+
+
+def pair_index(
+    grid_size: tuple[int, int], num_prefix_tokens: int
+) -> np.ndarray:
+    """Return the row of the table of distances for each pair of tokens.
+
+    With R distances, row R is for a prefix query and a patch key, R + 1 for a
+    patch query and a prefix key, R + 2 for two prefix tokens.
+
+    Shapes: returns: (T, T), query by key.
+
+    Example:
+        >>> pair_index((1, 2), 1).tolist()
+        [[5, 3, 3], [4, 1, 0], [4, 2, 1]]
+    """
+    h, w = grid_size
+    cells = np.stack(np.divmod(np.arange(h * w), w), -1)  # (N, 2)
+    far = cells[:, None] - cells[None] + (h - 1, w - 1)  # (N, N, 2)
+    patches = far[..., 0] * (2 * w - 1) + far[..., 1]
+    if not num_prefix_tokens:
+        return patches
+    count = (2 * h - 1) * (2 * w - 1)
+    index = np.full((len(patches) + num_prefix_tokens,) * 2, count + 2)
+    index[:num_prefix_tokens, num_prefix_tokens:] = count
+    index[num_prefix_tokens:, :num_prefix_tokens] = count + 1
+    index[num_prefix_tokens:, num_prefix_tokens:] = patches
+    return index
+
+
+def make_relative_positions(kind: str, choices: dict, **kwargs):
+    """Return the layer of `kind`, or None for "none".
+
+    Args:
+        kind: A key of RELATIVE_POSITIONS.
+        choices: The fields of ViTConfig; the layer gets those that its `needs`
+            lists, without "relative_".
+        **kwargs: Arguments of `RelativePositions`.
+    """
+    layer_class = pick(RELATIVE_POSITIONS, kind, "relative_positions")
+    if layer_class is None:
+        return None
+    needs = {
+        name.removeprefix("relative_"): choices[name]
+        for name in layer_class.needs
+    }
+    return layer_class(**needs, **kwargs)
+
+
+# Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its
+# constructor takes.
+RELATIVE_POSITIONS = {
+    "none": None,
+    "table": RelativePositionTable,
+    "mlp": RelativePositionMlp,
+}

@@ -1,0 +1,284 @@
+"""Rotary positions: the angles by which attention turns queries and keys.
+
+Each layer computes the angles of one grid of patches; `rotate_pairs` turns by
+them. Prefix tokens have no position and are not turned.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.tables import pick
+
+
+class RotaryPositions(keras.layers.Layer):
+    """Compute the cosines and sines of the angles of each token.
+
+    Subclasses define the angles. If the image size is not known before the
+    call, pass `features`, as to `PositionEmbedding`.
+
+    Shapes:
+        tokens: (B, T, D) with T = num_prefix_tokens + h * w; only the type of
+            their numbers is read.
+        features: (B, h * P, w * P, C), or None.
+        returns: (2, T, 1, E) or (2, T, K, E), the cosines, then the sines.
+
+    Args:
+        grid_size: (h, w), rows and columns of the grid.
+        head_size: Size E of a head, a multiple of 4.
+        num_prefix_tokens: Number of tokens before the patches.
+        patch_size: Side P of a patch in `features`; unused without them.
+
+    Raises:
+        ValueError: If 4 does not divide `head_size`.
+    """
+
+    needs = ()
+    pairs = "neighbours"
+
+    def __init__(
+        self,
+        grid_size: tuple[int, int],
+        head_size: int,
+        num_prefix_tokens: int = 1,
+        patch_size: int = 1,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if head_size % 4:
+            raise ValueError(
+                "`head_size` must be a multiple of 4, for the sine and cosine "
+                f"of two axes. Received: head_size={head_size}"
+            )
+        self.grid_size = tuple(grid_size)
+        self.head_size = head_size
+        self.num_prefix_tokens = num_prefix_tokens
+        self.patch_size = patch_size
+
+    def call(self, tokens, features=None):
+        grid_size = self.grid_size
+        if features is not None:
+            height, width = ops.shape(features)[1:3]
+            grid_size = height // self.patch_size, width // self.patch_size
+        angles = self.angles(grid_size)  # (N, 1 or K, E/2)
+        if self.pairs == "neighbours":
+            angles = ops.repeat(angles, 2, axis=-1)  # (N, 1 or K, E)
+        else:
+            angles = ops.concatenate([angles, angles], axis=-1)
+        # An angle of zero turns nothing.
+        angles = ops.pad(angles, ((self.num_prefix_tokens, 0), (0, 0), (0, 0)))
+        rotation = ops.stack([ops.cos(angles), ops.sin(angles)])
+        return ops.cast(rotation, self.compute_dtype)
+
+    def angles(self, grid_size: tuple):
+        """Return the angles (N, 1 or K, E/2), in radians, for a grid (h, w)."""
+        raise NotImplementedError
+
+    def frequencies(self, temperature: float):
+        """Return temperature^(-j / q) for j = 0 ... q - 1, q = E / 4."""
+        steps = ops.arange(self.head_size // 4, dtype="float32")
+        return ops.exp(steps * (-math.log(temperature) * 4 / self.head_size))
+
+    def compute_output_shape(self, tokens_shape, features_shape=None):
+        return (2, tokens_shape[1], 1, self.head_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "grid_size": list(self.grid_size),
+            "head_size": self.head_size,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "patch_size": self.patch_size,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialRotaryPositions(RotaryPositions):
+    """Angles that grow with the row and the column of a patch.
+
+    Half of the angles are those of the row, half those of the column:
+    t temperature^(-j / q), with q = E / 4 and t the index of the row or column
+    plus `offset`. With a `reference_size`, t is scaled to a grid of that size,
+    so that another resolution has the same range of angles.
+
+    Args:
+        temperature: Base of the frequencies.
+        axes: "yx" if the angles of the row come first, "xy" otherwise.
+        reference_size: (rows, columns) that t is scaled to, or None.
+        offset: Added to the indices.
+
+    Reference: Heo et al. 2024, arXiv:2403.13298, section 3; Fang et al. 2023,
+        arXiv:2303.11331, for the reference size.
+    """
+
+    needs = (
+        "rotary_temperature",
+        "rotary_axes",
+        "rotary_reference_size",
+        "rotary_offset",
+    )
+
+    def __init__(
+        self,
+        temperature: float = 100.0,
+        axes: str = "yx",
+        reference_size: tuple[int, int] | None = None,
+        offset: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        pick(dict.fromkeys(("yx", "xy")), axes, "axes")  # Raises if unknown.
+        self.temperature = temperature
+        self.axes = axes
+        self.reference_size = reference_size and tuple(reference_size)
+        self.offset = offset
+
+    def angles(self, grid_size):
+        steps = self.frequencies(self.temperature)
+        rows, columns = (
+            self._positions(size, axis)[:, None] * steps
+            for axis, size in enumerate(grid_size)
+        )
+        return join_axes(rows, columns, self.axes)
+
+    def _positions(self, size, axis):
+        positions = ops.arange(size, dtype="float32") + self.offset
+        if self.reference_size is None:
+            return positions
+        size = ops.cast(size, "float32")
+        return positions / size * float(self.reference_size[axis])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "temperature": self.temperature,
+            "axes": self.axes,
+            "reference_size": self.reference_size and [*self.reference_size],
+            "offset": self.offset,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class CenteredRotaryPositions(RotaryPositions):
+    """Angles of the centres of the patches, for an image from -1 to 1.
+
+    2 pi c temperature^(-j / q), with q = E / 4 and c the coordinate of the
+    centre, first of the row, then of the column.
+
+    Args:
+        temperature: Base of the frequencies.
+
+    Reference: Simeoni et al. 2025, arXiv:2508.10104, section 3.2 (DINOv3).
+    """
+
+    needs = ("rotary_temperature",)
+    pairs = "halves"
+
+    def __init__(self, temperature: float = 100.0, **kwargs):
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def angles(self, grid_size):
+        steps = 2 * math.pi * self.frequencies(self.temperature)
+        rows, columns = (_centres(size)[:, None] * steps for size in grid_size)
+        return join_axes(rows, columns, "yx")
+
+    def get_config(self):
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MixedRotaryPositions(RotaryPositions):
+    """Learned angles, each from the row and the column, for each head.
+
+    The angle of a patch in column x and row y is x f + y g, with learned f and
+    g for each head and pair of features.
+
+    Args:
+        num_heads: Number K of heads.
+
+    Reference: Heo et al. 2024, arXiv:2403.13298, section 3 (RoPE-Mixed).
+    """
+
+    needs = ("num_heads",)
+
+    def __init__(self, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+
+    def build(self, tokens_shape, features_shape=None):
+        self.frequency = self.add_weight(
+            name="frequency",
+            shape=(2, self.num_heads, self.head_size // 2),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+        self.built = True
+
+    def angles(self, grid_size):
+        frequency = ops.cast(self.frequency, "float32")
+        x_frequency, y_frequency = ops.unstack(frequency, 2)  # (K, E/2)
+        h, w = grid_size
+        x = ops.arange(w, dtype="float32")[None, :, None, None] * x_frequency
+        y = ops.arange(h, dtype="float32")[:, None, None, None] * y_frequency
+        return ops.reshape(x + y, (-1, *x_frequency.shape))  # (N, K, E/2)
+
+    def compute_output_shape(self, tokens_shape, features_shape=None):
+        return (2, tokens_shape[1], self.num_heads, self.head_size)
+
+    def get_config(self):
+        return {**super().get_config(), "num_heads": self.num_heads}
+
+
+def join_axes(rows, columns, axes: str):
+    """Return the angles of all patches, row by row.
+
+    Shapes:
+        rows: (h, E/4). columns: (w, E/4). returns: (h * w, 1, E/2).
+
+    Args:
+        rows: The angles of each row.
+        columns: The angles of each column.
+        axes: "yx" if the angles of the row come first, "xy" otherwise.
+    """
+    size = rows.shape[-1]
+    # Sums with zeros, as each part would have to be repeated otherwise.
+    before, after = ((0, 0), (size, 0)), ((0, 0), (0, size))
+    row_pad, column_pad = (after, before) if axes == "yx" else (before, after)
+    grid = ops.pad(rows, row_pad)[:, None] + ops.pad(columns, column_pad)
+    return ops.reshape(grid, (-1, 1, 2 * size))
+
+
+def _centres(size):
+    """Return the centres of `size` equal parts of the range from -1 to 1."""
+    positions = ops.arange(size, dtype="float32") + 0.5
+    return positions / ops.cast(size, "float32") * 2.0 - 1.0
+
+
+def make_rotary_positions(kind: str, choices: dict, **kwargs):
+    """Return the layer of `kind`, or None for "none".
+
+    Args:
+        kind: A key of ROTARY_POSITIONS.
+        choices: The fields of ViTConfig; the layer gets those that its `needs`
+            lists, without "rotary_".
+        **kwargs: Arguments of `RotaryPositions`.
+    """
+    layer_class = pick(ROTARY_POSITIONS, kind, "rotary_positions")
+    if layer_class is None:
+        return None
+    needs = {
+        name.removeprefix("rotary_"): choices[name]
+        for name in layer_class.needs
+    }
+    return layer_class(**needs, **kwargs)
+
+
+# Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its
+# constructor takes.
+ROTARY_POSITIONS = {
+    "none": None,
+    "axial": AxialRotaryPositions,
+    "centered": CenteredRotaryPositions,
+    "mixed": MixedRotaryPositions,
+}

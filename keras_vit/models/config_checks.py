@@ -1,0 +1,121 @@
+"""What a ViTConfig must fulfil."""
+
+from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
+from keras_vit.layers.norms import NORMS
+from keras_vit.layers.pooling import POOLINGS
+from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
+from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
+from keras_vit.layers.stem_epsilons import STEM_EPSILONS
+from keras_vit.layers.transformer_block import NORM_PLACEMENTS
+from keras_vit.tables import pick
+
+# The table of each field that is a name.
+CHOICES = {
+    "position_embedding": POSITION_EMBEDDINGS,
+    "rotary_positions": ROTARY_POSITIONS,
+    "relative_positions": RELATIVE_POSITIONS,
+    "norm": NORMS,
+    "norm_placement": NORM_PLACEMENTS,
+    "qkv_bias": QKV_BIASES,
+    "qk_norm": QK_NORMS,
+    "activation": ACTIVATIONS,
+    "pooling": POOLINGS,
+    "stem_epsilons": STEM_EPSILONS,
+}
+POSITIVE_FIELDS = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+RATE_FIELDS = (
+    "dropout_rate",
+    "attention_dropout_rate",
+    "stochastic_depth_rate",
+)
+
+
+def check_config(config):
+    """Raise a ValueError unless the values of a ViTConfig are valid.
+
+    Args:
+        config: The configuration.
+    """
+    _check_numbers(config)
+    _check_image_size(config)
+    for name, table in CHOICES.items():
+        pick(table, getattr(config, name), name)
+    _check_tokens(config)
+    _check_positions(config)
+
+
+def _check_numbers(config):
+    for name in POSITIVE_FIELDS:
+        if getattr(config, name) < 1:
+            _fail(config, name, "must be positive")
+    for name in RATE_FIELDS:
+        if not 0 <= getattr(config, name) < 1:
+            _fail(config, name, "must be in [0, 1)")
+    if config.num_classes < 0:
+        _fail(config, "num_classes", "must be 0 (no head) or more")
+    if config.num_registers < 0:
+        _fail(config, "num_registers", "must be 0 or more")
+    if config.width % config.num_heads:
+        raise ValueError(
+            "`num_heads` must divide `width`. Received: "
+            f"num_heads={config.num_heads}, width={config.width}"
+        )
+    if config.width % (config.pooling_heads or 1):
+        _fail(config, "pooling_heads", "must divide `width`")
+
+
+def _check_image_size(config):
+    if len(config.image_size) != 2 or min(config.image_size) < 1:
+        _fail(config, "image_size", "must be one number or (height, width)")
+    if any(size % config.patch_size for size in config.feature_size):
+        what = "image" if config.stem_stages is None else "feature map"
+        raise ValueError(
+            f"`patch_size` must divide the {what}, "
+            f"{config.feature_size[0]}x{config.feature_size[1]}. Received: "
+            f"patch_size={config.patch_size}, image_size={config.image_size}"
+        )
+
+
+def _check_tokens(config):
+    if config.pooling.startswith("token") and not config.use_class_token:
+        raise ValueError(
+            f"`pooling={config.pooling!r}` needs the class token. "
+            "Received: use_class_token=False"
+        )
+    if config.use_distillation_token and not config.use_class_token:
+        _fail(
+            config,
+            "use_distillation_token",
+            "needs the class token (`use_class_token=True`)",
+        )
+    if config.pooling == "distilled" and not config.use_distillation_token:
+        raise ValueError(
+            "`pooling='distilled'` needs the distillation token. "
+            "Received: use_distillation_token=False"
+        )
+
+
+def _check_positions(config):
+    if config.rotary_positions != "none" and config.head_size % 4:
+        raise ValueError(
+            "`rotary_positions` needs heads of a multiple of 4 features. "
+            f"Received: rotary_positions={config.rotary_positions!r}, "
+            f"num_heads={config.num_heads}, width={config.width}"
+        )
+    if config.relative_positions == "none":
+        return
+    if config.relative_positions == "mlp" and not config.relative_hidden_dim:
+        _fail(config, "relative_hidden_dim", "must be given for an MLP")
+    if config.use_dynamic_image_size:
+        raise ValueError(
+            "`relative_positions` are those of one grid of patches. "
+            "Received: use_dynamic_image_size=True"
+        )
+
+
+def _fail(config, name, rule):
+    raise ValueError(
+        f"`{name}` {rule}. Received: {name}={getattr(config, name)!r}"
+    )

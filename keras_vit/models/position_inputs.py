@@ -1,0 +1,92 @@
+"""What attention knows of positions: rotations and relative positions.
+
+Layers of their own compute both, beside the tokens, and hand them to the
+blocks.
+"""
+
+import dataclasses
+
+from keras_vit.layers.relative_positions import make_relative_positions
+from keras_vit.layers.rotary_positions import make_rotary_positions
+
+
+def position_layers(config) -> list[dict[str, str]]:
+    """Return what each block gets: the names of layers, by argument.
+
+    Args:
+        config: The configuration of the model.
+
+    Example:
+        >>> config = VARIANTS["Ti/16"].config
+        >>> config = dataclasses.replace(
+        ...     config, depth=2, rotary_positions="axial",
+        ...     relative_positions="table",
+        ... )
+        >>> for row in models.position_inputs.position_layers(config):
+        ...     print(row)
+        {'rotation': 'rotary_positions', 'bias': 'relative_positions_00'}
+        {'rotation': 'rotary_positions', 'bias': 'relative_positions_01'}
+    """
+    names = {}
+    if config.rotary_positions != "none":
+        is_shared = config.rotary_positions != "mixed"
+        names["rotation"] = _template("rotary_positions", is_shared)
+    if config.relative_positions != "none":
+        is_shared = config.use_shared_relative_positions
+        names["bias"] = _template("relative_positions", is_shared)
+    return [
+        {argument: name.format(index) for argument, name in names.items()}
+        for index in range(config.depth)
+    ]
+
+
+def connect_positions(config, tokens, features, dtype) -> list[dict]:
+    """Return what each block gets beside the tokens: tensors, by argument.
+
+    Args:
+        config: The configuration of the model.
+        tokens: The input of the first block.
+        features: What the patches were cut from.
+        dtype: Dtype policy of the layers.
+    """
+    tensors = {}
+    rows = position_layers(config)
+    for argument, name in (item for row in rows for item in row.items()):
+        if name not in tensors:
+            layer = MAKERS[argument](config, name, dtype)
+            is_dynamic = config.use_dynamic_image_size
+            inputs = (tokens, features) if is_dynamic else (tokens,)
+            tensors[name] = layer(*inputs)
+    return [{key: tensors[name] for key, name in row.items()} for row in rows]
+
+
+def _template(name, is_shared):
+    return name if is_shared else f"{name}_{{:02d}}"
+
+
+def _make_rotary(config, name, dtype):
+    return make_rotary_positions(
+        config.rotary_positions,
+        dataclasses.asdict(config),
+        grid_size=config.grid_size,
+        head_size=config.head_size,
+        num_prefix_tokens=config.num_prefix_tokens,
+        patch_size=config.patch_size,
+        dtype=dtype,
+        name=name,
+    )
+
+
+def _make_relative(config, name, dtype):
+    return make_relative_positions(
+        config.relative_positions,
+        dataclasses.asdict(config),
+        grid_size=config.grid_size,
+        num_heads=config.num_heads,
+        num_prefix_tokens=config.num_prefix_tokens,
+        dtype=dtype,
+        name=name,
+    )
+
+
+MAKERS = {"rotation": _make_rotary, "bias": _make_relative}

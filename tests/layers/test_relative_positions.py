@@ -1,0 +1,76 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_vit.layers import (
+    RelativePositionMlp,
+    RelativePositionTable,
+    TransformerBlock,
+)
+from keras_vit.layers.relative_positions import pair_index
+from tests.layers.block_in_numpy import block_in_numpy
+from tests.tiny import noise, randomize, to_numpy
+
+GRID = (2, 3)
+CELLS = [*itertools.product(range(2), range(3))]
+
+
+def build(layer_class, **options):
+    layer = layer_class(grid_size=GRID, num_heads=3, **options)
+    layer(noise(1, 7, 12))
+    return randomize(layer)
+
+
+def test_the_table_has_a_number_for_each_distance():
+    layer = build(RelativePositionTable)
+    table = to_numpy(layer.table)  # (3 * 5 + 3, 3)
+    bias = to_numpy(layer(noise(1, 7, 12)))[0]
+    for (i, (y, x)), (j, (v, u)) in itertools.product(
+        enumerate(CELLS), enumerate(CELLS)
+    ):
+        row = (y - v + 1) * 5 + (x - u + 2)
+        np.testing.assert_array_equal(bias[:, 1 + i, 1 + j], table[row])
+    np.testing.assert_array_equal(bias[:, 0, 1:], table[[15] * 6].T)
+    np.testing.assert_array_equal(bias[:, 1:, 0], table[[16] * 6].T)
+    np.testing.assert_array_equal(bias[:, 0, 0], table[17])
+
+
+def test_without_prefix_tokens_there_are_no_rows_for_them():
+    layer = build(RelativePositionTable, num_prefix_tokens=0)
+    assert layer.table.shape == (15, 3)
+    assert to_numpy(layer(noise(1, 6, 12))).shape == (1, 3, 6, 6)
+    assert pair_index(GRID, 0).max() == 14
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_the_mlp_reads_the_logarithm_of_the_distance(prefix):
+    layer = build(RelativePositionMlp, hidden_dim=5, num_prefix_tokens=prefix)
+    kernel1, bias1, kernel2, bias2 = layer.get_weights()
+    found = to_numpy(layer(noise(1, 6 + prefix, 12)))[0]
+    for (i, one), (j, other) in itertools.product(
+        enumerate(CELLS), enumerate(CELLS)
+    ):
+        far = np.subtract(one, other).astype("float64")
+        far = np.sign(far) * np.log(1 + np.abs(far))
+        hidden = np.maximum(far @ kernel1 + bias1, 0)
+        np.testing.assert_allclose(
+            found[:, prefix + i, prefix + j],
+            hidden @ kernel2 + bias2,
+            atol=1e-5,
+        )
+    np.testing.assert_array_equal(found[:, :prefix], 0)
+    np.testing.assert_array_equal(found[:, :, :prefix], 0)
+
+
+def test_a_block_adds_them_to_its_products():
+    x, bias = noise(2, 7, 12), noise(1, 3, 7, 7, seed=5)
+    block = TransformerBlock(3, 20)
+    block(x, bias=bias)
+    randomize(block)
+    np.testing.assert_allclose(
+        to_numpy(block(x, bias=bias)),
+        block_in_numpy(block, x, bias=bias[0]),
+        atol=1e-5,
+    )
+    assert np.abs(to_numpy(block(x, bias=bias) - block(x))).max() > 0.01
