@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention_pooling import AttentionPooling
+from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
-from keras_vit.tables import pick
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -171,11 +171,7 @@ def make_pooling(kind: str, choices: dict, **kwargs):
             gets the entries that its `needs` lists.
         **kwargs: Further arguments of the layer, such as `name`.
     """
-    layer_class = pick(POOLINGS, kind, "pooling")
-    if layer_class is None:
-        return None
-    needs = {name: choices[name] for name in layer_class.needs}
-    return layer_class(**needs, **kwargs)
+    return make_chosen(POOLINGS, kind, "pooling", choices, **kwargs)
 
 
 # Name -> layer, or None to return all tokens. The `needs` of a layer lists the

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.tables import pick
+from keras_vit.layers.choosing import make_chosen
 
 
 class RelativePositions(keras.layers.Layer):
@@ -168,14 +168,9 @@ def make_relative_positions(kind: str, choices: dict, **kwargs):
             lists, without "relative_".
         **kwargs: Arguments of `RelativePositions`.
     """
-    layer_class = pick(RELATIVE_POSITIONS, kind, "relative_positions")
-    if layer_class is None:
-        return None
-    needs = {
-        name.removeprefix("relative_"): choices[name]
-        for name in layer_class.needs
-    }
-    return layer_class(**needs, **kwargs)
+    return make_chosen(
+        RELATIVE_POSITIONS, kind, "relative_positions", choices, **kwargs
+    )
 
 
 # Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its

@@ -9,6 +9,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.choosing import make_chosen
 from keras_vit.tables import pick
 
 
@@ -264,14 +265,9 @@ def make_rotary_positions(kind: str, choices: dict, **kwargs):
             lists, without "rotary_".
         **kwargs: Arguments of `RotaryPositions`.
     """
-    layer_class = pick(ROTARY_POSITIONS, kind, "rotary_positions")
-    if layer_class is None:
-        return None
-    needs = {
-        name.removeprefix("rotary_"): choices[name]
-        for name in layer_class.needs
-    }
-    return layer_class(**needs, **kwargs)
+    return make_chosen(
+        ROTARY_POSITIONS, kind, "rotary_positions", choices, **kwargs
+    )
 
 
 # Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its

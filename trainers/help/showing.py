@@ -28,7 +28,8 @@ def answer_early(module: str, words: Sequence[str]):
         sys.exit()
     # The other commands parse their flags soon, and admit abbreviations.
     if names and module.startswith("trainers."):
-        fault = find_mistyped(words, list_flags(names[0]))
+        command = read_help()["commands"][names[0]]
+        fault = find_mistyped(words, list_flags(command))
         if fault:
             sys.exit(f"Error: {fault}")
 
@@ -42,9 +43,13 @@ def print_page(page: str):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def list_flags(name: str) -> dict[str, dict]:
-    """Return the descriptions of the flags of a command, by name."""
-    parts = read_help()["commands"][name]["flags"].values()
+def list_flags(command: dict) -> dict[str, dict]:
+    """Return the descriptions of the flags of a command, by name.
+
+    Args:
+        command: Its entry in the file that --help reads.
+    """
+    parts = command["flags"].values()
     return {flag: row for part in parts for flag, row in part.items()}
 
 
@@ -58,7 +63,7 @@ def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:
     """
     content = read_help()
     command = content["commands"][name]
-    rows = list_flags(name)
+    rows = list_flags(command)
     defaults = {flag: row["default"] for flag, row in rows.items()}
     given = read_given(words, rows)
     recipes = content["recipes"] if "recipe" in rows else {}

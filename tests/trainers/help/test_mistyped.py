@@ -4,6 +4,7 @@ import pytest
 from absl import flags
 
 from trainers.help.mistyped import find_mistyped, propose
+from trainers.help.reading import read_help
 from trainers.help.showing import list_flags
 
 ROWS = {
@@ -43,13 +44,15 @@ def test_what_is_mistyped_is_told(words, fault):
 
 def test_flags_of_libraries_pass():
     importlib.import_module("trainers.train")
-    rows = list_flags("train")
+    rows = list_flags(read_help()["commands"]["train"])
     others = [f"--{name}" for name in flags.FLAGS if name not in rows]
     assert len(others) > 20
     assert find_mistyped(others, rows) is None
 
 
 def test_the_choice_that_is_meant_is_named():
-    fault = find_mistyped(["--recipe=phtoos"], list_flags("train"))
+    fault = find_mistyped(
+        ["--recipe=phtoos"], list_flags(read_help()["commands"]["train"])
+    )
     assert fault.endswith("Received: phtoos. Did you mean photos?")
     assert not propose("abc", ["photos"])
