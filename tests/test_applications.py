@@ -26,6 +26,11 @@ KINDS = ["ViT_B8", "ViT_L32", "ViT_H14", "ViT_M16", "R_ViT_Ti16", "R26_ViT_S32"]
 each_kind = pytest.mark.parametrize("name", KINDS)
 
 
+def test_the_old_name_of_the_activation_is_read():
+    model = keras_vit.ViT_Ti16(depth=1, gelu="exact", weights=None)
+    assert model.config.activation == "exact"
+
+
 def small(name, **arguments):
     """Return the model of a builder, with everything small but its kind."""
     choices = dict(SMALL)

@@ -73,6 +73,7 @@ class ViTConfig:
         pooling: A key of POOLINGS; "none" returns an output for every token.
         pooling_heads: Number of attention heads of the pooling "map". Default:
             `num_heads`.
+        pooling_mlp_dim: Hidden size of its MLP. Default: `mlp_dim`.
         representation_size: Size of a tanh layer before the head, or None.
         num_classes: Outputs of the head; 0 for a model without a head.
         classifier_activation: Activation of the head; None for logits.
@@ -136,6 +137,7 @@ class ViTConfig:
     use_pooling_norm: bool = False
     pooling: str = "token"
     pooling_heads: int | None = None
+    pooling_mlp_dim: int | None = None
     representation_size: int | None = None
     num_classes: int = 1000
     classifier_activation: str | None = None

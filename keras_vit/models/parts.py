@@ -125,6 +125,7 @@ def pool(config, tokens, dtype):
     choices = dataclasses.asdict(config)
     choices["num_prefix_tokens"] = config.num_prefix_tokens
     choices["num_heads"] = config.pooling_heads or config.num_heads
+    choices["mlp_dim"] = config.pooling_mlp_dim or config.mlp_dim
     layer = make_pooling(config.pooling, choices, dtype=dtype, name="pooling")
     return tokens if layer is None else layer(tokens)
 

@@ -3,10 +3,14 @@
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_vit.weights.containers import Checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.layouts import Layout, rename
+
+Index = int | tuple | None
 
 
 class Detected(NamedTuple):
@@ -15,22 +19,20 @@ class Detected(NamedTuple):
     Args:
         checkpoint: The open file.
         family: Key of its layout in LAYOUTS.
+        layout: The row of LAYOUTS, with the variants of the file.
         spelling: Key of its spelling in the layout, "" for the usual one.
         names: Maps each name in the layout to the name in the file and, if
-            one array contains the weights of all blocks, the index in it.
+            one array contains the weights of all blocks, the index in it: a
+            number, or slices and a number for an axis behind the first.
         ignored: Names in the file that do not belong to weights of the model.
     """
 
     checkpoint: Checkpoint
     family: str
+    layout: Layout
     spelling: str
-    names: dict[str, tuple[str, int | None]]
+    names: dict[str, tuple[str, Index]]
     ignored: tuple[str, ...]
-
-    @property
-    def layout(self) -> Layout:
-        """The row of LAYOUTS."""
-        return LAYOUTS[self.family]
 
     def shape(self, name: str) -> tuple:
         """Return the shape of an array, or of its slice of a stacked array.
@@ -40,7 +42,9 @@ class Detected(NamedTuple):
         """
         stored, index = self.names[name]
         shape = self.checkpoint.entries[stored].shape
-        return shape if index is None else shape[1:]
+        if index is None:
+            return shape
+        return np.broadcast_to(np.float32(0), shape)[index].shape
 
 
 def detect(checkpoint: Checkpoint) -> Detected:
@@ -63,7 +67,7 @@ def detect(checkpoint: Checkpoint) -> Detected:
     spelling = ""
     if any(index is not None for _, index in prepared.values()):
         rows = layout.spellings.items()
-        spelling = next(key for key, row in rows if row.stack)
+        spelling = next((key for key, row in rows if row.stack), "")
     names = {}
     for name, (stored, index) in prepared.items():
         raw = inside[stored]
@@ -78,7 +82,8 @@ def detect(checkpoint: Checkpoint) -> Detected:
         names[new] = (raw, index)
         spelling = _spelling_of(layout, new, name) or spelling
     ignored = tuple(dict.fromkeys(ignored))
-    return Detected(checkpoint, family, spelling, names, ignored)
+    layout = layout.adapted(names)
+    return Detected(checkpoint, family, layout, spelling, names, ignored)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[str, str]:

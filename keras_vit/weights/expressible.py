@@ -26,6 +26,7 @@ LATER_FIELDS = (
     "use_gated_mlp",
     "use_final_norm",
     "pooling_heads",
+    "pooling_mlp_dim",
 )
 # Values of the other fields, as far as they are of later models.
 LATER_VALUES = {

@@ -38,11 +38,6 @@ def find_hints(config: dict) -> dict[str, Any]:
                     found.setdefault(field, []).append(hint)
                 else:
                     found.setdefault(field, hint)
-        if row.get("pool_include_prefix") is True:
-            raise ValueError(
-                "its configuration has pool_include_prefix=True, but the "
-                "poolings of this package leave out the class token"
-            )
     return found
 
 

@@ -8,9 +8,11 @@ from typing import NamedTuple
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.counts import count_blocks, count_stem_units
+from keras_vit.weights.infer_parts import infer_mlp_dim, infer_parts
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.positions import PUBLISHED, Known, infer_positions
 from keras_vit.weights.shapes import Shapes
+from keras_vit.weights.styles import FLAT_PATCHES
 
 CLASS_TOKEN = ("class_token", "token", "token")
 
@@ -20,14 +22,17 @@ class Inferred(NamedTuple):
 
     Args:
         config: The configuration.
-        has_class_slot: Whether the first row of the position table is that of
-            the class token.
+        num_prefix_rows: Number of rows of the position table before the
+            patches.
         notes: Assumptions, each with the argument that confirms or changes it.
+        open_questions: What the file does not show, each with the argument
+            that settles it.
     """
 
     config: ViTConfig
-    has_class_slot: bool
+    num_prefix_rows: int
     notes: tuple[str, ...]
+    open_questions: tuple[str, ...]
 
 
 def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
@@ -53,40 +58,67 @@ def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
                 field: hints.get(field, getattr(layout, field))
                 for field in ("activation", "layer_norm_epsilon")
             },
+            num_heads=1,  # Until the sizes are known.
+            **(infer_parts(shapes) if layout.has_later_parts else {}),
             stem_epsilons=_infer_stem_epsilons(shapes, hints, sizes),
-            num_heads=_infer_heads(shapes, hints, known, sizes),
             # Any valid size, until the position table determines it.
             image_size=2**12 * sizes["patch_size"],
         )
-        positions = infer_positions(shapes, hints, known, config)
+        heads = _infer_heads(shapes, hints, known, config)
+        config = dataclasses.replace(config, num_heads=heads or 1)
+        positions = _infer_positions(shapes, hints, known, config, heads)
         config = dataclasses.replace(config, **positions.fields)
-        config, notes = layout.complete(config, hints)
+        config, notes = layout.complete(config, hints, shapes.stored_names)
+        settled, questions = _settle(shapes, hints, known, config, heads)
+        config = dataclasses.replace(config, **settled)
     except ValueError as error:
         if shapes.detected.checkpoint.path in str(error):
             raise
         shapes.fail(str(error))
-    return Inferred(config, positions.has_class_slot, notes)
+    return Inferred(config, positions.num_prefix_rows, notes, questions)
+
+
+def _infer_positions(shapes, hints, known, config, heads):
+    """Return the positions; an error lists what else is open."""
+    try:
+        return infer_positions(shapes, hints, known, config)
+    except ValueError as error:
+        _, questions = _settle(shapes, hints, known, config, heads)
+        raise ValueError(" ".join([str(error), *questions])) from error
+
+
+def _settle(shapes, hints, known, config, heads) -> tuple[dict, tuple]:
+    """Return the fields that hints or the caller settle, and what is open."""
+    layout, settled, questions = shapes.layout, {}, []
+    for what, fields in layout.untold(config, shapes.stored_names):
+        told = {**known.fields, **hints}
+        settled |= {name: told[name] for name in fields if name in told}
+        left = [f"`{name}=`" for name in fields if name not in told]
+        if left:
+            ways = "`architecture=`, or " if layout.has_architectures else ""
+            questions.append(
+                f"It has {what}, and does not show all that its model "
+                f"computes: pass {ways}{', '.join(left)}."
+            )
+    if not heads:
+        questions.append(_ask_for_heads(shapes, config))
+    return settled, tuple(questions)
 
 
 def _infer_sizes(shapes) -> dict:
     patches = ("patch_encoder", "conv", "kernel")
-    rows, columns, channels, _ = shapes.need(*patches, rank=4)
+    is_flat = shapes.layout.style["conv"]["kernel"][1] is FLAT_PATCHES
+    rank = 2 if is_flat else 4
+    rows, columns, channels, _ = shapes.need(*patches, rank=rank)
     if rows != columns:
         shapes.fail(f"its patches are not square but {rows}x{columns}.")
     depth = count_blocks(shapes)
     width = shapes.vote(
         (BLOCK + "attention_norm", "norm", "gamma", 1, 0),
         (BLOCK + "mlp_norm", "norm", "gamma", 1, 0),
-        (*patches, 4, 3),
+        (*patches, rank, 3),
     )
-    hidden = (BLOCK + "mlp/hidden", "dense", "kernel")
-    mlp_dim = shapes.vote(
-        (BLOCK + "mlp/hidden", "dense", "bias", 1, 0),
-        (*hidden, 2, 1),
-        (BLOCK + "mlp/out", "dense", "kernel", 2, 0),
-    )
-    if mlp_dim is None:
-        shapes.fail(f"it lacks {shapes.name_of(*hidden, i=0)}.")
+    mlp_dim = infer_mlp_dim(shapes)
     stem_stages = count_stem_units(shapes)
     if stem_stages is not None:
         root = ("stem/root_conv", "stem", "kernel")
@@ -133,7 +165,7 @@ def _infer_pooling(shapes, hints, has_token, has_pooling_norm):
             "its JSON states that it pools by the class token, but it lacks "
             f"{name}."
         )
-    if told and told != "map":
+    if told and not told.startswith("map"):
         return told
     return "token" if has_token and not has_pooling_norm else "avg"
 
@@ -144,14 +176,14 @@ def _infer_stem_epsilons(shapes, hints, sizes):
     return hints.get("stem_epsilons", shapes.layout.stem_epsilons)
 
 
-def _infer_heads(shapes, hints, known, sizes):
-    """Return the number of heads.
+def _infer_heads(shapes, hints, known, config) -> int | None:
+    """Return the number of heads, or None if it is not known.
 
     It comes from the shapes, the JSON beside the file, a published model of
     the same size, or the caller, in this order.
     """
     shown = collections.Counter()
-    for index in range(sizes["depth"]):
+    for index in range(config.depth):
         for weight, axis in (("kernel", 1), ("bias", 0)):
             row = (BLOCK + "attention/qkv", "heads_in", weight)
             shape = shapes.in_file(*row, i=index) or ()
@@ -160,8 +192,12 @@ def _infer_heads(shapes, hints, known, sizes):
                 shown[shape[axis]] += 1
     if shown:
         return shown.most_common(1)[0][0]
-    published = _published_heads(sizes)
-    told = hints.get("num_heads") or (hints.get("is_published") and published)
+    published = _published_heads(config)
+    told = (
+        hints.get("num_heads")
+        or shapes.layout.guess_heads(config, hints)
+        or (hints.get("is_published") and published)
+    )
     if not told and published and known.num_heads == PUBLISHED:
         warnings.warn(
             f"{shapes.layout.title} does not store the number of heads: "
@@ -172,19 +208,24 @@ def _infer_heads(shapes, hints, known, sizes):
         return published
     if told or known.num_heads not in (None, PUBLISHED):
         return told or known.num_heads
+    return None
+
+
+def _ask_for_heads(shapes, config):
+    published = _published_heads(config)
     hint = f" The published model of this size has {published}."
-    shapes.fail(
+    return (
         f"{shapes.layout.title} does not store the number of heads; pass "
         f"`num_heads=`.{hint if published else ''}"
     )
 
 
-def _published_heads(sizes):
+def _published_heads(config):
     """Return the number of heads of the published models of a size, or None."""
     fields = ("width", "depth", "mlp_dim")
     found = {
         row.config.num_heads
         for row in VARIANTS.values()
-        if all(getattr(row.config, field) == sizes[field] for field in fields)
+        if all(getattr(row.config, f) == getattr(config, f) for f in fields)
     }
     return found.pop() if len(found) == 1 else None

@@ -202,8 +202,9 @@ def _pooling_layers(config):
         yield _heads_in("pooling/key_value", width, 2)
         yield _heads_out("pooling/out", width)
         yield _layer_norm("pooling/norm", width)
-        yield _dense("pooling/mlp/hidden", width, config.mlp_dim)
-        yield _dense("pooling/mlp/out", config.mlp_dim, width)
+        mlp_dim = config.pooling_mlp_dim or config.mlp_dim
+        yield _dense("pooling/mlp/hidden", width, mlp_dim)
+        yield _dense("pooling/mlp/out", mlp_dim, width)
     if config.use_final_norm and config.use_pooling_norm:
         yield _norm(config, "pooling_norm", width)
 

@@ -6,19 +6,20 @@ stores the weights of each kind of layer. Reading and writing share the table.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.layer_shapes import layers_of
+from keras_vit.weights.layer_shapes import BLOCK, layers_of
 from keras_vit.weights.styles import Form, Style
 from keras_vit.weights.writers import Writer
 
 # Pairs of a regular expression and its replacement, applied in this order.
 Changes = tuple[tuple[str, str], ...]
 NOTHING = r"(?!)"
+Names = Collection[str]
 
 
 class Spelling(NamedTuple):
@@ -35,6 +36,20 @@ class Spelling(NamedTuple):
     stack: tuple[str, str] | None = None
 
 
+class Variant(NamedTuple):
+    """Other names of some layers, in a part of the files of a family.
+
+    Args:
+        shown_by: Pattern of names. A file with such a name has the variant.
+        names: The names of the layers that differ.
+        style: The kinds of layers that differ.
+    """
+
+    shown_by: str
+    names: dict[str, str | tuple[str, ...]] = {}
+    style: Style = {}
+
+
 class Layout(NamedTuple):
     """A family of checkpoints.
 
@@ -47,6 +62,11 @@ class Layout(NamedTuple):
             names are the parts of one matrix, side by side.
         recognise: Names of arrays. Every file has at least one of them.
         unless: Pattern of names that no file of the family has.
+        variants: The variants of the family. A file may have several.
+        has_architectures: Whether the code of the family has names of
+            architectures, which `read_hints` reads.
+        has_later_parts: Whether files may have the parts of Vision
+            Transformers after 2021, which are inferred from the names.
         activation: The default activation of the family's code.
         layer_norm_epsilon: The default of the family's code.
         stem_epsilons: The default of the family's code for hybrids.
@@ -75,9 +95,15 @@ class Layout(NamedTuple):
         read_hints: Reads the settings of the family from the JSON beside the
             file. Returns hints as `find_hints` does. Raises a ValueError if a
             VisionTransformer cannot express the model.
-        complete: Takes the inferred configuration and the hints. Returns the
-            configuration that the family's code computes, and notes on
-            assumptions. Raises a ValueError as `read_hints` does.
+        guess_heads: Takes the inferred configuration and the hints. Returns
+            the number of heads of the model with this name, or None.
+        complete: Takes the inferred configuration, the hints and the names in
+            the file. Returns the configuration that the family's code
+            computes, and notes on assumptions. Raises a ValueError if it
+            cannot be known, or as `read_hints` does.
+        untold: Takes a configuration and the names in a file. Yields what the
+            file does not show although its model needs it: a description of
+            the part, and the fields of ViTConfig.
         writers: Writers by the ending of the path; "" is the ending of a
             folder. Empty if the family is read only.
         refuse: Returns the reason why a configuration cannot be written; None
@@ -93,6 +119,9 @@ class Layout(NamedTuple):
     names: dict[str, str | tuple[str, ...]]
     recognise: tuple[str, ...]
     unless: str = NOTHING
+    variants: tuple[Variant, ...] = ()
+    has_architectures: bool = False
+    has_later_parts: bool = False
     activation: str = "exact"
     layer_norm_epsilon: float = 1e-6
     stem_epsilons: str = "official"
@@ -108,13 +137,52 @@ class Layout(NamedTuple):
     may_lack_slot: bool = False
     no_table: str | None = None
     read_hints: Callable[[dict], dict] = lambda json: {}
-    complete: Callable[[ViTConfig, dict], tuple[ViTConfig, tuple]] = (
-        lambda config, hints: (config, ())
+    guess_heads: Callable[[ViTConfig, dict], int | None] = (
+        lambda config, hints: None
+    )
+    complete: Callable[[ViTConfig, dict, Names], tuple[ViTConfig, tuple]] = (
+        lambda config, hints, names: (config, ())
+    )
+    untold: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
+        lambda config, names: ()
     )
     writers: dict[str, Writer] = {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     said: tuple[str, ...] = ()
     remedies: dict[str, str] = {}
+
+    def adapted(self, names: Names) -> "Layout":
+        """Return the layout with the variants that `names` show.
+
+        Args:
+            names: The names in a file, after `aliases`.
+        """
+        adapted = self
+        for variant in self.variants:
+            if any(re.match(variant.shown_by, name) for name in names):
+                adapted = adapted._replace(
+                    names={**adapted.names, **variant.names},
+                    style={**adapted.style, **variant.style},
+                )
+        return adapted
+
+    def knows(self, name: str) -> bool:
+        """Return whether a model of the family can have an array.
+
+        Args:
+            name: Name of the array.
+        """
+        layers = (
+            layer
+            for names in self.names.values()
+            for layer in ((names,) if isinstance(names, str) else names)
+        )
+        rows = (row for kind in self.style.values() for row in kind.values())
+        endings = "|".join({re.escape(ending) for ending, _ in rows})
+        patterns = (
+            re.sub(r"\\{\w+\\}", r"\\w*", re.escape(layer)) for layer in layers
+        )
+        return any(re.fullmatch(f"{p}({endings})", name) for p in patterns)
 
 
 class Part(NamedTuple):
@@ -157,7 +225,7 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
         for weight, shape in layer.shapes.items():
             ending, form = layout.style[layer.kind][weight]
             shape = (*shape[:-1], shape[-1] // len(names))
-            optional = weight == "bias" and layer.kind in layout.optional_bias
+            optional = _is_optional(layout, layer, weight)
             found[f"{layer.path}/{weight}"] = [
                 Part(
                     name.format(**layer.numbers) + ending, form, shape, optional
@@ -165,6 +233,15 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
                 for name in names
             ]
     return found
+
+
+def _is_optional(layout, layer, weight):
+    is_in_block = layer.template.startswith(BLOCK)
+    return (
+        weight == "bias"
+        and is_in_block
+        and (layer.kind in layout.optional_bias)
+    )
 
 
 def whole_shape(parts: list[Part]) -> tuple:

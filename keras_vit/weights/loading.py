@@ -11,6 +11,7 @@ from collections.abc import Callable
 import keras
 
 from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -33,6 +34,7 @@ def from_checkpoint(
     source_image_size: tuple[int, int] | int | None = None,
     classes: int | None = None,
     num_heads: int | str | None = None,
+    architecture: str | None = None,
     classifier_activation: str | None = None,
     dtype=None,
     head: str = "auto",
@@ -62,6 +64,9 @@ def from_checkpoint(
         num_heads: Number of attention heads, if the file does not determine
             it; "published" for that of the published model of the same size,
             with a warning.
+        architecture: Name of the architecture in the code of the family, such
+            as timm's "vit_base_patch16_clip_224", for a file without its
+            `config.json`. It tells what names and shapes do not.
         classifier_activation: Activation of the head, such as "softmax"; None
             for logits.
         dtype: Dtype policy of the layers, such as "mixed_bfloat16".
@@ -85,6 +90,7 @@ def from_checkpoint(
     """
     choices = Choices(head, position_resize, patch_resize)
     choices.check()
+    overrides = with_new_names(overrides)
     check_fields(overrides, RENAMED_FIELDS)
     if isinstance(num_heads, str):
         pick({PUBLISHED: num_heads}, num_heads, "num_heads")
@@ -106,7 +112,9 @@ def from_checkpoint(
     def build(config):
         return VisionTransformer(config, dtype=dtype, name=name)
 
-    known = Known(num_heads, image_size, source_image_size)
+    known = Known(
+        num_heads, image_size, source_image_size, architecture, overrides
+    )
     model = build_and_load(path_or_name, configure, build, known, choices)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))

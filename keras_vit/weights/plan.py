@@ -84,7 +84,9 @@ class Plan(NamedTuple):
             name, index = ref or (None, None)
             if name is None:
                 arrays.append(None)
-            elif index is None or checkpoint.entries[name].can_slice:
+            elif index is None or (
+                type(index) is int and checkpoint.entries[name].can_slice
+            ):
                 arrays.append(checkpoint.read(name, index))
             else:
                 if name not in stacks:
@@ -173,7 +175,7 @@ def _report(source, config, transfers, reset) -> LoadReport:
     every = {raw for raw, _ in source.names.values()}
     unused = sorted(every - set(used) - set(source.ignored))
     ignored = [*source.ignored, *unused]
-    if source.has_class_slot and not source.config.use_class_token:
+    if source.num_prefix_rows > source.config.num_prefix_tokens:
         # The oldest files of big_vision have this row, but no class token.
         ignored.append(f"{source.stored(POSITION_TABLE)}, row 0")
     path, mode = source.checkpoint.path, find_normalization(source.checkpoint)

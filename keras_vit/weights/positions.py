@@ -8,7 +8,7 @@ and a class token, or 5x10 patches.
 import dataclasses
 import math
 import numbers
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.shapes import Shapes
@@ -29,25 +29,29 @@ class Known(NamedTuple):
         image_size: (height, width) of the images of the new model, in pixels.
             It is also that of the file, if no other size fits.
         source_image_size: (height, width) of the images of the file.
+        architecture: Name of the architecture in the code of the family.
+        fields: Fields of ViTConfig. They count where the file leaves them
+            open.
     """
 
     num_heads: int | str | None = None
     image_size: tuple[int, int] | int | None = None
     source_image_size: tuple[int, int] | int | None = None
+    architecture: str | None = None
+    fields: dict[str, Any] = {}
 
 
 class Positions(NamedTuple):
     """The positions of a checkpoint.
 
     Args:
-        fields: Fields of ViTConfig: `image_size`, and `position_embedding` if
-            the file has no table.
-        has_class_slot: Whether the first row of the table is that of the
-            class token.
+        fields: Fields of ViTConfig: `image_size`, `use_prefix_positions`, and
+            `position_embedding` if the file has no table.
+        num_prefix_rows: Number of rows of the table before the patches.
     """
 
     fields: dict
-    has_class_slot: bool = False
+    num_prefix_rows: int = 0
 
 
 def infer_positions(
@@ -65,26 +69,43 @@ def infer_positions(
         ValueError: If the size is ambiguous. The message names the argument
             that determines it.
     """
+    hints = {**known.fields, **hints}
     wanted = _pair(known.image_size)
     source = _pair(known.source_image_size)
     told = [source] if source else hints.get("image_sizes", [])
     shape = shapes.in_file(*TABLE)
     if shape is None:
         return _without_table(shapes, hints, config, [*told, wanted])
-    if len(shape) not in (2, 3) or shape[-1] != config.width:
+    if len(shape) not in (2, 3, 4) or shape[-1] != config.width:
         shapes.fail(
             f"{shapes.name_of(*TABLE)} has the shape {shape}; "
             f"(1, rows, {config.width}) was expected."
         )
+    if len(shape) == 4 and not source:
+        # NaFlex stores the table as the grid of patches.
+        told = [tuple(side * config.patch_size for side in shape[1:3])]
     fit = _Fit(shapes, config, math.prod(shape[:-1]))
-    size, slot = fit.choose(told, wanted, only_told=bool(source))
-    return Positions({"image_size": size}, bool(slot))
+    size, rows = fit.choose(told, wanted, only_told=bool(source))
+    # A single class token without a row gets a row of zeros.
+    has_rows = rows == config.num_prefix_tokens or (
+        config.num_prefix_tokens == 1
+    )
+    fields = {"image_size": size, "use_prefix_positions": has_rows}
+    return Positions(fields, rows)
 
 
 def _without_table(shapes, hints, config, sizes):
     kind = hints.get("position_embedding", shapes.layout.no_table)
+    if kind is None and _has_other_positions(config, hints):
+        kind = "none"
     if kind not in ("sincos_2d", "none"):
-        shapes.fail(f"it lacks {shapes.name_of(*TABLE)}.")
+        advice = ""
+        if shapes.layout.has_architectures:
+            advice = (
+                " If its model has rotary positions instead, pass "
+                "`architecture=` or `rotary_positions=`."
+            )
+        shapes.fail(f"it lacks {shapes.name_of(*TABLE)}.{advice}")
     if sizes[0] is None:
         shapes.fail(
             "it has no position table, which would show the size of its "
@@ -98,6 +119,11 @@ def _without_table(shapes, hints, config, sizes):
     return Positions({"position_embedding": kind, "image_size": sizes[0]})
 
 
+def _has_other_positions(config, hints):
+    rotary = hints.get("rotary_positions", config.rotary_positions)
+    return rotary != "none" or config.relative_positions != "none"
+
+
 class _Fit:
     """Finds the image sizes that fit the rows of a position table."""
 
@@ -105,6 +131,13 @@ class _Fit:
         self.shapes, self.config, self.rows = shapes, config, rows
         with_token, without_token = shapes.layout.slots
         self.slots = with_token if config.use_class_token else without_token
+        count = config.num_prefix_tokens
+        if count > config.use_class_token:
+            # Rows for all of these tokens, for none, or for the class token.
+            self.slots = (count, 0, *self.slots[:1])
+        self.may_lack_slot = (
+            shapes.layout.may_lack_slot or count > config.use_class_token
+        )
 
     def choose(self, told, wanted, only_told):
         """Return the image size of the table and its number of prefix rows.
@@ -115,7 +148,7 @@ class _Fit:
         usual = self.slots[0]
         stated = [(size, slot) for size in told for slot in self.slots]
         choices = [*stated, (self._square(usual), usual), (wanted, usual)]
-        if self.shapes.layout.may_lack_slot:
+        if self.may_lack_slot:
             choices += [(self._square(slot), slot) for slot in self.slots[1:]]
         if only_told:
             choices = stated

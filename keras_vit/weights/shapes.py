@@ -1,6 +1,7 @@
 """The shapes in a file, looked up by the layers of a VisionTransformer."""
 
 import collections
+from collections.abc import Collection
 
 import numpy as np
 
@@ -23,13 +24,19 @@ class Shapes:
         self.detected = detected
         self.layout = detected.layout
 
+    @property
+    def stored_names(self) -> Collection[str]:
+        """The names as they are in the file."""
+        return self.detected.checkpoint.entries.keys()
+
     def fail(self, message: str):
         """Raise a ValueError that names the file.
 
         Args:
             message: The message of the error.
         """
-        foreign = foreign_parts(self.detected.names)
+        names = self.detected.names
+        foreign = foreign_parts(n for n in names if not self.layout.knows(n))
         if foreign:
             message += f" It is a model with {', '.join(foreign)}."
         raise ValueError(f"{self.detected.checkpoint.path}: {message}")

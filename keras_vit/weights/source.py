@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.containers import Checkpoint, errors_name
-from keras_vit.weights.detect import Detected, detect
+from keras_vit.weights.detect import Detected, Index, detect
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
 from keras_vit.weights.infer import infer
@@ -24,8 +24,8 @@ class Source(NamedTuple):
         detected: The checkpoint, its family and its names.
         config: Configuration of the model in the file.
         parts: The arrays of each weight of that model.
-        has_class_slot: Whether the first row of its position table is that of
-            the class token.
+        num_prefix_rows: Number of rows of its position table before the
+            patches.
         ignored: Names in the file that do not belong to weights of the model.
         notes: Assumptions, each with the argument that confirms or changes it.
     """
@@ -33,7 +33,7 @@ class Source(NamedTuple):
     detected: Detected
     config: ViTConfig
     parts: dict[str, list[Part]]
-    has_class_slot: bool
+    num_prefix_rows: int
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -58,7 +58,7 @@ class Source(NamedTuple):
         return self.detected.spelling
 
     @property
-    def names(self) -> dict[str, tuple[str, int | None]]:
+    def names(self) -> dict[str, tuple[str, Index]]:
         """The name in the file of each name of the layout, see `Detected`."""
         return self.detected.names
 
@@ -87,6 +87,8 @@ def identify(
     num_heads: int | str | None = None,
     image_size: tuple | int | None = None,
     source_image_size: tuple | int | None = None,
+    architecture: str | None = None,
+    fields: dict | None = None,
 ) -> Source:
     """Return which model a checkpoint holds, from its names and shapes.
 
@@ -98,6 +100,9 @@ def identify(
             file is of this size if it cannot be of another.
         source_image_size: (height, width) of the images of the file, for one
             that does not show it.
+        architecture: Name of the architecture in the code of the family, for
+            a file that does not show it; see `from_checkpoint`.
+        fields: Fields of ViTConfig, for a file that leaves them open.
 
     Raises:
         ValueError: If it is of no known family, or anything is missing, left
@@ -106,25 +111,44 @@ def identify(
     with errors_name(checkpoint.path):
         detected = detect(checkpoint)
         layout = detected.layout
-        hints = layout.read_hints(checkpoint.config)
-        hints |= find_hints(checkpoint.config)
-        known = Known(num_heads, image_size, source_image_size)
+        known = Known(
+            num_heads, image_size, source_image_size, architecture, fields or {}
+        )
+        hints = _read_hints(checkpoint, layout, architecture)
         found = infer(Shapes(detected), hints, known)
         parts = parts_of(layout, found.config)
-        unread = check_complete(detected, found.config, parts)
+        unread = check_complete(
+            detected, found.config, parts, found.open_questions
+        )
     ignored = (*detected.ignored, *unread)
     return Source(
         detected,
         found.config,
         parts,
-        found.has_class_slot,
+        found.num_prefix_rows,
         ignored,
         found.notes,
     )
 
 
+def _read_hints(checkpoint, layout, architecture):
+    """Return the fields that the JSON beside a file states."""
+    described = checkpoint.config
+    if architecture is not None:
+        if not layout.has_architectures:
+            raise ValueError(
+                f"{layout.title} has no names of architectures. Received: "
+                f"architecture={architecture!r}"
+            )
+        described = {**described, "architecture": architecture}
+    return {**layout.read_hints(described), **find_hints(described)}
+
+
 def check_complete(
-    detected: Detected, config: ViTConfig, parts: dict[str, list[Part]]
+    detected: Detected,
+    config: ViTConfig,
+    parts: dict[str, list[Part]],
+    open_questions: tuple[str, ...] = (),
 ) -> list[str]:
     """Raise a ValueError that names all arrays that do not fit the model.
 
@@ -132,6 +156,8 @@ def check_complete(
         detected: The checkpoint.
         config: Configuration of the model.
         parts: The arrays of each weight of that model.
+        open_questions: What the file does not show, each with the argument
+            that settles it. They are a reason to refuse it as well.
 
     Returns:
         The arrays that the family's own code does not read.
@@ -150,10 +176,11 @@ def check_complete(
         foreign = foreign_parts(left_over)
         if foreign:
             lines.append(f"It is a model with {', '.join(foreign)}.")
-        raise ValueError(
-            f"{detected.checkpoint.path} is not a complete ViT of "
-            f"{detected.layout.title}. {' '.join(lines)}"
-        )
+        start = f"is not a complete ViT of {detected.layout.title}. "
+        lines[0] = start + lines[0]
+    lines += open_questions
+    if lines:
+        raise ValueError(f"{detected.checkpoint.path} {' '.join(lines)}")
     return [detected.names[name][0] for name in extra if unread.match(name)]
 
 

@@ -1,5 +1,6 @@
 """Styles: the names and the form of the weights of each kind of layer."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -62,6 +63,18 @@ def _reshaped(array, shape):
     return array.reshape(shape)
 
 
+def _patches_of_rows(array, shape):
+    if len(shape) == 2:
+        side = math.isqrt(shape[1] // 3)
+        if 3 * side**2 != shape[1]:
+            raise ValueError(
+                f"its patches of {shape[1]} numbers are not square patches of "
+                "three channels"
+            )
+        shape = (side, side, 3, shape[0])
+    return array.T.reshape(shape)
+
+
 SAME = Form(lambda x, heads: x, _reshaped)
 TRANSPOSED = Form(lambda x, heads: x.T, lambda x, shape: x.T)
 # (rows, columns, in, out) to PyTorch's (out, in, rows, columns).
@@ -77,6 +90,11 @@ SPLIT_LAST = Form(
 )
 SPLIT_FIRST = Form(lambda x, heads: x.reshape(heads, -1, x.shape[1]), _reshaped)
 HEADS_APART = (SPLIT_LAST, SPLIT_FIRST, SPLIT_LAST)
+
+# (P, P, C, D) to (D, P * P * C), for images of three channels.
+FLAT_PATCHES = Form(
+    lambda x, heads: x.reshape(-1, x.shape[-1]).T, _patches_of_rows
+)
 
 _BATCHED = {
     "token": {"token": ("", SAME)},
@@ -95,6 +113,16 @@ FLAX = make_style(
 TORCH = make_style(
     (".weight", ".bias", ".weight", ".bias"), TRANSPOSED, CONV, _BATCHED
 )
+# The parts of later Vision Transformers.
+LATER_TORCH = {
+    "scale": {"scale": (".gamma", SAME)},
+    "query_value_bias": {
+        "query_bias": (".q_bias", SAME),
+        "value_bias": (".v_bias", SAME),
+    },
+    "frequency": {"frequency": ("", SAME)},
+    "table": {"table": ("", SAME)},
+}
 KERAS_2 = make_style(
     ("/kernel", "/bias", "/gamma", "/beta"), SAME, SAME, _BATCHED
 )

@@ -61,6 +61,9 @@ def make_transfer(
     if path == POSITION_TABLE:
         return _transfer_positions(source, config, position_resize)
     parts = source.parts[path]
+    is_token = path in _rows_of_tokens(config)
+    if is_token and source.num_prefix_rows and not config.use_prefix_positions:
+        return _transfer_prefix_token(source, config, path)
     stored, adapt, resized = whole_shape(parts), [], []
     first = PATCHES if config.stem_stages is None else ROOT
     if path == first and stored[2] != shape[2]:
@@ -102,17 +105,15 @@ def _transfer_positions(source, config, method) -> Transfer:
             f"{source.config.width} and the model {config.width}"
         )
 
+    wanted = config.use_prefix_positions * config.num_prefix_tokens
+    kept = min(wanted, source.num_prefix_rows)
+
     def make(arrays):
         table = arrays[0].reshape(-1, config.width)
-        grid = table[-num_patches:]
-        if config.use_class_token:
-            # A family that adds positions before it prepends the class token
-            # has no row for the token: the row is zero.
-            slot = (
-                table[:1] if source.has_class_slot else np.zeros_like(grid[:1])
-            )
-            grid = np.concatenate([slot, grid])
-        return resize_positions(grid, old_grid, new_grid, method)
+        # Tokens without positions in the file get rows of zeros.
+        no_rows = np.zeros((wanted - kept, config.width), table.dtype)
+        table = np.concatenate([table[:kept], no_rows, table[-num_patches:]])
+        return resize_positions(table, old_grid, new_grid, method)
 
     resized = ()
     if old_grid != new_grid:
@@ -121,6 +122,38 @@ def _transfer_positions(source, config, method) -> Transfer:
     return Transfer(
         POSITION_TABLE, _names(source, POSITION_TABLE), make, resized
     )
+
+
+def _transfer_prefix_token(source, config, path) -> Transfer:
+    """Return the transfer of tokens, with their positions added.
+
+    A model that adds positions to the patches alone has no rows for them.
+    """
+    first, count = _rows_of_tokens(source.config)[path]
+    rows = range(first, min(first + count, source.num_prefix_rows))
+
+    def make(arrays):
+        tokens, table = arrays
+        tokens = tokens.reshape(1, count, -1).copy()
+        table = table.reshape(-1, config.width)
+        tokens[0, : len(rows)] += table[rows]
+        return tokens
+
+    names = (*_names(source, path), *_names(source, POSITION_TABLE))
+    return Transfer(path, names, make)
+
+
+def _rows_of_tokens(config) -> dict[str, tuple[int, int]]:
+    """Return the first position and the number of each kind of token."""
+    found, first = {}, 0
+    for path, count in (
+        ("class_token/token", int(config.use_class_token)),
+        ("distillation_token/token", int(config.use_distillation_token)),
+        ("registers/token", config.num_registers),
+    ):
+        found[path] = (first, count)
+        first += count
+    return found
 
 
 def _names(source, path):

@@ -167,6 +167,54 @@ def build_timm(
     np.savez(folder / "expected.npz", **expected)
 
 
+def shrunk(architecture, model):
+    """Return arguments of a small model of an architecture of timm.
+
+    `model` is the model of full size, without memory.
+    """
+    patches = getattr(model, "patch_embed", None) or model.embeds
+    side = patches.patch_size
+    side = side if isinstance(side, int) else side[0]
+    if hasattr(patches, "backbone"):
+        size = 96 if "s32" in architecture else 64
+    else:
+        size = 4 * side
+    arguments = {"embed_dim": 48, "depth": 2, "num_heads": 3}
+    if hasattr(model, "embeds"):
+        arguments["pos_embed_grid_size"] = (4, 4)
+    else:
+        arguments["img_size"] = size
+    if "sapiens" in architecture:
+        arguments["num_kv_heads"] = None
+    if model.num_classes:
+        arguments["num_classes"] = 7
+    return arguments, (2, size, size, 3)
+
+
+def build_architecture(folder, name, seed, hub=True):
+    """Write a small random model of timm's `name`, images and its answers.
+
+    With `hub`, the name and the arguments lie beside it in config.json.
+    """
+    timm = import_peer("timm")
+    import torch
+    from safetensors.torch import save_file
+
+    with torch.device("meta"):
+        arguments, shape = shrunk(name, timm.create_model(name))
+    model = fill(timm.create_model(name, **arguments), seed)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    if hub:
+        timm.models.save_for_hf(
+            model, folder, model_args=arguments, safe_serialization=True
+        )
+    else:
+        save_file(model.state_dict(), folder / "weights.safetensors")
+    x = draw_images(shape, seed)
+    np.savez(folder / "expected.npz", x=x, **run_timm(model, x))
+
+
 def run_huggingface(model, images, details=False, **arguments):
     """Return the answers of `model`; its pooler's where it has no head."""
     import torch
@@ -331,6 +379,7 @@ TASKS = {
     task.__name__: task
     for task in (
         build_timm,
+        build_architecture,
         build_huggingface,
         load_timm,
         load_huggingface,

@@ -65,7 +65,7 @@ def test_what_configurations_of_others_say(name):
         {"hidden_act": "relu"},
         {"model_args": {"act_layer": "relu"}},
         {"global_pool": "avgmax"},
-        {"model_args": {"pool_include_prefix": True}},
+        {"global_pool": "avg", "model_args": {"pool_include_prefix": True}},
     ],
     ids=str,
 )

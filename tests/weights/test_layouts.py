@@ -12,9 +12,10 @@ from keras_vit.weights.saving import WRITERS
 from tests.tiny import noise, tiny_config
 from tests.weights.test_layer_shapes import CONFIGS
 
+MLP_OF_EACH_BLOCK = {"relative_positions": "mlp", "relative_hidden_dim": 5}
 TEMPLATES = {
     layer.template
-    for choices in CONFIGS.values()
+    for choices in (*CONFIGS.values(), MLP_OF_EACH_BLOCK)
     for layer in layers_of(tiny_config(**choices))
 }
 

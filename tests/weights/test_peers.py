@@ -114,13 +114,20 @@ TIMM = {
     ),
     "avg_without_token": timm(
         NO_TOKEN,
+        {"activation": "exact", "norm_placement": "before"},
         details=True,
         resized=[({"img_size": (40, 56)}, (2, 40, 56, 3))],
     ),
-    "avg_without_token_nor_fc_norm": timm({**NO_TOKEN, "fc_norm": False}),
+    "avg_without_token_nor_fc_norm": timm(
+        {**NO_TOKEN, "fc_norm": False}, {"activation": "exact"}
+    ),
     "token_with_fc_norm": timm({"fc_norm": True}, {"pooling": "token"}),
     "max": timm({"global_pool": "max"}, {"pooling": "max"}),
-    "map": timm({"global_pool": "map", "class_token": False}, details=True),
+    "map": timm(
+        {"global_pool": "map", "class_token": False},
+        {"activation": "exact"},
+        details=True,
+    ),
     "map_tanh": timm(
         {
             "global_pool": "map",
@@ -147,6 +154,26 @@ TIMM = {
     "1_channel": timm({"in_chans": 1}, images=(2, 32, 32, 1)),
     "5_channels": timm({"in_chans": 5}, images=(2, 32, 32, 5)),
     "tanh": timm({"act_layer": "gelu_tanh"}, {"activation": "tanh"}),
+    "register_tokens": timm({"reg_tokens": 4}),
+    "register_tokens_apart": timm(
+        {"reg_tokens": 4, "no_embed_class": True}, {"image_size": 32}
+    ),
+    "distilled": timm(name="deit"),
+    "distilled_without_head": timm({"num_classes": 0}, name="deit"),
+    "layer_scale": timm({"init_values": 0.1}, details=True),
+    "qk_norm": timm({"qk_norm": True}),
+    "pre_norm": timm(
+        {"pre_norm": True},
+        {
+            "layer_norm_epsilon": 1e-6,
+            "activation": "exact",
+            "rotary_positions": "none",
+        },
+    ),
+    "attention_norm": timm(
+        {"scale_attn_norm": True}, {"layer_norm_epsilon": 1e-6}
+    ),
+    "no_final_norm": timm({"final_norm": False}, {"use_final_norm": False}),
     "no_classes": timm({"num_classes": 0}),
     "avg_no_classes": timm({"num_classes": 0, "global_pool": "avg"}),
     "wide_mlp": timm({"mlp_ratio": 3.4, "embed_dim": 96}),
@@ -295,17 +322,22 @@ TIMM_REFUSED = {
         timm({"pos_embed": "none"}, {"image_size": 32}),
         "lacks pos_embed",
     ),
-    "register_tokens": (timm({"reg_tokens": 4}), "register tokens"),
-    "register_tokens_apart": (
-        timm({"reg_tokens": 4, "no_embed_class": True}, {"image_size": 32}),
-        "register tokens",
+    "pre_norm_untold": (
+        timm({"pre_norm": True}),
+        "norm before the first block",
     ),
-    "distilled": (timm(name="deit"), "distillation token"),
-    "layer_scale": (timm({"init_values": 0.1}), "LayerScale"),
-    "qk_norm": (timm({"qk_norm": True}), "norm of queries and keys"),
-    "pre_norm": (timm({"pre_norm": True}), "norm before the first block"),
-    "attention_norm": (timm({"scale_attn_norm": True}), r"attn\.norm"),
-    "no_final_norm": (timm({"final_norm": False}), r"missing: norm\.weight"),
+    "attention_norm_untold": (
+        timm({"scale_attn_norm": True}),
+        "norm inside the attention.*`layer_norm_epsilon=`",
+    ),
+    "no_final_norm_untold": (
+        timm({"final_norm": False}),
+        r"no norm\.weight.*`use_final_norm=`",
+    ),
+    "heads_untold": (
+        timm({"num_classes": 0}, {"num_heads": None}),
+        "`num_heads=`",
+    ),
 }
 HF_REFUSED = {
     "masked": (
@@ -476,7 +508,8 @@ def test_the_other_gelu_gives_another_answer(library, name, built):
     expected = expected_of(path)
     tanh = "tanh" in name or "new" in name
     assert read(path, case).config.activation == ("tanh" if tanh else "exact")
-    model = read(path, case, activation="exact" if tanh else "tanh")
+    other = "exact" if tanh else "tanh"
+    model = read(path, case, activation=other)
     difference = to_numpy(model(expected["x"])) - expected["logits"]
     assert np.abs(difference).max() > 1e-5
 

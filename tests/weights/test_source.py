@@ -195,8 +195,8 @@ def test_a_fault_is_named(fault, tmp_path):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("reg_token", "register tokens"),
-        ("blocks.0.ls1.gamma", "LayerScale"),
+        ("blocks.0.attn.lambda_q1", "differential attention"),
+        ("blocks.0.attn.rel_pos_h", "attention in windows"),
     ],
 )
 def test_other_architectures_are_refused_by_name(name, part, tmp_path):

@@ -90,7 +90,7 @@ def _refuse(config):
     return None
 
 
-def _complete(config, hints):
+def _complete(config, hints, names):
     if config.num_classes:
         # Some files contain a pooler, which the classifier does not read.
         return dataclasses.replace(config, representation_size=None), ()

@@ -33,7 +33,7 @@ def name_dense(shapes: dict) -> dict:
     return renamed
 
 
-def _complete(config, hints):
+def _complete(config, hints, names):
     if config.use_class_token and config.pooling == "avg":
         raise ValueError(
             "keras-hub's 'gap' averages the class token with the patches, "

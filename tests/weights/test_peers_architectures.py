@@ -1,0 +1,159 @@
+"""Architectures of timm, judged by timm itself.
+
+One of each kind that is read; `python -m benchmarks.families` takes all.
+"""
+
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint
+from tests.tiny import to_numpy
+from tests.weights.peer_process import HYBRID, MARKS, work
+
+pytestmark = MARKS
+
+# Largest difference, in parts of the largest answer.
+TOLERANCE = 1e-5
+READ = (
+    "aimv2_large_patch14_224",
+    "beit3_base_patch16_224",
+    "beit_base_patch16_224",
+    "beitv2_large_patch16_224",
+    "deit3_base_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "eva02_base_patch14_224",
+    "eva02_base_patch16_clip_224",
+    "eva02_enormous_patch14_clip_224",
+    "eva02_tiny_patch14_336",
+    "eva_giant_patch14_224",
+    "eva_giant_patch14_clip_224",
+    "eva_large_patch14_196",
+    "flexivit_small",
+    "naflexvit_base_patch16_gap",
+    "naflexvit_base_patch16_map",
+    "naflexvit_base_patch16_siglip",
+    "naflexvit_so400m_patch16_radio_v4",
+    "test_vit2",
+    "test_vit3",
+    "test_vit_relpos",
+    "vit_base_patch14_dinov2",
+    "vit_base_patch14_reg4_dinov2",
+    "vit_base_patch16_clip_224",
+    "vit_base_patch16_clip_quickgelu_224",
+    "vit_base_patch16_dinov3",
+    "vit_base_patch16_dinov3_qkvb",
+    "vit_base_patch16_lingbot",
+    "vit_base_patch16_radio_v3",
+    "vit_base_patch16_rope_ape_224",
+    "vit_base_patch16_rope_mixed_ape_224",
+    "vit_base_patch16_rope_reg1_gap_256",
+    "vit_base_patch16_rpn_224",
+    "vit_giant_patch14_reg4_dinov2",
+    "vit_huge_plus_patch16_dinov3",
+    "vit_intern300m_patch14_448",
+    "vit_large_patch16_rope_224",
+    "vit_large_patch16_siglip_512",
+    "vit_medium_patch16_reg4_gap_256",
+    "vit_pe_core_base_patch16_224",
+    "vit_pe_core_gigantic_patch14_448",
+    "vit_pe_lang_large_patch14_448",
+    "vit_pe_spatial_tiny_patch16_512",
+    "vit_relpos_base_patch16_clsgap_224",
+    "vit_relpos_base_patch32_plus_rpn_256",
+    "vit_small_patch16_rope_mixed_224",
+    "vit_small_plus_patch16_dinov3_qkvb",
+    "vit_so150m_patch16_reg4_map_256",
+    "vit_so400m_patch14_reg1_tipsv2",
+    "vit_srelpos_small_patch16_224",
+    "vit_tiny_r_s16_p8_224",
+)
+# The part that the refusal names.
+REFUSED = {
+    "samvit_base_patch16": "attention in windows",
+    "vit_dlittle_patch16_reg1_gap_256": "differential attention",
+    "vit_pwee_patch16_reg1_gap_256": "parallel blocks",
+    "vit_small_patch16_18x2_224": "parallel blocks",
+    "vit_base_resnet26d_224": "a convolutional stem",
+}
+# Files without config.json that would be read, and wrongly.
+AMBIGUOUS = {
+    "eva02_tiny_patch14_224": "`rotary_positions=`",
+    "vit_base_patch16_clip_224": "`activation=`",
+    "vit_base_patch16_dinov3": "`architecture=`",
+    "vit_base_patch16_radio_v3": "`use_final_norm=`",
+    "vit_base_patch16_rope_224": "`rotary_positions=`",
+    "vit_pe_core_base_patch16_224": "`rotary_positions=`",
+    "vit_so150m_patch16_reg4_map_256": "`pooling=`",
+}
+
+
+@pytest.fixture(scope="module")
+def built(peers_folder):
+    """Return a function from the name of an architecture to its folder."""
+    rows = {f"arch/{name}": (name, True) for name in (*READ, *REFUSED)}
+    rows |= {f"bare/{name}": (name, False) for name in AMBIGUOUS}
+    requests = [
+        {
+            "task": "build_architecture",
+            "folder": str(peers_folder / key),
+            "name": name,
+            "seed": seed,
+            "hub": hub,
+        }
+        for seed, (key, (name, hub)) in enumerate(rows.items())
+    ]
+    errors = dict(zip(rows, work(requests, peers_folder, "architectures")))
+
+    def folder_of(key):
+        assert errors[key] is None, errors[key]
+        return peers_folder / key
+
+    return folder_of
+
+
+def compare(model, folder, tolerance=TOLERANCE):
+    with np.load(folder / "expected.npz") as file:
+        x, expected = file["x"], file["logits"]
+    answer = to_numpy(model(x))
+    assert answer.shape == expected.shape
+    error = np.abs(answer - expected).max() / np.abs(expected).max()
+    assert error < tolerance
+
+
+@pytest.mark.parametrize("name", READ)
+# Images that want another mode of `preprocess_input` are noted.
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_an_architecture_answers_the_same(name, built):
+    folder = built(f"arch/{name}")
+    model = from_checkpoint(folder)
+    compare(model, folder, HYBRID if "_r_" in name else TOLERANCE)
+    assert not model.load_report.reset
+    assert not model.load_report.ignored
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_architecture_that_is_refused_by_name(name, built):
+    with pytest.raises(ValueError, match=REFUSED[name]):
+        from_checkpoint(built(f"arch/{name}"))
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_a_bare_file_asks_for_what_it_does_not_show(name, built):
+    file = built(f"bare/{name}") / "weights.safetensors"
+    with pytest.raises(ValueError, match=AMBIGUOUS[name]):
+        from_checkpoint(file, num_heads=3)
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_the_architecture_settles_a_bare_file(name, built):
+    folder = built(f"bare/{name}")
+    with np.load(folder / "expected.npz") as file:
+        size = file["x"].shape[1:3]
+    model = from_checkpoint(
+        folder / "weights.safetensors",
+        num_heads=3,
+        architecture=name,
+        image_size=size,
+        source_image_size=size,
+    )
+    compare(model, folder)
