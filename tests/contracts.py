@@ -180,6 +180,7 @@ CASES = {
         TOKENS,
         (2, 12),
     ),
+    "probe": Case(layers.ProbePooling, {"num_heads": 3}, TOKENS, (2, 12)),
     "map": Case(
         layers.AttentionPooling,
         {

@@ -28,6 +28,7 @@ from keras_vit.layers.position_embedding import (
 )
 from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.layers.prefix_tokens import PrefixTokens
+from keras_vit.layers.probe_pooling import ProbePooling
 from keras_vit.layers.relative_positions import (
     RELATIVE_POSITIONS,
     RelativePositionMlp,
@@ -69,6 +70,7 @@ __all__ = [
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchAttentionPooling",
+    "ProbePooling",
     "PatchEncoder",
     "PrefixTokens",
     "RelativePositionMlp",

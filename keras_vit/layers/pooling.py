@@ -6,6 +6,7 @@ from keras import ops
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
+from keras_vit.layers.probe_pooling import ProbePooling
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -184,5 +185,6 @@ POOLINGS = {
     "distilled": DistilledPooling,
     "map": AttentionPooling,
     "map_patches": PatchAttentionPooling,
+    "probe": ProbePooling,
     "none": None,
 }

@@ -134,7 +134,10 @@ HINTS = {
     ),
     # Not "activation": in the JSON of Keras, "tanh" is the function itself.
     "activation": (("gelu", "hidden_act", "act_layer"), _read_activation),
-    "layer_norm_epsilon": (("layer_norm_epsilon", "layer_norm_eps"), _epsilon),
+    "layer_norm_epsilon": (
+        ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"),
+        _epsilon,
+    ),
     "pooling": (
         ("pooling", "global_pool", "pool", "classifier"),
         _read_pooling,

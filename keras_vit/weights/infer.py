@@ -137,18 +137,18 @@ def _infer_outputs(shapes, hints) -> dict:
     """Return the fields of the class token, the pooling and the head."""
     has_token = shapes.has(*CLASS_TOKEN)
     has_pooling_norm = shapes.has("pooling_norm", "norm", "gamma")
-    representation_size, classes = (
+    representation_size, classes, distilled = (
         shapes.vote(
             (layer, "dense", "bias", 1, 0), (layer, "dense", "kernel", 2, 1)
         )
-        for layer in ("pre_logits", "predictions")
+        for layer in ("pre_logits", "predictions", "predictions/class_head")
     )
     return {
         "use_class_token": has_token,
         "pooling": _infer_pooling(shapes, hints, has_token, has_pooling_norm),
         "use_pooling_norm": has_pooling_norm,
         "representation_size": representation_size,
-        "num_classes": classes or 0,
+        "num_classes": classes or distilled or 0,
     }
 
 
@@ -156,9 +156,12 @@ def _infer_pooling(shapes, hints, has_token, has_pooling_norm):
     has_probe = "probe" in shapes.layout.style and shapes.has(
         "pooling", "probe", "probe"
     )
-    if has_probe:
-        return "map"
     told = hints.get("pooling")
+    if has_probe and told not in ("token", "avg"):
+        is_plain = shapes.layout.has_later_parts and not shapes.has(
+            "pooling/query", "heads_in", "kernel"
+        )
+        return "probe" if is_plain else "map"
     if told == "token" and not has_token:
         name = shapes.name_of(*CLASS_TOKEN)
         shapes.fail(

@@ -196,6 +196,10 @@ def _pooling_layers(config):
     width = config.width
     if config.use_final_norm and not config.use_pooling_norm:
         yield _norm(config, "encoder_norm", width)
+    if config.pooling == "probe":
+        yield _single("pooling", "probe", (1, width))
+        yield _heads_in("pooling/key_value", width, 2, has_bias=False)
+        yield _heads_out("pooling/out", width)
     if config.pooling.startswith("map"):
         yield _single("pooling", "probe", (1, width))
         yield _heads_in("pooling/query", width, 1)

@@ -84,14 +84,16 @@ class Layout(NamedTuple):
         ignore: Pattern of names that do not belong to weights of the model.
         unread: Returns the pattern of names that the family's own code does
             not read for a configuration.
-        optional_bias: Kinds of layers whose bias may be missing in all blocks;
-            it is then zero.
+        optional_bias: Kinds of layers whose bias may be missing in all blocks,
+            and templates of other layers; it is then zero.
         slots: Prefix rows in the position table, default first: (with class
             token), (without).
         may_lack_slot: Whether to accept a table that is a square grid without
             prefix rows, although the default has a prefix row.
         no_table: Position embedding of a file without a position table; None
             if such a file is an error.
+        describe: Returns the part of the JSON beside the file that describes
+            the Vision Transformer.
         read_hints: Reads the settings of the family from the JSON beside the
             file. Returns hints as `find_hints` does. Raises a ValueError if a
             VisionTransformer cannot express the model.
@@ -136,6 +138,7 @@ class Layout(NamedTuple):
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
     may_lack_slot: bool = False
     no_table: str | None = None
+    describe: Callable[[dict], dict] = lambda json: json
     read_hints: Callable[[dict], dict] = lambda json: {}
     guess_heads: Callable[[ViTConfig, dict], int | None] = (
         lambda config, hints: None
@@ -192,13 +195,14 @@ class Part(NamedTuple):
         name: Name of the array in the file.
         form: Form of the array in the file.
         shape: Shape of the array in the model.
-        optional: Whether it may be missing in a file.
+        optional: Not empty if it may be missing in a file, together with
+            all others that have the same text.
     """
 
     name: str
     form: Form
     shape: tuple
-    optional: bool = False
+    optional: str = ""
 
     def shape_in_file(self, num_heads: int) -> tuple:
         """Return the shape of the array as it is stored."""
@@ -225,7 +229,7 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
         for weight, shape in layer.shapes.items():
             ending, form = layout.style[layer.kind][weight]
             shape = (*shape[:-1], shape[-1] // len(names))
-            optional = _is_optional(layout, layer, weight)
+            optional = _group_of_optional(layout, layer, weight)
             found[f"{layer.path}/{weight}"] = [
                 Part(
                     name.format(**layer.numbers) + ending, form, shape, optional
@@ -235,13 +239,12 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
     return found
 
 
-def _is_optional(layout, layer, weight):
+def _group_of_optional(layout, layer, weight):
+    """Return the template of a layer whose bias may be missing, or ""."""
     is_in_block = layer.template.startswith(BLOCK)
-    return (
-        weight == "bias"
-        and is_in_block
-        and (layer.kind in layout.optional_bias)
-    )
+    key = layer.kind if is_in_block else layer.template
+    is_optional = weight == "bias" and key in layout.optional_bias
+    return layer.template if is_optional else ""
 
 
 def whole_shape(parts: list[Part]) -> tuple:

@@ -141,6 +141,7 @@ def _read_hints(checkpoint, layout, architecture):
                 f"architecture={architecture!r}"
             )
         described = {**described, "architecture": architecture}
+    described = layout.describe(described)
     return {**layout.read_hints(described), **find_hints(described)}
 
 
@@ -186,12 +187,17 @@ def check_complete(
 
 def _missing(detected, expected):
     missing = [name for name in expected if name not in detected.names]
-    optional = [name for name, part in expected.items() if part.optional]
-    # A model has either all optional biases or none.
-    has_bias = detected.checkpoint.config.get("qkv_bias") is True
-    if has_bias or not set(optional) <= set(missing):
+    if detected.checkpoint.config.get("qkv_bias") is True:
         return missing
-    return [name for name in missing if name not in optional]
+    groups = {}
+    for name, part in expected.items():
+        groups.setdefault(part.optional, []).append(name)
+    # A model has either all biases of a group or none.
+    required = set(groups.pop("", []))
+    for names in groups.values():
+        if not set(names) <= set(missing):
+            required.update(names)
+    return [name for name in missing if name in required]
 
 
 def _misshapen(detected, config, parts):

@@ -82,6 +82,7 @@ CONV = Form(
     lambda x, heads: x.transpose(3, 2, 0, 1),
     lambda x, shape: x.transpose(2, 3, 1, 0),
 )
+VECTOR = Form(lambda x, heads: x.reshape(-1), _reshaped)
 ONE_MORE_AXIS = Form(lambda x, heads: x[None], _reshaped)
 # A separate axis for the heads: (D, D) as (D, K, D/K), (D,) as (K, D/K), and
 # (D, D) as (K, D/K, D).

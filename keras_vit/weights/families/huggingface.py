@@ -3,12 +3,19 @@
 import dataclasses
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.layouts import NOTHING, Layout, Spelling
-from keras_vit.weights.styles import TORCH
+from keras_vit.weights.huggingface_models import describe_tower, read_settings
+from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
+from keras_vit.weights.layouts import NOTHING, Layout, Spelling, Variant
+from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
 from keras_vit.weights.writers import folder_writer
 
 LAYER = "vit.encoder.layer.{i}."
+TABLE = "relative_position_bias.relative_position_bias_table"
+# Prefixes of the names in models with a head.
+MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
+    "dinov2_with_registers",
+    "dinov2",
+)
 
 
 def make_jsons(config: ViTConfig) -> dict[str, dict]:
@@ -93,65 +100,152 @@ def _refuse(config):
 def _complete(config, hints, names):
     if config.num_classes:
         # Some files contain a pooler, which the classifier does not read.
-        return dataclasses.replace(config, representation_size=None), ()
+        config = dataclasses.replace(config, representation_size=None)
+    changes = {
+        name: hints[name]
+        for name in ("rotary_positions", "rotary_temperature")
+        if name in hints
+    }
+    config = dataclasses.replace(config, **changes)
     activation = hints["pooler_act"]
     if config.representation_size and activation != "tanh":
         raise ValueError(f"its pooler ends in {activation!r}, not in tanh.")
     return config, ()
 
 
+def _untold(config, names):
+    """Yield the parts of later models, which config.json describes."""
+    fields = ("layer_norm_epsilon", "activation", "pooling")
+    if config.layer_scale_init is not None or config.num_registers:
+        yield "LayerScale or register tokens", fields
+    if config.use_distillation_token:
+        yield "a distillation token", ("pooling",)
+    if config.position_embedding == "none":
+        yield "no position table", ("rotary_positions",)
+    if not config.use_final_norm:
+        yield "no norm after the last block", ("use_final_norm",)
+
+
+def _prepare(shapes):
+    """Mark the norm of the head for masked patches of BEiT."""
+    is_beit = any(name.startswith("beit.") for name in shapes)
+    return {
+        f"lm_{name}" if is_beit and name.startswith("layernorm.") else name: (
+            name,
+            None,
+        )
+        for name in shapes
+    }
+
+
 LAYOUT = Layout(
     order=3,
     title="Hugging Face transformers",
-    style=TORCH,
+    style={
+        **TORCH,
+        **LATER_TORCH,
+        "scale": {"scale": ("", SAME)},
+        "query_value_bias": {
+            "query_bias": (".query.bias", SAME),
+            "value_bias": (".value.bias", SAME),
+        },
+    },
     names={
         "patch_encoder": "vit.embeddings.patch_embeddings.projection",
         "class_token": "vit.embeddings.cls_token",
+        "distillation_token": "vit.embeddings.distillation_token",
+        "registers": "vit.embeddings.register_tokens",
         "position_embedding": "vit.embeddings.position_embeddings",
+        RELATIVE: LAYER + "attention.attention." + TABLE,
+        "relative_positions": "vit.encoder." + TABLE,
         BLOCK + "attention_norm": LAYER + "layernorm_before",
+        BLOCK + "attention": LAYER + "attention.attention",
         BLOCK + "attention/qkv": (
             LAYER + "attention.attention.query",
             LAYER + "attention.attention.key",
             LAYER + "attention.attention.value",
         ),
+        BLOCK + "attention/query_norm": LAYER + "attention.attention.q_norm",
+        BLOCK + "attention/key_norm": LAYER + "attention.attention.k_norm",
         BLOCK + "attention/out": LAYER + "attention.output.dense",
+        BLOCK + "attention_scale": LAYER + "lambda_1",
         BLOCK + "mlp_norm": LAYER + "layernorm_after",
         BLOCK + "mlp/hidden": LAYER + "intermediate.dense",
         BLOCK + "mlp/out": LAYER + "output.dense",
+        BLOCK + "mlp_scale": LAYER + "lambda_2",
         "encoder_norm": "vit.layernorm",
+        "pooling_norm": "vit.pooler.layernorm",
         "pre_logits": "vit.pooler.dense",
         "predictions": "classifier",
+        "predictions/class_head": "cls_classifier",
+        "predictions/teacher_head": "distillation_classifier",
     },
     recognise=(
-        "vit.embeddings.patch_embeddings.projection.weight",
-        "embeddings.patch_embeddings.projection.weight",
+        *(
+            f"{prefix}embeddings.patch_embeddings.projection.weight"
+            for prefix in ("", *(f"{name}." for name in MODELS))
+        ),
+        "embeddings.patch_embeddings.weight",
     ),
+    variants=(
+        Variant(
+            r"vit\.encoder\.layer\.0\.intermediate\.gate\.",
+            names={
+                BLOCK + "mlp/hidden": (
+                    LAYER + "intermediate.gate",
+                    LAYER + "intermediate.dense",
+                ),
+            },
+        ),
+    ),
+    has_later_parts=True,
     layer_norm_epsilon=1e-12,
     wrappers=("module.", "model."),
     # A model without a head has no prefix. Version 5 renamed the modules in
     # memory, so a raw state dict has other names than a saved file.
     aliases=(
+        (rf"^({'|'.join(MODELS)})\.", "vit."),
         (
-            r"^(?=embeddings\.|encoder\.|layers\.|layernorm\.|pooler\.)",
+            r"^(?=embeddings\.|encoder\.|layers?\.|(layer)?norm\.|pooler\.)",
             "vit.",
         ),
-        (r"^vit\.layers\.", "vit.encoder.layer."),
+        (r"^vit\.layers?\.", "vit.encoder.layer."),
+        (r"^vit\.norm\.", "vit.layernorm."),
+        (
+            r"\.patch_embeddings\.(weight|bias)$",
+            r".patch_embeddings.projection.\1",
+        ),
+        (r"\.norm1\.", ".layernorm_before."),
+        (r"\.norm2\.", ".layernorm_after."),
         (r"\.attention\.q_proj\.", ".attention.attention.query."),
         (r"\.attention\.k_proj\.", ".attention.attention.key."),
         (r"\.attention\.v_proj\.", ".attention.attention.value."),
         (r"\.attention\.o_proj\.", ".attention.output.dense."),
-        (r"\.mlp\.fc1\.", ".intermediate.dense."),
-        (r"\.mlp\.fc2\.", ".output.dense."),
+        (r"\.attention\.projection_layer\.", ".attention.output.dense."),
+        (r"(?<!n)\.attention\.([qk]_norm)\.", r".attention.attention.\1."),
+        (r"\.mlp\.(fc1|up_proj|weights_in)\.", ".intermediate.dense."),
+        (r"\.mlp\.gate_proj\.", ".intermediate.gate."),
+        (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".output.dense."),
+        (r"\.layer_scale([12])\.lambda1$", r".lambda_\1"),
     ),
     spellings={"headless": Spelling(((r"^vit\.", ""),))},
     spelling_of=lambda config: "" if config.num_classes else "headless",
-    ignore=r"vit\.embeddings\.(mask_token|position_ids)$",
+    prepare=_prepare,
+    ignore=(
+        r"vit\.embeddings\.(mask_token|position_ids)$|decoder\.|lm_|neck\."
+        r"|head\.|auxiliary_head\.|.*\.relative_position_index$"
+    ),
     unread=lambda config: (
         r"vit\.pooler\.dense\." if config.num_classes else NOTHING
     ),
     optional_bias=("heads_in",),
-    read_hints=lambda json: {"pooler_act": json.get("pooler_act", "tanh")},
+    describe=describe_tower,
+    read_hints=lambda json: {
+        "pooler_act": json.get("pooler_act", "tanh"),
+        **read_settings(json),
+    },
     complete=_complete,
+    untold=_untold,
     writers={"": folder_writer(make_jsons)},
     refuse=_refuse,
     said=("activation", "layer_norm_epsilon"),

@@ -5,6 +5,7 @@ import math
 import re
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.weights.huggingface_models import describe_tower, read_settings
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, Spelling, Variant
 from keras_vit.weights.styles import FLAT_PATCHES, LATER_TORCH, SAME, TORCH
@@ -105,6 +106,8 @@ def _read_hints(json):
     hints = settings_in(arguments)
     architecture = json.get("architecture")
     settings = settings_of(str(architecture))
+    if json.get("model_type", "timm_wrapper") != "timm_wrapper":
+        return {**read_settings(json), **hints}
     if settings is None:
         return hints
     tag = str(published.get("tag", ""))
@@ -328,7 +331,7 @@ LAYOUT = Layout(
     has_architectures=True,
     has_later_parts=True,
     stem_epsilons="timm",
-    wrappers=("module.", "model.", "_orig_mod.", "state_dict."),
+    wrappers=("module.", "model.", "_orig_mod.", "state_dict.", "timm_model."),
     # A stem without stages is not nested.
     aliases=(
         (
@@ -336,6 +339,10 @@ LAYOUT = Layout(
             r"patch_embed.backbone.stem.\1.",
         ),
         (r"\.gamma_([12])$", r".ls\1.gamma"),
+        # The DINOv2 code and TIPSv2.
+        (r"^(register_tokens|storage_tokens)$", "reg_token"),
+        (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
+        (r"\.mlp\.(c_proj|w3)\.", ".mlp.fc2."),
         (r"^embeds\.(cls_token|reg_token|pos_embed)$", r"\1"),
         (r"^embeds\.norm\.", "patch_embed.norm."),
     ),
@@ -345,6 +352,7 @@ LAYOUT = Layout(
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
     prepare=_prepare,
+    describe=describe_tower,
     read_hints=_read_hints,
     guess_heads=_guess_heads,
     complete=_complete,

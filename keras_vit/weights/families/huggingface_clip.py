@@ -1,0 +1,157 @@
+"""Hugging Face transformers: the image towers of CLIP, SigLIP and AIMv2."""
+
+import dataclasses
+
+from keras_vit.weights.huggingface_models import describe_tower, read_settings
+from keras_vit.weights.layer_shapes import BLOCK
+from keras_vit.weights.layouts import NOTHING, Layout, Variant
+from keras_vit.weights.styles import (
+    FLAT_PATCHES,
+    LATER_TORCH,
+    SAME,
+    TORCH,
+    VECTOR,
+)
+
+TOWER = "vision_model."
+LAYER = TOWER + "encoder.layers.{i}."
+HEAD = TOWER + "head."
+PATCHES = "embeddings.patch_embedding"
+
+
+def _untold(config, names):
+    """Yield what config.json states, without which no tower is known."""
+    fields = ("layer_norm_epsilon", "activation", "pooling")
+    yield "the names of CLIP, SigLIP or AIMv2", fields
+    if not config.use_final_norm:
+        yield "no norm after the last block", ("use_final_norm",)
+
+
+def _complete(config, hints, names):
+    if config.pooling == "avg" and hints.get("use_final_norm") is False:
+        # The norm is in the file, and the classifier does not read it.
+        config = dataclasses.replace(config, use_final_norm=False)
+    return config, ()
+
+
+def _unread(config):
+    patterns = []
+    if not config.use_final_norm:
+        patterns.append(r"vision_model\.post_layernorm\.")
+    if config.pooling not in ("map", "probe"):
+        patterns.append(r"vision_model\.head\.")
+    return "|".join(patterns) or NOTHING
+
+
+def _prepare(shapes):
+    """Take the projections of the pooling apart, and mark flat patches."""
+    renamed = {}
+    for name, shape in shapes.items():
+        if "head.attention.in_proj_" in name and shape and shape[0] % 3 == 0:
+            width = shape[0] // 3
+            ending = "." + name.rsplit("_", 1)[1]
+            start = name.partition("in_proj_")[0]
+            for index, part in enumerate(("query", "key", "value")):
+                piece = (slice(index * width, (index + 1) * width),)
+                renamed[start + part + ending] = (name, piece)
+        elif name.endswith(PATCHES + ".weight") and len(shape) == 2:
+            renamed[name.replace(PATCHES, PATCHES + ".flat")] = (name, None)
+        elif name.endswith(PATCHES + ".bias") and (
+            len(shapes.get(name.replace(".bias", ".weight"), ())) == 2
+        ):
+            renamed[name.replace(PATCHES, PATCHES + ".flat")] = (name, None)
+        else:
+            renamed[name] = (name, None)
+    return renamed
+
+
+LAYOUT = Layout(
+    order=3,
+    title="Hugging Face transformers (CLIP, SigLIP, AIMv2)",
+    style={
+        **TORCH,
+        **LATER_TORCH,
+        "token": {"token": ("", VECTOR)},
+        "embedding": {"embedding": (".weight", SAME)},
+    },
+    names={
+        "patch_encoder": TOWER + PATCHES,
+        "patch_norm": TOWER + "embeddings.rms_norm",
+        "class_token": TOWER + "embeddings.class_embedding",
+        "position_embedding": TOWER + "embeddings.position_embedding",
+        "embedding_norm": TOWER + "pre_layrnorm",
+        BLOCK + "attention_norm": LAYER + "layer_norm1",
+        BLOCK + "attention/qkv": (
+            LAYER + "self_attn.q_proj",
+            LAYER + "self_attn.k_proj",
+            LAYER + "self_attn.v_proj",
+        ),
+        BLOCK + "attention/out": LAYER + "self_attn.out_proj",
+        BLOCK + "mlp_norm": LAYER + "layer_norm2",
+        BLOCK + "mlp/hidden": LAYER + "mlp.fc1",
+        BLOCK + "mlp/out": LAYER + "mlp.fc2",
+        "encoder_norm": TOWER + "post_layernorm",
+        "pooling": HEAD + "probe",
+        "pooling/query": HEAD + "attention.query",
+        "pooling/key_value": (HEAD + "attention.key", HEAD + "attention.value"),
+        "pooling/out": HEAD + "attention.out_proj",
+        "pooling/norm": HEAD + "layernorm",
+        "pooling/mlp/hidden": HEAD + "mlp.fc1",
+        "pooling/mlp/out": HEAD + "mlp.fc2",
+        "predictions": "classifier",
+    },
+    recognise=tuple(
+        f"{prefix}embeddings.{name}.weight"
+        for prefix in ("", TOWER)
+        for name in ("patch_embedding", "patch_embed")
+    ),
+    # MLCD has rotary positions.
+    unless=r"(vision_model\.)?class_pos_emb$",
+    variants=(
+        Variant(
+            r"vision_model\.embeddings\.patch_embedding\.flat\.",
+            names={"patch_encoder": TOWER + PATCHES + ".flat"},
+            style={
+                "conv": {
+                    "kernel": (".weight", FLAT_PATCHES),
+                    "bias": (".bias", SAME),
+                },
+            },
+        ),
+        Variant(
+            r"vision_model\.encoder\.layers\.0\.mlp\.gate\.",
+            names={
+                BLOCK + "mlp/hidden": (LAYER + "mlp.gate", LAYER + "mlp.fc1"),
+            },
+        ),
+    ),
+    has_later_parts=True,
+    wrappers=("module.", "model."),
+    aliases=(
+        (
+            r"^(?=embeddings\.|encoder\.|pre_layrnorm\.|post_layernorm\.|head\.)",
+            TOWER,
+        ),
+        (r"^rms_norm\.", TOWER + "rms_norm."),
+        (r"^vision_model\.rms_norm\.", TOWER + "post_layernorm."),
+        (r"\.patch_embed\.", ".patch_embedding."),
+        (r"\.rms_norm([12])\.", r".layer_norm\1."),
+        (r"(layers\.\d+)\.attention\.", r"\1.self_attn."),
+        (r"\.ffn\.gate_proj\.", ".mlp.gate."),
+        (r"\.ffn\.up_proj\.", ".mlp.fc1."),
+        (r"\.ffn\.down_proj\.", ".mlp.fc2."),
+        (r"\.head\.cls_token$", ".head.probe"),
+        (r"\.head\.k_proj\.", ".head.attention.key."),
+        (r"\.head\.v_proj\.", ".head.attention.value."),
+        (r"\.head\.output_proj\.", ".head.attention.out_proj."),
+        (r"^visual_projection\.", "classifier."),
+    ),
+    prepare=_prepare,
+    ignore=r"text_|logit_(scale|bias)$|.*\.position_ids$",
+    unread=_unread,
+    optional_bias=("heads_in", "predictions"),
+    describe=describe_tower,
+    read_hints=read_settings,
+    complete=_complete,
+    untold=_untold,
+)

@@ -1,0 +1,143 @@
+"""What the configurations of Hugging Face's Vision Transformers state.
+
+Source: the model definitions of transformers 5.23.
+"""
+
+# For each model_type, the fields of ViTConfig and the entries of config.json
+# that hold if its file does not state them.
+COMMON = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "num_attention_heads": 12,
+}
+CLIP = {**COMMON, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
+SIGLIP = {**COMMON, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+DINOV2 = {**COMMON, "layer_norm_eps": 1e-6}
+BEIT = {**COMMON, "use_mean_pooling": True}
+MODEL_TYPES = {
+    "vit": COMMON,
+    "deit": COMMON,
+    "vit_mae": COMMON,
+    "vit_msn": DINOV2,
+    "ijepa": COMMON,
+    "dpt": COMMON,
+    "beit": BEIT,
+    "data2vec-vision": BEIT,
+    "internvl_vision": {
+        **DINOV2,
+        "num_attention_heads": 16,
+        "use_mean_pooling": True,
+    },
+    "dinov2": DINOV2,
+    "dinov2_with_registers": DINOV2,
+    "dinov3_vit": {
+        **COMMON,
+        "layer_norm_eps": 1e-5,
+        "num_attention_heads": 6,
+        "rope_theta": 100.0,
+    },
+    "clip_vision_model": CLIP,
+    "metaclip_2_vision_model": CLIP,
+    "siglip_vision_model": SIGLIP,
+    "siglip2_vision_model": SIGLIP,
+    "aimv2_vision_model": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "num_attention_heads": 8,
+    },
+    "tipsv2_vision_model": DINOV2,
+    "timm_wrapper": {},
+}
+WITHOUT_CLASS_TOKEN = (
+    "ijepa",
+    "siglip_vision_model",
+    "siglip2_vision_model",
+    "aimv2_vision_model",
+)
+# Models of text and images -> the model_type of the image tower.
+TOWERS = {
+    "clip": "clip_vision_model",
+    "metaclip_2": "metaclip_2_vision_model",
+    "siglip": "siglip_vision_model",
+    "siglip2": "siglip2_vision_model",
+    "aimv2": "aimv2_vision_model",
+    "internvl": "internvl_vision",
+    "tipsv2": "tipsv2_vision_model",
+}
+
+
+def describe_tower(json: dict) -> dict:
+    """Return the configuration of the image model, with its defaults.
+
+    Args:
+        json: The content of config.json; {} without one.
+
+    Raises:
+        ValueError: If its model_type is not one of these.
+    """
+    if "model_type" not in json:
+        return json
+    outer, tower = json["model_type"], json.get("vision_config")
+    kind = outer
+    if isinstance(tower, dict) or outer in TOWERS:
+        tower = tower if isinstance(tower, dict) else {}
+        kind = tower.get("model_type", TOWERS.get(outer))
+    else:
+        tower = json
+    if kind not in MODEL_TYPES:
+        raise ValueError(
+            f"its configuration has model_type={kind!r}, which is not a "
+            f"Vision Transformer of {', '.join(MODEL_TYPES)}"
+        )
+    # The gate of DINOv2 is always SiLU.
+    gate = {"hidden_act": "silu"} if tower.get("use_swiglu_ffn") else {}
+    return {
+        **MODEL_TYPES[kind],
+        **tower,
+        **gate,
+        "model_type": kind,
+        "architectures": json.get("architectures"),
+    }
+
+
+def read_settings(json: dict) -> dict:
+    """Return the fields of ViTConfig that a class of transformers implies.
+
+    Args:
+        json: A configuration that `describe_tower` returned.
+    """
+    kind = json.get("model_type")
+    if kind is None:
+        return {}
+    names = json.get("architectures")
+    names = names if isinstance(names, list) and names else [""]
+    architecture = str(names[0])
+    is_classifier = architecture.endswith("ForImageClassification")
+    found = {
+        "architecture": architecture,
+        "rotary_positions": "none",
+        "norm_placement": "before",
+        "pooling": "avg" if kind in WITHOUT_CLASS_TOKEN else "token",
+    }
+    if "use_mean_pooling" in json:
+        means = json["use_mean_pooling"]
+        found["pooling"] = "avg" if means else "token"
+        found["use_final_norm"] = not means
+        if not json.get("use_absolute_position_embeddings"):
+            found["position_embedding"] = "none"
+    elif architecture == "DeiTForImageClassificationWithTeacher":
+        found["pooling"] = "distilled"
+    elif kind.startswith("dinov2") and is_classifier:
+        found["pooling"] = "token_and_avg"
+    elif kind in ("clip_vision_model", "metaclip_2_vision_model"):
+        # Their classifiers read the patches before the last norm.
+        found["pooling"] = "avg" if is_classifier else "token"
+        found["use_final_norm"] = not is_classifier
+    elif kind.startswith("siglip") and not is_classifier:
+        found["pooling"] = "map" if json.get("vision_use_head", True) else "avg"
+    elif kind == "aimv2_vision_model" and json.get("use_head", True):
+        found["pooling"] = "probe"
+    if kind == "dinov3_vit":
+        found["rotary_positions"] = "centered"
+        found["rotary_temperature"] = json["rope_theta"]
+    return found
