@@ -48,6 +48,11 @@ MODEL_TYPES = {
     "tipsv2_vision_model": DINOV2,
     "timm_wrapper": {},
 }
+# How positions are resized, where it is not PyTorch's bicubic.
+POSITION_RESIZES = {
+    "dinov2_with_registers": "bicubic_antialias",
+    "siglip2_vision_model": "bilinear_antialias",
+}
 WITHOUT_CLASS_TOKEN = (
     "ijepa",
     "siglip_vision_model",
@@ -137,6 +142,8 @@ def read_settings(json: dict) -> dict:
         found["pooling"] = "map" if json.get("vision_use_head", True) else "avg"
     elif kind == "aimv2_vision_model" and json.get("use_head", True):
         found["pooling"] = "probe"
+    if kind in POSITION_RESIZES:
+        found["position_resize"] = POSITION_RESIZES[kind]
     if kind == "dinov3_vit":
         found["rotary_positions"] = "centered"
         found["rotary_temperature"] = json["rope_theta"]

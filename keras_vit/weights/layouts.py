@@ -90,6 +90,8 @@ class Layout(NamedTuple):
             token), (without).
         may_lack_slot: Whether to accept a table that is a square grid without
             prefix rows, although the default has a prefix row.
+        position_resize: A key of RESIZES: how the family's code resizes the
+            position table; hints may contain another one.
         no_table: Position embedding of a file without a position table; None
             if such a file is an error.
         describe: Returns the part of the JSON beside the file that describes
@@ -137,6 +139,7 @@ class Layout(NamedTuple):
     optional_bias: tuple[str, ...] = ()
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
     may_lack_slot: bool = False
+    position_resize: str = "official"
     no_table: str | None = None
     describe: Callable[[dict], dict] = lambda json: json
     read_hints: Callable[[dict], dict] = lambda json: {}

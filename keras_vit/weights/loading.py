@@ -38,7 +38,7 @@ def from_checkpoint(
     classifier_activation: str | None = None,
     dtype=None,
     head: str = "auto",
-    position_resize: str = "official",
+    position_resize: str | None = None,
     patch_resize: str | None = None,
     name: str = "vision_transformer",
     **overrides,
@@ -73,8 +73,9 @@ def from_checkpoint(
         head: "auto" loads the head of the file if it fits, and otherwise
             creates a new one; "strict" raises an error if it does not fit;
             "reset" always creates a new head.
-        position_resize: A key of RESIZES: "official", "bilinear", "bicubic"
-            (Hugging Face) or "bicubic_antialias" (timm).
+        position_resize: A key of RESIZES, such as "official", "bicubic"
+            (Hugging Face) or "bicubic_antialias" (timm). Default: the rule of
+            the file's family.
         patch_resize: A key of RESIZES, to resize the patch kernel if
             `patch_size` differs from that of the file.
         name: Name of the model.
@@ -153,7 +154,7 @@ def load_checkpoint(
     model: VisionTransformer,
     path: str | os.PathLike,
     head: str = "auto",
-    position_resize: str = "official",
+    position_resize: str | None = None,
     patch_resize: str | None = None,
     source_image_size: tuple[int, int] | int | None = None,
 ) -> LoadReport:
@@ -169,8 +170,9 @@ def load_checkpoint(
         head: "auto" loads the head of the file if it fits, and otherwise
             initialises it anew; "strict" raises an error if it does not fit;
             "reset" always initialises it anew.
-        position_resize: A key of RESIZES: "official", "bilinear", "bicubic"
-            (Hugging Face) or "bicubic_antialias" (timm).
+        position_resize: A key of RESIZES, such as "official", "bicubic"
+            (Hugging Face) or "bicubic_antialias" (timm). Default: the rule of
+            the file's family.
         patch_resize: A key of RESIZES, to load patches of another size;
             "bilinear" is the rule of FlexiViT.
         source_image_size: (height, width) of the images of the file, if its

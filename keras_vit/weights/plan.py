@@ -27,15 +27,15 @@ class Choices(NamedTuple):
     """Options of a load; see `from_checkpoint`."""
 
     head: str = "auto"
-    position_resize: str = "official"
+    position_resize: str | None = None
     patch_resize: str | None = None
 
     def check(self):
         """Raise a ValueError for a name that is not known."""
         pick(dict.fromkeys(HEADS), self.head, "head")
-        pick(RESIZES, self.position_resize, "position_resize")
-        if self.patch_resize is not None:
-            pick(RESIZES, self.patch_resize, "patch_resize")
+        for name in ("position_resize", "patch_resize"):
+            if getattr(self, name) is not None:
+                pick(RESIZES, getattr(self, name), name)
 
 
 class Plan(NamedTuple):

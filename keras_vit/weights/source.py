@@ -28,6 +28,8 @@ class Source(NamedTuple):
             patches.
         ignored: Names in the file that do not belong to weights of the model.
         notes: Assumptions, each with the argument that confirms or changes it.
+        position_resize: A key of RESIZES: how the family's code resizes the
+            position table.
     """
 
     detected: Detected
@@ -36,6 +38,7 @@ class Source(NamedTuple):
     num_prefix_rows: int
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
+    position_resize: str = "official"
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -128,6 +131,7 @@ def identify(
         found.num_prefix_rows,
         ignored,
         found.notes,
+        hints.get("position_resize", layout.position_resize),
     )
 
 
@@ -166,7 +170,10 @@ def check_complete(
     expected = {part.name: part for row in parts.values() for part in row}
     unread = re.compile(detected.layout.unread(config))
     extra = [name for name in detected.names if name not in expected]
-    left_over = [name for name in extra if not unread.match(name)]
+    # DINOv3 without register tokens stores none of them.
+    empty = [name for name in extra if 0 in detected.shape(name)]
+    unused = [n for n in extra if unread.match(n) or n in empty]
+    left_over = [name for name in extra if name not in unused]
     problems = {
         "missing": _missing(detected, expected),
         "left over": dict.fromkeys(detected.names[n][0] for n in left_over),
@@ -182,7 +189,7 @@ def check_complete(
     lines += open_questions
     if lines:
         raise ValueError(f"{detected.checkpoint.path} {' '.join(lines)}")
-    return [detected.names[name][0] for name in extra if unread.match(name)]
+    return [detected.names[name][0] for name in unused]
 
 
 def _missing(detected, expected):

@@ -42,7 +42,7 @@ def make_transfer(
     config: ViTConfig,
     path: str,
     shape: tuple,
-    position_resize: str,
+    position_resize: str | None,
     patch_resize: str | None,
 ) -> Transfer:
     """Return the transfer of one weight.
@@ -52,14 +52,15 @@ def make_transfer(
         config: Configuration of the model.
         path: Path of the weight.
         shape: Shape of the weight in the model.
-        position_resize: A key of RESIZES.
+        position_resize: A key of RESIZES; None for the rule of the source.
         patch_resize: A key of RESIZES, or None to refuse other patches.
 
     Raises:
         ValueError: If the shape in the file does not fit.
     """
     if path == POSITION_TABLE:
-        return _transfer_positions(source, config, position_resize)
+        method = position_resize or source.position_resize
+        return _transfer_positions(source, config, method)
     parts = source.parts[path]
     is_token = path in _rows_of_tokens(config)
     if is_token and source.num_prefix_rows and not config.use_prefix_positions:

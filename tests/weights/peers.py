@@ -292,6 +292,74 @@ def build_huggingface(
     np.savez(folder / "expected.npz", **expected)
 
 
+def run_any_huggingface(model, images, **inputs):
+    """Return the answers of the image model in `model`, tokens included."""
+    import torch
+
+    inputs = {"pixel_values": channels_first(images), **inputs}
+    name = type(model).__name__
+    if name.startswith("Siglip2"):
+        inputs = flat_patches(inputs["pixel_values"])
+    if name.startswith("ViTMAE"):
+        # It shuffles the patches by these numbers.
+        inputs["noise"] = torch.arange(16.0)[None].repeat(len(images), 1)
+    run = model
+    if hasattr(model, "get_image_features"):
+        run = model.get_image_features
+    elif "MaskedImage" in name or "PreTraining" in name or "Depth" in name:
+        run = getattr(model, model.base_model_prefix)
+    with torch.inference_mode():
+        answer = run(**inputs)
+    if torch.is_tensor(answer):
+        return {"answer": answer.numpy()}
+    found = {}
+    for key in ("logits", "image_embeds", "pooler_output"):
+        if getattr(answer, key, None) is not None:
+            found.setdefault("answer", getattr(answer, key).numpy())
+    tokens = getattr(answer, "last_hidden_state", None)
+    if tokens is not None and run != getattr(model, "get_image_features", 0):
+        found["tokens"] = tokens.numpy()
+    return found
+
+
+def flat_patches(pixels, size=8):
+    """Return patches in the order (row, column, channel), and their grid."""
+    import torch
+
+    batch, channels, height, width = pixels.shape
+    h, w = height // size, width // size
+    patches = pixels.reshape(batch, channels, h, size, w, size)
+    patches = patches.permute(0, 2, 4, 3, 5, 1)
+    return {
+        "pixel_values": patches.reshape(batch, h * w, -1),
+        "pixel_attention_mask": torch.ones(batch, h * w, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[h, w]] * batch),
+    }
+
+
+def build_huggingface_class(
+    folder, kind, config, arguments, seed, resized=None
+):
+    """Write a random model of the class `kind`, images and its answers.
+
+    `resized` are inputs beside larger images, for which positions are resized.
+    """
+    transformers = import_peer("transformers")
+
+    config = getattr(transformers, config)(**arguments)
+    config._attn_implementation = "eager"
+    model = fill(getattr(transformers, kind)(config), seed)
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    model.save_pretrained(folder)
+    x = draw_images((2, 32, 32, 3), seed)
+    np.savez(folder / "expected.npz", x=x, **run_any_huggingface(model, x))
+    if resized is not None:
+        x = draw_images((2, 56, 40, 3), seed)
+        found = run_any_huggingface(model, x, **resized)
+        np.savez(folder / "resized.npz", x=x, **found)
+
+
 # ------------------------------------------------- files that keras_vit wrote
 
 
@@ -381,6 +449,7 @@ TASKS = {
         build_timm,
         build_architecture,
         build_huggingface,
+        build_huggingface_class,
         load_timm,
         load_huggingface,
         preprocess_huggingface,

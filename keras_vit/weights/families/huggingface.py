@@ -199,6 +199,7 @@ LAYOUT = Layout(
         ),
     ),
     has_later_parts=True,
+    position_resize="bicubic",
     layer_norm_epsilon=1e-12,
     wrappers=("module.", "model."),
     # A model without a head has no prefix. Version 5 renamed the modules in

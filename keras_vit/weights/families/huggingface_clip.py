@@ -126,6 +126,7 @@ LAYOUT = Layout(
         ),
     ),
     has_later_parts=True,
+    position_resize="bicubic",
     wrappers=("module.", "model."),
     aliases=(
         (

@@ -330,6 +330,7 @@ LAYOUT = Layout(
     ),
     has_architectures=True,
     has_later_parts=True,
+    position_resize="bicubic_antialias",
     stem_epsilons="timm",
     wrappers=("module.", "model.", "_orig_mod.", "state_dict.", "timm_model."),
     # A stem without stages is not nested.

@@ -1,0 +1,273 @@
+"""The classes of Hugging Face transformers, judged by transformers itself."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import from_checkpoint
+from tests.tiny import to_numpy
+from tests.weights.peer_process import MARKS, work
+
+pytestmark = MARKS
+
+# Largest difference, in parts of the largest answer.
+TOLERANCE = 1e-5
+SIZES = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "patch_size": 8,
+}
+TINY = {**SIZES, "image_size": 32, "intermediate_size": 96}
+DINO = {**SIZES, "image_size": 32, "mlp_ratio": 2}
+FLAT = {**SIZES, "intermediate_size": 96, "num_patches": 16}
+LABELS = {"num_labels": 7}
+RELATIVE = {"use_relative_position_bias": True}
+TEXT = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 16,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+DECODER = {
+    "decoder_hidden_size": 32,
+    "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 32,
+    "decoder_num_hidden_layers": 1,
+    "mask_ratio": 0.0,
+}
+NECK = {
+    "backbone_out_indices": [0, 0, 1, 1],
+    "neck_hidden_sizes": [8] * 4,
+    "fusion_hidden_size": 8,
+}
+INTERN = {**TINY, "image_size": [32, 32], "patch_size": [8, 8]}
+TIMM = {
+    "architecture": "deit3_small_patch16_224",
+    "model_args": {
+        "img_size": 32,
+        "patch_size": 8,
+        "embed_dim": 48,
+        "depth": 2,
+        "num_heads": 3,
+    },
+}
+
+
+def two_towers(text=(), **vision):
+    return {
+        "text_config": {**TEXT, **dict(text)},
+        "vision_config": {**TINY, **vision},
+    }
+
+
+PROJECTED = {"projection_dim": 20}
+SIGLIP = two_towers({"projection_size": 48})
+SIGLIP_2 = {**SIGLIP, "vision_config": FLAT}
+# Class, configuration, arguments; the class may follow a remark.
+CASES = {
+    "ViTModel": ("ViTConfig", TINY),
+    "ViTForImageClassification": ("ViTConfig", {**TINY, **LABELS}),
+    "ViTForMaskedImageModeling": ("ViTConfig", {**TINY, "encoder_stride": 8}),
+    "DeiTModel": ("DeiTConfig", TINY),
+    "DeiTForImageClassification": ("DeiTConfig", {**TINY, **LABELS}),
+    "DeiTForImageClassificationWithTeacher": (
+        "DeiTConfig",
+        {**TINY, **LABELS},
+    ),
+    "DeiTForMaskedImageModeling": ("DeiTConfig", {**TINY, "encoder_stride": 8}),
+    "Dinov2Model": ("Dinov2Config", DINO),
+    "gated Dinov2Model": ("Dinov2Config", {**DINO, "use_swiglu_ffn": True}),
+    "Dinov2ForImageClassification": ("Dinov2Config", {**DINO, **LABELS}),
+    "Dinov2WithRegistersModel": ("Dinov2WithRegistersConfig", DINO),
+    "gated Dinov2WithRegistersModel": (
+        "Dinov2WithRegistersConfig",
+        {**DINO, "use_swiglu_ffn": True},
+    ),
+    "Dinov2WithRegistersForImageClassification": (
+        "Dinov2WithRegistersConfig",
+        {**DINO, **LABELS},
+    ),
+    "DINOv3ViTModel": ("DINOv3ViTConfig", {**TINY, "num_register_tokens": 4}),
+    "gated DINOv3ViTModel": (
+        "DINOv3ViTConfig",
+        {**TINY, "use_gated_mlp": True, "hidden_act": "silu"},
+    ),
+    "key_bias DINOv3ViTModel": ("DINOv3ViTConfig", {**TINY, "key_bias": True}),
+    "hot DINOv3ViTModel": ("DINOv3ViTConfig", {**TINY, "rope_theta": 7.0}),
+    "CLIPVisionModel": ("CLIPVisionConfig", TINY),
+    "exact CLIPVisionModel": (
+        "CLIPVisionConfig",
+        {**TINY, "hidden_act": "gelu"},
+    ),
+    "CLIPVisionModelWithProjection": (
+        "CLIPVisionConfig",
+        {**TINY, **PROJECTED},
+    ),
+    "CLIPModel": ("CLIPConfig", {**two_towers(), **PROJECTED}),
+    "CLIPForImageClassification": ("CLIPConfig", {**two_towers(), **LABELS}),
+    "MetaClip2VisionModelWithProjection": (
+        "MetaClip2VisionConfig",
+        {**TINY, **PROJECTED},
+    ),
+    "MetaClip2Model": ("MetaClip2Config", {**two_towers(), **PROJECTED}),
+    "MetaClip2ForImageClassification": (
+        "MetaClip2Config",
+        {**two_towers(), **LABELS},
+    ),
+    "SiglipVisionModel": ("SiglipVisionConfig", TINY),
+    "headless SiglipVisionModel": (
+        "SiglipVisionConfig",
+        {**TINY, "vision_use_head": False},
+    ),
+    "SiglipModel": ("SiglipConfig", SIGLIP),
+    "SiglipForImageClassification": ("SiglipConfig", {**SIGLIP, **LABELS}),
+    "Siglip2VisionModel": ("Siglip2VisionConfig", FLAT),
+    "Siglip2Model": ("Siglip2Config", SIGLIP_2),
+    "Siglip2ForImageClassification": (
+        "Siglip2Config",
+        {**SIGLIP_2, **LABELS},
+    ),
+    "BeitModel": ("BeitConfig", {**TINY, **RELATIVE}),
+    "token BeitModel": ("BeitConfig", {**TINY, "use_mean_pooling": False}),
+    "absolute BeitModel": (
+        "BeitConfig",
+        {**TINY, "use_absolute_position_embeddings": True},
+    ),
+    "BeitForImageClassification": (
+        "BeitConfig",
+        {**TINY, **RELATIVE, **LABELS},
+    ),
+    "BeitForMaskedImageModeling": (
+        "BeitConfig",
+        {**TINY, "use_shared_relative_position_bias": True, "vocab_size": 50},
+    ),
+    "Data2VecVisionModel": ("Data2VecVisionConfig", {**TINY, **RELATIVE}),
+    "Data2VecVisionForImageClassification": (
+        "Data2VecVisionConfig",
+        {**TINY, **RELATIVE, **LABELS},
+    ),
+    "ViTMAEModel": ("ViTMAEConfig", {**TINY, "mask_ratio": 0.0}),
+    "ViTMAEForPreTraining": ("ViTMAEConfig", {**TINY, **DECODER}),
+    "ViTMSNModel": ("ViTMSNConfig", TINY),
+    "ViTMSNForImageClassification": ("ViTMSNConfig", {**TINY, **LABELS}),
+    "IJepaModel": ("IJepaConfig", TINY),
+    "IJepaForImageClassification": ("IJepaConfig", {**TINY, **LABELS}),
+    "Aimv2VisionModel": ("Aimv2VisionConfig", {**TINY, "use_head": False}),
+    "pooled Aimv2VisionModel": (
+        "Aimv2VisionConfig",
+        {**TINY, "use_head": True},
+    ),
+    "Aimv2Model": ("Aimv2Config", {**two_towers(use_head=True), **PROJECTED}),
+    "DPTModel": ("DPTConfig", {**TINY, **NECK}),
+    "DPTForDepthEstimation": ("DPTConfig", {**TINY, **NECK}),
+    "InternVLVisionModel": ("InternVLVisionConfig", INTERN),
+    "Tipsv2VisionModel": ("Tipsv2VisionConfig", DINO),
+    "TimmWrapperModel": ("TimmWrapperConfig", TIMM),
+    "TimmWrapperForImageClassification": (
+        "TimmWrapperConfig",
+        {**TIMM, **LABELS},
+    ),
+}
+REFUSED = {
+    "MLCDVisionModel": (
+        "MLCDVisionConfig",
+        TINY,
+        "not a ViT of a known family",
+    ),
+    "ViTPose": (
+        "VitPoseBackboneConfig",
+        TINY,
+        "model_type='vitpose_backbone'",
+    ),
+}
+CLASSES = {"ViTPose": "VitPoseBackbone"}
+INTERPOLATE = {"interpolate_pos_encoding": True}
+# Inputs that let a class resize its positions to larger images.
+RESIZED = {
+    "ViTModel": INTERPOLATE,
+    "DeiTForImageClassification": INTERPOLATE,
+    "Dinov2Model": {},
+    "Dinov2WithRegistersModel": {},
+    "DINOv3ViTModel": {},
+    "CLIPVisionModel": INTERPOLATE,
+    "SiglipVisionModel": INTERPOLATE,
+    "Siglip2VisionModel": {},
+}
+
+
+@pytest.fixture(scope="module")
+def built(peers_folder):
+    """Return a function from the name of a case to its folder."""
+    rows = {**CASES, **REFUSED}
+    requests = [
+        {
+            "task": "build_huggingface_class",
+            "folder": str(peers_folder / name),
+            "kind": CLASSES.get(name, name.split()[-1]),
+            "config": config,
+            "arguments": arguments,
+            "seed": seed,
+            "resized": RESIZED.get(name),
+        }
+        for seed, (name, (config, arguments, *_)) in enumerate(rows.items())
+    ]
+    errors = dict(zip(rows, work(requests, peers_folder, "classes")))
+
+    def folder_of(name):
+        assert errors[name] is None, errors[name]
+        return peers_folder / name
+
+    return folder_of
+
+
+def is_close(actual, expected):
+    assert actual.shape == expected.shape
+    error = np.abs(actual - expected).max() / np.abs(expected).max()
+    assert error < TOLERANCE
+
+
+# CLIP returns the tokens before the last norm.
+BEFORE_NORM = ("CLIP", "MetaClip2")
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_a_class_answers_the_same(name, built):
+    folder = built(name)
+    model = from_checkpoint(folder)
+    with np.load(folder / "expected.npz") as file:
+        expected = {key: file[key] for key in file.files}
+    x = expected.pop("x")
+    assert expected
+    if "answer" in expected:
+        is_close(to_numpy(model(x)), expected["answer"])
+    if "tokens" in expected:
+        names = [layer.name for layer in model.layers]
+        last = f"block_{model.config.depth - 1:02d}"
+        kind = name.split()[-1]
+        if "encoder_norm" in names and not kind.startswith(BEFORE_NORM):
+            last = "encoder_norm"
+        part = keras.Model(model.input, model.get_layer(last).output)
+        is_close(to_numpy(part(x)), expected["tokens"])
+
+
+@pytest.mark.parametrize("name", RESIZED)
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_positions_are_resized_as_by_the_source(name, built):
+    folder = built(name)
+    with np.load(folder / "resized.npz") as file:
+        expected = {key: file[key] for key in file.files}
+    model = from_checkpoint(folder, image_size=expected["x"].shape[1:3])
+    is_close(to_numpy(model(expected["x"])), expected["answer"])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_class_that_is_refused(name, built):
+    with pytest.raises(ValueError, match=REFUSED[name][2]):
+        from_checkpoint(built(name))
