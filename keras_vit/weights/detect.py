@@ -64,6 +64,7 @@ def detect(checkpoint: Checkpoint) -> Detected:
     prepared = {name: (name, None) for name in shapes}
     if layout.prepare:
         prepared = layout.prepare(shapes)
+    _unstack(prepared, shapes, layout.stacks)
     spelling = ""
     if any(index is not None for _, index in prepared.values()):
         rows = layout.spellings.items()
@@ -82,8 +83,19 @@ def detect(checkpoint: Checkpoint) -> Detected:
         names[new] = (raw, index)
         spelling = _spelling_of(layout, new, name) or spelling
     ignored = tuple(dict.fromkeys(ignored))
-    layout = layout.adapted(names)
+    layout = layout.of_file(names)
     return Detected(checkpoint, family, layout, spelling, names, ignored)
+
+
+def _unstack(prepared, shapes, stacks):
+    """Name the slices of arrays that contain the weights of all blocks."""
+    for name, axis in stacks.items():
+        shape = shapes.get(name, ())
+        if len(shape) > axis:
+            del prepared[name]
+            for i in range(shape[axis]):
+                index = (*[slice(None)] * axis, i)
+                prepared[f"{name}.{i}"] = (name, index)
 
 
 def recognise(checkpoint: Checkpoint) -> tuple[str, str]:

@@ -95,17 +95,16 @@ def _infer_norms(shapes):
 
 def _infer_projections(shapes):
     has_scale = _has(shapes, BLOCK + "attention_scale", "scale", "scale")
-    has_bias = _has(shapes, ATTENTION + "/out", "heads_out", "bias")
-    # If only the bias of the queries, keys and values is missing, it is zero.
-    qkv_bias = "all" if has_bias else "none"
     has_query_bias = _has(shapes, ATTENTION, "query_value_bias", "query_bias")
+    has_bias = _has(shapes, ATTENTION + "/qkv", "heads_in", "bias")
+    qkv_bias = "all" if has_bias else "none"
     if has_query_bias and not _has_key_bias(shapes):
         qkv_bias = "query_value"
     return {
         # Only a new model needs the value.
         "layer_scale_init": 1e-5 if has_scale else None,
         "qkv_bias": qkv_bias,
-        "use_block_bias": has_bias,
+        "use_block_bias": _has(shapes, ATTENTION + "/out", "heads_out", "bias"),
         "use_gated_mlp": _is_gated(shapes),
     }
 

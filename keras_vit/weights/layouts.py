@@ -43,11 +43,13 @@ class Variant(NamedTuple):
         shown_by: Pattern of names. A file with such a name has the variant.
         names: The names of the layers that differ.
         style: The kinds of layers that differ.
+        used_by: Returns whether the file of a model is written with it.
     """
 
     shown_by: str
     names: dict[str, str | tuple[str, ...]] = {}
     style: Style = {}
+    used_by: Callable[[ViTConfig], bool] = lambda config: False
 
 
 class Layout(NamedTuple):
@@ -78,6 +80,8 @@ class Layout(NamedTuple):
             `names`, has the key "".
         spelling_of: Returns the spelling that a configuration requires; None
             if the caller chooses.
+        stacks: Arrays that contain the weights of all blocks in every
+            spelling, and the axis of the block.
         prepare: Renames arrays where patterns are not enough. Takes the shapes
             by name; returns, for each new name, the old name and the index in
             that array, or None for the whole array.
@@ -110,6 +114,10 @@ class Layout(NamedTuple):
             the part, and the fields of ViTConfig.
         writers: Writers by the ending of the path; "" is the ending of a
             folder. Empty if the family is read only.
+        writes_later_parts: Whether models with the parts of Vision
+            Transformers after 2021 can be written.
+        computes: Returns the values of fields that the family's code computes
+            for the file of a model, where they are not its defaults.
         refuse: Returns the reason why a configuration cannot be written; None
             if it can.
         said: Fields of ViTConfig that are written in addition to the weights.
@@ -133,6 +141,7 @@ class Layout(NamedTuple):
     aliases: Changes = ()
     spellings: dict[str, Spelling] = {}
     spelling_of: Callable[[ViTConfig], str] | None = None
+    stacks: dict[str, int] = {}
     prepare: Callable[[dict], dict] | None = None
     ignore: str = NOTHING
     unread: Callable[[ViTConfig], str] = lambda config: NOTHING
@@ -153,24 +162,38 @@ class Layout(NamedTuple):
         lambda config, names: ()
     )
     writers: dict[str, Writer] = {}
+    writes_later_parts: bool = False
+    computes: Callable[[ViTConfig], dict] = lambda config: {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     said: tuple[str, ...] = ()
     remedies: dict[str, str] = {}
 
-    def adapted(self, names: Names) -> "Layout":
-        """Return the layout with the variants that `names` show.
+    def of_file(self, names: Names) -> "Layout":
+        """Return the layout with the variants of a file.
 
         Args:
-            names: The names in a file, after `aliases`.
+            names: The names in the file, after `aliases`.
         """
-        adapted = self
-        for variant in self.variants:
-            if any(re.match(variant.shown_by, name) for name in names):
-                adapted = adapted._replace(
-                    names={**adapted.names, **variant.names},
-                    style={**adapted.style, **variant.style},
-                )
-        return adapted
+        return self._with_variants(
+            lambda row: any(re.match(row.shown_by, name) for name in names)
+        )
+
+    def of_model(self, config: ViTConfig) -> "Layout":
+        """Return the layout with the variants for the file of a model.
+
+        Args:
+            config: Configuration of the model.
+        """
+        return self._with_variants(lambda row: row.used_by(config))
+
+    def _with_variants(self, is_used):
+        chosen = self
+        for variant in filter(is_used, self.variants):
+            chosen = chosen._replace(
+                names={**chosen.names, **variant.names},
+                style={**chosen.style, **variant.style},
+            )
+        return chosen
 
     def knows(self, name: str) -> bool:
         """Return whether a model of the family can have an array.

@@ -18,7 +18,7 @@ from keras_vit.weights.normalization import (
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITION_TABLE, Source
-from keras_vit.weights.transfers import Transfer, make_transfer
+from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros
 
 HEADS = ("auto", "strict", "reset")
 
@@ -143,6 +143,9 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
     for path, shape in shapes.items():
         if path in reset:
             continue
+        if path not in taken and _is_zero_bias(source.config, path):
+            transfers.append(make_zeros(path, shape))
+            continue
         if path not in taken:
             name = _describe_name(source.layout, config, path)
             problems.append(f"{path} is missing in the file{name}")
@@ -166,6 +169,11 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
         )
     report = _report(source, config, transfers, reset)
     return Plan(source, config, transfers, report)
+
+
+def _is_zero_bias(config, path):
+    """Return whether a weight is a bias that a source computes without."""
+    return config.qkv_bias == "none" and path.endswith("/attention/qkv/bias")
 
 
 def _report(source, config, transfers, reset) -> LoadReport:
@@ -283,5 +291,10 @@ EFFECTS = {
     "layer_norm_epsilon": "outputs differ slightly",
     "stem_epsilons": "outputs differ by about 2e-4",
     "pooling": "the head reads other features",
-    **dict.fromkeys(LATER_FIELDS, "outputs differ"),
+    **{
+        field: "outputs differ"
+        for field in LATER_FIELDS
+        # These weights can be added up, or are zero.
+        if field not in ("use_prefix_positions", "qkv_bias")
+    },
 }

@@ -86,9 +86,9 @@ def infer_positions(
         told = [tuple(side * config.patch_size for side in shape[1:3])]
     fit = _Fit(shapes, config, math.prod(shape[:-1]))
     size, rows = fit.choose(told, wanted, only_told=bool(source))
-    # A single class token without a row gets a row of zeros.
+    # In the families of 2021, a class token without a row gets one of zeros.
     has_rows = rows == config.num_prefix_tokens or (
-        config.num_prefix_tokens == 1
+        not shapes.layout.has_later_parts
     )
     fields = {"image_size": size, "use_prefix_positions": has_rows}
     return Positions(fields, rows)

@@ -17,7 +17,13 @@ from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import Layout, Spelling, parts_of, rename
+from keras_vit.weights.layouts import (
+    Layout,
+    Spelling,
+    parts_of,
+    rename,
+    whole_shape,
+)
 from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.writers import Arrays, Writer
 
@@ -58,8 +64,10 @@ def save_checkpoint(
     writers = pick(WRITERS, layout, "layout")
     family = LAYOUTS[layout]
     _refuse_quantized(model)
-    config = model.config
-    reason = family.refuse(config) or find_inexpressible(config)
+    config = _stored_config(model.config, family)
+    reason = family.refuse(config)
+    if not (reason or family.writes_later_parts):
+        reason = find_inexpressible(config)
     if reason:
         raise ValueError(
             f"{family.title} cannot express this model: {reason}. "
@@ -67,9 +75,9 @@ def save_checkpoint(
         )
     path = pathlib.Path(path).expanduser()
     write = _pick_writer(path, layout, writers)
-    config = _stored_config(model.config, family)
     spelling = _pick_spelling(model, layout, family, spelling)
-    write(path, _spell(_arrays(model, family, config), spelling), config)
+    arrays = _arrays(model, family.of_model(config), config)
+    write(path, _spell(_stack(arrays, family.stacks), spelling), config)
     notes = tuple(_notes(model.config, family))
     for note in notes:
         logger.warning("%s: %s", path, note)
@@ -122,23 +130,40 @@ def _pick_spelling(model, layout, family, spelling) -> Spelling:
 
 def _stored_config(config, family) -> ViTConfig:
     """Return the configuration of the file, with the positions it stores."""
-    kind = config.position_embedding
-    if kind == family.no_table:
-        return config
-    return dataclasses.replace(config, position_embedding="learned")
+    changes = {}
+    has_others = (config.rotary_positions, config.relative_positions) != (
+        "none",
+        "none",
+    )
+    if config.position_embedding == "none" and has_others:
+        pass  # They replace the table.
+    elif config.position_embedding != family.no_table:
+        changes["position_embedding"] = "learned"
+    if not family.writes_later_parts:
+        # Rows and biases of zeros change nothing.
+        changes["use_prefix_positions"] = True
+        if config.qkv_bias == "none":
+            changes["qkv_bias"] = "all"
+    return dataclasses.replace(config, **changes)
 
 
 def _arrays(model, family: Layout, config) -> Arrays:
     """Return functions that compute the arrays, by name in the file."""
     values = merged_values(model)
     if config.position_embedding == "learned":
-        _add_positions(values, model, family)
+        _add_positions(values, model, family, config)
     arrays = {}
     for path, parts in parts_of(family, config).items():
         for index, part in enumerate(parts):
-            pieces = (values[path], len(parts), index)
+            value = values.get(path) or _make_zeros(parts)
+            pieces = (value, len(parts), index)
             arrays[part.name] = _maker(*pieces, part.form, config.num_heads)
     return arrays
+
+
+def _make_zeros(parts):
+    shape = whole_shape(parts)
+    return lambda: np.zeros(shape, "float32")
 
 
 def _maker(value, count, index, form, num_heads):
@@ -151,9 +176,14 @@ def _maker(value, count, index, form, num_heads):
     return make
 
 
-def _add_positions(values, model, family):
+def _add_positions(values, model, family, config):
     """Add the position table of the family to the weights."""
     table = _position_table(model)
+    rows = config.num_prefix_tokens * config.use_prefix_positions
+    missing = rows + np.prod(config.grid_size) - len(table)
+    table = np.concatenate(
+        [np.zeros((missing, config.width), table.dtype), table]
+    )
     if model.config.use_class_token and family.slots[0][0] == 0:
         # This family adds the positions before it prepends the class token, so
         # the row of the token is added to the token itself.
@@ -187,8 +217,17 @@ def _spell(arrays: Arrays, spelling: Spelling) -> Arrays:
     return arrays | {name: _stacker(makes) for name, makes in blocks.items()}
 
 
-def _stacker(makes):
-    return lambda: np.stack([make() for make in makes])
+def _stack(arrays: Arrays, stacks) -> Arrays:
+    """Return `arrays`, those of all blocks as one where the family has one."""
+    for name, axis in stacks.items():
+        makes = [arrays.pop(n) for n in list(arrays) if n.startswith(name)]
+        if makes:
+            arrays[name] = _stacker(makes, axis)
+    return arrays
+
+
+def _stacker(makes, axis=0):
+    return lambda: np.stack([make() for make in makes], axis)
 
 
 def _notes(config, family) -> Iterator[str]:
@@ -198,8 +237,10 @@ def _notes(config, family) -> Iterator[str]:
             f"the model ends in {config.classifier_activation}; the file has "
             "no activation, so its readers return logits"
         )
+    computed = family.computes(config)
     for field, describe in DIFFERENCES.items():
-        ours, theirs = getattr(config, field), getattr(family, field)
+        ours = getattr(config, field)
+        theirs = computed.get(field, getattr(family, field))
         matters = field != "stem_epsilons" or config.stem_stages is not None
         if ours != theirs and matters and field not in family.said:
             note = describe(ours, theirs, family.title)

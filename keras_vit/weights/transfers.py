@@ -97,6 +97,16 @@ def make_transfer(
     return Transfer(path, _names(source, path), make, tuple(resized))
 
 
+def make_zeros(path: str, shape: tuple) -> Transfer:
+    """Return the transfer of a weight that the source computes without.
+
+    Args:
+        path: Path of the weight.
+        shape: Its shape in the model.
+    """
+    return Transfer(path, (), lambda arrays: np.zeros(shape, "float32"))
+
+
 def _transfer_positions(source, config, method) -> Transfer:
     old_grid, new_grid = source.config.grid_size, config.grid_size
     num_patches = math.prod(old_grid)

@@ -1,7 +1,6 @@
 """timm: huggingface/pytorch-image-models."""
 
 import dataclasses
-import math
 import re
 
 from keras_vit.models.config import ViTConfig
@@ -14,6 +13,14 @@ from keras_vit.weights.timm_architectures import (
     is_published_size,
     settings_in,
     settings_of,
+)
+from keras_vit.weights.timm_json import (
+    epsilon_of,
+    explain_refusal,
+    has_split_gate,
+    has_split_projections,
+    is_eva,
+    make_json,
 )
 from keras_vit.weights.writers import (
     folder_writer,
@@ -38,64 +45,7 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
     Raises:
         ValueError: If the model is a hybrid.
     """
-    if config.stem_stages is not None:
-        raise ValueError(
-            "timm has no configuration file for hybrids; write the model to a "
-            "`.safetensors` file"
-        )
-    pool = {"none": ""}.get(config.pooling, config.pooling)
-    model = {
-        # The name of any plain ViT of timm; `model_args` define the model.
-        "architecture": "vit_base_patch16_224",
-        "num_classes": config.num_classes,
-        "num_features": config.width,
-        "global_pool": pool,
-        "model_args": _arguments(config, pool),
-        "pretrained_cfg": {
-            "num_classes": config.num_classes,
-            "input_size": [config.channels, *config.image_size],
-            "fixed_input_size": True,
-            "interpolation": "bilinear",
-            "crop_pct": 1.0,
-            "mean": [0.5] * 3,
-            "std": [0.5] * 3,
-            "first_conv": "patch_embed.proj",
-            "classifier": "head",
-        },
-    }
-    return {"config.json": model}
-
-
-def _arguments(config, pool):
-    """Return the arguments of timm's VisionTransformer."""
-    return {
-        "img_size": list(config.image_size),
-        "patch_size": config.patch_size,
-        "in_chans": config.channels,
-        "embed_dim": config.width,
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        "mlp_ratio": _mlp_ratio(config.mlp_dim, config.width),
-        "class_token": config.use_class_token,
-        "global_pool": pool,
-        "fc_norm": config.use_pooling_norm,
-        "act_layer": "gelu" if config.activation == "exact" else "gelu_tanh",
-    }
-
-
-def _mlp_ratio(mlp_dim, width):
-    """Return a ratio for which timm's int(width * ratio) is `mlp_dim`."""
-    ratio = mlp_dim / width
-    exact = int(width * ratio) == mlp_dim
-    return ratio if exact else math.nextafter(ratio, math.inf)
-
-
-def _refuse(config):
-    if config.representation_size:
-        return "it has no pre-logits layer"
-    if config.pooling == "map" and config.use_class_token:
-        return "its attention pooling skips the class token"
-    return None
+    return {"config.json": make_json(config)}
 
 
 def _read_hints(json):
@@ -147,6 +97,14 @@ def _untold(config, names):
         yield "no patch_embed.proj.bias", ("use_patch_bias",)
     if not config.use_final_norm:
         yield "no norm.weight", ("use_final_norm",)
+
+
+def _computes(config):
+    """Return what timm's function for a model fixes."""
+    return {
+        "layer_norm_epsilon": epsilon_of(config),
+        "activation": "silu" if config.use_gated_mlp else "exact",
+    }
 
 
 def _is_like_rpn(config):
@@ -230,17 +188,6 @@ def _note_quick(hints):
     )
 
 
-def _prepare(shapes):
-    """Take the rotary frequencies of all blocks apart."""
-    renamed = {name: (name, None) for name in shapes}
-    shape = shapes.get("rope.freqs", ())
-    if len(shape) == 4:
-        del renamed["rope.freqs"]
-        for i in range(shape[1]):
-            renamed[f"rope.freqs.{i}"] = ("rope.freqs", (slice(None), i))
-    return renamed
-
-
 LAYOUT = Layout(
     order=2,
     title="timm (huggingface/pytorch-image-models)",
@@ -307,6 +254,18 @@ LAYOUT = Layout(
                 ),
             },
             style={"query_value_bias": SPLIT_BIAS},
+            used_by=has_split_projections,
+        ),
+        Variant(
+            r"blocks\.0\.gamma_1",
+            names={
+                BLOCK + "attention_scale": "blocks.{i}.gamma_1",
+                BLOCK + "mlp_scale": "blocks.{i}.gamma_2",
+            },
+            style={"scale": {"scale": ("", SAME)}},
+            used_by=lambda config: (
+                is_eva(config) or config.relative_positions == "table"
+            ),
         ),
         Variant(
             r"blocks\.0\.mlp\.fc1_g\.",
@@ -316,6 +275,7 @@ LAYOUT = Layout(
                     "blocks.{i}.mlp.fc1_x",
                 ),
             },
+            used_by=has_split_gate,
         ),
         Variant(
             r"embeds\.proj\.",
@@ -339,7 +299,6 @@ LAYOUT = Layout(
             r"^patch_embed\.backbone\.(conv|norm)\.",
             r"patch_embed.backbone.stem.\1.",
         ),
-        (r"\.gamma_([12])$", r".ls\1.gamma"),
         # The DINOv2 code and TIPSv2.
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
         (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
@@ -352,7 +311,7 @@ LAYOUT = Layout(
     ignore=r"(mask_token|optimizer|epoch)$",
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
-    prepare=_prepare,
+    stacks={"rope.freqs": 1},
     describe=describe_tower,
     read_hints=_read_hints,
     guess_heads=_guess_heads,
@@ -363,8 +322,10 @@ LAYOUT = Layout(
         ".npz": npz_writer(),
         "": folder_writer(make_jsons),
     },
-    refuse=_refuse,
-    remedies={"activation": "Pass act_layer='gelu_tanh' there."},
+    writes_later_parts=True,
+    computes=_computes,
+    refuse=explain_refusal,
+    remedies={"activation": "Pass `act_layer` there."},
 )
 
 # Names of arrays that only timm's classes Eva and Beit have.
