@@ -1,6 +1,7 @@
 """Which models the code of a checkpoint family can compute."""
 
 import dataclasses
+from collections.abc import Collection
 
 from keras_vit.models.config import ViTConfig
 
@@ -35,11 +36,14 @@ LATER_VALUES = {
 }
 
 
-def find_inexpressible(config: ViTConfig) -> str | None:
+def find_inexpressible(
+    config: ViTConfig, except_for: Collection[str] = ()
+) -> str | None:
     """Return what the code of other libraries cannot compute, or None.
 
     Args:
         config: Configuration of the model.
+        except_for: Fields that the code can compute.
 
     Example:
         >>> config = dataclasses.replace(
@@ -57,6 +61,7 @@ def find_inexpressible(config: ViTConfig) -> str | None:
         for name, values in LATER_VALUES.items()
         if getattr(config, name) in values
     ]
+    later = [name for name in later if name not in except_for]
     if not later:
         return None
     fields = (f"{name}={getattr(config, name)!r}" for name in later)

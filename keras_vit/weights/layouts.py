@@ -78,8 +78,8 @@ class Layout(NamedTuple):
             `names`.
         spellings: The other spellings that can be written. The usual one, in
             `names`, has the key "".
-        spelling_of: Returns the spelling that a configuration requires; None
-            if the caller chooses.
+        spelling_of: Returns the spelling that a model requires; None if the
+            caller chooses.
         stacks: Arrays that contain the weights of all blocks in every
             spelling, and the axis of the block.
         prepare: Renames arrays where patterns are not enough. Takes the shapes
@@ -114,8 +114,16 @@ class Layout(NamedTuple):
             the part, and the fields of ViTConfig.
         writers: Writers by the ending of the path; "" is the ending of a
             folder. Empty if the family is read only.
-        writes_later_parts: Whether models with the parts of Vision
-            Transformers after 2021 can be written.
+        later_fields: Returns the fields after those of 2021 that can be
+            written for a model.
+        written_by: Returns the key of the layout in whose names a model is
+            written; None for this one.
+        prefix_rows: Returns the number of rows before the patches in the
+            position table that is written.
+        joins: Arrays that are written as one, side by side on the first axis.
+        adds: Returns the shapes of arrays that are written as zeros, by name:
+            those that the class of a model has for training.
+        drops: Returns the weights that are not written; they must be zero.
         computes: Returns the values of fields that the family's code computes
             for the file of a model, where they are not its defaults.
         refuse: Returns the reason why a configuration cannot be written; None
@@ -140,7 +148,7 @@ class Layout(NamedTuple):
     wrappers: tuple[str, ...] = ()
     aliases: Changes = ()
     spellings: dict[str, Spelling] = {}
-    spelling_of: Callable[[ViTConfig], str] | None = None
+    spelling_of: Callable[[ViTConfig], Spelling] | None = None
     stacks: dict[str, int] = {}
     prepare: Callable[[dict], dict] | None = None
     ignore: str = NOTHING
@@ -162,7 +170,14 @@ class Layout(NamedTuple):
         lambda config, names: ()
     )
     writers: dict[str, Writer] = {}
-    writes_later_parts: bool = False
+    later_fields: Callable[[ViTConfig], Collection[str]] = lambda config: ()
+    written_by: Callable[[ViTConfig], str] | None = None
+    prefix_rows: Callable[[ViTConfig], int] = lambda config: (
+        config.use_prefix_positions * config.num_prefix_tokens
+    )
+    joins: dict[str, tuple[str, ...]] = {}
+    adds: Callable[[ViTConfig], dict[str, tuple]] = lambda config: {}
+    drops: Callable[[ViTConfig], Collection[str]] = lambda config: ()
     computes: Callable[[ViTConfig], dict] = lambda config: {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     said: tuple[str, ...] = ()

@@ -1,6 +1,7 @@
 """Saving: save_checkpoint writes a model in the format of another library."""
 
 import dataclasses
+import functools
 import logging
 import os
 import pathlib
@@ -65,9 +66,8 @@ def save_checkpoint(
     family = LAYOUTS[layout]
     _refuse_quantized(model)
     config = _stored_config(model.config, family)
-    reason = family.refuse(config)
-    if not (reason or family.writes_later_parts):
-        reason = find_inexpressible(config)
+    later = family.later_fields(config)
+    reason = family.refuse(config) or find_inexpressible(config, later)
     if reason:
         raise ValueError(
             f"{family.title} cannot express this model: {reason}. "
@@ -76,8 +76,14 @@ def save_checkpoint(
     path = pathlib.Path(path).expanduser()
     write = _pick_writer(path, layout, writers)
     spelling = _pick_spelling(model, layout, family, spelling)
-    arrays = _arrays(model, family.of_model(config), config)
-    write(path, _spell(_stack(arrays, family.stacks), spelling), config)
+    names = family
+    if family.written_by is not None:
+        names = LAYOUTS[family.written_by(config)]
+    arrays = _arrays(model, names.of_model(config), config)
+    arrays = _join(_stack(arrays, names.stacks), names.joins)
+    for name, shape in names.adds(config).items():
+        arrays[name] = functools.partial(np.zeros, shape, "float32")
+    write(path, _spell(arrays, spelling), config)
     notes = tuple(_notes(model.config, family))
     for note in notes:
         logger.warning("%s: %s", path, note)
@@ -121,7 +127,7 @@ def _pick_spelling(model, layout, family, spelling) -> Spelling:
                 f"`spelling` cannot be chosen for layout={layout!r}. "
                 f"Received: spelling={spelling!r}"
             )
-        return spellings[family.spelling_of(model.config)]
+        return family.spelling_of(model.config)
     if spelling is None:
         source = getattr(model, "checkpoint_spelling", "/").split("/")
         spelling = source[1] if source[0] == layout else ""
@@ -139,11 +145,12 @@ def _stored_config(config, family) -> ViTConfig:
         pass  # They replace the table.
     elif config.position_embedding != family.no_table:
         changes["position_embedding"] = "learned"
-    if not family.writes_later_parts:
-        # Rows and biases of zeros change nothing.
+    # Rows and biases of zeros change nothing.
+    later = family.later_fields(config)
+    if "use_prefix_positions" not in later:
         changes["use_prefix_positions"] = True
-        if config.qkv_bias == "none":
-            changes["qkv_bias"] = "all"
+    if "qkv_bias" not in later and config.qkv_bias == "none":
+        changes["qkv_bias"] = "all"
     return dataclasses.replace(config, **changes)
 
 
@@ -153,12 +160,24 @@ def _arrays(model, family: Layout, config) -> Arrays:
     if config.position_embedding == "learned":
         _add_positions(values, model, family, config)
     arrays = {}
+    dropped = family.drops(config)
     for path, parts in parts_of(family, config).items():
+        if path in dropped:
+            _check_zero(values[path], path, family)
+            continue
         for index, part in enumerate(parts):
             value = values.get(path) or _make_zeros(parts)
             pieces = (value, len(parts), index)
             arrays[part.name] = _maker(*pieces, part.form, config.num_heads)
     return arrays
+
+
+def _check_zero(make, path, family):
+    if make().any():
+        raise ValueError(
+            f"{family.title} cannot express this model: its class has no "
+            f"{path}, and that of the model is not zero"
+        )
 
 
 def _make_zeros(parts):
@@ -179,7 +198,7 @@ def _maker(value, count, index, form, num_heads):
 def _add_positions(values, model, family, config):
     """Add the position table of the family to the weights."""
     table = _position_table(model)
-    rows = config.num_prefix_tokens * config.use_prefix_positions
+    rows = family.prefix_rows(config)
     missing = rows + np.prod(config.grid_size) - len(table)
     table = np.concatenate(
         [np.zeros((missing, config.width), table.dtype), table]
@@ -224,6 +243,19 @@ def _stack(arrays: Arrays, stacks) -> Arrays:
         if makes:
             arrays[name] = _stacker(makes, axis)
     return arrays
+
+
+def _join(arrays: Arrays, joins) -> Arrays:
+    """Return `arrays`, with those that the family stores as one."""
+    for name, parts in joins.items():
+        if parts[0] in arrays:
+            makes = [arrays.pop(part) for part in parts]
+            arrays[name] = _joiner(makes)
+    return arrays
+
+
+def _joiner(makes):
+    return lambda: np.concatenate([make() for make in makes])
 
 
 def _stacker(makes, axis=0):

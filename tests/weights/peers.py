@@ -231,8 +231,9 @@ def run_huggingface(model, images, details=False, **arguments):
         found["logits"] = answer.logits.numpy()
     else:
         found["encoded"] = answer.last_hidden_state.numpy()
-        if answer.pooler_output is not None:
-            found["logits"] = answer.pooler_output.numpy()
+        for key in ("image_embeds", "pooler_output"):
+            if getattr(answer, key, None) is not None:
+                found.setdefault("logits", getattr(answer, key).numpy())
     if details:
         # The first hidden states are those before the first block.
         for index, hidden in enumerate(answer.hidden_states[1:]):

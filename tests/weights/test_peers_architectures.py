@@ -3,10 +3,13 @@
 One of each kind that is read; `python -m benchmarks.families` takes all.
 """
 
+import warnings
+
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from keras_vit import from_checkpoint
+from keras_vit import from_checkpoint, save_checkpoint
 from tests.tiny import to_numpy
 from tests.weights.peer_process import HYBRID, MARKS, work
 
@@ -157,3 +160,86 @@ def test_the_architecture_settles_a_bare_file(name, built):
         source_image_size=size,
     )
     compare(model, folder)
+
+
+# NaFlex is written as a plain ViT of timm.
+SAME_NAMES = [name for name in READ if not name.startswith("naflex")]
+# What a file cannot say is logged; architectures say it.
+quiet = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+
+
+@pytest.mark.parametrize("name", SAME_NAMES)
+@quiet
+def test_a_file_written_again_is_the_same(name, built, tmp_path):
+    folder = built(f"arch/{name}")
+    model = from_checkpoint(folder)
+    save_checkpoint(model, tmp_path / "model.safetensors", layout="timm")
+    before = load_file(folder / "model.safetensors")
+    after = load_file(tmp_path / "model.safetensors")
+    assert before.keys() == after.keys()
+    for key, array in before.items():
+        np.testing.assert_array_equal(after[key], array, key)
+
+
+# One for each class and function of timm that models are written for.
+LOADED_THERE = (
+    "aimv2_large_patch14_224",
+    "beit3_base_patch16_224",
+    "beit_base_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "eva02_base_patch14_224",
+    "eva02_base_patch16_clip_224",
+    "eva02_enormous_patch14_clip_224",
+    "naflexvit_base_patch16_gap",
+    "test_vit3",
+    "vit_base_patch14_reg4_dinov2",
+    "vit_base_patch16_clip_quickgelu_224",
+    "vit_base_patch16_dinov3_qkvb",
+    "vit_base_patch16_rope_mixed_ape_224",
+    "vit_base_patch16_rope_reg1_gap_256",
+    "vit_base_patch16_rpn_224",
+    "vit_giant_patch14_reg4_dinov2",
+    "vit_intern300m_patch14_448",
+    "vit_pe_core_gigantic_patch14_448",
+    "vit_pe_lang_large_patch14_448",
+    "vit_relpos_base_patch32_plus_rpn_256",
+    "vit_small_plus_patch16_dinov3_qkvb",
+    "vit_srelpos_small_patch16_224",
+)
+
+
+@pytest.fixture(scope="module")
+def written(built, peers_folder):
+    """Return a function from an architecture to timm's answers."""
+    requests = []
+    for name in LOADED_THERE:
+        folder = built(f"arch/{name}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = from_checkpoint(folder)
+        path = peers_folder / f"written/{name}"
+        save_checkpoint(model, path, layout="timm")
+        requests.append(
+            {
+                "task": "load_timm",
+                "path": str(path),
+                "images": str(folder / "expected.npz"),
+                "output": str(path) + ".npz",
+            }
+        )
+    errors = dict(zip(LOADED_THERE, work(requests, peers_folder, "written")))
+
+    def answer_of(name):
+        assert errors[name] is None, errors[name]
+        with np.load(peers_folder / f"written/{name}.npz") as file:
+            return file["logits"]
+
+    return answer_of
+
+
+@pytest.mark.parametrize("name", LOADED_THERE)
+def test_timm_answers_the_same_with_what_we_write(name, built, written):
+    with np.load(built(f"arch/{name}") / "expected.npz") as file:
+        expected = file["logits"]
+    answer = written(name)
+    assert np.abs(answer - expected).max() < 5e-6 * np.abs(expected).max()

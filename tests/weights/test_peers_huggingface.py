@@ -1,10 +1,13 @@
 """The classes of Hugging Face transformers, judged by transformers itself."""
 
+import json
+import warnings
+
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import from_checkpoint
+from keras_vit import from_checkpoint, save_checkpoint
 from tests.tiny import to_numpy
 from tests.weights.peer_process import MARKS, work
 
@@ -271,3 +274,97 @@ def test_positions_are_resized_as_by_the_source(name, built):
 def test_a_class_that_is_refused(name, built):
     with pytest.raises(ValueError, match=REFUSED[name][2]):
         from_checkpoint(built(name))
+
+
+# Models that are written in the class they come from, or in an equal one.
+WRITTEN = {
+    "DeiTForImageClassification": "DeiTForImageClassification",
+    "DeiTForImageClassificationWithTeacher": (
+        "DeiTForImageClassificationWithTeacher"
+    ),
+    "Dinov2Model": "Dinov2Model",
+    "gated Dinov2Model": "Dinov2Model",
+    "Dinov2ForImageClassification": "Dinov2ForImageClassification",
+    "gated Dinov2WithRegistersModel": "Dinov2WithRegistersModel",
+    "Dinov2WithRegistersForImageClassification": (
+        "Dinov2WithRegistersForImageClassification"
+    ),
+    "DINOv3ViTModel": "DINOv3ViTModel",
+    "gated DINOv3ViTModel": "DINOv3ViTModel",
+    "key_bias DINOv3ViTModel": "DINOv3ViTModel",
+    "hot DINOv3ViTModel": "DINOv3ViTModel",
+    "CLIPVisionModel": "CLIPVisionModel",
+    "exact CLIPVisionModel": "CLIPVisionModel",
+    "CLIPModel": "CLIPVisionModelWithProjection",
+    "MetaClip2VisionModelWithProjection": "CLIPVisionModelWithProjection",
+    "SiglipVisionModel": "SiglipVisionModel",
+    "Siglip2Model": "SiglipVisionModel",
+    "SiglipForImageClassification": "IJepaForImageClassification",
+    "BeitModel": "BeitModel",
+    "token BeitModel": "BeitModel",
+    "absolute BeitModel": "BeitModel",
+    "BeitForImageClassification": "BeitForImageClassification",
+    "Data2VecVisionForImageClassification": "BeitForImageClassification",
+    "ViTMSNForImageClassification": "ViTForImageClassification",
+    "IJepaForImageClassification": "IJepaForImageClassification",
+    "pooled Aimv2VisionModel": "Aimv2VisionModel",
+    "DPTModel": "ViTModel",
+    "Tipsv2VisionModel": "Dinov2WithRegistersModel",
+}
+# Models that no class of transformers computes, as far as we write.
+NOT_WRITTEN = {
+    "Aimv2Model": "Aimv2VisionModel has no classifier",
+    "CLIPForImageClassification": "its CLIP pools by the class token",
+    "InternVLVisionModel": "its DINOv2 has `pooling='token'`",
+    "Data2VecVisionModel": "its BEiT normalises the average",
+}
+
+
+@pytest.fixture(scope="module")
+def written(built, peers_folder):
+    """Return a function from the name of a case to the answers there."""
+    requests = []
+    for name, kind in WRITTEN.items():
+        folder, path = built(name), peers_folder / f"written {name}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = from_checkpoint(folder)
+        save_checkpoint(model, path, layout="huggingface")
+        requests.append(
+            {
+                "task": "load_huggingface",
+                "path": str(path),
+                "images": str(folder / "expected.npz"),
+                "output": f"{path}.npz",
+                "kind": kind,
+            }
+        )
+    errors = dict(zip(WRITTEN, work(requests, peers_folder, "written")))
+
+    def answer_of(name):
+        assert errors[name] is None, errors[name]
+        described = peers_folder / f"written {name}" / "config.json"
+        assert json.loads(described.read_text())["architectures"] == [
+            WRITTEN[name]
+        ]
+        with np.load(peers_folder / f"written {name}.npz") as file:
+            return file["logits"]
+
+    return answer_of
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_we_write_answers_the_same(name, built, written):
+    with np.load(built(name) / "expected.npz") as file:
+        expected = file["answer"]
+    answer = written(name)
+    assert np.abs(answer - expected).max() < 5e-6 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", NOT_WRITTEN)
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_what_has_no_class_is_refused(name, built, tmp_path):
+    model = from_checkpoint(built(name))
+    with pytest.raises(ValueError, match=NOT_WRITTEN[name]):
+        save_checkpoint(model, tmp_path / "model", layout="huggingface")
+    assert not list(tmp_path.iterdir())

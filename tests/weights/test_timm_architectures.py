@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from keras_vit.weights.timm_architectures import heads_of, settings_of
+from keras_vit.weights.timm.architectures import heads_of, settings_of
 from tests.golden.reader import FOLDER
 
 with open(FOLDER / "timm_architectures.tsv", encoding="utf-8") as file:

@@ -3,7 +3,14 @@
 import dataclasses
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface_models import describe_tower, read_settings
+from keras_vit.weights.huggingface.classes import (
+    find_target,
+    make_config_json,
+)
+from keras_vit.weights.huggingface.model_types import (
+    describe_tower,
+    read_settings,
+)
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
 from keras_vit.weights.layouts import NOTHING, Layout, Spelling, Variant
 from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
@@ -18,6 +25,14 @@ MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
 )
 
 
+# Model types whose arrays have the names of CLIP.
+IN_CLIP_NAMES = (
+    "clip_vision_model",
+    "siglip_vision_model",
+    "aimv2_vision_model",
+)
+
+
 def make_jsons(config: ViTConfig) -> dict[str, dict]:
     """Return the JSON files beside the weights, by name.
 
@@ -25,43 +40,9 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
         config: Configuration of the model.
     """
     return {
-        "config.json": _model_json(config),
+        "config.json": make_config_json(config),
         "preprocessor_config.json": _processor_json(config),
     }
-
-
-def _model_json(config):
-    height, width = config.image_size
-    head = "ViTForImageClassification" if config.num_classes else "ViTModel"
-    model = {
-        "architectures": [head],
-        "model_type": "vit",
-        "hidden_size": config.width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.mlp_dim,
-        "hidden_act": "gelu"
-        if config.activation == "exact"
-        else "gelu_pytorch_tanh",
-        "layer_norm_eps": config.layer_norm_epsilon,
-        "image_size": height if height == width else [height, width],
-        "patch_size": config.patch_size,
-        "num_channels": config.channels,
-        "qkv_bias": True,
-        "hidden_dropout_prob": config.dropout_rate,
-        "attention_probs_dropout_prob": config.attention_dropout_rate,
-        "initializer_range": 0.02,
-        "encoder_stride": config.patch_size,
-        "torch_dtype": "float32",
-    }
-    if config.num_classes:
-        labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
-        model["id2label"] = labels
-        model["label2id"] = {label: int(i) for i, label in labels.items()}
-    if config.representation_size:
-        model["pooler_output_size"] = config.representation_size
-        model["pooler_act"] = "tanh"
-    return model
 
 
 def _processor_json(config):
@@ -81,20 +62,30 @@ def _processor_json(config):
 
 
 def _refuse(config):
-    if config.stem_stages is not None:
-        return "its ViT has no ResNet stem"
-    if not config.use_class_token or config.pooling not in ("token", "none"):
-        return "its ViT reads the class token"
-    if config.use_pooling_norm:
-        return "its last norm comes before the pooling"
-    if config.pooling == "none" and config.num_classes:
-        return "its classifier returns one output per image"
-    if config.representation_size and config.num_classes:
-        return (
-            "its classifier has no pre-logits layer; without the head, "
-            "`model.with_num_classes(0)`, it is written as the pooler"
-        )
-    return None
+    return find_target(config).explain_refusal(config)
+
+
+def _mask_token(config):
+    shapes = {
+        "dinov2": (1, config.width),
+        "dinov2_with_registers": (1, config.width),
+        "dinov3_vit": (1, 1, config.width),
+    }
+    kind = find_target(config).model_type
+    name = "vit.embeddings.mask_token"
+    return {name: shapes[kind]} if kind in shapes else {}
+
+
+def _prefix_rows(config):
+    if config.num_registers:
+        return 1  # In DINOv2, registers have no positions.
+    return config.use_prefix_positions * config.num_prefix_tokens
+
+
+def _written_by(config):
+    """Return the family whose names the class of a model has."""
+    is_tower = find_target(config).model_type in IN_CLIP_NAMES
+    return "huggingface_clip" if is_tower else "huggingface"
 
 
 def _complete(config, hints, names):
@@ -196,6 +187,9 @@ LAYOUT = Layout(
                     LAYER + "intermediate.dense",
                 ),
             },
+            used_by=lambda config: (
+                config.use_gated_mlp and config.rotary_positions != "none"
+            ),
         ),
     ),
     has_later_parts=True,
@@ -229,8 +223,7 @@ LAYOUT = Layout(
         (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".output.dense."),
         (r"\.layer_scale([12])\.lambda1$", r".lambda_\1"),
     ),
-    spellings={"headless": Spelling(((r"^vit\.", ""),))},
-    spelling_of=lambda config: "" if config.num_classes else "headless",
+    spelling_of=lambda config: Spelling(find_target(config).names_of(config)),
     prepare=_prepare,
     ignore=(
         r"vit\.embeddings\.(mask_token|position_ids)$|decoder\.|lm_|neck\."
@@ -248,6 +241,10 @@ LAYOUT = Layout(
     complete=_complete,
     untold=_untold,
     writers={"": folder_writer(make_jsons)},
+    later_fields=lambda config: find_target(config).later_fields,
+    written_by=_written_by,
+    prefix_rows=_prefix_rows,
+    adds=_mask_token,
     refuse=_refuse,
     said=("activation", "layer_norm_epsilon"),
 )

@@ -2,7 +2,10 @@
 
 import dataclasses
 
-from keras_vit.weights.huggingface_models import describe_tower, read_settings
+from keras_vit.weights.huggingface.model_types import (
+    describe_tower,
+    read_settings,
+)
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import NOTHING, Layout, Variant
 from keras_vit.weights.styles import (
@@ -123,6 +126,7 @@ LAYOUT = Layout(
             names={
                 BLOCK + "mlp/hidden": (LAYER + "mlp.gate", LAYER + "mlp.fc1"),
             },
+            used_by=lambda config: config.use_gated_mlp,
         ),
     ),
     has_later_parts=True,
@@ -154,5 +158,15 @@ LAYOUT = Layout(
     describe=describe_tower,
     read_hints=read_settings,
     complete=_complete,
+    joins={
+        f"{HEAD}attention.in_proj_{ending}": tuple(
+            f"{HEAD}attention.{part}.{ending}"
+            for part in ("query", "key", "value")
+        )
+        for ending in ("weight", "bias")
+    },
+    drops=lambda config: (
+        ("predictions/bias",) if config.use_embedding_norm else ()
+    ),
     untold=_untold,
 )

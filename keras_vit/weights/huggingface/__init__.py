@@ -1,0 +1,1 @@
+"""transformers: its model types and classes, for two families."""

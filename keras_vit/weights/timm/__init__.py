@@ -1,0 +1,1 @@
+"""timm: its architectures and classes, for the family `timm`."""

@@ -1,0 +1,215 @@
+"""The `config.json` with which timm builds the model of a ViTConfig.
+
+timm builds a model by the name of an architecture, whose function fixes what
+no argument can say: the class, the kind and the epsilon of the norms, and the
+MLP. `model_args` sets everything else.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.weights.timm.architectures import settings_of
+from keras_vit.weights.timm.arguments import (
+    PLAIN,
+    beit_arguments,
+    distilled_arguments,
+    eva_arguments,
+    is_eva,
+    ratio_of,
+    relative_arguments,
+    vision_transformer_arguments,
+)
+
+POOLS = {"none": "", "distilled": "token", "map_patches": "map"}
+
+
+class Base(NamedTuple):
+    """An architecture whose function builds models of a class.
+
+    Args:
+        fits: Returns whether the class and the fixed parts are those of a
+            configuration.
+        arguments: Returns the arguments of the class for a configuration.
+        architecture: Name of the architecture.
+    """
+
+    fits: Callable[[ViTConfig], bool]
+    arguments: Callable[[ViTConfig], dict]
+    architecture: str
+
+
+def make_json(config: ViTConfig) -> dict:
+    """Return the content of `config.json`.
+
+    Args:
+        config: Configuration of the model.
+
+    Raises:
+        ValueError: If the model is a hybrid.
+    """
+    if config.stem_stages is not None:
+        raise ValueError(
+            "timm has no configuration file for hybrids; write the model to a "
+            "`.safetensors` file"
+        )
+    base = find_base(config)
+    arguments = {**_common(config), **base.arguments(config)}
+    if base.architecture == PLAIN_NAME:
+        # Its defaults are those of the class.
+        for name, value in PLAIN.items():
+            if arguments[name] == value:
+                del arguments[name]
+    return {
+        "architecture": base.architecture,
+        "num_classes": config.num_classes,
+        "num_features": config.width,
+        "global_pool": arguments["global_pool"],
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "num_classes": config.num_classes,
+            "input_size": [config.channels, *config.image_size],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "mean": [0.5] * 3,
+            "std": [0.5] * 3,
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+
+
+def find_base(config: ViTConfig) -> Base:
+    """Return the architecture that is the nearest to a configuration.
+
+    Args:
+        config: Configuration of the model.
+    """
+    return next(base for base in BASES if base.fits(config))
+
+
+def explain_refusal(config: ViTConfig) -> str | None:
+    """Return why no class of timm computes a model, or None.
+
+    Args:
+        config: Configuration of the model.
+    """
+    relative, rotary = config.relative_positions, config.rotary_positions
+    is_rms = config.norm == "rms"
+    is_glu = config.use_gated_mlp and config.activation != "silu"
+    reasons = {
+        "it has no pre-logits layer": config.representation_size,
+        f"it has no pooling {config.pooling!r}": config.pooling
+        in ("probe", "token_and_avg"),
+        "its norms of queries and keys are those of each head": (
+            config.qk_norm == "width"
+        ),
+        "its relative positions stand alone": relative != "none"
+        and (rotary != "none" or config.position_embedding != "none"),
+        "its gates are SiLU": is_glu,
+        "a norm of the patches comes with RMS norms and a gated MLP": (
+            config.use_patch_norm and not (is_rms and config.use_gated_mlp)
+        ),
+        "RMS norms and a gated MLP come with a norm of the patches": (
+            is_rms and config.use_gated_mlp and not config.use_patch_norm
+        ),
+        "its class with a distillation token has no other later parts": (
+            config.use_distillation_token
+            and (config.num_registers or is_eva(config) or relative != "none")
+        ),
+        "only its models with a norm before the first block lack the bias of "
+        "the patches": config.use_patch_bias == config.use_embedding_norm,
+    }
+    return next((text for text, holds in reasons.items() if holds), None)
+
+
+def _common(config):
+    packs = config.use_gated_mlp and find_base(config).architecture == PACKED
+    hidden = (1 + packs) * config.mlp_dim
+    return {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size,
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": ratio_of(hidden, config.width),
+        "global_pool": POOLS.get(config.pooling, config.pooling),
+    }
+
+
+def epsilon_of(config: ViTConfig) -> float:
+    """Return the epsilon that timm's model computes with.
+
+    Args:
+        config: Configuration of the model.
+    """
+    return settings_of(find_base(config).architecture)["layer_norm_epsilon"]
+
+
+def _has_large_epsilon(config):
+    return config.layer_norm_epsilon == 1e-5
+
+
+# The function of the plain model, and of that with the gate packed.
+PLAIN_NAME = "vit_base_patch16_224"
+PACKED = "vit_giant_patch14_dinov2"
+# The first row that fits counts.
+BASES = (
+    Base(
+        lambda config: config.relative_positions == "table",
+        beit_arguments,
+        "beit_base_patch16_224",
+    ),
+    Base(
+        lambda config: (
+            config.relative_positions == "mlp"
+            and config.norm_placement == "after"
+        ),
+        relative_arguments,
+        "vit_relpos_base_patch16_rpn_224",
+    ),
+    Base(
+        lambda config: config.relative_positions == "mlp",
+        relative_arguments,
+        "vit_relpos_base_patch16_224",
+    ),
+    Base(
+        lambda config: config.use_distillation_token,
+        distilled_arguments,
+        "deit_tiny_distilled_patch16_224",
+    ),
+    Base(
+        lambda config: is_eva(config) and _has_large_epsilon(config),
+        eva_arguments,
+        "vit_small_patch16_dinov3",
+    ),
+    Base(is_eva, eva_arguments, "eva02_tiny_patch14_224"),
+    Base(
+        lambda config: config.norm == "rms" and config.use_gated_mlp,
+        vision_transformer_arguments,
+        "aimv2_large_patch14_224",
+    ),
+    Base(
+        lambda config: config.norm == "rms",
+        vision_transformer_arguments,
+        "test_vit4",
+    ),
+    Base(
+        lambda config: config.use_gated_mlp,
+        vision_transformer_arguments,
+        PACKED,
+    ),
+    Base(
+        lambda config: config.norm_placement == "after",
+        vision_transformer_arguments,
+        "vit_base_patch16_rpn_224",
+    ),
+    Base(
+        _has_large_epsilon,
+        vision_transformer_arguments,
+        "vit_base_patch16_clip_224",
+    ),
+    Base(lambda config: True, vision_transformer_arguments, PLAIN_NAME),
+)

@@ -1,0 +1,198 @@
+"""What a file of timm and its config.json tell of a model."""
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterator
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.weights.huggingface.model_types import read_settings
+from keras_vit.weights.timm.architectures import (
+    heads_of,
+    is_published_size,
+    settings_in,
+    settings_of,
+)
+
+
+def read_hints(json: dict) -> dict:
+    """Return the fields of ViTConfig in the JSON beside a file, see Layout.
+
+    Args:
+        json: The content of config.json; {} without one.
+
+    Raises:
+        ValueError: If no VisionTransformer computes what it defines.
+    """
+    arguments, published = (
+        value if isinstance(value, dict) else {}
+        for value in map(json.get, ("model_args", "pretrained_cfg"))
+    )
+    hints = settings_in(arguments)
+    architecture = json.get("architecture")
+    settings = settings_of(str(architecture))
+    if json.get("model_type", "timm_wrapper") != "timm_wrapper":
+        return {**read_settings(json), **hints}
+    if settings is None:
+        return hints
+    tag = str(published.get("tag", ""))
+    names = {"architecture": architecture, "tag": tag, "is_published": True}
+    return {**names, **settings, **hints}
+
+
+def guess_heads(config: ViTConfig, hints: dict) -> int | None:
+    """Return the number of heads of the architecture, or None.
+
+    Args:
+        config: The configuration, except for the heads.
+        hints: What `read_hints` returned.
+    """
+    if "architecture" not in hints:
+        return None
+    return heads_of(hints["architecture"], config.width, config.depth)
+
+
+def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
+    """Yield the parts of later models that depend on more than the file.
+
+    Args:
+        config: The configuration that the file shows.
+        names: The names in the file.
+    """
+    if config.use_embedding_norm:
+        fields = ("layer_norm_epsilon", "activation", "rotary_positions")
+        yield "a norm before the first block", fields
+    elif any(map(re.compile(EVA_NAMES).search, names)):
+        fields = ("layer_norm_epsilon", "norm_placement", "rotary_positions")
+        yield "the names of EVA and its descendants", fields
+    elif config.use_attention_inner_norm:
+        yield "a norm inside the attention", ("layer_norm_epsilon",)
+    elif config.norm == "rms":
+        yield "RMS norms", ("layer_norm_epsilon",)
+    elif config.relative_positions != "none":
+        yield "relative positions", ("norm_placement",)
+    elif config.position_embedding == "none":
+        yield "no position table", ("rotary_positions",)
+    elif _is_like_rpn(config) and config.width == 768:
+        yield "the names and sizes of two models", ("norm_placement",)
+    if config.rotary_positions == "axial":
+        yield "rotary positions", ROTARY_FIELDS
+    if config.pooling == "map" and config.num_prefix_tokens:
+        yield "attention pooling and a class token or registers", ("pooling",)
+    if not config.use_patch_bias and not config.use_embedding_norm:
+        yield "no patch_embed.proj.bias", ("use_patch_bias",)
+    if not config.use_final_norm:
+        yield "no norm.weight", ("use_final_norm",)
+
+
+def _is_like_rpn(config):
+    """Return whether the norms may follow the branches of the blocks."""
+    return (
+        config.use_pooling_norm
+        and not config.use_class_token
+        and config.layer_scale_init is None
+    )
+
+
+def complete(
+    config: ViTConfig, hints: dict, names: Collection[str]
+) -> tuple[ViTConfig, tuple[str, ...]]:
+    """Return the configuration of timm's model, with notes on assumptions.
+
+    Args:
+        config: The configuration that the file shows.
+        hints: What `read_hints` returned.
+        names: The names in the file.
+
+    Raises:
+        ValueError: If no VisionTransformer computes it.
+    """
+    fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
+    told = {key: value for key, value in hints.items() if key in fields}
+    changes = {
+        name: told[name]
+        for name in ("norm_placement", "pooling_heads", *ALL_ROTARY_FIELDS)
+        if name in told
+    }
+    if config.use_gated_mlp:
+        changes["activation"] = "silu"  # Of all gates in timm.
+    if config.use_distillation_token and config.pooling == "token":
+        changes["pooling"] = "distilled"
+    if config.num_prefix_tokens:
+        changes |= _settle_pooling(config, hints)
+    config = dataclasses.replace(config, **changes)
+    return _assume(config, hints)
+
+
+def _settle_pooling(config, hints):
+    """Return which tokens a model pools that has others beside patches."""
+    pools_all = hints.get("pools_prefix_tokens", False)
+    is_known = "architecture" in hints
+    if is_known and config.pooling == "map" and not pools_all:
+        return {"pooling": "map_patches"}
+    if pools_all and config.pooling in ("avg", "max"):
+        raise ValueError(
+            "its configuration has pool_include_prefix=True, but the "
+            "poolings of this package leave out the tokens before the patches"
+        )
+    return {}
+
+
+def _assume(config, hints):
+    """Return the configuration, with notes on what is not known but usual."""
+    if "is_published" in hints:
+        return config, _note_quick(hints)
+    if config.use_class_token:
+        return config, ()
+    image_sizes = (None, config.image_size)
+    sizes = (config.width, config.depth, config.patch_size)
+    names = [TANH_SIZES.get((*sizes, size)) for size in image_sizes]
+    name = names[0] or names[1]
+    usual = {}
+    if "activation" not in hints and name:
+        usual["activation"] = ("tanh", "exact", f"as in timm's {name}")
+    elif not is_published_size(*sizes[:2]):
+        if "activation" not in hints:
+            usual["activation"] = ("exact", "tanh", "as in most of timm")
+        if _is_like_rpn(config) and "norm_placement" not in hints:
+            reason = "as in most of timm"
+            usual["norm_placement"] = ("before", "after", reason)
+    notes = tuple(
+        "No configuration beside the file states all that its model computes: "
+        f"`{field}='{value}'` is assumed, {reason}. Pass `{field}='{value}'` "
+        f"to confirm it, or `{field}='{other}'`."
+        for field, (value, other, reason) in usual.items()
+    )
+    values = {field: row[0] for field, row in usual.items()}
+    return dataclasses.replace(config, **values), notes
+
+
+def _note_quick(hints):
+    tag = hints.get("tag", "")
+    if not re.match(QUICK_TAGS, tag) or hints["activation"] == "quick":
+        return ()
+    return (
+        f"The model {hints['architecture']}.{tag} was trained with the quick "
+        "GELU, and timm computes the exact one under this name, as does this "
+        "model. Pass `activation='quick'` for the outputs of the original.",
+    )
+
+
+# Names of arrays that only timm's classes Eva and Beit have.
+EVA_NAMES = r"blocks\.0\.(gamma_1|attn\.(q_bias|q_proj\.)|mlp\.fc1_g\.)"
+ROTARY_FIELDS = ("rotary_temperature", "rotary_axes")
+ALL_ROTARY_FIELDS = (
+    "rotary_positions",
+    *ROTARY_FIELDS,
+    "rotary_reference_size",
+    "rotary_offset",
+)
+# Tags of weights that were trained with the quick GELU.
+QUICK_TAGS = r"openai|dfn|metaclip_(?!altogether)"
+# Models with the tanh GELU by their sizes: width, depth, patch and image (None
+# for any). They have no class token. No other released model has these sizes.
+TANH_SIZES = {
+    (768, 12, 32, None): "vit_base_patch32_siglip",
+    (1024, 24, 16, (512, 512)): "vit_large_patch16_siglip_512",
+    (1152, 27, 16, None): "vit_so400m_patch16_siglip",
+    (1536, 40, 16, None): "vit_giantopt_patch16_siglip",
+}
