@@ -5,11 +5,13 @@ weights, is told by the JSON or by the name of the architecture.
 """
 
 import math
+import re
 
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY
 from keras_vit.weights.shapes import Shapes
 
 ATTENTION = BLOCK + "attention"
+ANY = "987654"  # In place of the number of a block.
 # Template, kind, weight, rank and axis of the arrays that contain the hidden
 # size of the MLP.
 MLP_HIDDEN = (
@@ -110,11 +112,13 @@ def _infer_projections(shapes):
 
 
 def _has_key_bias(shapes):
+    """Return whether the keys of any block have a bias of their own."""
     names = shapes.layout.names[ATTENTION + "/qkv"]
     if isinstance(names, str):
         return False
     ending = shapes.layout.style["heads_in"]["bias"][0]
-    return names[1].format(i=0) + ending in shapes.detected.names
+    pattern = re.escape(names[1].format(i=ANY) + ending).replace(ANY, r"\d+")
+    return any(re.fullmatch(pattern, name) for name in shapes.detected.names)
 
 
 def _infer_positions(shapes):

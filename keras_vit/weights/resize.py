@@ -81,14 +81,14 @@ RESIZES = {
     "official": official_matrix,
     # timm's reader of .npz, FlexiViT, tf.image.resize.
     "bilinear": _rule(_triangle, 1, antialias=False),
-    # SigLIP 2 in Hugging Face.
-    "bilinear_antialias": _rule(_triangle, 1, antialias=True),
     # Hugging Face: PyTorch's bicubic.
     "bicubic": _rule(functools.partial(_cubic, a=-0.75), 2, antialias=False),
     # timm: PyTorch's bicubic with antialias, which is Pillow's.
     "bicubic_antialias": _rule(
         functools.partial(_cubic, a=-0.5), 2, antialias=True
     ),
+    # SigLIP 2 in Hugging Face.
+    "bilinear_antialias": _rule(_triangle, 1, antialias=True),
 }
 
 

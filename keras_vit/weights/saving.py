@@ -26,6 +26,7 @@ from keras_vit.weights.layouts import (
     whole_shape,
 )
 from keras_vit.weights.source import POSITION_TABLE
+from keras_vit.weights.timm.arguments import ACTIVATIONS as TIMM_ACTIVATIONS
 from keras_vit.weights.writers import Arrays, Writer
 
 logger = logging.getLogger(__name__)
@@ -276,7 +277,10 @@ def _notes(config, family) -> Iterator[str]:
         matters = field != "stem_epsilons" or config.stem_stages is not None
         if ours != theirs and matters and field not in family.said:
             note = describe(ours, theirs, family.title)
-            yield f"{note} {family.remedies.get(field, '')}".strip()
+            remedy = family.remedies.get(field, "").format(
+                activation=TIMM_ACTIVATIONS.get(config.activation)
+            )
+            yield f"{note} {remedy}".strip()
 
 
 # Fields that a file cannot record, and their effect on the outputs.

@@ -13,9 +13,13 @@ from tests.tiny import noise, tiny_config
 from tests.weights.test_layer_shapes import CONFIGS
 
 MLP_OF_EACH_BLOCK = {"relative_positions": "mlp", "relative_hidden_dim": 5}
+SHARED_TABLE = {
+    "relative_positions": "table",
+    "use_shared_relative_positions": True,
+}
 TEMPLATES = {
     layer.template
-    for choices in (*CONFIGS.values(), MLP_OF_EACH_BLOCK)
+    for choices in (*CONFIGS.values(), MLP_OF_EACH_BLOCK, SHARED_TABLE)
     for layer in layers_of(tiny_config(**choices))
 }
 

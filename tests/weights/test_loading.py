@@ -224,7 +224,7 @@ def test_from_a_rectangle_to_a_rectangle():
     name = "timm_rect.safetensors"
     model = from_checkpoint(path_of(name), image_size=(48, 16))
     table = weights_of(model_of(name))["position_embedding/embedding"]
-    expected = resize_positions(table, (3, 5), (6, 2), "official")
+    expected = resize_positions(table, (3, 5), (6, 2), "bicubic_antialias")
     np.testing.assert_array_equal(
         weights_of(model)["position_embedding/embedding"], expected
     )

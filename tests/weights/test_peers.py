@@ -339,17 +339,6 @@ TIMM_REFUSED = {
         "`num_heads=`",
     ),
 }
-HF_REFUSED = {
-    "masked": (
-        huggingface({"encoder_stride": 8}, head="ForMaskedImageModeling"),
-        "decoder of masked patches",
-    ),
-    "distilled": (
-        huggingface(family="DeiT", head="ForImageClassificationWithTeacher"),
-        "distillation token",
-    ),
-}
-
 # Shapes and sizes of the single functions.
 RESAMPLE = {
     "kernel": (16, 16, 3, 8),
@@ -366,7 +355,7 @@ def built(peers_folder):
     requests = {}
     for task, cases, doubtful, refused in (
         ("timm", TIMM, DOUBTFUL_TIMM, TIMM_REFUSED),
-        ("huggingface", HF, DOUBTFUL_HF, HF_REFUSED),
+        ("huggingface", HF, DOUBTFUL_HF, {}),
     ):
         for name, case in cases.items():
             requests[f"{task}/{name}"] = case.build
@@ -527,14 +516,6 @@ def test_the_epsilon_of_huggingface_is_read(built):
 def test_what_of_timm_is_refused(name, built):
     case, words = TIMM_REFUSED[name]
     path = built(f"timm/{name}")
-    with pytest.raises(ValueError, match=words):
-        read(path, case)
-
-
-@pytest.mark.parametrize("name", HF_REFUSED)
-def test_what_of_huggingface_is_refused(name, built):
-    case, words = HF_REFUSED[name]
-    path = built(f"huggingface/{name}")
     with pytest.raises(ValueError, match=words):
         read(path, case)
 

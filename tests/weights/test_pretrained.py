@@ -1355,7 +1355,7 @@ def positions_of(path, new):
     from safetensors.numpy import load_file
 
     table = load_file(path)["pos_embed"][0]
-    return resize_positions(table, (4, 4), new, "official")
+    return resize_positions(table, (4, 4), new, "bicubic_antialias")
 
 
 @pytest.mark.parametrize("size", [(48, 32), (64, 64), (24, 40)])
@@ -1367,7 +1367,7 @@ def test_positions_are_resized_to_the_input(timm, size):
     (table,) = model.get_layer("position_embedding").get_weights()
     np.testing.assert_allclose(table, positions_of(timm, new), atol=1e-6)
     (line,) = model.load_report.resized
-    assert f"4x4 patches to {new[0]}x{new[1]} (official)" in line
+    assert f"4x4 patches to {new[0]}x{new[1]} (bicubic_antialias)" in line
 
 
 def test_the_rectangle_of_a_file_is_told_by_the_input(tmp_path):

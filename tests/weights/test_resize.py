@@ -47,6 +47,7 @@ def test_the_rules_are_those_of_the_documentation():
         "bilinear",
         "bicubic",
         "bicubic_antialias",
+        "bilinear_antialias",
     ]
 
 
@@ -211,9 +212,9 @@ def test_official_keeps_a_ramp_to_the_border(old, new):
 
 def test_the_rules_differ():
     for one, other in itertools.combinations(RESIZES, 2):
-        for old, new in ((4, 6), (6, 4)):
-            matrix = RESIZES[one](new, old)
-            assert np.abs(matrix - RESIZES[other](new, old)).max() > 0.01
+        # Antialiasing matters if positions become fewer.
+        matrix = RESIZES[one](4, 6)
+        assert np.abs(matrix - RESIZES[other](4, 6)).max() > 0.01
 
 
 # ------------------------------------------------------------- position tables
@@ -283,7 +284,8 @@ def test_an_unknown_rule_of_positions_is_an_error_even_if_nothing_is_resized():
         resize_positions(noise(4, 2), (2, 2), (2, 2), "nearest")
     assert str(error.value) == (
         "`position_resize` must be one of 'official', 'bilinear', 'bicubic', "
-        "'bicubic_antialias'. Received: position_resize='nearest'"
+        "'bicubic_antialias', 'bilinear_antialias'. Received: "
+        "position_resize='nearest'"
     )
 
 
@@ -346,7 +348,8 @@ def test_an_unknown_rule_of_patches_is_an_error():
         resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
     assert str(error.value) == (
         "`patch_resize` must be one of 'official', 'bilinear', 'bicubic', "
-        "'bicubic_antialias'. Received: patch_resize='area'"
+        "'bicubic_antialias', 'bilinear_antialias'. Received: "
+        "patch_resize='area'"
     )
 
 

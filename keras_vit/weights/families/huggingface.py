@@ -65,15 +65,19 @@ def _refuse(config):
     return find_target(config).explain_refusal(config)
 
 
-def _mask_token(config):
-    shapes = {
-        "dinov2": (1, config.width),
-        "dinov2_with_registers": (1, config.width),
-        "dinov3_vit": (1, 1, config.width),
+def _adds(config):
+    """Return what DINOv2 and DINOv3 have for training, or as no tokens."""
+    width, start = config.width, "vit.embeddings."
+    masks = {
+        "dinov2": (1, width),
+        "dinov2_with_registers": (1, width),
+        "dinov3_vit": (1, 1, width),
     }
     kind = find_target(config).model_type
-    name = "vit.embeddings.mask_token"
-    return {name: shapes[kind]} if kind in shapes else {}
+    found = {start + "mask_token": masks[kind]} if kind in masks else {}
+    if kind == "dinov3_vit" and not config.num_registers:
+        found[start + "register_tokens"] = (1, 0, width)
+    return found
 
 
 def _prefix_rows(config):
@@ -244,7 +248,7 @@ LAYOUT = Layout(
     later_fields=lambda config: find_target(config).later_fields,
     written_by=_written_by,
     prefix_rows=_prefix_rows,
-    adds=_mask_token,
+    adds=_adds,
     refuse=_refuse,
     said=("activation", "layer_norm_epsilon"),
 )

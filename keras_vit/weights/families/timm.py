@@ -50,6 +50,12 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
     return {"config.json": make_json(config)}
 
 
+def _describe(json):
+    """Return the configuration of TIPSv2's tower, else the JSON of timm."""
+    kinds = ("tipsv2", "tipsv2_vision_model")
+    return describe_tower(json) if json.get("model_type") in kinds else json
+
+
 def _computes(config):
     """Return what timm's function for a model fixes."""
     return {
@@ -182,7 +188,7 @@ LAYOUT = Layout(
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
     stacks={"rope.freqs": 1},
-    describe=describe_tower,
+    describe=_describe,
     read_hints=read_hints,
     guess_heads=guess_heads,
     complete=complete,
@@ -195,5 +201,5 @@ LAYOUT = Layout(
     later_fields=lambda config: (*LATER_FIELDS, *LATER_VALUES),
     computes=_computes,
     refuse=explain_refusal,
-    remedies={"activation": "Pass `act_layer` there."},
+    remedies={"activation": "Pass act_layer={activation!r} there."},
 )

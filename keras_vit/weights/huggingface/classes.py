@@ -35,6 +35,10 @@ DINOV2_NAMES = (
     (r"\.layernorm_after\.", ".norm2."),
     (r"\.lambda_([12])$", r".layer_scale\1.lambda1"),
 )
+PACKED_NAMES = (
+    (r"\.intermediate\.dense\.", ".mlp.weights_in."),
+    (r"(\d)\.output\.dense\.", r"\1.mlp.weights_out."),
+)
 Changes = tuple[tuple[str, str], ...]
 
 
@@ -52,6 +56,7 @@ class Target(NamedTuple):
         prefix: Prefix of the names in a class with a head.
         changes: Further changes of the names.
         describe: Returns the entries of config.json beside the common ones.
+        gated_changes: Changes before these, for models with a gated MLP.
     """
 
     model_type: str
@@ -62,6 +67,7 @@ class Target(NamedTuple):
     prefix: str
     changes: Changes = ()
     describe: Callable[[ViTConfig], dict] = lambda config: {}
+    gated_changes: Changes = ()
 
     def explain_refusal(self, config: ViTConfig) -> str | None:
         """Return why the family cannot express a model, or None.
@@ -98,7 +104,8 @@ class Target(NamedTuple):
             config: Configuration of the model.
         """
         prefix = self.prefix if config.num_classes else ""
-        return (*self.changes, (r"^(vit|vision_model)\.", prefix))
+        gated = self.gated_changes if config.use_gated_mlp else ()
+        return (*gated, *self.changes, (r"^(vit|vision_model)\.", prefix))
 
 
 def find_target(config: ViTConfig) -> Target:
@@ -260,6 +267,7 @@ TARGETS = (
             (r"(\d)\.output\.dense\.", r"\1.mlp.fc2."),
         ),
         describe_dinov2,
+        PACKED_NAMES,
     ),
     Target(
         "dinov2",
@@ -274,6 +282,7 @@ TARGETS = (
             (r"(\d)\.output\.dense\.", r"\1.mlp.fc2."),
         ),
         describe_dinov2,
+        PACKED_NAMES,
     ),
     Target(
         "ijepa",

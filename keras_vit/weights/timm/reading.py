@@ -30,7 +30,7 @@ def read_hints(json: dict) -> dict:
     hints = settings_in(arguments)
     architecture = json.get("architecture")
     settings = settings_of(str(architecture))
-    if json.get("model_type", "timm_wrapper") != "timm_wrapper":
+    if json.get("model_type") == "tipsv2_vision_model":
         return {**read_settings(json), **hints}
     if settings is None:
         return hints

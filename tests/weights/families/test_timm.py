@@ -15,6 +15,7 @@ from keras_vit import (
 )
 from keras_vit.weights.families import timm
 from keras_vit.weights.source import identify
+from keras_vit.weights.timm import reading
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
@@ -53,8 +54,8 @@ def test_a_table_of_timm_without_the_row_of_the_class_token(tmp_path):
         path = tmp_path / "m.npz"
         model = from_checkpoint(path, num_heads=3, source_image_size=size)
         table = to_numpy(model.get_layer("position_embedding").embedding)
-        np.testing.assert_array_equal(table[1:], arrays["pos_embed"][0])
-        assert not table[0].any()
+        np.testing.assert_array_equal(table, arrays["pos_embed"][0])
+        assert not model.config.use_prefix_positions
     path = tmp_path / "m.npz"
     model = from_checkpoint(path, num_heads=3, source_image_size=32)
     assert_answers(model, TIMM)
@@ -211,7 +212,7 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
 def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(timm.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
+    monkeypatch.setitem(reading.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
     model = make(use_class_token=False, pooling="avg", activation="exact")
     save_checkpoint(model, tmp_path / "own.npz", layout="timm")
     assert from_checkpoint(tmp_path / "own.npz").config.activation == "exact"
