@@ -16,7 +16,7 @@ import pytest
 import keras_vit
 from keras_vit import VARIANTS, ViTConfig
 from keras_vit.applications import BUILDERS
-from keras_vit.weights import LAYOUTS, PRETRAINED, RESIZES
+from keras_vit.weights import HUB_MODELS, LAYOUTS, PRETRAINED, RESIZES
 from keras_vit.weights.saving import WRITERS
 from tests import commands
 
@@ -395,6 +395,13 @@ def test_the_page_on_weights_lists_what_the_code_knows():
         assert file == PRETRAINED[name].file
         assert size == "x".join(map(str, config.image_size))
         assert int(classes.replace(",", "")) == config.num_classes
+    hub = page.split("\n### Models of the hub\n")[1].split("\n## ")[0]
+    rows = re.findall(
+        r"^\| `(.+?)` \| (\S+) \| (\d+)x\d+ \| (.+) \|$", hub, re.M
+    )
+    assert [(row[0], (row[1], int(row[2]), row[3])) for row in rows] == [
+        (name, tuple(model)) for name, model in HUB_MODELS.items()
+    ]
     families = page.split("\n## Families\n")[1].split("\n## ")[0]
     rows = re.findall(
         r"^\| `(\w+)` \| (.+) \| (.+) \| (.+) \| (.+) \|$", families, re.M

@@ -2,6 +2,7 @@
 
 from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.loading import from_checkpoint, load_checkpoint
 from keras_vit.weights.lora import load_lora, save_lora
 from keras_vit.weights.pretrained import PRETRAINED
@@ -12,6 +13,7 @@ from keras_vit.weights.saving import save_checkpoint
 __all__ = [
     "LAYOUTS",
     "LoadReport",
+    "HUB_MODELS",
     "PRETRAINED",
     "RESIZES",
     "augreg",

@@ -12,6 +12,7 @@ import http.client
 import os
 import pathlib
 import sys
+import types
 import urllib.error
 import urllib.request
 
@@ -19,6 +20,7 @@ import keras
 
 CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = 60
+NO_HEADERS = types.MappingProxyType({})
 
 
 def cache_dir() -> pathlib.Path:
@@ -31,7 +33,11 @@ def cache_dir() -> pathlib.Path:
 
 
 def fetch(
-    url: str, path: pathlib.Path, sha256: str | None = None
+    url: str,
+    path: pathlib.Path,
+    sha256: str | None = None,
+    headers: dict[str, str] = NO_HEADERS,
+    advice: str = "or set KERAS_VIT_MIRROR to a copy of the bucket",
 ) -> pathlib.Path:
     """Return `path`, downloading it from `url` unless it exists.
 
@@ -45,6 +51,9 @@ def fetch(
         path: Path of the downloaded file.
         sha256: Checksum of the file; None records the checksum of the first
             download beside the file.
+        headers: Headers for this server, such as a token. They are not sent
+            to another server that it redirects to.
+        advice: What else the user can do if the download fails.
 
     Raises:
         ConnectionError: If the download fails. The message states where to
@@ -63,24 +72,23 @@ def fetch(
             return path
         try:
             with open(part, "ab") as file:
-                checksums = _receive(url, file)
+                checksums = _receive(url, file, headers)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             raise ConnectionError(
                 f"{url} could not be fetched: {error}. On a machine with a "
-                f"connection, download it and put it at {path}; or set "
-                "KERAS_VIT_MIRROR to a copy of the bucket."
+                f"connection, download it and put it at {path}; {advice}."
             ) from error
         _check(part, path, checksums, sha256)
         os.replace(part, path)
     return path
 
 
-def _receive(url, file) -> dict[str, str]:
+def _receive(url, file, headers) -> dict[str, str]:
     """Append the missing part of `url` to `file`; return its checksums."""
     version = pathlib.Path(f"{file.name}.version")
-    with _ask(url, file, version) as answer:
+    with _ask(url, file, version, headers) as answer:
         if answer.status != 206:
             file.truncate(0)
             version.unlink(missing_ok=True)
@@ -95,7 +103,7 @@ def _receive(url, file) -> dict[str, str]:
         return _published_checksums(answer.headers)
 
 
-def _ask(url, file, version):
+def _ask(url, file, version, headers):
     """Return the server's response: the rest of the file, or all of it.
 
     The rest is requested only with a strong ETag of the first part, so parts
@@ -103,8 +111,8 @@ def _ask(url, file, version):
     """
     have = file.seek(0, os.SEEK_END)
     if have and version.is_file():
-        headers = {"Range": f"bytes={have}-", "If-Range": version.read_text()}
-        request = urllib.request.Request(url, headers=headers)
+        rest = {"Range": f"bytes={have}-", "If-Range": version.read_text()}
+        request = _request(url, headers, rest)
         try:
             return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
         except urllib.error.HTTPError as error:
@@ -112,7 +120,17 @@ def _ask(url, file, version):
                 raise
             # The server has nothing left to send: start again.
             error.close()
-    return urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS)
+    return urllib.request.urlopen(
+        _request(url, headers), timeout=TIMEOUT_SECONDS
+    )
+
+
+def _request(url, headers, others=NO_HEADERS):
+    """Return a request; `headers` are for the first server alone."""
+    request = urllib.request.Request(url, headers=others)
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
+    return request
 
 
 def _copy(answer, file, have, total):
@@ -162,6 +180,8 @@ def _check(part, path, checksums, sha256):
             )
     if sha256 is None and recorded is None:
         record.write_text(f"{found['sha256']}  {path.name}\n")
+        if path.suffix == ".json":
+            return
         print(
             f"No checksum is published for {path.name}; {found['sha256']} "
             f"(sha256) is recorded in {record}."

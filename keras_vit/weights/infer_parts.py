@@ -10,7 +10,7 @@ import re
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY
 from keras_vit.weights.shapes import Shapes
 
-ATTENTION = BLOCK + "attention"
+ATTENTION_PATH = BLOCK + "attention"
 ANY = "987654"  # In place of the number of a block.
 # Template, kind, weight, rank and axis of the arrays that contain the hidden
 # size of the MLP.
@@ -72,7 +72,7 @@ def _infer_tokens(shapes):
 def _infer_norms(shapes):
     first = BLOCK + "attention_norm"
     is_rms = not _has(shapes, first, "norm", "beta")
-    query_norm = _shape(shapes, ATTENTION + "/query_norm", "norm", "gamma")
+    query_norm = _shape(shapes, ATTENTION_PATH + "/query_norm", "norm", "gamma")
     width = _shape(shapes, first, "norm", "gamma")
     qk_norm = "none"
     if query_norm:
@@ -83,7 +83,7 @@ def _infer_norms(shapes):
         "use_embedding_norm": _has(shapes, "embedding_norm", "norm", "gamma"),
         "qk_norm": qk_norm,
         "use_attention_inner_norm": _has(
-            shapes, ATTENTION + "/inner_norm", "norm", "gamma"
+            shapes, ATTENTION_PATH + "/inner_norm", "norm", "gamma"
         ),
         "use_mlp_inner_norm": _has(
             shapes, BLOCK + "mlp/inner_norm", "norm", "gamma"
@@ -97,8 +97,10 @@ def _infer_norms(shapes):
 
 def _infer_projections(shapes):
     has_scale = _has(shapes, BLOCK + "attention_scale", "scale", "scale")
-    has_query_bias = _has(shapes, ATTENTION, "query_value_bias", "query_bias")
-    has_bias = _has(shapes, ATTENTION + "/qkv", "heads_in", "bias")
+    has_query_bias = _has(
+        shapes, ATTENTION_PATH, "query_value_bias", "query_bias"
+    )
+    has_bias = _has(shapes, ATTENTION_PATH + "/qkv", "heads_in", "bias")
     qkv_bias = "all" if has_bias else "none"
     if has_query_bias and not _has_key_bias(shapes):
         qkv_bias = "query_value"
@@ -106,14 +108,16 @@ def _infer_projections(shapes):
         # Only a new model needs the value.
         "layer_scale_init": 1e-5 if has_scale else None,
         "qkv_bias": qkv_bias,
-        "use_block_bias": _has(shapes, ATTENTION + "/out", "heads_out", "bias"),
+        "use_block_bias": _has(
+            shapes, ATTENTION_PATH + "/out", "heads_out", "bias"
+        ),
         "use_gated_mlp": _is_gated(shapes),
     }
 
 
 def _has_key_bias(shapes):
     """Return whether the keys of any block have a bias of their own."""
-    names = shapes.layout.names[ATTENTION + "/qkv"]
+    names = shapes.layout.names[ATTENTION_PATH + "/qkv"]
     if isinstance(names, str):
         return False
     ending = shapes.layout.style["heads_in"]["bias"][0]

@@ -10,7 +10,6 @@ from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
 from keras_vit.weights.expressible import LATER_FIELDS
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
-from keras_vit.weights.layouts import parts_of, whole_shape
 from keras_vit.weights.normalization import (
     describe_normalization,
     find_normalization,
@@ -18,6 +17,7 @@ from keras_vit.weights.normalization import (
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITION_TABLE, Source
+from keras_vit.weights.stored_parts import parts_of, whole_shape
 from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros
 
 HEADS = ("auto", "strict", "reset")

@@ -12,6 +12,8 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.augreg_names import augreg, parse_augreg
 from keras_vit.weights.download import cache_dir, fetch
+from keras_vit.weights.hub import fetch_repository, parse_repository
+from keras_vit.weights.hub_models import HUB_MODELS
 
 STORAGE = "https://storage.googleapis.com"
 
@@ -69,7 +71,8 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
 
     Args:
         path_or_name: A path, a URL (https:// or gs://), a key of PRETRAINED
-            or a name as `augreg` returns it.
+            or HUB_MODELS, a name as `augreg` returns it, or a repository of
+            Hugging Face's hub: "hf://owner/name" or "timm/name".
 
     Raises:
         ValueError: If it is none of these.
@@ -86,10 +89,16 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         # Files of different sites may have the same name.
         folder = hashlib.sha256(text.encode()).hexdigest()[:16]
         return fetch(text, cache_dir() / "url" / folder / name)
+    if text in HUB_MODELS:
+        text = f"hf://{HUB_MODELS[text].repository}"
+    repository = parse_repository(text)
+    if repository is not None:
+        return fetch_repository(repository)
     row = find_pretrained(text)
     if row is not None:
         return fetch(row.url, cache_dir() / row.file, row.sha256)
-    close = difflib.get_close_matches(text, PRETRAINED, n=3, cutoff=0.5)
+    known = (*PRETRAINED, *HUB_MODELS)
+    close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(
         f"There is no file {text!r}, and no pretrained model of that name; "

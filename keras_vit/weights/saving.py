@@ -5,7 +5,6 @@ import functools
 import logging
 import os
 import pathlib
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,17 +15,13 @@ from keras_vit.models.lora import merged_values
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
+from keras_vit.weights.arrangement import join, spell, stack
 from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import (
-    Layout,
-    Spelling,
-    parts_of,
-    rename,
-    whole_shape,
-)
+from keras_vit.weights.layouts import Layout, Spelling
 from keras_vit.weights.source import POSITION_TABLE
-from keras_vit.weights.timm.arguments import ACTIVATIONS as TIMM_ACTIVATIONS
+from keras_vit.weights.stored_parts import parts_of, whole_shape
+from keras_vit.weights.timm.arguments import ACT_LAYERS as TIMM_ACTIVATIONS
 from keras_vit.weights.writers import Arrays, Writer
 
 logger = logging.getLogger(__name__)
@@ -81,10 +76,10 @@ def save_checkpoint(
     if family.written_by is not None:
         names = LAYOUTS[family.written_by(config)]
     arrays = _arrays(model, names.of_model(config), config)
-    arrays = _join(_stack(arrays, names.stacks), names.joins)
+    arrays = join(stack(arrays, names.stacks), names.joins)
     for name, shape in names.adds(config).items():
         arrays[name] = functools.partial(np.zeros, shape, "float32")
-    write(path, _spell(arrays, spelling), config)
+    write(path, spell(arrays, spelling), config)
     notes = tuple(_notes(model.config, family))
     for note in notes:
         logger.warning("%s: %s", path, note)
@@ -222,45 +217,6 @@ def _position_table(model):
         return np.zeros((rows, config.width), "float32")
     layer = model.get_layer("position_embedding")
     return as_float32(layer.table(layer.grid_size))
-
-
-def _spell(arrays: Arrays, spelling: Spelling) -> Arrays:
-    """Return `arrays` with the names and the stacks of a spelling."""
-    arrays = {rename(n, spelling.changes): make for n, make in arrays.items()}
-    if not spelling.stack:
-        return arrays
-    number, stack = spelling.stack
-    blocks = {}
-    for name in [name for name in arrays if re.search(number, name)]:
-        stacked = re.sub(number, stack, name)
-        blocks.setdefault(stacked, []).append(arrays.pop(name))
-    return arrays | {name: _stacker(makes) for name, makes in blocks.items()}
-
-
-def _stack(arrays: Arrays, stacks) -> Arrays:
-    """Return `arrays`, those of all blocks as one where the family has one."""
-    for name, axis in stacks.items():
-        makes = [arrays.pop(n) for n in list(arrays) if n.startswith(name)]
-        if makes:
-            arrays[name] = _stacker(makes, axis)
-    return arrays
-
-
-def _join(arrays: Arrays, joins) -> Arrays:
-    """Return `arrays`, with those that the family stores as one."""
-    for name, parts in joins.items():
-        if parts[0] in arrays:
-            makes = [arrays.pop(part) for part in parts]
-            arrays[name] = _joiner(makes)
-    return arrays
-
-
-def _joiner(makes):
-    return lambda: np.concatenate([make() for make in makes])
-
-
-def _stacker(makes, axis=0):
-    return lambda: np.stack([make() for make in makes], axis)
 
 
 def _notes(config, family) -> Iterator[str]:

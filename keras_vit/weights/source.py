@@ -10,9 +10,10 @@ from keras_vit.weights.detect import Detected, Index, detect
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
 from keras_vit.weights.infer import infer
-from keras_vit.weights.layouts import Layout, Part, parts_of
+from keras_vit.weights.layouts import Layout
 from keras_vit.weights.positions import Known
 from keras_vit.weights.shapes import Shapes
+from keras_vit.weights.stored_parts import Part, parts_of
 
 POSITION_TABLE = "position_embedding/embedding"
 

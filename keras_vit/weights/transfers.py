@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.layouts import whole_shape
 from keras_vit.weights.resize import (
     adapt_channels,
     resize_patch_kernel,
     resize_positions,
 )
 from keras_vit.weights.source import POSITION_TABLE, Source
+from keras_vit.weights.stored_parts import whole_shape
 
 PATCHES = "patch_encoder/kernel"
 ROOT = "stem/root_conv/kernel"

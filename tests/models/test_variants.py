@@ -251,7 +251,7 @@ ERRORS = [
     (
         {"pooling": "gap"},
         "`pooling` must be one of 'token', 'avg', 'max', 'token_and_avg', "
-        "'distilled', 'map', 'map_patches', 'none'. "
+        "'distilled', 'map', 'map_patches', 'probe', 'none'. "
         "Received: pooling='gap'",
     ),
     (

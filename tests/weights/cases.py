@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit import VisionTransformer, from_checkpoint
 from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import parts_of
+from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import randomize, tiny_config, to_numpy
 
 TOKEN = "official_token.npz"

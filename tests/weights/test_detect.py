@@ -6,8 +6,9 @@ import pytest
 from keras_vit import from_checkpoint
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import parts_of, rename
+from keras_vit.weights.layouts import rename
 from keras_vit.weights.source import identify
+from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import tiny_config
 from tests.weights import forms
 from tests.weights.cases import TIMM, TOKEN, assert_answers, stored_in

@@ -38,8 +38,8 @@ from keras_vit import (
 )
 from keras_vit.weights.containers import limits, open_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import parts_of
 from keras_vit.weights.source import identify
+from keras_vit.weights.stored_parts import parts_of
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 MEBI = 2**20

@@ -7,8 +7,8 @@ from keras_vit import VARIANTS
 from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layer_shapes import layers_of
-from keras_vit.weights.layouts import parts_of
 from keras_vit.weights.saving import WRITERS
+from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import noise, tiny_config
 from tests.weights.test_layer_shapes import CONFIGS
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.huggingface.classes import (
-    find_target,
+    find_class_family,
     make_config_json,
 )
 from keras_vit.weights.huggingface.model_types import (
@@ -12,12 +12,12 @@ from keras_vit.weights.huggingface.model_types import (
     read_settings,
 )
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
-from keras_vit.weights.layouts import NOTHING, Layout, Spelling, Variant
+from keras_vit.weights.layouts import NOTHING, Layout, NameVariant, Spelling
 from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
 from keras_vit.weights.writers import folder_writer
 
-LAYER = "vit.encoder.layer.{i}."
-TABLE = "relative_position_bias.relative_position_bias_table"
+BLOCK_NAME = "vit.encoder.layer.{i}."
+BIAS_TABLE = "relative_position_bias.relative_position_bias_table"
 # Prefixes of the names in models with a head.
 MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
     "dinov2_with_registers",
@@ -62,7 +62,7 @@ def _processor_json(config):
 
 
 def _refuse(config):
-    return find_target(config).explain_refusal(config)
+    return find_class_family(config).explain_refusal(config)
 
 
 def _adds(config):
@@ -73,7 +73,7 @@ def _adds(config):
         "dinov2_with_registers": (1, width),
         "dinov3_vit": (1, 1, width),
     }
-    kind = find_target(config).model_type
+    kind = find_class_family(config).model_type
     found = {start + "mask_token": masks[kind]} if kind in masks else {}
     if kind == "dinov3_vit" and not config.num_registers:
         found[start + "register_tokens"] = (1, 0, width)
@@ -88,7 +88,7 @@ def _prefix_rows(config):
 
 def _written_by(config):
     """Return the family whose names the class of a model has."""
-    is_tower = find_target(config).model_type in IN_CLIP_NAMES
+    is_tower = find_class_family(config).model_type in IN_CLIP_NAMES
     return "huggingface_clip" if is_tower else "huggingface"
 
 
@@ -151,23 +151,24 @@ LAYOUT = Layout(
         "distillation_token": "vit.embeddings.distillation_token",
         "registers": "vit.embeddings.register_tokens",
         "position_embedding": "vit.embeddings.position_embeddings",
-        RELATIVE: LAYER + "attention.attention." + TABLE,
-        "relative_positions": "vit.encoder." + TABLE,
-        BLOCK + "attention_norm": LAYER + "layernorm_before",
-        BLOCK + "attention": LAYER + "attention.attention",
+        RELATIVE: BLOCK_NAME + "attention.attention." + BIAS_TABLE,
+        "relative_positions": "vit.encoder." + BIAS_TABLE,
+        BLOCK + "attention_norm": BLOCK_NAME + "layernorm_before",
+        BLOCK + "attention": BLOCK_NAME + "attention.attention",
         BLOCK + "attention/qkv": (
-            LAYER + "attention.attention.query",
-            LAYER + "attention.attention.key",
-            LAYER + "attention.attention.value",
+            BLOCK_NAME + "attention.attention.query",
+            BLOCK_NAME + "attention.attention.key",
+            BLOCK_NAME + "attention.attention.value",
         ),
-        BLOCK + "attention/query_norm": LAYER + "attention.attention.q_norm",
-        BLOCK + "attention/key_norm": LAYER + "attention.attention.k_norm",
-        BLOCK + "attention/out": LAYER + "attention.output.dense",
-        BLOCK + "attention_scale": LAYER + "lambda_1",
-        BLOCK + "mlp_norm": LAYER + "layernorm_after",
-        BLOCK + "mlp/hidden": LAYER + "intermediate.dense",
-        BLOCK + "mlp/out": LAYER + "output.dense",
-        BLOCK + "mlp_scale": LAYER + "lambda_2",
+        BLOCK + "attention/query_norm": BLOCK_NAME
+        + "attention.attention.q_norm",
+        BLOCK + "attention/key_norm": BLOCK_NAME + "attention.attention.k_norm",
+        BLOCK + "attention/out": BLOCK_NAME + "attention.output.dense",
+        BLOCK + "attention_scale": BLOCK_NAME + "lambda_1",
+        BLOCK + "mlp_norm": BLOCK_NAME + "layernorm_after",
+        BLOCK + "mlp/hidden": BLOCK_NAME + "intermediate.dense",
+        BLOCK + "mlp/out": BLOCK_NAME + "output.dense",
+        BLOCK + "mlp_scale": BLOCK_NAME + "lambda_2",
         "encoder_norm": "vit.layernorm",
         "pooling_norm": "vit.pooler.layernorm",
         "pre_logits": "vit.pooler.dense",
@@ -183,12 +184,12 @@ LAYOUT = Layout(
         "embeddings.patch_embeddings.weight",
     ),
     variants=(
-        Variant(
+        NameVariant(
             r"vit\.encoder\.layer\.0\.intermediate\.gate\.",
             names={
                 BLOCK + "mlp/hidden": (
-                    LAYER + "intermediate.gate",
-                    LAYER + "intermediate.dense",
+                    BLOCK_NAME + "intermediate.gate",
+                    BLOCK_NAME + "intermediate.dense",
                 ),
             },
             used_by=lambda config: (
@@ -227,7 +228,9 @@ LAYOUT = Layout(
         (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".output.dense."),
         (r"\.layer_scale([12])\.lambda1$", r".lambda_\1"),
     ),
-    spelling_of=lambda config: Spelling(find_target(config).names_of(config)),
+    spelling_of=lambda config: Spelling(
+        find_class_family(config).names_of(config)
+    ),
     prepare=_prepare,
     ignore=(
         r"vit\.embeddings\.(mask_token|position_ids)$|decoder\.|lm_|neck\."
@@ -245,7 +248,7 @@ LAYOUT = Layout(
     complete=_complete,
     untold=_untold,
     writers={"": folder_writer(make_jsons)},
-    later_fields=lambda config: find_target(config).later_fields,
+    later_fields=lambda config: find_class_family(config).later_fields,
     written_by=_written_by,
     prefix_rows=_prefix_rows,
     adds=_adds,

@@ -7,7 +7,7 @@ from keras_vit.weights.huggingface.model_types import (
     read_settings,
 )
 from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.layouts import NOTHING, Layout, Variant
+from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
     FLAT_PATCHES,
     LATER_TORCH,
@@ -17,9 +17,9 @@ from keras_vit.weights.styles import (
 )
 
 TOWER = "vision_model."
-LAYER = TOWER + "encoder.layers.{i}."
+BLOCK_NAME = TOWER + "encoder.layers.{i}."
 HEAD = TOWER + "head."
-PATCHES = "embeddings.patch_embedding"
+PATCH_EMBEDDING = "embeddings.patch_embedding"
 
 
 def _untold(config, names):
@@ -57,12 +57,16 @@ def _prepare(shapes):
             for index, part in enumerate(("query", "key", "value")):
                 piece = (slice(index * width, (index + 1) * width),)
                 renamed[start + part + ending] = (name, piece)
-        elif name.endswith(PATCHES + ".weight") and len(shape) == 2:
-            renamed[name.replace(PATCHES, PATCHES + ".flat")] = (name, None)
-        elif name.endswith(PATCHES + ".bias") and (
+        elif name.endswith(PATCH_EMBEDDING + ".weight") and len(shape) == 2:
+            renamed[
+                name.replace(PATCH_EMBEDDING, PATCH_EMBEDDING + ".flat")
+            ] = (name, None)
+        elif name.endswith(PATCH_EMBEDDING + ".bias") and (
             len(shapes.get(name.replace(".bias", ".weight"), ())) == 2
         ):
-            renamed[name.replace(PATCHES, PATCHES + ".flat")] = (name, None)
+            renamed[
+                name.replace(PATCH_EMBEDDING, PATCH_EMBEDDING + ".flat")
+            ] = (name, None)
         else:
             renamed[name] = (name, None)
     return renamed
@@ -78,21 +82,21 @@ LAYOUT = Layout(
         "embedding": {"embedding": (".weight", SAME)},
     },
     names={
-        "patch_encoder": TOWER + PATCHES,
+        "patch_encoder": TOWER + PATCH_EMBEDDING,
         "patch_norm": TOWER + "embeddings.rms_norm",
         "class_token": TOWER + "embeddings.class_embedding",
         "position_embedding": TOWER + "embeddings.position_embedding",
         "embedding_norm": TOWER + "pre_layrnorm",
-        BLOCK + "attention_norm": LAYER + "layer_norm1",
+        BLOCK + "attention_norm": BLOCK_NAME + "layer_norm1",
         BLOCK + "attention/qkv": (
-            LAYER + "self_attn.q_proj",
-            LAYER + "self_attn.k_proj",
-            LAYER + "self_attn.v_proj",
+            BLOCK_NAME + "self_attn.q_proj",
+            BLOCK_NAME + "self_attn.k_proj",
+            BLOCK_NAME + "self_attn.v_proj",
         ),
-        BLOCK + "attention/out": LAYER + "self_attn.out_proj",
-        BLOCK + "mlp_norm": LAYER + "layer_norm2",
-        BLOCK + "mlp/hidden": LAYER + "mlp.fc1",
-        BLOCK + "mlp/out": LAYER + "mlp.fc2",
+        BLOCK + "attention/out": BLOCK_NAME + "self_attn.out_proj",
+        BLOCK + "mlp_norm": BLOCK_NAME + "layer_norm2",
+        BLOCK + "mlp/hidden": BLOCK_NAME + "mlp.fc1",
+        BLOCK + "mlp/out": BLOCK_NAME + "mlp.fc2",
         "encoder_norm": TOWER + "post_layernorm",
         "pooling": HEAD + "probe",
         "pooling/query": HEAD + "attention.query",
@@ -111,9 +115,9 @@ LAYOUT = Layout(
     # MLCD has rotary positions.
     unless=r"(vision_model\.)?class_pos_emb$",
     variants=(
-        Variant(
+        NameVariant(
             r"vision_model\.embeddings\.patch_embedding\.flat\.",
-            names={"patch_encoder": TOWER + PATCHES + ".flat"},
+            names={"patch_encoder": TOWER + PATCH_EMBEDDING + ".flat"},
             style={
                 "conv": {
                     "kernel": (".weight", FLAT_PATCHES),
@@ -121,10 +125,13 @@ LAYOUT = Layout(
                 },
             },
         ),
-        Variant(
+        NameVariant(
             r"vision_model\.encoder\.layers\.0\.mlp\.gate\.",
             names={
-                BLOCK + "mlp/hidden": (LAYER + "mlp.gate", LAYER + "mlp.fc1"),
+                BLOCK + "mlp/hidden": (
+                    BLOCK_NAME + "mlp.gate",
+                    BLOCK_NAME + "mlp.fc1",
+                ),
             },
             used_by=lambda config: config.use_gated_mlp,
         ),

@@ -4,7 +4,7 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.weights.expressible import LATER_FIELDS, LATER_VALUES
 from keras_vit.weights.huggingface.model_types import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
-from keras_vit.weights.layouts import Layout, Spelling, Variant
+from keras_vit.weights.layouts import Layout, NameVariant, Spelling
 from keras_vit.weights.styles import FLAT_PATCHES, LATER_TORCH, SAME, TORCH
 from keras_vit.weights.timm.arguments import (
     has_split_gate,
@@ -34,7 +34,7 @@ SPLIT_BIAS = {
     "value_bias": (".v_proj.bias", SAME),
 }
 # A stem without stages is not nested.
-ROOT = Spelling(((r"\.backbone\.stem\.", ".backbone."),))
+FLAT_ROOT = Spelling(((r"\.backbone\.stem\.", ".backbone."),))
 STAGES = "patch_embed.backbone.stages.{s}.blocks.{u}."
 
 
@@ -120,7 +120,7 @@ LAYOUT = Layout(
     },
     recognise=("patch_embed.proj.weight", "embeds.proj.weight"),
     variants=(
-        Variant(
+        NameVariant(
             r"blocks\.0\.attn\.q_proj\.",
             names={
                 BLOCK + "attention/qkv": (
@@ -132,7 +132,7 @@ LAYOUT = Layout(
             style={"query_value_bias": SPLIT_BIAS},
             used_by=has_split_projections,
         ),
-        Variant(
+        NameVariant(
             r"blocks\.0\.gamma_1",
             names={
                 BLOCK + "attention_scale": "blocks.{i}.gamma_1",
@@ -143,7 +143,7 @@ LAYOUT = Layout(
                 is_eva(config) or config.relative_positions == "table"
             ),
         ),
-        Variant(
+        NameVariant(
             r"blocks\.0\.mlp\.fc1_g\.",
             names={
                 BLOCK + "mlp/hidden": (
@@ -153,7 +153,7 @@ LAYOUT = Layout(
             },
             used_by=has_split_gate,
         ),
-        Variant(
+        NameVariant(
             r"embeds\.proj\.",
             names={"patch_encoder": "embeds.proj"},
             style={
@@ -182,8 +182,10 @@ LAYOUT = Layout(
         (r"^embeds\.(cls_token|reg_token|pos_embed)$", r"\1"),
         (r"^embeds\.norm\.", "patch_embed.norm."),
     ),
-    spellings={"root": ROOT},
-    spelling_of=lambda config: ROOT if config.stem_stages == () else Spelling(),
+    spellings={"root": FLAT_ROOT},
+    spelling_of=lambda config: (
+        FLAT_ROOT if config.stem_stages == () else Spelling()
+    ),
     ignore=r"(mask_token|optimizer|epoch)$",
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),

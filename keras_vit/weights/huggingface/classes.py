@@ -11,6 +11,13 @@ from keras_vit.weights.huggingface.descriptions import (
     describe_dinov3,
     describe_vit,
 )
+from keras_vit.weights.huggingface.names import (
+    AIMV2_NAMES,
+    DINOV2_NAMES,
+    DINOV3_NAMES,
+    MLP_NAMES,
+    PACKED_NAMES,
+)
 from keras_vit.weights.huggingface.requirements import (
     problems_of_aimv2,
     problems_of_beit,
@@ -22,27 +29,17 @@ from keras_vit.weights.huggingface.requirements import (
     problems_of_siglip,
     problems_of_vit,
 )
+from keras_vit.weights.layouts import Changes
 
-ACTIVATIONS = {
+HIDDEN_ACTS = {
     "exact": "gelu",
     "tanh": "gelu_pytorch_tanh",
     "quick": "quick_gelu",
     "silu": "silu",
 }
-# What DINOv2 and later models call the layers of a block.
-DINOV2_NAMES = (
-    (r"\.layernorm_before\.", ".norm1."),
-    (r"\.layernorm_after\.", ".norm2."),
-    (r"\.lambda_([12])$", r".layer_scale\1.lambda1"),
-)
-PACKED_NAMES = (
-    (r"\.intermediate\.dense\.", ".mlp.weights_in."),
-    (r"(\d)\.output\.dense\.", r"\1.mlp.weights_out."),
-)
-Changes = tuple[tuple[str, str], ...]
 
 
-class Target(NamedTuple):
+class ClassFamily(NamedTuple):
     """A family of classes with one configuration.
 
     Args:
@@ -108,13 +105,13 @@ class Target(NamedTuple):
         return (*gated, *self.changes, (r"^(vit|vision_model)\.", prefix))
 
 
-def find_target(config: ViTConfig) -> Target:
+def find_class_family(config: ViTConfig) -> ClassFamily:
     """Return the family of classes that fits a model.
 
     Args:
         config: Configuration of the model.
     """
-    return next(target for target in TARGETS if target.fits(config))
+    return next(family for family in CLASS_FAMILIES if family.fits(config))
 
 
 def make_config_json(config: ViTConfig) -> dict:
@@ -123,22 +120,22 @@ def make_config_json(config: ViTConfig) -> dict:
     Args:
         config: Configuration of the model.
     """
-    target = find_target(config)
+    family = find_class_family(config)
     height, width = config.image_size
     found = {
-        "architectures": [target.kind_of(config)],
-        "model_type": target.model_type,
+        "architectures": [family.kind_of(config)],
+        "model_type": family.model_type,
         "hidden_size": config.width,
         "num_hidden_layers": config.depth,
         "num_attention_heads": config.num_heads,
         "intermediate_size": config.mlp_dim,
-        "hidden_act": ACTIVATIONS[config.activation],
+        "hidden_act": HIDDEN_ACTS[config.activation],
         "layer_norm_eps": config.layer_norm_epsilon,
         "image_size": height if height == width else [height, width],
         "patch_size": config.patch_size,
         "num_channels": config.channels,
         "torch_dtype": "float32",
-        **target.describe(config),
+        **family.describe(config),
     }
     if config.num_classes:
         labels = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
@@ -148,8 +145,8 @@ def make_config_json(config: ViTConfig) -> dict:
 
 
 # The first row that fits counts.
-TARGETS = (
-    Target(
+CLASS_FAMILIES = (
+    ClassFamily(
         "aimv2_vision_model",
         lambda config: config.norm == "rms",
         ("norm", "use_patch_norm", "use_block_bias", "qkv_bias")
@@ -157,22 +154,10 @@ TARGETS = (
         problems_of_aimv2,
         ("Aimv2VisionModel", None),
         "",
-        (
-            (r"\.patch_embedding\.", ".patch_embed."),
-            (r"\.layer_norm([12])\.", r".rms_norm\1."),
-            (r"\.self_attn\.", ".attention."),
-            (r"\.mlp\.gate\.", ".ffn.gate_proj."),
-            (r"\.mlp\.fc1\.", ".ffn.up_proj."),
-            (r"\.mlp\.fc2\.", ".ffn.down_proj."),
-            (r"\.post_layernorm\.", ".rms_norm."),
-            (r"\.head\.probe$", ".head.cls_token"),
-            (r"\.head\.attention\.key\.", ".head.k_proj."),
-            (r"\.head\.attention\.value\.", ".head.v_proj."),
-            (r"\.head\.attention\.out_proj\.", ".head.output_proj."),
-        ),
+        AIMV2_NAMES,
         describe_aimv2,
     ),
-    Target(
+    ClassFamily(
         "clip_vision_model",
         lambda config: config.use_embedding_norm,
         ("use_embedding_norm", "use_patch_bias", "activation"),
@@ -182,7 +167,7 @@ TARGETS = (
         ((r"^classifier\.", "visual_projection."),),
         lambda config: {"projection_dim": config.num_classes or 512},
     ),
-    Target(
+    ClassFamily(
         "siglip_vision_model",
         lambda config: config.pooling == "map" and not config.use_class_token,
         ("activation",),
@@ -192,7 +177,7 @@ TARGETS = (
         (),
         lambda config: {"vision_use_head": True},
     ),
-    Target(
+    ClassFamily(
         "dinov3_vit",
         lambda config: config.rotary_positions == "centered",
         ("rotary_positions", "num_registers", "layer_scale_init", "qkv_bias")
@@ -200,22 +185,10 @@ TARGETS = (
         problems_of_dinov3,
         ("DINOv3ViTModel", None),
         "",
-        (
-            *DINOV2_NAMES,
-            (r"\.attention\.attention\.query\.", ".attention.q_proj."),
-            (r"\.attention\.attention\.key\.", ".attention.k_proj."),
-            (r"\.attention\.attention\.value\.", ".attention.v_proj."),
-            (r"\.attention\.output\.dense\.", ".attention.o_proj."),
-            (r"\.intermediate\.gate\.", ".mlp.gate_proj."),
-            (r"\.intermediate\.dense\.", ".mlp.up_proj."),
-            (r"(\d)\.output\.dense\.", r"\1.mlp.down_proj."),
-            (r"\.patch_embeddings\.projection\.", ".patch_embeddings."),
-            (r"^vit\.encoder\.", "vit."),
-            (r"^vit\.layernorm\.", "vit.norm."),
-        ),
+        DINOV3_NAMES,
         describe_dinov3,
     ),
-    Target(
+    ClassFamily(
         "beit",
         lambda config: (
             config.relative_positions == "table"
@@ -228,7 +201,7 @@ TARGETS = (
         (),
         describe_beit,
     ),
-    Target(
+    ClassFamily(
         "deit",
         lambda config: config.pooling == "distilled",
         ("use_distillation_token", "pooling"),
@@ -238,7 +211,7 @@ TARGETS = (
         (),
         describe_vit,
     ),
-    Target(
+    ClassFamily(
         "deit",
         lambda config: config.use_distillation_token,
         ("use_distillation_token", "pooling"),
@@ -248,7 +221,7 @@ TARGETS = (
         (),
         describe_vit,
     ),
-    Target(
+    ClassFamily(
         "dinov2_with_registers",
         lambda config: (
             config.layer_scale_init is not None and config.num_registers > 0
@@ -261,30 +234,22 @@ TARGETS = (
             "Dinov2WithRegistersForImageClassification",
         ),
         "dinov2_with_registers.",
-        (
-            *DINOV2_NAMES,
-            (r"\.intermediate\.dense\.", ".mlp.fc1."),
-            (r"(\d)\.output\.dense\.", r"\1.mlp.fc2."),
-        ),
+        (*DINOV2_NAMES, *MLP_NAMES),
         describe_dinov2,
         PACKED_NAMES,
     ),
-    Target(
+    ClassFamily(
         "dinov2",
         lambda config: config.layer_scale_init is not None,
         ("layer_scale_init", "use_gated_mlp", "activation", "pooling"),
         problems_of_dinov2,
         ("Dinov2Model", "Dinov2ForImageClassification"),
         "dinov2.",
-        (
-            *DINOV2_NAMES,
-            (r"\.intermediate\.dense\.", ".mlp.fc1."),
-            (r"(\d)\.output\.dense\.", r"\1.mlp.fc2."),
-        ),
+        (*DINOV2_NAMES, *MLP_NAMES),
         describe_dinov2,
         PACKED_NAMES,
     ),
-    Target(
+    ClassFamily(
         "ijepa",
         lambda config: (
             not config.use_class_token and config.pooling in ("avg", "none")
@@ -296,7 +261,7 @@ TARGETS = (
         (),
         describe_vit,
     ),
-    Target(
+    ClassFamily(
         "vit",
         lambda config: True,
         (),

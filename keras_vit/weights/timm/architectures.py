@@ -18,7 +18,7 @@ WORDS = frozenset(
 NUMBERS = re.compile(
     r"(patch|reg|p|s|v|vit|relpos)?\d+[bx]?\d*$", re.IGNORECASE
 )
-PLAIN = {
+USUAL = {
     "activation": "exact",
     "layer_norm_epsilon": 1e-6,
     "norm_placement": "before",
@@ -31,7 +31,7 @@ AXIAL = {
 }
 # The positions of the patches count from one, or from zero in the largest.
 PERCEPTION = {**AXIAL, "rotary_axes": "xy", "rotary_offset": 1.0}
-# Pattern of the names of architectures, and what differs from PLAIN. Later
+# Pattern of the names of architectures, and what differs from USUAL. Later
 # rows have priority.
 ARCHITECTURES = (
     (r"vit_\w+_clip_", {"layer_norm_epsilon": 1e-5}),
@@ -86,7 +86,7 @@ ARCHITECTURES = (
 )
 # Pattern of the architecture, width, depth and number of heads. The first row
 # that fits counts, so a model of other sizes has none.
-HEADS = (
+HEADS_BY_SIZE = (
     (r"vit_base_patch16_gap_224$", 768, 12, 16),
     (r"aimv2_", 1024, 24, 8),
     (r"aimv2_", 1536, 24, 12),
@@ -149,7 +149,7 @@ def settings_of(architecture: str) -> dict | None:
     words = name.split("_")
     if not all(word in WORDS or NUMBERS.match(word) for word in words):
         return None
-    settings = dict(PLAIN)
+    settings = dict(USUAL)
     for pattern, told in ARCHITECTURES:
         if re.match(pattern, name):
             settings |= told
@@ -164,7 +164,7 @@ def heads_of(architecture: str, width: int, depth: int) -> int | None:
         width: Size of a token.
         depth: Number of blocks.
     """
-    for pattern, *sizes, heads in HEADS:
+    for pattern, *sizes, heads in HEADS_BY_SIZE:
         if re.match(pattern, architecture) and sizes == [width, depth]:
             return heads
     return None
@@ -177,7 +177,7 @@ def is_published_size(width: int, depth: int) -> bool:
         width: Size of a token.
         depth: Number of blocks.
     """
-    return any(sizes == [width, depth] for _, *sizes, _ in HEADS)
+    return any(sizes == [width, depth] for _, *sizes, _ in HEADS_BY_SIZE)
 
 
 def settings_in(arguments: dict) -> dict:

@@ -5,9 +5,9 @@ import math
 from keras_vit.models.config import ViTConfig
 
 ROPE_TYPES = {"axial": "cat", "mixed": "mixed", "centered": "dinov3"}
-ACTIVATIONS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+ACT_LAYERS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
 # The defaults of VisionTransformer.
-PLAIN = {
+CLASS_DEFAULTS = {
     "reg_tokens": 0,
     "no_embed_class": False,
     "pre_norm": False,
@@ -77,7 +77,7 @@ def vision_transformer_arguments(config: ViTConfig) -> dict:
     arguments = {
         "class_token": config.use_class_token,
         "fc_norm": config.use_pooling_norm,
-        "act_layer": ACTIVATIONS.get(config.activation, "silu"),
+        "act_layer": ACT_LAYERS.get(config.activation, "silu"),
     }
     later = {
         "reg_tokens": config.num_registers,
@@ -93,6 +93,22 @@ def vision_transformer_arguments(config: ViTConfig) -> dict:
         "pool_include_prefix": bool(has_token and config.pooling == "map"),
     }
     return {**arguments, **later}
+
+
+def _rotary_arguments(config):
+    kind = config.rotary_positions
+    reference = config.rotary_reference_size
+    axes = "ij" if config.rotary_axes == "yx" else "xy"
+    arguments = {
+        "rope_type": ROPE_TYPES[kind],
+        "rope_temperature": config.rotary_temperature,
+        "rope_grid_indexing": "xy" if kind == "mixed" else axes,
+        "rope_rotate_half": kind == "centered",
+        "ref_feat_shape": reference and list(reference),
+    }
+    if kind != "centered":
+        arguments["rope_grid_offset"] = config.rotary_offset
+    return arguments
 
 
 def eva_arguments(config: ViTConfig) -> dict:
@@ -125,19 +141,7 @@ def eva_arguments(config: ViTConfig) -> dict:
         "dynamic_img_size": False,
     }
     if is_rotary:
-        kind = config.rotary_positions
-        reference = config.rotary_reference_size
-        axes = "ij" if config.rotary_axes == "yx" else "xy"
-        arguments |= {
-            "rope_type": ROPE_TYPES[kind],
-            "rope_temperature": config.rotary_temperature,
-            "rope_grid_indexing": "xy" if kind == "mixed" else axes,
-            "rope_grid_offset": config.rotary_offset,
-            "rope_rotate_half": kind == "centered",
-            "ref_feat_shape": reference and list(reference),
-        }
-        if kind == "centered":
-            del arguments["rope_grid_offset"]
+        arguments |= _rotary_arguments(config)
     if config.pooling.startswith("map"):
         mlp_dim = config.pooling_mlp_dim or config.mlp_dim
         arguments["attn_pool_num_heads"] = config.pooling_heads
@@ -184,4 +188,4 @@ def distilled_arguments(config: ViTConfig) -> dict:
     Args:
         config: Configuration of the model.
     """
-    return {"act_layer": ACTIVATIONS.get(config.activation, "silu")}
+    return {"act_layer": ACT_LAYERS.get(config.activation, "silu")}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
 from keras_vit.weights.timm.arguments import (
-    PLAIN,
+    CLASS_DEFAULTS,
     beit_arguments,
     distilled_arguments,
     eva_arguments,
@@ -57,7 +57,7 @@ def make_json(config: ViTConfig) -> dict:
     arguments = {**_common(config), **base.arguments(config)}
     if base.architecture == PLAIN_NAME:
         # Its defaults are those of the class.
-        for name, value in PLAIN.items():
+        for name, value in CLASS_DEFAULTS.items():
             if arguments[name] == value:
                 del arguments[name]
     return {

@@ -1,0 +1,150 @@
+"""The hub of Hugging Face: models by the name of their repository.
+
+A model needs only a few files, which `fetch` downloads, resumes and locks as
+all others, so `huggingface_hub` is not required.
+"""
+
+import os
+import pathlib
+import re
+import urllib.error
+import urllib.parse
+from typing import NamedTuple
+
+from keras_vit.weights.containers import read_json
+from keras_vit.weights.containers.folder import SHARD_INDEX, WEIGHTS
+from keras_vit.weights.download import cache_dir, fetch
+
+HUB = "https://huggingface.co"
+SCHEME = "hf://"
+# Files that describe a model; the repositories differ in which they have.
+DESCRIPTIONS = ("preprocessor_config.json", "processor_config.json")
+
+
+class Repository(NamedTuple):
+    """A repository of the hub.
+
+    Args:
+        name: "owner/name".
+        revision: A branch, a tag or a commit.
+    """
+
+    name: str
+    revision: str = "main"
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where its files are kept."""
+        revision = "" if self.revision == "main" else f"@{self.revision}"
+        return cache_dir() / "huggingface" / f"{self.name}{revision}"
+
+    def url(self, file: str) -> str:
+        """Return the address of a file, on HF_ENDPOINT if that is set.
+
+        Args:
+            file: Name of the file.
+        """
+        endpoint = os.environ.get("HF_ENDPOINT") or HUB
+        path = f"{self.name}/resolve/{self.revision}/{file}"
+        return f"{endpoint.rstrip('/')}/{urllib.parse.quote(path)}"
+
+
+def parse_repository(text: str) -> Repository | None:
+    """Return the repository that a text names, or None.
+
+    Args:
+        text: "hf://owner/name", with "@revision" behind it or not, or
+            "timm/name".
+
+    Raises:
+        ValueError: If it starts with "hf://" and names no repository.
+    """
+    name = r"\w[\w.-]*"
+    match = re.fullmatch(rf"hf://({name}/{name})(?:@({name}))?", text)
+    if match:
+        return Repository(match[1], match[2] or "main")
+    if text.startswith(SCHEME):
+        raise ValueError(
+            "A model of the hub is named hf://OWNER/NAME or "
+            f"hf://OWNER/NAME@REVISION. Received: {text!r}"
+        )
+    if re.fullmatch(rf"timm/{name}", text):
+        return Repository(text)
+    return None
+
+
+def fetch_repository(repository: Repository) -> pathlib.Path:
+    """Return the folder of a repository's model; download what is missing.
+
+    The token of the environment variable HF_TOKEN is sent to the hub, for
+    models that need an account.
+
+    Args:
+        repository: The repository.
+
+    Raises:
+        ConnectionError: If a download fails. The message states which file to
+            put where.
+    """
+    folder = repository.folder
+    _fetch(repository, "config.json")
+    if not (folder / SHARD_INDEX).is_file():
+        try:
+            _fetch(repository, WEIGHTS)
+        except ConnectionError as error:
+            if not _is_absent(error):
+                raise
+            _fetch(repository, SHARD_INDEX)
+    if (folder / SHARD_INDEX).is_file():
+        shards = read_json(folder / SHARD_INDEX).get("weight_map") or {}
+        for file in sorted(set(map(str, shards.values()))):
+            # open_checkpoint refuses other names.
+            if file == os.path.basename(file):
+                _fetch(repository, file)
+    for file in DESCRIPTIONS:
+        _fetch_if_there(repository, file)
+    return folder
+
+
+def _fetch(repository, file):
+    token = os.environ.get("HF_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        fetch(
+            repository.url(file),
+            repository.folder / file,
+            headers=headers,
+            advice="or set HF_ENDPOINT to a mirror of the hub",
+        )
+    except ConnectionError as error:
+        if _status(error) in (401, 403):
+            raise ConnectionError(
+                f"{error} The hub gives {repository.name} to accounts that "
+                "accepted its licence: accept it on the page of the model, "
+                "and put a token of your account into the environment "
+                "variable HF_TOKEN."
+            ) from error
+        raise
+
+
+def _fetch_if_there(repository, file):
+    """Fetch a file that not every repository has; remember if it has not."""
+    absent = repository.folder / f".no_{file}"
+    if absent.exists():
+        return
+    try:
+        _fetch(repository, file)
+    except ConnectionError as error:
+        # Without a connection, the weights are enough.
+        if _is_absent(error):
+            absent.touch()
+
+
+def _status(error) -> int | None:
+    """Return the HTTP status behind an error of `fetch`."""
+    cause = error.__cause__
+    return cause.code if isinstance(cause, urllib.error.HTTPError) else None
+
+
+def _is_absent(error):
+    return _status(error) == 404
