@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.styles import Style
+from keras_vit.weights.styles import Form, Style
 from keras_vit.weights.writers import Writer
 
 # Pairs of a regular expression and its replacement, applied in this order.
@@ -57,7 +57,8 @@ class Layout(NamedTuple):
         order: Position in LAYOUTS. A file with the names of several families
             belongs to the first of them.
         title: Name of the family in messages.
-        style: How the family stores the weights of each kind of layer.
+        style: How the family stores the weights of each kind of layer, and,
+            by its template, of a layer that it stores in another way.
         names: The name of each layer, by the template of the layer. Several
             names are the parts of one matrix, side by side.
         recognise: Names of arrays. Every file has at least one of them.
@@ -207,6 +208,15 @@ class Layout(NamedTuple):
                 style={**chosen.style, **variant.style},
             )
         return chosen
+
+    def style_of(self, template: str, kind: str) -> dict[str, tuple[str, Form]]:
+        """Return the endings and the forms of the weights of a layer.
+
+        Args:
+            template: Template of the layer.
+            kind: Kind of the layer.
+        """
+        return self.style.get(template, self.style.get(kind))
 
     def knows(self, name: str) -> bool:
         """Return whether a model of the family can have an array.

@@ -49,7 +49,10 @@ class Shapes:
         name = name if isinstance(name, str) else name[0]
         index = fields.get("i")
         fields["_i"] = f"_{index}" if index else ""
-        return name.format(**fields) + self.layout.style[kind][weight][0]
+        return (
+            name.format(**fields)
+            + self.layout.style_of(template, kind)[weight][0]
+        )
 
     def has(self, *row) -> bool:
         """Return whether the file has a weight."""
@@ -73,9 +76,10 @@ class Shapes:
         if len(shape) != rank or 0 in shape:
             name = self.name_of(*row, **fields)
             self.fail(f"{name} has the shape {shape}, not of rank {rank}.")
-        _, kind, weight = row
+        template, kind, weight = row
         array = np.broadcast_to(np.float32(0), shape)
-        return self.layout.style[kind][weight][1].to_ours(array, shape).shape
+        _, form = self.layout.style_of(template, kind)[weight]
+        return form.to_ours(array, shape).shape
 
     def need(self, *row, rank: int, **fields) -> tuple:
         """Return the result of `get`; fail if the weight is missing."""

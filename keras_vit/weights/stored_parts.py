@@ -49,7 +49,8 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
             raise ValueError(f"{layout.title} has no name for {layer.path}.")
         names = (names,) if isinstance(names, str) else names
         for weight, shape in layer.shapes.items():
-            ending, form = layout.style[layer.kind][weight]
+            rows = layout.style_of(layer.template, layer.kind)
+            ending, form = rows[weight]
             shape = (*shape[:-1], shape[-1] // len(names))
             optional = _group_of_optional(layout, layer, weight)
             found[f"{layer.path}/{weight}"] = [

@@ -11,6 +11,8 @@ from keras_vit.weights.containers.safetensors import open_safetensors
 
 WEIGHTS = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
+OPEN_CLIP = "open_clip_model.safetensors"
+OPEN_CLIP_JSON = "open_clip_config.json"
 
 
 def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
@@ -56,6 +58,14 @@ def _open_one_file(path):
     return checkpoint
 
 
+def _open_open_clip(path):
+    config = path / OPEN_CLIP_JSON
+    checkpoint = open_safetensors(path / OPEN_CLIP)
+    if config.is_file():
+        checkpoint.config = {**read_json(config), **checkpoint.config}
+    return checkpoint
+
+
 def _open_shards(path):
     """Return the arrays of several `.safetensors` files with an index."""
     weight_map = read_json(path / SHARD_INDEX).get("weight_map")
@@ -93,5 +103,6 @@ def _open_shards(path):
 FOLDER_KINDS = (
     (("model.weights.h5", "config.json"), _open_keras_hub),
     ((WEIGHTS,), _open_one_file),
+    ((OPEN_CLIP,), _open_open_clip),
     ((SHARD_INDEX,), _open_shards),
 )

@@ -168,7 +168,14 @@ LAYOUT = Layout(
     has_later_parts=True,
     position_resize="bicubic_antialias",
     stem_epsilons="timm",
-    wrappers=("module.", "model.", "_orig_mod.", "state_dict.", "timm_model."),
+    wrappers=(
+        "module.",
+        "model.",
+        "_orig_mod.",
+        "state_dict.",
+        "timm_model.",
+        "visual.trunk.",
+    ),
     # A stem without stages is not nested.
     aliases=(
         (

@@ -1,0 +1,90 @@
+"""OpenCLIP and OpenAI's CLIP: the image tower."""
+
+from keras_vit.weights.layer_shapes import BLOCK
+from keras_vit.weights.layouts import Layout
+from keras_vit.weights.styles import (
+    LATER_TORCH,
+    SAME,
+    TORCH,
+    TRANSPOSED,
+    VECTOR,
+)
+
+# Parts of image towers that are not read.
+REFUSED_KEYS = (
+    "timm_model_name",
+    "attentional_pool",
+    "input_patchnorm",
+    "final_ln_after_pool",
+    "act_kwargs",
+    "norm_kwargs",
+)
+RESBLOCK = "visual.transformer.resblocks.{i}."
+
+
+def _read_hints(json):
+    """Return what open_clip_config.json states."""
+    model = json.get("model_cfg")
+    tower = model.get("vision_cfg") if isinstance(model, dict) else None
+    if not isinstance(tower, dict):
+        return {}
+    for key in REFUSED_KEYS:
+        if tower.get(key):
+            raise ValueError(f"its configuration has {key}={tower[key]!r}.")
+    width, size = tower.get("width"), tower.get("image_size")
+    averages = tower.get("pool_type") == "avg"
+    hints = {
+        "activation": "quick" if model.get("quick_gelu") else "exact",
+        "pooling": "avg" if averages else "token",
+    }
+    if isinstance(width, int):
+        hints["num_heads"] = width // int(tower.get("head_width", 64))
+    if isinstance(size, int):
+        hints["image_sizes"] = [(size, size)]
+    return hints
+
+
+LAYOUT = Layout(
+    order=3,
+    title="OpenCLIP (mlfoundations/open_clip)",
+    style={
+        **TORCH,
+        **LATER_TORCH,
+        "heads_in": {
+            "kernel": ("_weight", TRANSPOSED),
+            "bias": ("_bias", SAME),
+        },
+        "token": {"token": ("", VECTOR)},
+        "embedding": {"embedding": ("", SAME)},
+        "predictions": {"kernel": ("", SAME), "bias": (".bias", SAME)},
+    },
+    names={
+        "patch_encoder": "visual.conv1",
+        "class_token": "visual.class_embedding",
+        "position_embedding": "visual.positional_embedding",
+        "embedding_norm": "visual.ln_pre",
+        BLOCK + "attention_norm": RESBLOCK + "ln_1",
+        BLOCK + "attention/qkv": RESBLOCK + "attn.in_proj",
+        BLOCK + "attention/out": RESBLOCK + "attn.out_proj",
+        BLOCK + "attention_scale": RESBLOCK + "ls_1",
+        BLOCK + "mlp_scale": RESBLOCK + "ls_2",
+        BLOCK + "mlp_norm": RESBLOCK + "ln_2",
+        BLOCK + "mlp/hidden": RESBLOCK + "mlp.c_fc",
+        BLOCK + "mlp/out": RESBLOCK + "mlp.c_proj",
+        "encoder_norm": "visual.ln_post",
+        "predictions": "visual.proj",
+    },
+    recognise=("visual.conv1.weight",),
+    has_later_parts=True,
+    layer_norm_epsilon=1e-5,
+    wrappers=("module.", "model.", "state_dict."),
+    ignore=(
+        r"(transformer|token_embedding|ln_final|text)\."
+        r"|(positional_embedding|text_projection|logit_scale|logit_bias"
+        r"|input_resolution|context_length|vocab_size|attn_mask)$"
+    ),
+    optional_bias=("predictions",),
+    position_resize="bicubic_antialias",
+    read_hints=_read_hints,
+    untold=lambda config, names: [("the names of CLIP", ("activation",))],
+)

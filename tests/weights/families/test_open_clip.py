@@ -1,0 +1,117 @@
+"""OpenCLIP: timm's CLIP under the names of the original code."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from keras_vit import from_checkpoint, save_checkpoint
+from tests.tiny import noise, to_numpy
+from tests.weights.cases import make
+
+# Its images want another mode than the default, which is noted.
+pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+# From open_clip's import of timm's names, backwards.
+NAMES = (
+    (r"^patch_embed\.proj\.", "conv1."),
+    (r"^cls_token$", "class_embedding"),
+    (r"^pos_embed$", "positional_embedding"),
+    (r"^norm_pre\.", "ln_pre."),
+    (r"^norm\.", "ln_post."),
+    (r"^blocks\.", "transformer.resblocks."),
+    (r"\.norm([12])\.", r".ln_\1."),
+    (r"\.attn\.qkv\.", ".attn.in_proj_"),
+    (r"\.attn\.proj\.", ".attn.out_proj."),
+    (r"\.mlp\.fc1\.", ".mlp.c_fc."),
+    (r"\.mlp\.fc2\.", ".mlp.c_proj."),
+    (r"^head\.weight$", "proj"),
+)
+TOWER = {"width": 24, "head_width": 8, "image_size": 32, "patch_size": 8}
+
+
+def clip(**choices):
+    return make(
+        use_patch_bias=False,
+        use_embedding_norm=True,
+        layer_norm_epsilon=1e-5,
+        **{"activation": "quick", **choices},
+    )
+
+
+def open_clip_arrays(model, folder):
+    """Return the arrays of a model as OpenCLIP names and shapes them."""
+    save_checkpoint(model, folder / "timm.npz", layout="timm")
+    arrays = {}
+    with np.load(folder / "timm.npz") as file:
+        for name in file.files:
+            new, array = name, file[name]
+            for pattern, replacement in NAMES:
+                new = re.sub(pattern, replacement, new)
+            if new == "head.bias":
+                continue
+            if new in ("class_embedding", "positional_embedding"):
+                array = array.reshape(-1, 24)
+            if new == "class_embedding":
+                array = array[0]
+            if new == "proj":
+                array = np.ascontiguousarray(array.T)
+            if new.startswith("__"):
+                continue
+            arrays[f"visual.{new}"] = array
+    text = {"transformer.resblocks.0.ln_1.weight": np.ones(4, "float32")}
+    others = {"positional_embedding": np.ones((3, 4), "float32")}
+    return {**arrays, **text, **others, "logit_scale": np.float32([3])}
+
+
+@pytest.fixture
+def model():
+    model = clip()
+    bias = model.get_layer("predictions").bias
+    bias.assign(np.zeros(bias.shape, "float32"))
+    return model
+
+
+def write(arrays, folder, **described):
+    save_file(arrays, folder / "open_clip_model.safetensors")
+    config = {"model_cfg": {"vision_cfg": TOWER, **described}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config))
+
+
+def test_the_image_tower_is_read(model, tmp_path):
+    folder = tmp_path / "clip"
+    folder.mkdir()
+    write(open_clip_arrays(model, tmp_path), folder, quick_gelu=True)
+    again = from_checkpoint(folder)
+    assert again.config == model.config
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(model(x)), atol=1e-6
+    )
+
+
+def test_without_its_configuration_it_asks(model, tmp_path):
+    save_file(open_clip_arrays(model, tmp_path), tmp_path / "m.safetensors")
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path / "m.safetensors")
+    assert "`activation=`" in str(error.value)
+    assert "`num_heads=`" in str(error.value)
+    again = from_checkpoint(
+        tmp_path / "m.safetensors", num_heads=3, activation="quick"
+    )
+    assert again.config == model.config
+
+
+@pytest.mark.parametrize("key", ["attentional_pool", "timm_model_name"])
+def test_another_tower_is_refused(key, model, tmp_path):
+    write(open_clip_arrays(model, tmp_path), tmp_path)
+    config = {"model_cfg": {"vision_cfg": {**TOWER, key: "yes"}}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"{key}='yes'"):
+        from_checkpoint(tmp_path)
+
+
+def test_the_exact_gelu_is_the_default(model, tmp_path):
+    write(open_clip_arrays(model, tmp_path), tmp_path)
+    assert from_checkpoint(tmp_path).config.activation == "exact"
