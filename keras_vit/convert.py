@@ -21,6 +21,7 @@ def convert(
     num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
+    architecture: str | None = None,
 ) -> tuple[str, ...]:
     """Convert a checkpoint to another family.
 
@@ -34,6 +35,8 @@ def convert(
         image_size: Image size of the new model, to which the position table is
             resized. Default: that of the source.
         source_image_size: Image size of the source, if it does not state it.
+        architecture: Architecture of the source, if it does not state it; see
+            `from_checkpoint`.
 
     Returns:
         Notes on settings that the file cannot record, such as another GELU.
@@ -48,7 +51,9 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
-    model = open_model(source, num_heads, image_size, source_image_size)
+    model = open_model(
+        source, num_heads, image_size, source_image_size, architecture
+    )
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
     with atomic_write(target) as draft:
@@ -61,6 +66,7 @@ def open_model(
     num_heads: int | None = None,
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
+    architecture: str | None = None,
 ) -> VisionTransformer:
     """Return the model of a `.keras` file or a checkpoint of any family.
 
@@ -69,6 +75,7 @@ def open_model(
         num_heads: See `convert`.
         image_size: See `convert`.
         source_image_size: See `convert`.
+        architecture: See `convert`.
 
     Raises:
         ValueError: If the source cannot be read or contains another model.
@@ -79,6 +86,7 @@ def open_model(
             num_heads=num_heads,
             image_size=image_size,
             source_image_size=source_image_size,
+            architecture=architecture,
         )
     model = load_keras(source)
     if not isinstance(model, VisionTransformer):
@@ -124,6 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.num_heads,
             options.image_size,
             options.source_image_size,
+            options.architecture,
         )
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -105,6 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
                 checkpoint,
                 options.num_heads,
                 source_image_size=options.source_image_size,
+                architecture=options.architecture,
             )
             print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
@@ -150,6 +151,15 @@ def add_hints(parser: argparse.ArgumentParser):
         metavar="SIZE",
         help="size of the images of the file in pixels, 224 or 224x160 "
         "(height x width), if the file does not state it",
+    )
+    _add_architecture(parser)
+
+
+def _add_architecture(parser):
+    parser.add_argument(
+        "--architecture",
+        help="name of the architecture in timm, such as "
+        "vit_base_patch16_clip_224, if no config.json is beside the file",
     )
 
 

@@ -17,7 +17,13 @@ from keras_vit import (
     inspect_checkpoint,
 )
 from tests import commands
-from tests.weights.cases import TOKEN, assert_answers, path_of, stored_in
+from tests.weights.cases import (
+    TIMM,
+    TOKEN,
+    assert_answers,
+    path_of,
+    stored_in,
+)
 
 
 def test_inspecting_a_file(capsys):
@@ -244,6 +250,15 @@ def test_what_is_ignored_or_left_out_is_listed(tmp_path, capsys):
     assert re.search(rf"arrays +{len(arrays)}, 3 of them ignored", output)
     assert re.search(r"block_00/attention/qkv/bias +\(left out: zero\)", output)
     assert re.search(r"\(ignored\) +seed_generator +\(3,\) +<f4", output)
+
+
+def test_the_architecture_of_a_file_without_configuration(capsys, alone):
+    arguments = [str(alone(TIMM)), "--num_heads=3", "--brief"]
+    arguments.append("--architecture=vit_base_patch16_rpn_224")
+    assert inspect_checkpoint.main(arguments) == 0
+    assert re.search(r"norm_placement +after", capsys.readouterr().out)
+    assert inspect_checkpoint.main([str(path_of(TOKEN)), arguments[-1]]) == 1
+    assert "has no names of architectures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [inspect_checkpoint, convert])

@@ -308,6 +308,15 @@ DOUBTFUL_TIMM = {
         global_pool="avg", pool_include_prefix=True
     ),
     "hub_post_norm": timm_hub("vit_base_patch16_rpn_224"),
+    "hub_rotates_halves": timm_hub(
+        "vit_base_patch16_rope_224", rope_rotate_half=True
+    ),
+    "hub_rotates_neighbours": timm_hub(
+        "vit_base_patch16_dinov3", rope_rotate_half=False
+    ),
+    "hub_counts_otherwise": timm_hub(
+        "vit_base_patch16_rope_224", rope_grid_offset=2.0
+    ),
 }
 DOUBTFUL_HF = {
     "relu": huggingface({"hidden_act": "relu"}),
@@ -530,6 +539,9 @@ def test_what_of_timm_is_refused(name, built):
         "hub_quick_gelu",
         "hub_pools_the_token_too",
         "hub_post_norm",
+        "hub_rotates_halves",
+        "hub_rotates_neighbours",
+        "hub_counts_otherwise",
     ],
 )
 def test_no_model_of_timm_is_taken_for_another(name, built):

@@ -198,6 +198,8 @@ def settings_in(arguments: dict) -> dict:
         if kind not in ROTARY_KINDS:
             raise ValueError(f"It has rotary positions of the kind {kind!r}.")
         found["rotary_positions"] = ROTARY_KINDS[kind]
+    if "rope_rotate_half" in arguments:
+        found["rope_rotate_half"] = bool(arguments["rope_rotate_half"])
     if arguments.get("use_post_norm") is not None:
         after = arguments["use_post_norm"]
         found["norm_placement"] = "after" if after else "before"

@@ -120,6 +120,15 @@ def complete(
     if config.num_prefix_tokens:
         changes |= _settle_pooling(config, hints)
     config = dataclasses.replace(config, **changes)
+    is_centered = config.rotary_positions == "centered"
+    if hints.get("rope_rotate_half", is_centered) != is_centered or (
+        is_centered and config.rotary_offset
+    ):
+        raise ValueError(
+            "its configuration has rotary positions of the kind "
+            f"{config.rotary_positions!r} that turn or count otherwise than "
+            "all released ones (rope_rotate_half, rope_grid_offset)."
+        )
     return _assume(config, hints)
 
 
