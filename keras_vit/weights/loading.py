@@ -45,15 +45,15 @@ def from_checkpoint(
 ) -> VisionTransformer:
     """Build the model of a checkpoint and load its weights.
 
-    The names and shapes in the file determine its family (official,
-    big_vision, timm, Hugging Face, keras-hub, vit-keras) and the whole
-    configuration. Without further arguments, the model computes the same
+    The names and shapes in the file determine its family, a key of LAYOUTS,
+    and the whole configuration, as far as it is not in the JSON beside the
+    file. Without further arguments, the model computes the same
     outputs as the source.
 
     Args:
         path_or_name: A `.npz`, `.safetensors` or `.h5` file, a folder as
-            Hugging Face, timm or keras-hub write it, a URL, or a name of
-            `PRETRAINED`.
+            Hugging Face, timm or keras-hub write it, a URL, a name of
+            `PRETRAINED` or `HUB_MODELS`, "hf://owner/name" or "timm/name".
         image_size: (height, width) in pixels, or one number for a square. The
             position table is resized to it. Default: that of the file.
         source_image_size: (height, width) of the images of the file, if its
