@@ -53,6 +53,8 @@ test: .venv/dev
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST:worksteal=loadfile) \
 	    $(ANY_BACKEND) tests/weights/test_peers.py \
+	    tests/weights/test_peers_architectures.py \
+	    tests/weights/test_peers_huggingface.py \
 	    tests/weights/test_files_for_peers.py
 
 # The variable silences a notice about the future of mkdocs, on each start.
