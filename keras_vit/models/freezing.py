@@ -76,15 +76,61 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     return lambda path: path.split("/")[0] in last
 
 
-def frozen_weights(model) -> list[str]:
-    """Return the paths of the frozen weights in layers that are trained."""
-    return [
+def train_layer(model, name: str):
+    """Make a layer trainable, also if all else is frozen.
+
+    Args:
+        model: A VisionTransformer.
+        name: Name of the layer.
+    """
+    model._trainable = True
+    layer = model.get_layer(name)
+    layer.trainable = True
+    for weight in layer.weights:
+        weight.trainable = True
+
+
+def describe_frozen(model) -> dict[str, list[str]]:
+    """Return what is frozen, as `get_config` stores it.
+
+    Args:
+        model: A VisionTransformer.
+
+    Returns:
+        The paths of frozen layers, and of frozen weights in other layers.
+    """
+    layers = [
+        layer.path
+        for layer in model._flatten_layers(include_self=False)
+        if layer.path and not layer.trainable
+    ]
+    weights = [
         weight.path
         for layer in model._flatten_layers()
         if layer.trainable
         for weight in layer._trainable_variables
         if not (weight.trainable or is_factor(weight))
     ]
+    # Only if needed: version 0.1 does not know this entry.
+    singly = {"frozen_weights": weights} if weights else {}
+    return {"frozen": layers, **singly}
+
+
+def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
+    """Freeze what `describe_frozen` returned.
+
+    Args:
+        model: A VisionTransformer.
+        layers: Paths of layers.
+        weights: Paths of weights.
+    """
+    layers, weights = set(layers), set(weights)
+    for layer in model._flatten_layers(include_self=False):
+        if layer.path in layers:
+            layer.trainable = False
+    for weight in model.weights:
+        if weight.path in weights:
+            weight.trainable = False
 
 
 def kernels_with_lora(model) -> list:

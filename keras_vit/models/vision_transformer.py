@@ -7,12 +7,15 @@ import keras
 
 from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
 from keras_vit.layers.old_arguments import with_new_names
+from keras_vit.models.block_features import compute_block_features
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.freezing import (
-    frozen_weights,
+    describe_frozen,
+    freeze_again,
     in_last_blocks,
     keeping,
     set_trained,
+    train_layer,
 )
 from keras_vit.models.lora import add_updates, layers_with_updates
 from keras_vit.models.parts import (
@@ -34,9 +37,8 @@ class VisionTransformer(keras.Model):
     """A Vision Transformer: patches, positions, Transformer blocks, head.
 
     Every step is a named layer (`patch_encoder`, `block_00`, ...,
-    `encoder_norm`, `predictions`), so a sub-model such as `keras.Model(
-    model.input, model.get_layer("block_03").output)` returns any intermediate
-    result.
+    `encoder_norm`, `predictions`), so a sub-model returns any intermediate
+    result; `features` returns the patches after each block.
 
     Shapes:
         images: (B, H, W, C), floats in [-1, 1]; see `preprocess_input`.
@@ -82,6 +84,22 @@ class VisionTransformer(keras.Model):
         self.dtype_policy = policy
         self.config = config
 
+    def features(
+        self, images, blocks=None, as_grid=True, norm=True, with_prefix=False
+    ) -> list:
+        """Return the patches after blocks, (B, h, w, D) for each block.
+
+        Args:
+            images: Images (B, H, W, C), or a symbolic tensor of them.
+            blocks: Indices of the blocks; all by default.
+            as_grid: Whether the patches are arranged as in the image.
+            norm: Whether the last norm of the model is applied.
+            with_prefix: Whether to return pairs of patches and prefix tokens.
+        """
+        return compute_block_features(
+            self, images, blocks, as_grid, norm, with_prefix
+        )
+
     def with_image_size(self, image_size: tuple[int, int] | int):
         """Return this model for images of another size.
 
@@ -115,11 +133,7 @@ class VisionTransformer(keras.Model):
         """
         model = copy_model(self, ["predictions"], num_classes=num_classes)
         if num_classes:
-            model._trainable = True
-            head_layer = model.get_layer("predictions")
-            head_layer.trainable = True
-            for weight in head_layer.weights:
-                weight.trainable = True
+            train_layer(model, "predictions")
         return model
 
     def with_classifier_activation(self, classifier_activation: str | None):
@@ -226,40 +240,26 @@ class VisionTransformer(keras.Model):
 
     def save(self, filepath, *arguments, **options):
         if layers_with_updates(self):
-            # Keras would merge in the compute dtype, and save an optimizer
-            # of variables that the file does not have.
+            # Keras would merge in the compute dtype and save a wrong optimizer.
             return self.merge_lora().save(filepath, *arguments, **options)
         return super().save(filepath, *arguments, **options)
 
     def get_config(self):
-        singly_frozen = frozen_weights(self)
         return {
             "config": dataclasses.asdict(self.config),
             "dtype": nested_dtype_policy(self),
             "name": self.name,
             "trainable": self.trainable,
-            "frozen": [
-                layer.path
-                for layer in self._flatten_layers(include_self=False)
-                if layer.path and not layer.trainable
-            ],
-            # Only if needed: version 0.1 does not know this entry.
-            **({"frozen_weights": singly_frozen} if singly_frozen else {}),
+            **describe_frozen(self),
         }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
-        frozen = set(config.pop("frozen", ()))
-        singly_frozen = set(config.pop("frozen_weights", ()))
+        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
         fields = ViTConfig(**with_new_names(config["config"]))
         model = cls(**{**config, "config": fields})
-        for layer in model._flatten_layers(include_self=False):
-            if layer.path in frozen:
-                layer.trainable = False
-        for weight in model.weights:
-            if weight.path in singly_frozen:
-                weight.trainable = False
+        freeze_again(model, *frozen)
         return model
 
 

@@ -212,7 +212,15 @@ def build_architecture(folder, name, seed, hub=True):
     else:
         save_file(model.state_dict(), folder / "weights.safetensors")
     x = draw_images(shape, seed)
-    np.savez(folder / "expected.npz", x=x, **run_timm(model, x))
+    found = run_timm(model, x)
+    if hub and hasattr(model, "forward_intermediates"):
+        with torch.inference_mode():
+            maps = model.forward_intermediates(
+                channels_first(x), norm=True, intermediates_only=True
+            )
+        for index, map_ in enumerate(maps if type(maps) is list else ()):
+            found[f"map/{index}"] = map_.permute(0, 2, 3, 1).numpy()
+    np.savez(folder / "expected.npz", x=x, **found)
 
 
 def run_huggingface(model, images, details=False, **arguments):

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_vit import from_checkpoint, save_checkpoint
-from tests.tiny import to_numpy
+from tests.tiny import LATER_KINDS, noise, to_numpy
+from tests.weights.cases import make
 from tests.weights.peer_process import HYBRID, MARKS, work
 
 pytestmark = MARKS
@@ -134,6 +135,28 @@ def test_an_architecture_answers_the_same(name, built):
     assert not model.load_report.ignored
 
 
+FEATURES = (
+    "beit_base_patch16_224",
+    "eva02_base_patch14_224",
+    "vit_base_patch14_reg4_dinov2",
+    "vit_base_patch16_clip_224",
+    "vit_base_patch16_dinov3",
+    "vit_base_patch16_radio_v3",
+)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_features_are_those_of_forward_intermediates(name, built):
+    folder = built(f"arch/{name}")
+    model = from_checkpoint(folder)
+    with np.load(folder / "expected.npz") as file:
+        for index, actual in enumerate(model.features(file["x"])):
+            expected = file[f"map/{index}"]
+            error = np.abs(to_numpy(actual) - expected).max()
+            assert error < TOLERANCE * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_architecture_that_is_refused_by_name(name, built):
     with pytest.raises(ValueError, match=REFUSED[name]):
@@ -235,6 +258,88 @@ def written(built, peers_folder):
             return file["logits"]
 
     return answer_of
+
+
+# One of each kind that the package can build, whether timm has it or not.
+KINDS = {
+    **LATER_KINDS,
+    "beit_after": {**LATER_KINDS["beit"], "norm_placement": "after"},
+    "beit_clip": {**LATER_KINDS["beit"], "use_embedding_norm": True},
+    "beit_registers": {**LATER_KINDS["beit"], "num_registers": 1},
+    "deit_token": {**LATER_KINDS["deit"], "pooling": "token"},
+    "deit_scale": {**LATER_KINDS["deit"], "layer_scale_init": 0.1},
+    "eva_after": {**LATER_KINDS["eva02"], "norm_placement": "after"},
+    "eva_clip": {
+        **LATER_KINDS["eva02"],
+        "use_embedding_norm": True,
+        "use_patch_bias": False,
+    },
+    "clip_after": {**LATER_KINDS["clip"], "norm_placement": "after"},
+    "relative_scale": {**LATER_KINDS["relative_mlp"], "layer_scale_init": 0.1},
+    "rms": {"norm": "rms"},
+    "after": {"norm_placement": "after"},
+    "centered_tokens": {
+        **LATER_KINDS["dinov3"],
+        "pooling": "none",
+        "num_classes": 0,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def any_kind(peers_folder):
+    """Return timm's answers with what is written, None if it is refused."""
+    x = noise(2, 32, 32, 3)
+    np.savez(peers_folder / "x.npz", x=x)
+    expected, requests = {}, {}
+    for name, choices in KINDS.items():
+        model = make(**{"activation": "exact", **choices})
+        path = peers_folder / f"kind/{name}"
+        try:
+            notes = save_checkpoint(model, path, layout="timm")
+        except ValueError:
+            assert not path.exists()
+            continue
+        if any("layer_norm_epsilon" in note for note in notes):
+            continue  # timm has this block with another epsilon alone.
+        expected[name] = to_numpy(model(x))
+        requests[name] = {
+            "task": "load_timm",
+            "path": str(path),
+            "images": str(peers_folder / "x.npz"),
+            "output": str(path) + ".npz",
+        }
+    errors = work(list(requests.values()), peers_folder, "kinds")
+    return expected, dict(zip(requests, errors))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_kind_is_refused_or_right_there(name, any_kind, peers_folder):
+    expected, errors = any_kind
+    if name not in expected:
+        return
+    assert errors[name] is None, errors[name]
+    with np.load(peers_folder / f"kind/{name}.npz") as file:
+        answer = file["logits"]
+    error = np.abs(answer - expected[name]).max()
+    assert error < 5e-6 * np.abs(expected[name]).max()
+
+
+def test_the_kinds_that_are_written(any_kind):
+    assert any_kind[0].keys() == {
+        "clip",
+        "deit",
+        "beit",
+        "relative_mlp",
+        "eva02",
+        "mixed",
+        "dinov3",
+        "eva_after",
+        "eva_clip",
+        "rms",
+        "after",
+        "centered_tokens",
+    }
 
 
 @pytest.mark.parametrize("name", LOADED_THERE)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from keras_vit import from_checkpoint, save_checkpoint
-from tests.tiny import to_numpy
+from tests.tiny import LATER_KINDS, noise, to_numpy
+from tests.weights.cases import make
 from tests.weights.peer_process import MARKS, work
 
 pytestmark = MARKS
@@ -368,3 +369,100 @@ def test_what_has_no_class_is_refused(name, built, tmp_path):
     with pytest.raises(ValueError, match=NOT_WRITTEN[name]):
         save_checkpoint(model, tmp_path / "model", layout="huggingface")
     assert not list(tmp_path.iterdir())
+
+
+# One of each kind that the package can build, whether transformers has it or
+# not, and some without a head.
+KINDS = {
+    **LATER_KINDS,
+    **{
+        f"{name}_headless": {**choices, "num_classes": 0}
+        for name, choices in LATER_KINDS.items()
+    },
+    "dinov2_token": {
+        "layer_scale_init": 0.1,
+        "num_registers": 2,
+        "use_prefix_positions": False,
+        "num_classes": 0,
+    },
+    "dinov2_positions": {
+        "layer_scale_init": 0.1,
+        "num_registers": 2,
+        "num_classes": 0,
+    },
+    "dinov3_scale": {
+        **LATER_KINDS["dinov3"],
+        "qk_norm": "none",
+        "layer_scale_init": 0.1,
+        "num_classes": 0,
+    },
+    "beit_after": {**LATER_KINDS["beit"], "norm_placement": "after"},
+    "siglip": {
+        "use_class_token": False,
+        "pooling": "map",
+        "num_classes": 0,
+    },
+    "siglip_wide": {
+        "use_class_token": False,
+        "pooling": "map",
+        "pooling_mlp_dim": 96,
+        "num_classes": 0,
+    },
+    "probe": {**LATER_KINDS["aimv2"], "pooling": "probe", "num_classes": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def any_kind(peers_folder):
+    """Return the answers here and the errors there, of what is written."""
+    x = noise(2, 32, 32, 3)
+    np.savez(peers_folder / "x.npz", x=x)
+    expected, requests = {}, {}
+    for name, choices in KINDS.items():
+        model = make(**choices)
+        path = peers_folder / f"kind {name}"
+        try:
+            save_checkpoint(model, path, layout="huggingface")
+        except ValueError:
+            assert not path.exists()
+            continue
+        described = json.loads((path / "config.json").read_text())
+        expected[name] = to_numpy(model(x))
+        requests[name] = {
+            "task": "load_huggingface",
+            "path": str(path),
+            "images": str(peers_folder / "x.npz"),
+            "output": f"{path}.npz",
+            "kind": described["architectures"][0],
+        }
+    errors = work(list(requests.values()), peers_folder, "kinds")
+    return expected, dict(zip(requests, errors))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_kind_is_refused_or_right_there(name, any_kind, peers_folder):
+    expected, errors = any_kind
+    if name not in expected:
+        return
+    assert errors[name] is None, errors[name]
+    with np.load(peers_folder / f"kind {name}.npz") as file:
+        # AIMv2 without its pooling returns the tokens.
+        tokens = file["encoded"].mean(axis=1) if "encoded" in file else None
+        answer = file["logits"] if "logits" in file else tokens
+    error = np.abs(answer - expected[name]).max()
+    assert error < 5e-6 * np.abs(expected[name]).max()
+
+
+def test_the_kinds_that_are_written(any_kind):
+    assert any_kind[0].keys() == {
+        "aimv2_headless",
+        "beit",
+        "beit_headless",
+        "clip_headless",
+        "deit",
+        "dinov2",
+        "dinov2_token",
+        "dinov3_scale",
+        "probe",
+        "siglip",
+    }

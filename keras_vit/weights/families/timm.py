@@ -1,7 +1,6 @@
 """timm: huggingface/pytorch-image-models."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.expressible import LATER_FIELDS, LATER_VALUES
 from keras_vit.weights.huggingface.model_types import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, NameVariant, Spelling
@@ -14,6 +13,7 @@ from keras_vit.weights.timm.arguments import (
 from keras_vit.weights.timm.classes import (
     epsilon_of,
     explain_refusal,
+    find_base,
     make_json,
 )
 from keras_vit.weights.timm.reading import (
@@ -207,7 +207,7 @@ LAYOUT = Layout(
         ".npz": npz_writer(),
         "": folder_writer(make_jsons),
     },
-    later_fields=lambda config: (*LATER_FIELDS, *LATER_VALUES),
+    later_fields=lambda config: find_base(config).later_fields,
     computes=_computes,
     refuse=explain_refusal,
     remedies={"activation": "Pass act_layer={activation!r} there."},

@@ -32,11 +32,13 @@ class Base(NamedTuple):
             configuration.
         arguments: Returns the arguments of the class for a configuration.
         architecture: Name of the architecture.
+        later_fields: Fields of ViTConfig after 2021 that it can express.
     """
 
     fits: Callable[[ViTConfig], bool]
     arguments: Callable[[ViTConfig], dict]
     architecture: str
+    later_fields: tuple[str, ...]
 
 
 def make_json(config: ViTConfig) -> dict:
@@ -114,9 +116,14 @@ def explain_refusal(config: ViTConfig) -> str | None:
         "RMS norms and a gated MLP come with a norm of the patches": (
             is_rms and config.use_gated_mlp and not config.use_patch_norm
         ),
-        "its class with a distillation token has no other later parts": (
-            config.use_distillation_token
-            and (config.num_registers or is_eva(config) or relative != "none")
+        "its class with a distillation token has two classifiers": (
+            config.use_distillation_token and config.pooling != "distilled"
+        ),
+        "its blocks with norms after the branches have no others": (
+            config.norm_placement == "after"
+            and (
+                config.layer_scale_init is not None or config.qk_norm != "none"
+            )
         ),
         "only its models with a norm before the first block lack the bias of "
         "the patches": config.use_patch_bias == config.use_embedding_norm,
@@ -155,12 +162,38 @@ def _has_large_epsilon(config):
 # The function of the plain model, and of that with the gate packed.
 PLAIN_NAME = "vit_base_patch16_224"
 PACKED = "vit_giant_patch14_dinov2"
+RELATIVE_FIELDS = ("relative_positions", "qkv_bias", "layer_scale_init")
+VISION_TRANSFORMER_FIELDS = (
+    "num_registers",
+    "use_prefix_positions",
+    "use_embedding_norm",
+    "use_patch_bias",
+    "use_final_norm",
+    "qkv_bias",
+    "use_block_bias",
+    "qk_norm",
+    "use_attention_inner_norm",
+    "use_mlp_inner_norm",
+    "layer_scale_init",
+    "activation",
+    "pooling",
+)
+EVA_FIELDS = (
+    "rotary_positions",
+    "norm_placement",
+    "use_gated_mlp",
+    "pooling_heads",
+    "pooling_mlp_dim",
+    # Its attention pooling reads all tokens.
+    *(name for name in VISION_TRANSFORMER_FIELDS if name != "pooling"),
+)
 # The first row that fits counts.
 BASES = (
     Base(
         lambda config: config.relative_positions == "table",
         beit_arguments,
         "beit_base_patch16_224",
+        RELATIVE_FIELDS,
     ),
     Base(
         lambda config: (
@@ -169,47 +202,61 @@ BASES = (
         ),
         relative_arguments,
         "vit_relpos_base_patch16_rpn_224",
+        (*RELATIVE_FIELDS, "norm_placement", "qk_norm"),
     ),
     Base(
         lambda config: config.relative_positions == "mlp",
         relative_arguments,
         "vit_relpos_base_patch16_224",
+        (*RELATIVE_FIELDS, "qk_norm"),
     ),
     Base(
         lambda config: config.use_distillation_token,
         distilled_arguments,
         "deit_tiny_distilled_patch16_224",
+        ("use_distillation_token", "pooling", "activation"),
     ),
     Base(
         lambda config: is_eva(config) and _has_large_epsilon(config),
         eva_arguments,
         "vit_small_patch16_dinov3",
+        EVA_FIELDS,
     ),
-    Base(is_eva, eva_arguments, "eva02_tiny_patch14_224"),
+    Base(is_eva, eva_arguments, "eva02_tiny_patch14_224", EVA_FIELDS),
     Base(
         lambda config: config.norm == "rms" and config.use_gated_mlp,
         vision_transformer_arguments,
         "aimv2_large_patch14_224",
+        ("norm", "use_patch_norm", "use_gated_mlp", *VISION_TRANSFORMER_FIELDS),
     ),
     Base(
         lambda config: config.norm == "rms",
         vision_transformer_arguments,
         "test_vit4",
+        ("norm", *VISION_TRANSFORMER_FIELDS),
     ),
     Base(
         lambda config: config.use_gated_mlp,
         vision_transformer_arguments,
         PACKED,
+        ("use_gated_mlp", *VISION_TRANSFORMER_FIELDS),
     ),
     Base(
         lambda config: config.norm_placement == "after",
         vision_transformer_arguments,
         "vit_base_patch16_rpn_224",
+        ("norm_placement", *VISION_TRANSFORMER_FIELDS),
     ),
     Base(
         _has_large_epsilon,
         vision_transformer_arguments,
         "vit_base_patch16_clip_224",
+        VISION_TRANSFORMER_FIELDS,
     ),
-    Base(lambda config: True, vision_transformer_arguments, PLAIN_NAME),
+    Base(
+        lambda config: True,
+        vision_transformer_arguments,
+        PLAIN_NAME,
+        VISION_TRANSFORMER_FIELDS,
+    ),
 )
