@@ -30,6 +30,7 @@ SUBJECTS = {
         "init_from",
         "num_heads",
         "source_image_size",
+        "architecture",
         "init_head",
         "train_only",
         "lora_rank",
