@@ -90,8 +90,8 @@ def _infer_positions(shapes, hints, known, config, heads):
 def _settle(shapes, hints, known, config, heads) -> tuple[dict, tuple]:
     """Return the fields that hints or the caller settle, and what is open."""
     layout, settled, questions = shapes.layout, {}, []
+    told = {**known.fields, **hints}
     for what, fields in layout.untold(config, shapes.stored_names):
-        told = {**known.fields, **hints}
         settled |= {name: told[name] for name in fields if name in told}
         left = [f"`{name}=`" for name in fields if name not in told]
         if left:

@@ -7,11 +7,11 @@ weights, is told by the JSON or by the name of the architecture.
 import math
 import re
 
+from keras_vit.weights.counts import ANY_NUMBER, NUMBER
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY
 from keras_vit.weights.shapes import Shapes
 
 ATTENTION_PATH = BLOCK + "attention"
-ANY = "987654"  # In place of the number of a block.
 # Template, kind, weight, rank and axis of the arrays that contain the hidden
 # size of the MLP.
 MLP_HIDDEN = (
@@ -121,7 +121,8 @@ def _has_key_bias(shapes):
     if isinstance(names, str):
         return False
     ending = shapes.layout.style["heads_in"]["bias"][0]
-    pattern = re.escape(names[1].format(i=ANY) + ending).replace(ANY, r"\d+")
+    name = names[1].format(i=ANY_NUMBER) + ending
+    pattern = re.escape(name).replace(str(ANY_NUMBER), NUMBER)
     return any(re.fullmatch(pattern, name) for name in shapes.detected.names)
 
 

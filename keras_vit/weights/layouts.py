@@ -8,7 +8,7 @@ stores the weights of each kind of layer. Reading and writing share the table;
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.styles import Form, Style
@@ -128,8 +128,8 @@ class Layout(NamedTuple):
         refuse: Returns the reason why a configuration cannot be written; None
             if it can.
         said: Fields of ViTConfig that are written in addition to the weights.
-        remedies: For a field, advice to the user on how to make the family's
-            code compute another value than its default.
+        remedies: For a field, a function from its value to advice on how to
+            make the family's code compute it.
     """
 
     order: int
@@ -180,7 +180,7 @@ class Layout(NamedTuple):
     computes: Callable[[ViTConfig], dict] = lambda config: {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     said: tuple[str, ...] = ()
-    remedies: dict[str, str] = {}
+    remedies: dict[str, Callable[[Any], str]] = {}
 
     def of_file(self, names: Names) -> "Layout":
         """Return the layout with the variants of a file.

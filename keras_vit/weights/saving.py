@@ -21,7 +21,6 @@ from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import Layout, Spelling
 from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.stored_parts import parts_of, whole_shape
-from keras_vit.weights.timm.arguments import ACT_LAYERS as TIMM_ACTIVATIONS
 from keras_vit.weights.writers import Arrays, Writer
 
 logger = logging.getLogger(__name__)
@@ -133,13 +132,10 @@ def _pick_spelling(model, layout, family, spelling) -> Spelling:
 def _stored_config(config, family) -> ViTConfig:
     """Return the configuration of the file, with the positions it stores."""
     changes = {}
-    has_others = (config.rotary_positions, config.relative_positions) != (
-        "none",
-        "none",
-    )
-    if config.position_embedding == "none" and has_others:
-        pass  # They replace the table.
-    elif config.position_embedding != family.no_table:
+    kind = config.position_embedding
+    # Rotary and relative positions replace a table.
+    others = {config.rotary_positions, config.relative_positions} - {"none"}
+    if kind != family.no_table and not (kind == "none" and others):
         changes["position_embedding"] = "learned"
     # Rows and biases of zeros change nothing.
     later = family.later_fields(config)
@@ -233,10 +229,8 @@ def _notes(config, family) -> Iterator[str]:
         matters = field != "stem_epsilons" or config.stem_stages is not None
         if ours != theirs and matters and field not in family.said:
             note = describe(ours, theirs, family.title)
-            remedy = family.remedies.get(field, "").format(
-                activation=TIMM_ACTIVATIONS.get(config.activation)
-            )
-            yield f"{note} {remedy}".strip()
+            advise = family.remedies.get(field, lambda value: "")
+            yield f"{note} {advise(ours)}".strip()
 
 
 def _amount(ours, theirs):

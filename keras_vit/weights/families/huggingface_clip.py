@@ -9,7 +9,7 @@ from keras_vit.weights.huggingface.model_types import (
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
-    FLAT_PATCHES,
+    FLAT_CONV,
     LATER_TORCH,
     SAME,
     TORCH,
@@ -57,19 +57,20 @@ def _prepare(shapes):
             for index, part in enumerate(("query", "key", "value")):
                 piece = (slice(index * width, (index + 1) * width),)
                 renamed[start + part + ending] = (name, piece)
-        elif name.endswith(PATCH_EMBEDDING + ".weight") and len(shape) == 2:
-            renamed[
-                name.replace(PATCH_EMBEDDING, PATCH_EMBEDDING + ".flat")
-            ] = (name, None)
-        elif name.endswith(PATCH_EMBEDDING + ".bias") and (
-            len(shapes.get(name.replace(".bias", ".weight"), ())) == 2
-        ):
-            renamed[
-                name.replace(PATCH_EMBEDDING, PATCH_EMBEDDING + ".flat")
-            ] = (name, None)
+        elif _is_flat(name, shapes):
+            flat = PATCH_EMBEDDING + ".flat"
+            renamed[name.replace(PATCH_EMBEDDING, flat)] = (name, None)
         else:
             renamed[name] = (name, None)
     return renamed
+
+
+def _is_flat(name, shapes):
+    """Return whether an array belongs to a projection of flat patches."""
+    layer, _, ending = name.rpartition(".")
+    if not layer.endswith(PATCH_EMBEDDING) or ending not in ("weight", "bias"):
+        return False
+    return len(shapes.get(f"{layer}.weight", ())) == 2
 
 
 LAYOUT = Layout(
@@ -118,12 +119,7 @@ LAYOUT = Layout(
         NameVariant(
             r"vision_model\.embeddings\.patch_embedding\.flat\.",
             names={"patch_encoder": TOWER + PATCH_EMBEDDING + ".flat"},
-            style={
-                "conv": {
-                    "kernel": (".weight", FLAT_PATCHES),
-                    "bias": (".bias", SAME),
-                },
-            },
+            style=FLAT_CONV,
         ),
         NameVariant(
             r"vision_model\.encoder\.layers\.0\.mlp\.gate\.",

@@ -4,8 +4,9 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.weights.huggingface.model_types import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, NameVariant, Spelling
-from keras_vit.weights.styles import FLAT_PATCHES, LATER_TORCH, SAME, TORCH
+from keras_vit.weights.styles import FLAT_CONV, LATER_TORCH, SAME, TORCH
 from keras_vit.weights.timm.arguments import (
+    ACT_LAYERS,
     has_split_gate,
     has_split_projections,
     is_eva,
@@ -156,12 +157,7 @@ LAYOUT = Layout(
         NameVariant(
             r"embeds\.proj\.",
             names={"patch_encoder": "embeds.proj"},
-            style={
-                "conv": {
-                    "kernel": (".weight", FLAT_PATCHES),
-                    "bias": (".bias", SAME),
-                },
-            },
+            style=FLAT_CONV,
         ),
     ),
     has_architectures=True,
@@ -210,5 +206,9 @@ LAYOUT = Layout(
     later_fields=lambda config: find_base(config).later_fields,
     computes=_computes,
     refuse=explain_refusal,
-    remedies={"activation": "Pass act_layer={activation!r} there."},
+    remedies={
+        "activation": lambda value: (
+            f"Pass act_layer={ACT_LAYERS.get(value)!r} there."
+        ),
+    },
 )
