@@ -8,7 +8,12 @@ from keras_vit import analysis, applications, layers, models, weights
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
 from keras_vit.layer_decay import layer_decay_optimizer
 from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
-from keras_vit.preprocessing import decode_predictions, preprocess_input
+from keras_vit.preprocessing import (
+    Preprocessing,
+    decode_predictions,
+    preprocess_input,
+    read_image,
+)
 from keras_vit.version import __version__
 from keras_vit.weights import (
     PRETRAINED,
@@ -22,6 +27,7 @@ from keras_vit.weights import (
 __all__ = [
     *applications.BUILDERS,
     "PRETRAINED",
+    "Preprocessing",
     "VARIANTS",
     "ViTConfig",
     "VisionTransformer",
@@ -35,6 +41,7 @@ __all__ = [
     "load_lora",
     "models",
     "preprocess_input",
+    "read_image",
     "save_checkpoint",
     "save_lora",
     "weights",

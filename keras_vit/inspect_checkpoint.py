@@ -9,7 +9,6 @@ import sys
 
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_checkpoint
-from keras_vit.weights.normalization import find_normalization
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
@@ -23,7 +22,6 @@ def describe_checkpoint(source: Source, show_names: bool = True) -> str:
     """
     config = source.config
     spelling = f", {source.spelling} names" if source.spelling else ""
-    mode = find_normalization(source.checkpoint)
     lines = [
         f"path           {source.checkpoint.path}",
         f"family         {source.family}: {source.layout.title}{spelling}",
@@ -31,24 +29,29 @@ def describe_checkpoint(source: Source, show_names: bool = True) -> str:
         f"parameters     {source.num_parameters:,}",
         f"arrays         {len(source.checkpoint.entries)}, "
         f"{len(source.ignored)} of them ignored",
-        f"images         {_describe_images(mode)}",
+        f"images         {_describe_images(source.preprocessing)}",
         "",
     ]
     lines += [
         f"{field.name:24} {getattr(config, field.name)}"
         for field in dataclasses.fields(config)
-        if getattr(config, field.name) != field.default
-        or field.name in ALWAYS_SHOWN
+        if field.name in ALWAYS_SHOWN
+        or getattr(config, field.name) != field.default
+        and field.name != "preprocessing"
     ]
     if show_names:
         lines += ["", *_align(_name_rows(source))]
     return "\n".join(lines)
 
 
-def _describe_images(mode):
-    if mode is None:
+def _describe_images(settings):
+    if settings is None:
         return "the file does not say how they were normalised"
-    return f"preprocess_input(images, mode={mode!r})"
+    kept = f"{settings.crop_fraction:.4g} of each side kept"
+    return (
+        f"normalised by {settings.normalization!r}, {settings.interpolation}, "
+        f"{settings.resize_mode}, {kept}"
+    )
 
 
 def _name_rows(source) -> list[tuple[str, ...]]:

@@ -5,6 +5,7 @@ import math
 import numbers
 
 from keras_vit.models.config_checks import check_config
+from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
 from keras_vit.tables import pick
 
 
@@ -24,6 +25,9 @@ class ViTConfig:
             the position table has the grid of `image_size`, and each call
             resizes it.
         channels: Channels of the image.
+        preprocessing: How images are resized, cropped and normalised before
+            the model reads them: a `Preprocessing`, or a key of
+            NORMALIZATIONS. The layers do not depend on it.
         stem_stages: Number of units in each stage of the ResNet stem of a
             hybrid; None for no stem; () for only its first convolution and
             pooling.
@@ -105,6 +109,7 @@ class ViTConfig:
     image_size: tuple[int, int] | int = 224
     use_dynamic_image_size: bool = False
     channels: int = 3
+    preprocessing: Preprocessing = Preprocessing()
     stem_stages: tuple[int, ...] | None = None
     stem_epsilons: str = "official"
     use_patch_bias: bool = True
@@ -159,6 +164,8 @@ class ViTConfig:
             )
         size = tuple(int(side) for side in size)
         object.__setattr__(self, "image_size", size)
+        settings = as_preprocessing(self.preprocessing)
+        object.__setattr__(self, "preprocessing", settings)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if isinstance(value, numbers.Integral) and type(value) is not bool:

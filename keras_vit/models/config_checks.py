@@ -9,6 +9,7 @@ from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.transformer_block import NORM_PLACEMENTS
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 
 # The table of each field that is a name.
@@ -40,6 +41,7 @@ def check_config(config):
     """
     _check_numbers(config)
     _check_image_size(config)
+    _check_preprocessing(config)
     for name, table in CHOICES.items():
         pick(table, getattr(config, name), name)
     _check_tokens(config)
@@ -75,6 +77,18 @@ def _check_image_size(config):
             f"`patch_size` must divide the {what}, "
             f"{config.feature_size[0]}x{config.feature_size[1]}. Received: "
             f"patch_size={config.patch_size}, image_size={config.image_size}"
+        )
+
+
+def _check_preprocessing(config):
+    settings = config.preprocessing
+    if not isinstance(settings, Preprocessing):
+        _fail(config, "preprocessing", "must be a `Preprocessing` or a name")
+    if len(settings.mean) not in (1, config.channels):
+        raise ValueError(
+            "`preprocessing` must have a mean for each channel, or one for "
+            f"all. Received: {len(settings.mean)} for "
+            f"channels={config.channels}"
         )
 
 

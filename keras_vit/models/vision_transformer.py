@@ -41,7 +41,7 @@ class VisionTransformer(keras.Model):
     result; `features` returns the patches after each block.
 
     Shapes:
-        images: (B, H, W, C), floats in [-1, 1]; see `preprocess_input`.
+        images: (B, H, W, C), floats; see `preprocess_input`.
         returns: (B, num_classes); without a head (B, D); without pooling
             (B, T, ...).
 

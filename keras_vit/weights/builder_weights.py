@@ -10,6 +10,7 @@ import keras
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
+from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.loading import build_and_load
 from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
@@ -140,7 +141,7 @@ def load_foreign_weights(
     def configure(found):
         wanted = dataclasses.replace(default, **choices)
         check_variant(found, wanted, weights, builder_name)
-        return dataclasses.replace(found, **choices)
+        return change_config(found, choices)
 
     model = build_and_load(
         weights,

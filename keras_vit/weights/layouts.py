@@ -95,6 +95,8 @@ class Layout(NamedTuple):
             prefix rows, although the default has a prefix row.
         position_resize: A key of RESIZES: how the family's code resizes the
             position table; hints may contain another one.
+        normalization: A key of NORMALIZATIONS, for the images of files that
+            state no other; None if the family has several.
         no_table: Position embedding of a file without a position table; None
             if such a file is an error.
         describe: Returns the part of the JSON beside the file that describes
@@ -156,6 +158,7 @@ class Layout(NamedTuple):
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
     may_lack_slot: bool = False
     position_resize: str = "official"
+    normalization: str | None = "vit"
     no_table: str | None = None
     describe: Callable[[dict], dict] = lambda json: json
     read_hints: Callable[[dict], dict] = lambda json: {}

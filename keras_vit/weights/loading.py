@@ -17,6 +17,7 @@ from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.plan import Choices, make_plan
 from keras_vit.weights.positions import PUBLISHED, Known
 from keras_vit.weights.pretrained import locate
@@ -24,7 +25,7 @@ from keras_vit.weights.report import LoadReport, warn
 from keras_vit.weights.source import identify
 
 NOTHING_KNOWN = Known()
-DEFAULT_CHOICES = Choices()
+DEFAULT_CHOICES = Choices(renormalize=True)
 
 
 def from_checkpoint(
@@ -89,7 +90,7 @@ def from_checkpoint(
             or if it leaves a setting open that needs an argument. The message
             names the file and every array that does not fit.
     """
-    choices = Choices(head, position_resize, patch_resize)
+    choices = Choices(head, position_resize, patch_resize, True)
     choices.check()
     overrides = with_new_names(overrides)
     check_fields(overrides, RENAMED_FIELDS)
@@ -108,7 +109,7 @@ def from_checkpoint(
                 f"{path_or_name} has {found.num_heads} heads. "
                 f"Received: num_heads={num_heads}"
             )
-        return dataclasses.replace(found, **changes, **overrides)
+        return change_config(found, {**changes, **overrides})
 
     def build(config):
         return VisionTransformer(config, dtype=dtype, name=name)

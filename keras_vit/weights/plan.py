@@ -9,11 +9,8 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
 from keras_vit.weights.expressible import LATER_FIELDS
+from keras_vit.weights.image_settings import describe_difference
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
-from keras_vit.weights.normalization import (
-    describe_normalization,
-    find_normalization,
-)
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITION_TABLE, Source
@@ -24,11 +21,20 @@ HEADS = ("auto", "strict", "reset")
 
 
 class Choices(NamedTuple):
-    """Options of a load; see `from_checkpoint`."""
+    """Options of a load; see `from_checkpoint`.
+
+    Args:
+        head: See there.
+        position_resize: See there.
+        patch_resize: See there.
+        renormalize: Whether the first layer is adapted if the images of the
+            model are normalised in another way than those of the file.
+    """
 
     head: str = "auto"
     position_resize: str | None = None
     patch_resize: str | None = None
+    renormalize: bool = False
 
     def check(self):
         """Raise a ValueError for a name that is not known."""
@@ -186,19 +192,25 @@ def _report(source, config, transfers, reset) -> LoadReport:
     if source.num_prefix_rows > source.config.num_prefix_tokens:
         # The oldest files of big_vision have this row, but no class token.
         ignored.append(f"{source.stored(POSITION_TABLE)}, row 0")
-    path, mode = source.checkpoint.path, find_normalization(source.checkpoint)
+    resized = tuple(text for row in transfers for text in row.resized)
+    path, settings = source.checkpoint.path, source.preprocessing
     return LoadReport(
         path=path,
         layout=source.family,
         used=tuple(used),
-        resized=tuple(text for row in transfers for text in row.resized),
+        resized=resized,
         reset=tuple(reset),
         ignored=tuple(ignored),
         notes=(
             *_differences(source.config, config),
-            *describe_normalization(path, mode),
+            *describe_difference(
+                path,
+                settings,
+                config.preprocessing.normalization,
+                any(" normalisation " in text for text in resized),
+            ),
         ),
-        normalization=mode,
+        preprocessing=settings,
     )
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 import warnings
 
+from keras_vit.preprocessing.settings import Preprocessing
+
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
@@ -17,8 +19,8 @@ class LoadReport:
         ignored: Names of the arrays in the file that were not loaded.
         notes: Reasons why the outputs may differ from those of the source,
             each with the argument to change.
-        normalization: The `mode` of `preprocess_input` that the model needs;
-            None if it is unknown.
+        preprocessing: How the model of the file reads images; None if it is
+            unknown.
     """
 
     path: str
@@ -28,7 +30,7 @@ class LoadReport:
     reset: tuple[str, ...]
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
-    normalization: str | tuple | None = None
+    preprocessing: Preprocessing | None = None
 
     def __str__(self):
         lines = [f"{self.path} ({self.layout}): {len(self.used)} arrays used"]

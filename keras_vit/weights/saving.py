@@ -79,7 +79,7 @@ def save_checkpoint(
     for name, shape in names.adds(config).items():
         arrays[name] = functools.partial(np.zeros, shape, "float32")
     write(path, spell(arrays, spelling), config)
-    notes = tuple(_notes(model.config, family))
+    notes = tuple(_notes(model.config, family, write is not writers.get("")))
     for note in notes:
         logger.warning("%s: %s", path, note)
     return notes
@@ -215,8 +215,15 @@ def _position_table(model):
     return as_float32(layer.table(layer.grid_size))
 
 
-def _notes(config, family) -> Iterator[str]:
+def _notes(config, family, is_file) -> Iterator[str]:
     """Yield notes on settings that the file cannot record."""
+    settings = config.preprocessing
+    if is_file and settings.normalization != "vit":
+        yield (
+            "only this package reads in the file that images are normalised "
+            f"by {settings.normalization!r}: mean {settings.mean}, deviation "
+            f"{settings.deviation}"
+        )
     if config.num_classes and config.classifier_activation:
         yield (
             f"the model ends in {config.classifier_activation}; the file has "

@@ -1,14 +1,17 @@
 """Source: a checkpoint whose family, configuration and arrays are known."""
 
+import dataclasses
 import math
 import re
 from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import Checkpoint, errors_name
 from keras_vit.weights.detect import Detected, Index, detect
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
+from keras_vit.weights.image_settings import find_preprocessing
 from keras_vit.weights.infer import infer
 from keras_vit.weights.layouts import Layout
 from keras_vit.weights.positions import Known
@@ -31,6 +34,7 @@ class Source(NamedTuple):
         notes: Assumptions, each with the argument that confirms or changes it.
         position_resize: A key of RESIZES: how the family's code resizes the
             position table.
+        preprocessing: How the model reads images; None if it is unknown.
     """
 
     detected: Detected
@@ -40,6 +44,7 @@ class Source(NamedTuple):
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
     position_resize: str = "official"
+    preprocessing: Preprocessing | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -120,19 +125,24 @@ def identify(
         )
         hints = _read_hints(checkpoint, layout, architecture)
         found = infer(Shapes(detected), hints, known)
+        settings = find_preprocessing(checkpoint, layout, found.config)
         parts = parts_of(layout, found.config)
         unread = check_complete(
             detected, found.config, parts, found.open_questions
         )
     ignored = (*detected.ignored, *unread)
+    config = found.config
+    if settings is not None:
+        config = dataclasses.replace(config, preprocessing=settings)
     return Source(
         detected,
-        found.config,
+        config,
         parts,
         found.num_prefix_rows,
         ignored,
         found.notes,
         hints.get("position_resize", layout.position_resize),
+        settings,
     )
 
 

@@ -7,6 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.weights.renormalize import (
+    can_renormalize,
+    constant_of,
+    renormalize_kernel,
+)
 from keras_vit.weights.resize import (
     adapt_channels,
     resize_patch_kernel,
@@ -16,6 +21,7 @@ from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.stored_parts import whole_shape
 
 PATCHES = "patch_encoder/kernel"
+PATCH_BIAS = "patch_encoder/bias"
 ROOT = "stem/root_conv/kernel"
 
 
@@ -44,6 +50,7 @@ def make_transfer(
     shape: tuple,
     position_resize: str | None,
     patch_resize: str | None,
+    renormalize: bool = False,
 ) -> Transfer:
     """Return the transfer of one weight.
 
@@ -54,6 +61,8 @@ def make_transfer(
         shape: Shape of the weight in the model.
         position_resize: A key of RESIZES; None for the rule of the source.
         patch_resize: A key of RESIZES, or None to refuse other patches.
+        renormalize: Whether to adapt the first layer to the normalisation of
+            the model's images.
 
     Raises:
         ValueError: If the shape in the file does not fit.
@@ -66,6 +75,14 @@ def make_transfer(
     if is_token and source.num_prefix_rows and not config.use_prefix_positions:
         return _transfer_prefix_token(source, config, path)
     stored, adapt, resized = whole_shape(parts), [], []
+    pair = source.preprocessing, config.preprocessing
+    if renormalize and can_renormalize(pair[0], source.config, config):
+        if path == PATCH_BIAS:
+            return _transfer_patch_bias(source, *pair)
+        if path == PATCHES:
+            adapt.append(lambda kernel: renormalize_kernel(kernel, *pair))
+            names = " to ".join(repr(s.normalization) for s in pair)
+            resized.append(f"{path}: normalisation {names}")
     first = PATCHES if config.stem_stages is None else ROOT
     if path == first and stored[2] != shape[2]:
         adapt.append(lambda kernel: adapt_channels(kernel, shape[2]))
@@ -95,6 +112,19 @@ def make_transfer(
         return weight
 
     return Transfer(path, _names(source, path), make, tuple(resized))
+
+
+def _transfer_patch_bias(source, theirs, ours) -> Transfer:
+    """Return the transfer of the bias for images of another normalisation."""
+    kernel, bias = source.parts[PATCHES], source.parts[PATCH_BIAS]
+
+    def make(arrays):
+        weight = _join(kernel, arrays[: len(kernel)])
+        constant = constant_of(weight, theirs, ours)
+        return _join(bias, arrays[len(kernel) :]) + constant
+
+    names = (*_names(source, PATCHES), *_names(source, PATCH_BIAS))
+    return Transfer(PATCH_BIAS, names, make)
 
 
 def make_zeros(path: str, shape: tuple) -> Transfer:

@@ -1,5 +1,6 @@
 """Writers, which write arrays and a configuration as a file or a folder."""
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -92,4 +93,5 @@ def _own_config(config) -> dict:
         "pooling": config.pooling,
         "position_embedding": config.position_embedding,
         "stem_epsilons": config.stem_epsilons,
+        "preprocessing": dataclasses.asdict(config.preprocessing),
     }

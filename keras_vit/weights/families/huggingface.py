@@ -46,19 +46,32 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
 
 
 def _processor_json(config):
-    """Return the preprocessing, which scales pixels to [-1, 1]."""
-    height, width = config.image_size
-    return {
+    """Return the preprocessing of the images."""
+    settings = config.preprocessing
+    mean, deviation = settings.for_channels(config.channels)
+    sides = ("height", "width")
+    sizes = settings.uncropped_size(config.image_size)
+    found = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": 2,
+        "size": dict(zip(sides, sizes)),
+        "resample": {"bilinear": 2, "bicubic": 3}[settings.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": [0.5] * config.channels,
-        "image_std": [0.5] * config.channels,
+        "image_mean": mean,
+        "image_std": deviation,
     }
+    if settings.resize_mode == "shortest":
+        found["size"] = {"shortest_edge": max(sizes)}
+    if sizes != config.image_size or settings.resize_mode == "shortest":
+        # ViTImageProcessor cannot crop; these can.
+        is_squashed = settings.resize_mode == "squash"
+        kind = "DeiTImageProcessor" if is_squashed else "BitImageProcessor"
+        found["image_processor_type"] = kind
+        found["do_center_crop"] = True
+        found["crop_size"] = dict(zip(sides, config.image_size))
+    return found
 
 
 def _refuse(config):
@@ -136,6 +149,7 @@ def _prepare(shapes):
 LAYOUT = Layout(
     order=3,
     title="Hugging Face transformers",
+    normalization=None,
     style={
         **TORCH,
         **LATER_TORCH,

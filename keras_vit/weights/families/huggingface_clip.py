@@ -76,6 +76,7 @@ def _is_flat(name, shapes):
 LAYOUT = Layout(
     order=3,
     title="Hugging Face transformers (CLIP, SigLIP, AIMv2)",
+    normalization=None,
     style={
         **TORCH,
         **LATER_TORCH,

@@ -47,6 +47,7 @@ def _read_hints(json):
 LAYOUT = Layout(
     order=3,
     title="OpenCLIP (mlfoundations/open_clip)",
+    normalization="clip",
     style={
         **TORCH,
         **LATER_TORCH,

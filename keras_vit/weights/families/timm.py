@@ -68,6 +68,7 @@ def _computes(config):
 LAYOUT = Layout(
     order=2,
     title="timm (huggingface/pytorch-image-models)",
+    normalization=None,
     style={**TORCH, **LATER_TORCH},
     names={
         "patch_encoder": "patch_embed.proj",

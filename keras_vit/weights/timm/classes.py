@@ -72,13 +72,23 @@ def make_json(config: ViTConfig) -> dict:
             "num_classes": config.num_classes,
             "input_size": [config.channels, *config.image_size],
             "fixed_input_size": True,
-            "interpolation": "bilinear",
-            "crop_pct": 1.0,
-            "mean": [0.5] * 3,
-            "std": [0.5] * 3,
+            **_describe_images(config),
             "first_conv": "patch_embed.proj",
             "classifier": "head",
         },
+    }
+
+
+def _describe_images(config):
+    settings = config.preprocessing
+    mean, deviation = settings.for_channels(3)
+    is_squashed = settings.resize_mode == "squash"
+    return {
+        "interpolation": settings.interpolation,
+        "crop_pct": settings.crop_fraction,
+        "crop_mode": "squash" if is_squashed else "center",
+        "mean": mean,
+        "std": deviation,
     }
 
 

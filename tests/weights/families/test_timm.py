@@ -101,6 +101,7 @@ def test_what_is_said_to_timm():
                 "fixed_input_size": True,
                 "interpolation": "bilinear",
                 "crop_pct": 1.0,
+                "crop_mode": "squash",
                 "mean": [0.5] * 3,
                 "std": [0.5] * 3,
                 "first_conv": "patch_embed.proj",

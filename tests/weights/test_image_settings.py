@@ -1,0 +1,386 @@
+"""The preprocessing that a checkpoint states, and what is made of it."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import (
+    Preprocessing,
+    from_checkpoint,
+    load_checkpoint,
+    preprocess_input,
+    save_checkpoint,
+)
+from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.source import identify
+from tests.tiny import to_numpy
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+SATELLITE = {"mean": [0.43, 0.411, 0.296], "std": [0.213, 0.156, 0.143]}
+NEW = {"mean": [0.1, 0.2, 0.3], "std": [0.3, 0.2, 0.1]}
+OF_NEW = ((0.1, 0.2, 0.3), (0.3, 0.2, 0.1))
+
+
+def mode_of(*arguments, **choices):
+    """Return the normalisation of a timm file with another JSON beside it."""
+    settings = found(*arguments, **choices)
+    return settings and settings.normalization
+
+
+def found(folder, config=None, preprocessor=None, name="model"):
+    """Return the preprocessing of such a file."""
+    path = folder / f"{name}.safetensors"
+    shutil.copyfile(GOLDEN / "timm_token.safetensors", path)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    if preprocessor is not None:
+        text = json.dumps(preprocessor)
+        (folder / "preprocessor_config.json").write_text(text)
+    with open_checkpoint(path) as checkpoint:
+        return identify(checkpoint, num_heads=3).preprocessing
+
+
+@pytest.mark.parametrize(
+    ("config", "mode"),
+    [
+        ({}, None),
+        ({"pretrained_cfg": IMAGENET}, "imagenet"),
+        ({"mean": [0.5] * 3, "std": [0.5] * 3}, "vit"),
+        ({"pretrained_cfg": {"mean": [0, 0, 0], "std": [1, 1, 1]}}, "zero_one"),
+        ({"preprocess_cfg": SATELLITE}, "satellite"),
+        ({"pretrained_cfg": NEW}, OF_NEW),
+        ({"mean": [0.481, 0.458, 0.408], "std": [0.269, 0.261, 0.276]}, "clip"),
+        # The numbers go before the name.
+        (
+            {
+                "architecture": "vit_base_patch16_224_miil",
+                "pretrained_cfg": IMAGENET,
+            },
+            "imagenet",
+        ),
+        ({"architecture": "deit_tiny_patch16_224"}, "imagenet"),
+        ({"architecture": "vit_base_patch16_224.mae"}, "imagenet"),
+        ({"architecture": "vit_huge_patch14_gap_224.in1k_ijepa"}, "imagenet"),
+        ({"architecture": "vit_base_patch16_224", "tag": "dino"}, "imagenet"),
+        ({"architecture": "eva_large_patch14_196.in22k_ft_in1k"}, "clip"),
+        ({"architecture": "vit_base_patch16_224.bamboo"}, "clip"),
+        ({"architecture": "vit_base_patch16_224_miil.in21k"}, "zero_one"),
+        ({"architecture": "vit_base_patch16_siglip_224.webli"}, None),
+        ({"architecture": "vit_base_patch16_224.augreg_in21k"}, None),
+    ],
+)
+def test_what_a_configuration_says(tmp_path, config, mode):
+    assert mode_of(tmp_path, config) == mode
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (
+            {**IMAGENET, "interpolation": "bicubic", "crop_pct": 0.9},
+            Preprocessing("imagenet", "shortest", "bicubic", 0.9),
+        ),
+        (
+            {**IMAGENET, "crop_pct": 0.95, "crop_mode": "squash"},
+            Preprocessing("imagenet", "squash", "bilinear", 0.95),
+        ),
+        # OpenCLIP has no share: the short side is that of the model.
+        (
+            {**IMAGENET, "interpolation": "bicubic", "resize_mode": "shortest"},
+            Preprocessing("imagenet", "shortest", "bicubic"),
+        ),
+        (
+            {**IMAGENET, "resize_mode": "squash"},
+            Preprocessing("imagenet", "squash", "bilinear"),
+        ),
+        # What it cannot be has its default.
+        (
+            {**IMAGENET, "interpolation": "random", "crop_pct": "much"},
+            Preprocessing("imagenet", "shortest", "bilinear"),
+        ),
+        (
+            {**IMAGENET, "crop_pct": 1.5},
+            Preprocessing("imagenet", "shortest", "bilinear"),
+        ),
+    ],
+)
+def test_how_images_are_resized(tmp_path, config, settings):
+    assert found(tmp_path, {"pretrained_cfg": config}) == settings
+
+
+@pytest.mark.parametrize(
+    "mean", [5, "x", None, [], ["a"], [float("inf")] * 3, [True] * 3, [0.5] * 9]
+)
+def test_senseless_numbers_are_passed_over(tmp_path, mean):
+    assert found(tmp_path, {"mean": mean, "std": [0.5] * 3}) is None
+    assert found(tmp_path, {"mean": [0.5] * 3, "std": mean}) is None
+    assert found(tmp_path, {"mean": [0.5] * 3, "std": [0.0] * 3}) is None
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "mode"),
+    [
+        ({"image_mean": [0.5] * 3, "image_std": [0.5] * 3}, "vit"),
+        (
+            {"image_mean": IMAGENET["mean"], "image_std": IMAGENET["std"]},
+            "imagenet",
+        ),
+        ({"do_normalize": False, "image_mean": [0.5] * 3}, "zero_one"),
+        ({"size": 224}, None),
+        # The mean is one of pixels from 0 to 255, or from 0 to 2.
+        (
+            {"do_rescale": False, "image_mean": [127.5], "image_std": [127.5]},
+            "vit",
+        ),
+        (
+            {
+                "rescale_factor": 2 / 255,
+                "image_mean": [1.0] * 3,
+                "image_std": [1.0] * 3,
+            },
+            "vit",
+        ),
+        ({"do_normalize": False, "rescale_factor": 1 / 255}, "zero_one"),
+    ],
+)
+def test_what_a_preprocessor_of_hugging_face_says(tmp_path, preprocessor, mode):
+    assert mode_of(tmp_path, None, preprocessor) == mode
+
+
+@pytest.mark.parametrize(
+    ("entries", "settings"),
+    [
+        ({"size": {"height": 32, "width": 32}, "resample": 2}, {}),
+        ({"size": 32, "resample": 3}, {"interpolation": "bicubic"}),
+        (
+            {
+                "size": {"shortest_edge": 37},
+                "crop_size": {"height": 32, "width": 32},
+                "do_center_crop": True,
+            },
+            {"resize_mode": "shortest", "crop_fraction": 32 / 37},
+        ),
+        (
+            {"size": 40, "crop_size": 32, "do_center_crop": True},
+            {"crop_fraction": 0.8},
+        ),
+        (
+            {
+                "size": 32,
+                "crop_size": 32,
+                "do_center_crop": True,
+                "feature_extractor_type": "CLIPFeatureExtractor",
+            },
+            {"resize_mode": "shortest"},
+        ),
+        ({"size": 40, "crop_size": 32, "do_center_crop": False}, {}),
+    ],
+)
+def test_how_a_preprocessor_of_hugging_face_resizes(
+    tmp_path, entries, settings
+):
+    row = {"image_mean": IMAGENET["mean"], "image_std": IMAGENET["std"]}
+    expected = Preprocessing("imagenet", **settings)
+    stated = found(tmp_path, None, {**row, **entries})
+    assert stated.crop_fraction == pytest.approx(expected.crop_fraction)
+    size = stated.uncropped_size((32, 32))
+    assert size == tuple([entries.get("size", 32)] * 2) or (
+        stated.crop_fraction == 1 or size == (37, 37)
+    )
+    assert stated.resize_mode == expected.resize_mode
+    assert stated.interpolation == expected.interpolation
+
+
+def test_every_size_of_hugging_face_is_met_after_the_division(tmp_path):
+    """A quotient of sizes is rounded, and gives the same size back."""
+    for size in range(32, 90):
+        row = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        row |= {"size": {"shortest_edge": size}, "do_center_crop": True}
+        row["crop_size"] = {"height": 32, "width": 32}
+        settings = found(tmp_path, None, row)
+        assert settings.uncropped_size((32, 32)) == (size, size)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_an_image_converter_of_keras_hub(tmp_path, is_nested):
+    scale = [1 / 255 / s for s in IMAGENET["std"]]
+    pairs = zip(IMAGENET["mean"], IMAGENET["std"])
+    converter = {
+        "config": {
+            "scale": scale,
+            "offset": [-mean / deviation for mean, deviation in pairs],
+            "interpolation": "bicubic",
+            "crop_to_aspect_ratio": False,
+        }
+    }
+    row = {"config": {"image_converter": converter}} if is_nested else converter
+    name = "preprocessor.json" if is_nested else "image_converter.json"
+    (tmp_path / name).write_text(json.dumps(row))
+    expected = Preprocessing("imagenet", "squash", "bicubic")
+    assert found(tmp_path) == expected
+
+
+def test_a_damaged_preprocessor_is_named(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text("{")
+    with pytest.raises(ValueError, match="preprocessor_config.json cannot be"):
+        found(tmp_path)
+
+
+def test_the_name_of_a_file_shows_it(tmp_path):
+    assert mode_of(tmp_path, name="deit_small_patch16_224") == "imagenet"
+    assert mode_of(tmp_path, name="vit_base_patch16_siglip_224") is None
+
+
+def load_quietly(path, **choices):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return from_checkpoint(path, num_heads=3, **choices)
+
+
+def test_the_user_is_told_the_call_to_make(tmp_path):
+    assert mode_of(tmp_path, {"pretrained_cfg": IMAGENET}) == "imagenet"
+    path = tmp_path / "model.safetensors"
+    with pytest.warns(UserWarning) as caught:
+        model = from_checkpoint(path, num_heads=3)
+    call = "`keras_vit.preprocess_input(images, model=model)`"
+    assert sum(call in str(warning.message) for warning in caught) == 1
+    assert all(warning.filename == __file__ for warning in caught)
+    report = model.load_report
+    assert report.preprocessing.normalization == "imagenet"
+    assert call in str(report)
+
+
+def test_a_model_of_other_images_is_told_the_mode(tmp_path):
+    plain = load_quietly(GOLDEN / "timm_token.safetensors")
+    found(tmp_path, {"pretrained_cfg": IMAGENET})
+    before = to_numpy(plain.get_layer("patch_encoder").kernel)
+    with pytest.warns(UserWarning, match="mode='imagenet'"):
+        load_checkpoint(plain, tmp_path / "model.safetensors")
+    # Its weights are those of the file nevertheless.
+    after = to_numpy(plain.get_layer("patch_encoder").kernel)
+    np.testing.assert_array_equal(before, after)
+
+
+def test_the_default_normalization_gives_no_note(tmp_path):
+    mode = mode_of(tmp_path, {"mean": [0.5] * 3, "std": [0.5] * 3})
+    assert mode == "vit"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_checkpoint(tmp_path / "model.safetensors", num_heads=3)
+    assert model.load_report.preprocessing.normalization == "vit"
+    assert model.load_report.notes == ()
+
+
+# Mean and deviation of all kinds of released models; see `vit_families`.
+KINDS = {
+    "vit": ([0.5] * 3, [0.5] * 3),
+    "imagenet": (IMAGENET["mean"], IMAGENET["std"]),
+    "clip": (
+        [0.48145466, 0.4578275, 0.40821073],
+        [0.26862954, 0.26130258, 0.27577711],
+    ),
+    "zero_one": ([0.0] * 3, [1.0] * 3),
+    "satellite": (SATELLITE["mean"], SATELLITE["std"]),
+    "another": (NEW["mean"], NEW["std"]),
+}
+
+
+@pytest.fixture
+def photos():
+    return np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), "uint8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_reads_what_its_source_read(tmp_path, photos, kind):
+    """From the file into the model, through Keras' format, to the pixels."""
+    mean, deviation = KINDS[kind]
+    found(tmp_path, {"pretrained_cfg": {"mean": mean, "std": deviation}})
+    model = load_quietly(tmp_path / "model.safetensors")
+    model.save(tmp_path / "again.keras")
+    again = keras.saving.load_model(tmp_path / "again.keras", compile=False)
+    assert again.config == model.config
+    expected = (photos / 255 - mean) / np.array(deviation)
+    np.testing.assert_allclose(
+        preprocess_input(photos, "channels_last", model=again),
+        expected,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "channels"),
+    [
+        ("imagenet", 3),
+        ("imagenet", 1),
+        ("clip", 3),
+        ("clip", 1),
+        ("zero_one", 3),
+        ("satellite", 1),
+        ("another", 3),
+        ("another", 1),
+    ],
+)
+def test_other_images_for_the_same_answer(tmp_path, photos, kind, channels):
+    """The first layer is adapted where another normalisation is chosen."""
+    mean, deviation = KINDS[kind]
+    found(tmp_path, {"pretrained_cfg": {"mean": mean, "std": deviation}})
+    path = tmp_path / "model.safetensors"
+    model = load_quietly(path)
+    grey = photos[..., :channels]
+    photos = np.broadcast_to(grey, photos.shape)
+    expected = model(preprocess_input(photos, "channels_last", model=model))
+    choices = {"preprocessing": "vit"} if channels == 3 else {"channels": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapted = from_checkpoint(path, num_heads=3, **choices)
+    assert adapted.config.preprocessing.normalization == "vit"
+    assert "normalisation" in str(adapted.load_report)
+    answer = adapted(preprocess_input(grey, "channels_last", model=adapted))
+    np.testing.assert_allclose(to_numpy(answer), to_numpy(expected), atol=2e-5)
+
+
+def test_a_model_that_cannot_be_adapted_says_so(tmp_path):
+    path = tmp_path / "deit.npz"
+    shutil.copyfile(GOLDEN / "official_hybrid.npz", path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert from_checkpoint(path).config.preprocessing.mean[0] == 0.485
+    with pytest.warns(UserWarning, match="mode='imagenet'"):
+        model = from_checkpoint(path, preprocessing="vit")
+    assert model.config.preprocessing.normalization == "vit"
+
+
+SETTINGS = {
+    "squash": Preprocessing("clip", "squash", "bicubic"),
+    "squash and crop": Preprocessing("imagenet", "squash", "bilinear", 0.8),
+    "shortest": Preprocessing("zero_one", "shortest", "bilinear"),
+    "shortest and crop": Preprocessing(OF_NEW, "shortest", "bicubic", 0.875),
+}
+
+
+@pytest.mark.parametrize("layout", ["timm", "huggingface", "official"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_written_and_read_again(tmp_path, layout, name, caplog):
+    settings = SETTINGS[name]
+    path = GOLDEN / "timm_token.safetensors"
+    model = load_quietly(path, preprocessing=settings)
+    target = tmp_path / ("a.npz" if layout == "official" else "folder")
+    notes = save_checkpoint(model, target, layout=layout)
+    # Others do not find it in a file of arrays alone.
+    assert any("deviation" in note for note in notes) == (layout == "official")
+    again = load_quietly(target).config.preprocessing
+    if layout != "huggingface":
+        assert again == settings
+    # That states sizes instead of their share.
+    size = settings.uncropped_size((32, 32))
+    assert again.uncropped_size((32, 32)) == size
+    assert dataclasses.replace(again, crop_fraction=1) == dataclasses.replace(
+        settings, crop_fraction=1
+    )
