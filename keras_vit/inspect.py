@@ -29,8 +29,8 @@ from keras_vit.preprocessing import (
 def open_subject(source: str, **hints) -> Subject:
     """Open a `.keras` file, a checkpoint or a published model.
 
-    Its images are resized without cropping, and normalised as the checkpoint
-    requires.
+    Its images are resized, cropped and normalised as `config.preprocessing` of
+    the model says.
 
     Args:
         source: Path or name.
@@ -41,12 +41,10 @@ def open_subject(source: str, **hints) -> Subject:
     """
     model = open_model(source, **hints)
     config = model.config
-    report = getattr(model, "load_report", None)
-    mode = (report and report.normalization) or "vit"
 
     def read(path):
-        pixels = read_image(path, config.channels, config.image_size)
-        return preprocess_input(pixels, "channels_last", mode)
+        pixels = read_image(path, model=model)
+        return preprocess_input(pixels, "channels_last", model=model)
 
     class_names = None
     if config.num_classes == len(imagenet_classes()):

@@ -22,6 +22,7 @@ from keras_vit.analysis.gallery import (
 from keras_vit.inspect import is_run
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
+from trainers.augment.settings import line_of
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
@@ -85,12 +86,25 @@ def inspect_run(
                 dataset,
                 subject,
                 num_images,
-                Run(as_path(source)).preprocess if is_run(source) else "",
+                operations_for(subject, source),
                 BadExamples(max_bad_examples),
             )
             for subject, source in zip(subjects, sources)
         ]
     return write_gallery(subjects, images, out_dir, suffix)
+
+
+def operations_for(subject: Subject, source: str) -> str:
+    """Return the operations on images of a run or of a model file.
+
+    Args:
+        subject: The opened model.
+        source: Its path.
+    """
+    if is_run(source):
+        return Run(as_path(source)).preprocess
+    config = subject.model.config
+    return line_of(config.preprocessing, config.image_size)
 
 
 def open_run(run_dir: str) -> Subject:
@@ -116,7 +130,7 @@ def open_run(run_dir: str) -> Subject:
         lambda path: load_image(path, shape, preprocess),
         run.load_class_names(),
         run.activation,
-        run.load_recipe().value_range,
+        run.load_recipe().normalization,
         str(run.positions_path),
     )
 

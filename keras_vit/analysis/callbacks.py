@@ -27,6 +27,7 @@ from keras_vit.models.intermediates import (
     num_prefix_tokens_of,
 )
 from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.preprocessing.normalization import Mode
 from keras_vit.tables import pick
 
 
@@ -58,7 +59,7 @@ class AttentionPictures(keras.callbacks.Callback):
         class_names: Names of the classes.
         activation: Function that turns logits into probabilities: a key of
             CLASSIFIER_ACTIVATIONS.
-        value_range: The values of black and white in `images`.
+        normalization: How `images` are normalised, see `preprocess_input`.
         averages: Returns values to use in place of the trainable weights, such
             as their moving averages; or None for the weights.
         first_step: Number of updates before this training. Default: the
@@ -83,7 +84,7 @@ class AttentionPictures(keras.callbacks.Callback):
         every_epochs: int = 1,
         class_names: Sequence[str] | None = None,
         activation: str = "softmax",
-        value_range: tuple[float, float] = (-1.0, 1.0),
+        normalization: Mode = "vit",
         averages: Callable[[], Sequence | None] = lambda: None,
         first_step: int | None = None,
         is_writer: bool = True,
@@ -101,7 +102,7 @@ class AttentionPictures(keras.callbacks.Callback):
                 f"Received: every_epochs={every_epochs}"
             )
         self.images = images
-        self.pixels = to_pixels(images, value_range)
+        self.pixels = to_pixels(images, normalization)
         self.log_dir = os.fspath(log_dir)
         self.positions_dir = os.fspath(
             positions_dir or os.path.join(self.log_dir, "positions")

@@ -16,6 +16,7 @@ from keras_vit.analysis.page import write_page
 from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.representations import representation_similarity
 from keras_vit.models import VisionTransformer
+from keras_vit.preprocessing.normalization import Mode
 
 # With fewer images, the similarity of blocks is a poor estimate.
 FEWEST_FOR_SIMILARITY = 16
@@ -37,7 +38,8 @@ class Subject:
         class_names: Names of the classes, or None.
         activation: Function that turns logits into probabilities: a key of
             `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
-        value_range: The values of black and white in the model's input.
+        normalization: How its images are normalised, see `preprocess_input`;
+            None for the way of `model.config`.
         positions_dir: Folder with the position similarities of its training,
             or None.
     """
@@ -47,7 +49,7 @@ class Subject:
     read: Callable[[str], np.ndarray]
     class_names: Sequence[str] | None = None
     activation: str = "softmax"
-    value_range: tuple[float, float] = (-1.0, 1.0)
+    normalization: Mode | None = None
     positions_dir: str | None = None
 
 
@@ -182,7 +184,7 @@ def look(subject: Subject, images: NamedImages) -> Inspection:
         image_names=images.names,
         class_names=subject.class_names,
         activation=subject.activation,
-        value_range=subject.value_range,
+        normalization=subject.normalization,
         report=ProgressBar(f"Inspecting {subject.name}"),
     )
 

@@ -28,6 +28,11 @@ from keras_vit.models.intermediates import (
     run_with_scores,
 )
 from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.preprocessing.normalization import (
+    Mode,
+    to_fractions,
+    to_uint8,
+)
 from keras_vit.tables import pick
 
 
@@ -40,7 +45,7 @@ def inspect_model(
     class_names: Sequence[str] | None = None,
     activation: str = "softmax",
     num_classes: int = 3,
-    value_range: tuple[float, float] = (-1.0, 1.0),
+    normalization: Mode | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Inspection:
     """Inspect a model, and where it looks in some images.
@@ -61,7 +66,8 @@ def inspect_model(
             CLASSIFIER_ACTIVATIONS.
         num_classes: Number of the most likely classes for which relevance is
             computed.
-        value_range: The values of black and white in `images`.
+        normalization: How `images` are normalised, see `preprocess_input`;
+            None for the way of `model.config`.
         report: Called as report(completed steps, number of steps).
 
     Raises:
@@ -99,12 +105,11 @@ def inspect_model(
             f"from {model_name!r}"
         )
     prefix = num_prefix_tokens_of(model)
-    has_positions = model.config.position_embedding != "none"
     return Inspection(
         model_name=model_name,
         config=model.config,
         image_names=image_names,
-        pixels=to_pixels(images, value_range),
+        pixels=to_pixels(images, normalization or _mode_of(model)),
         grid_size=_grid_size(model, images),
         num_prefix_tokens=prefix,
         reads_patches=pools_patches(model),
@@ -112,7 +117,9 @@ def inspect_model(
         rollouts=as_float32(roll_out(maps, num_prefix_tokens=prefix)),
         token_norms=np.stack([view.norms for view in views], axis=1),
         distances=np.mean([view.distances for view in views], axis=0),
-        similarity=position_similarity(model) if has_positions else None,
+        similarity=position_similarity(model)
+        if _has_positions(model)
+        else None,
         filters=leading_filters(model),
         class_names=class_names,
         probabilities=_stack(views, "probabilities"),
@@ -196,6 +203,16 @@ def _find_activation(model, activation):
     return lambda output: output  # The model applies it.
 
 
+def _similarity(model):
+    if model.config.position_embedding == "none":
+        return None
+    return position_similarity(model)
+
+
+def _mode_of(model):
+    return model.config.preprocessing.normalization
+
+
 def _grid_size(model, images):
     return tuple(int(n) for n in grid_size_of(model, images))
 
@@ -205,9 +222,7 @@ def _stack(views, name):
     return None if parts[0] is None else np.stack(parts)
 
 
-def to_pixels(
-    images, value_range: tuple[float, float] = (-1.0, 1.0)
-) -> np.ndarray:
+def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
     """Return images as grey or colour pixels from 0 to 255.
 
     Shapes:
@@ -216,17 +231,16 @@ def to_pixels(
     Args:
         images: Preprocessed images. If the channels are not colours, their
             mean is returned.
-        value_range: The values of black and white in `images`.
+        normalization: How `images` are normalised, see `preprocess_input`.
 
     Example:
         >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
         array([  0, 153, 255], dtype=uint8)
     """
-    if images.shape[-1] not in (1, 3):
-        images = images.mean(axis=-1, keepdims=True)
-    low, high = value_range
-    pixels = np.round((images - low) * (255 / (high - low)))
-    return np.clip(pixels, 0, 255).astype("uint8")
+    if images.shape[-1] in (1, 3):
+        return to_uint8(images, normalization)
+    fractions = to_fractions(images, normalization)
+    return to_uint8(fractions.mean(axis=-1, keepdims=True), "zero_one")
 
 
 def _names(names, argument, count):

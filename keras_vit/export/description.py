@@ -7,8 +7,12 @@ from typing import Any
 import keras
 
 from keras_vit.export.forward import name_output
-from keras_vit.export.image_steps import find_steps, scale_steps
-from keras_vit.export.serving_options import Serving, check_serving
+from keras_vit.export.image_steps import scale_steps
+from keras_vit.export.serving_options import (
+    Serving,
+    check_serving,
+    find_steps,
+)
 from keras_vit.version import __version__
 
 KEY = "keras_vit"  # Of the description in ONNX and OpenVINO files.
@@ -23,9 +27,10 @@ def describe(
 ) -> dict[str, Any]:
     """Describe an export of `model`, in values of JSON.
 
-    `input` is the shape and the dtype of an image; `image_steps` and
-    `value_range` lead from an upright image with pixels from 0 to 255 to the
-    input, see `keras_vit.export.image_steps`. `output` is the kind of output,
+    `input` is the shape and the dtype of an image; `image_steps` lead from an
+    upright image with pixels x from 0 to 255 to its size, see
+    `keras_vit.export.image_steps`, and (x / 255 - `mean`) / `deviation` of each
+    channel is the input. `output` is the kind of output,
     and `activation` is the function that turns it into probabilities.
 
     Args:
@@ -38,10 +43,12 @@ def describe(
     Raises:
         ValueError: If `serving` does not fit the model.
     """
+    serving = serving.for_model(model)
     check_serving(model, serving)
     height, width, channels = model.input_shape[1:]
     output = name_output(model, serving.output)
     steps = find_steps(serving, (height, width))
+    mean, deviation = serving.settings.for_channels(channels)
     factor = pixels_per_side or 1
     return {
         "format": "keras_vit 1",
@@ -54,7 +61,8 @@ def describe(
             "dtype": "uint8" if pixels_per_side else "float32",
         },
         "image_steps": None if steps is None else scale_steps(steps, factor),
-        "value_range": None if pixels_per_side else [*serving.value_range],
+        "mean": None if pixels_per_side else mean,
+        "deviation": None if pixels_per_side else deviation,
         "output": output,
         "activation": serving.activation if output == "logits" else None,
         "class_names": name_all_classes(model, serving, output),

@@ -22,10 +22,10 @@ from keras_vit.export.serving_options import (
     Serving,
     decode_inputs,
     name_classes,
-    to_range,
-    to_uint8,
+    normalize_images,
 )
 from keras_vit.layers.dtypes import as_float32
+from keras_vit.preprocessing.normalization import to_uint8
 from keras_vit.serving.warmup import WarmupRecord
 
 
@@ -46,11 +46,13 @@ def expected_records(
         expected: The outputs of the model for `images`.
     """
     name = name_output(model, serving.output)
+    serving = serving.for_model(model)
     images = np.asarray(images, "float32")
     yield WarmupRecord("serving_default", {"images": images}, {name: expected})
     images = images[:BATCH_SIZE]
-    pixels = to_uint8(images, serving.value_range)
-    scaled = to_range(pixels, serving.value_range).numpy()
+    mode = serving.settings.normalization
+    pixels = to_uint8(images, mode)
+    scaled = normalize_images(pixels, mode).numpy()
     yield WarmupRecord(
         "serve_uint8",
         {"images": pixels},

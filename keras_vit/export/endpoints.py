@@ -12,7 +12,7 @@ from keras_vit.export.serving_options import (
     check_serving,
     decode_inputs,
     name_classes,
-    to_range,
+    normalize_images,
 )
 
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
@@ -49,6 +49,7 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
     Raises:
         ValueError: If `serving` does not fit the model.
     """
+    serving = serving.for_model(model)
     check_serving(model, serving)
     image_shape = model.input_shape[1:]
     name = name_output(model, serving.output)
@@ -58,7 +59,8 @@ def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, Endpoint]:
         return {name: predict(images)[name]}
 
     def serve_uint8(images):
-        return serve(to_range(images, serving.value_range))
+        mode = serving.settings.normalization
+        return serve(normalize_images(images, mode))
 
     def serve_bytes(image_bytes):
         outputs = serve(decode_inputs(image_bytes, image_shape, serving))
@@ -93,8 +95,8 @@ def make_attention_endpoints(
 
     def attention_bytes(image_bytes):
         images = decode_inputs(image_bytes, image_shape, serving)
-        low, high = serving.value_range
-        shown = (images - low) / (high - low)  # As they can be drawn.
+        mean, deviation = serving.settings.mean_and_deviation
+        shown = images * deviation + mean  # As they can be drawn.
         return {"rollout": attention_grid(model, images), "images": shown}
 
     shape = (None, *image_shape)

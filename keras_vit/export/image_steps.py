@@ -3,8 +3,11 @@
 A step is a dict with a "kind":
 
 * "resize", to "height" and "width", ignoring the aspect ratio, by a "method":
-  "antialias" is `tf.image.resize(antialias=True)`, "bilinear" is
-  `tf.image.resize`, and "area" is `tf.image.resize(method="area")`.
+  "antialias" is `tf.image.resize(antialias=True)`, "bicubic" is the same with
+  `method="bicubic"`, "bilinear" is `tf.image.resize`, and "area" is
+  `tf.image.resize(method="area")`.
+* "resize_to_cover", by a "method", to the smallest size with the same aspect
+  ratio that covers "height" and "width"; the longer side is rounded down.
 * "resize_small", by "area", so that the short side is "size".
 * "central_crop", to "height" and "width".
 
@@ -14,7 +17,7 @@ The steps are applied in their order to an upright image with pixels from 0 to
 
 from collections.abc import Sequence
 
-from keras_vit.export.serving_options import Serving
+from keras_vit.preprocessing.settings import Preprocessing
 
 ImageStep = dict[str, str | int]
 
@@ -30,6 +33,11 @@ def resize_step(image_size: Sequence[int], method: str) -> ImageStep:
     }
 
 
+def resize_to_cover_step(image_size: Sequence[int], method: str) -> ImageStep:
+    """Return the step that resizes to cover (height, width)."""
+    return {**resize_step(image_size, method), "kind": "resize_to_cover"}
+
+
 def resize_small_step(size: int) -> ImageStep:
     """Return the step that resizes the short side to `size`."""
     return {"kind": "resize_small", "size": size}
@@ -41,18 +49,30 @@ def central_crop_step(image_size: Sequence[int]) -> ImageStep:
     return {"kind": "central_crop", "height": height, "width": width}
 
 
-def find_steps(
-    serving: Serving, image_size: Sequence[int]
-) -> list[ImageStep] | None:
-    """Return the steps of the preprocessing; None if they are not known.
+def steps_of(
+    settings: Preprocessing, image_size: Sequence[int]
+) -> list[ImageStep]:
+    """Return the steps of a preprocessing.
 
     Args:
-        serving: Pre- and post-processing of the model.
+        settings: How images are resized and cropped.
         image_size: (height, width) of the model.
+
+    Example:
+        >>> steps_of(Preprocessing("clip", "squash", "bicubic"), (8, 8))
+        [{'kind': 'resize', 'height': 8, 'width': 8, 'method': 'bicubic'}]
     """
-    if serving.read_image is None:
-        return [resize_step(image_size, "antialias")]
-    return None if serving.image_steps is None else [*serving.image_steps]
+    method = {"bilinear": "antialias"}.get(
+        settings.interpolation, settings.interpolation
+    )
+    image_size = tuple(image_size)
+    whole = settings.uncropped_size(image_size)
+    if settings.resize_mode == "squash":
+        steps = [resize_step(whole, method)]
+    else:
+        steps = [resize_to_cover_step(whole, method)]
+    is_whole = whole == image_size and settings.resize_mode == "squash"
+    return steps if is_whole else [*steps, central_crop_step(image_size)]
 
 
 def scale_steps(steps: Sequence[ImageStep], factor: int) -> list[ImageStep]:

@@ -10,7 +10,7 @@ from keras_vit.export.requirements import check_packages
 def read_description(path: str | os.PathLike) -> dict[str, Any]:
     """Return the description of an exported file or folder, of any format.
 
-    The keys are `name`, `input`, `image_steps`, `value_range`, `output`,
+    The keys are `name`, `input`, `image_steps`, `mean`, `deviation`, `output`,
     `activation` and `class_names`; see `keras_vit.export.description`.
 
     Args:

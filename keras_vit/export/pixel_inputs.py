@@ -12,11 +12,18 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_vit.export.serving_options import to_range, to_uint8
+from keras_vit.export.serving_options import normalize_images
 from keras_vit.export.tflite_sizes import refuse_other_sizes
+from keras_vit.preprocessing.normalization import Mode, to_uint8
 
 # The weights with which the methods of `image_steps.resize_step` halve a side.
-HALVINGS = {"antialias": (1, 3, 3, 1), "area": (1, 1)}
+HALVINGS = {
+    "antialias": (1, 3, 3, 1),
+    "area": (1, 1),
+    # Keys' kernel at 1.75, 1.25, 0.75 and 0.25 pixels from the middle, in
+    # parts of 128.
+    "bicubic": (-3, -9, 29, 111, 111, 29, -9, -3),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,12 +31,13 @@ class PixelInput:
     """An input of uint8 pixels from 0 to 255, instead of floats.
 
     Args:
-        value_range: The range of the model, to which pixels are scaled.
+        normalization: How the images of the model are normalised, see
+            `preprocess_input`.
         method: The method that halves the image, a key of HALVINGS. None if
             the image has the size of the model.
     """
 
-    value_range: tuple[float, float] = (-1.0, 1.0)
+    normalization: Mode = "vit"
     method: str | None = None
 
     @property
@@ -47,10 +55,10 @@ class PixelInput:
         """Return images for this input, uint8.
 
         Shapes:
-            images: (B, H, W, C), floats in the range of the model.
+            images: (B, H, W, C), floats, normalised for the model.
             returns: (B, 2 H, 2 W, C), or (B, H, W, C) without a method.
         """
-        pixels = to_uint8(images, self.value_range)
+        pixels = to_uint8(images, self.normalization)
         for axis in (1, 2):
             pixels = np.repeat(pixels, self.pixels_per_side, axis)
         return pixels
@@ -64,12 +72,13 @@ class PixelInput:
         """
         import tensorflow as tf
 
+        from keras_vit.image_resizing import resize_image
+
         images = tf.constant(pixels, tf.float32)
         if self.method is not None:
             size = [side // 2 for side in pixels.shape[1:3]]
-            choices = RESIZES_OF_TENSORFLOW[self.method]
-            images = tf.image.resize(images, size, **choices)
-        return to_range(images, self.value_range).numpy()
+            images = resize_image(images, size, self.method)
+        return normalize_images(images, self.normalization).numpy()
 
     def prepare(self, pixels):
         """Return the input of the model, with operations of TFLite.
@@ -83,7 +92,8 @@ class PixelInput:
         images = refuse_other_sizes(tf.cast(pixels, tf.float32))
         if self.method is not None:
             images = halve(images, HALVINGS[self.method])
-        return to_range(images, self.value_range)
+            images = tf.clip_by_value(images, 0.0, 255.0)  # If it overshoots.
+        return normalize_images(images, self.normalization)
 
 
 def halve(images, weights: Sequence[float]):
@@ -125,7 +135,7 @@ def sum_inside(weights: Sequence[float], side: int) -> np.ndarray:
 
 
 def find_pixel_input(
-    steps: Sequence[Mapping] | None, value_range: tuple[float, float]
+    steps: Sequence[Mapping] | None, normalization: Mode
 ) -> PixelInput:
     """Return the input that fits a preprocessing.
 
@@ -134,7 +144,7 @@ def find_pixel_input(
 
     Args:
         steps: See `keras_vit.export.image_steps`; None if they are not known.
-        value_range: The range of the model.
+        normalization: How the images of the model are normalised.
     """
     methods = [
         step.get("method", "area")
@@ -142,10 +152,4 @@ def find_pixel_input(
         if step["kind"] != "central_crop"
     ]
     is_halved = len(methods) == 1 and methods[0] in HALVINGS
-    return PixelInput(tuple(value_range), methods[0] if is_halved else None)
-
-
-RESIZES_OF_TENSORFLOW: dict[str, Mapping] = {
-    "antialias": {"antialias": True},
-    "area": {"method": "area"},
-}
+    return PixelInput(normalization, methods[0] if is_halved else None)

@@ -4,11 +4,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 import keras
-import numpy as np
 
 from keras_vit.export.forward import name_output
+from keras_vit.export.image_steps import ImageStep, steps_of
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
+from keras_vit.preprocessing.inputs import preprocess_input
+from keras_vit.preprocessing.normalization import Mode
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 
 
@@ -22,10 +25,12 @@ class Serving:
         top: Largest number of classes in a prediction.
         activation: The function that turns logits into probabilities, a key of
             CLASSIFIER_ACTIVATIONS.
-        value_range: The range to which pixels of 0 to 255 are scaled.
+        preprocessing: How images are resized, cropped and normalised.
+            Default: as `config.preprocessing` of a VisionTransformer says; for
+            another model, as in `Preprocessing()`.
         read_image: Maps the content of an image file, a scalar string tensor,
             to the input of the model, (H, W, C) floats. Default: the image is
-            turned upright and resized with antialiasing, without cropping.
+            turned upright, and then as `preprocessing` says.
         image_steps: What `read_image` does, as data for other runtimes; see
             `keras_vit.export.image_steps`.
         use_attention: Whether to add the signatures `attention` and
@@ -37,11 +42,43 @@ class Serving:
     class_names: Sequence[str] | None = None
     top: int = 5
     activation: str = "softmax"
-    value_range: tuple[float, float] = (-1.0, 1.0)
+    preprocessing: Preprocessing | None = None
     read_image: Callable | None = None
     image_steps: Sequence[Mapping] | None = None
     use_attention: bool = False
     output: str | None = None
+
+    @property
+    def settings(self) -> Preprocessing:
+        """The preprocessing, or its default."""
+        return self.preprocessing or Preprocessing()
+
+    def for_model(self, model: keras.Model) -> "Serving":
+        """Return these options with the preprocessing of a model, if missing.
+
+        Args:
+            model: The model.
+        """
+        if self.preprocessing is not None:
+            return self
+        if not isinstance(model, VisionTransformer):
+            return self
+        found = model.config.preprocessing
+        return dataclasses.replace(self, preprocessing=found)
+
+
+def find_steps(
+    serving: Serving, image_size: Sequence[int]
+) -> list[ImageStep] | None:
+    """Return the steps of the preprocessing; None if they are not known.
+
+    Args:
+        serving: Pre- and post-processing of the model, complete.
+        image_size: (height, width) of the model.
+    """
+    if serving.read_image is None:
+        return steps_of(serving.settings, image_size)
+    return None if serving.image_steps is None else [*serving.image_steps]
 
 
 def check_serving(model: keras.Model, serving: Serving):
@@ -66,11 +103,11 @@ def check_serving(model: keras.Model, serving: Serving):
         raise ValueError(
             f"`top` must be 1 or more. Received: top={serving.top}"
         )
-    low, high = serving.value_range
-    if not low < high:
+    channels, settings = model.input_shape[-1], serving.settings
+    if len(settings.mean) not in (1, channels):
         raise ValueError(
-            "`value_range` must be (low, high) with low < high. "
-            f"Received: value_range={serving.value_range}"
+            "`preprocessing` must have a mean for each channel, or one for "
+            f"all. Received: {len(settings.mean)} for {channels} channels"
         )
     if serving.use_attention and not isinstance(model, VisionTransformer):
         raise ValueError(
@@ -79,19 +116,20 @@ def check_serving(model: keras.Model, serving: Serving):
         )
 
 
-def to_range(pixels, value_range: tuple[float, float]):
-    """Scale pixels from 0..255 to a range, as float32."""
+def normalize_images(pixels, mode: Mode):
+    """Return pixels of TensorFlow from 0 to 255 as a model reads them.
+
+    Shapes:
+        pixels: (..., C). returns: the same, float32.
+
+    Args:
+        pixels: The pixels.
+        mode: See `preprocess_input`.
+    """
     import tensorflow as tf
 
-    low, high = value_range
-    return tf.cast(pixels, tf.float32) / (255.0 / (high - low)) + low
-
-
-def to_uint8(images, value_range: tuple[float, float]) -> np.ndarray:
-    """Scale numbers from a range to the nearest uint8 pixels."""
-    low, high = value_range
-    pixels = (np.asarray(images, "float32") - low) * (255 / (high - low))
-    return np.clip(np.rint(pixels), 0, 255).astype("uint8")
+    pixels = tf.cast(pixels, tf.float32)
+    return preprocess_input(pixels, "channels_last", mode)
 
 
 def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
@@ -103,13 +141,13 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     import tensorflow as tf
 
     from keras_vit.image_decoding import decode_image, turn_upright
+    from keras_vit.image_resizing import apply_steps
 
     def read_whole_image(encoded):
         image = decode_image(encoded, image_shape[-1])
         image = turn_upright(image, encoded)
-        # Antialiasing, because photos are usually much larger than the input.
-        image = tf.image.resize(image, image_shape[:2], antialias=True)
-        return to_range(image, serving.value_range)
+        image = apply_steps(image, find_steps(serving, image_shape[:2]))
+        return normalize_images(image, serving.settings.normalization)
 
     return tf.map_fn(
         serving.read_image or read_whole_image,

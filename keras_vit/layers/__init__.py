@@ -4,6 +4,7 @@ from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.distilled_head import DistilledHead
+from keras_vit.layers.image_preprocessor import ImagePreprocessor
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp_block import MlpBlock
@@ -61,6 +62,7 @@ __all__ = [
     "ClassToken",
     "DistilledHead",
     "DistilledPooling",
+    "ImagePreprocessor",
     "LayerNorm",
     "LayerScale",
     "LearnedPositionEmbedding",

@@ -86,7 +86,7 @@ def scale_and_offset(normalization: Normalization):
     )
 
 
-def to_fractions(images, normalization: Normalization) -> np.ndarray:
+def to_fractions(images, mode: Mode) -> np.ndarray:
     """Return pixels as fractions of 255, from images of a normalisation.
 
     Shapes:
@@ -95,10 +95,25 @@ def to_fractions(images, normalization: Normalization) -> np.ndarray:
 
     Args:
         images: Images as a model reads them, an array.
-        normalization: Mean and deviation.
+        mode: See `preprocess_input`.
     """
-    mean, deviation = (np.asarray(part, "float32") for part in normalization)
+    pair = as_normalization(mode)
+    mean, deviation = (np.asarray(part, "float32") for part in pair)
     return np.asarray(images, "float32") * deviation + mean
+
+
+def to_uint8(images, mode: Mode) -> np.ndarray:
+    """Return the nearest uint8 pixels of images as a model reads them.
+
+    Shapes:
+        images: (..., C), floats. returns: the same, uint8.
+
+    Args:
+        images: The images.
+        mode: See `preprocess_input`.
+    """
+    pixels = 255 * to_fractions(images, mode)
+    return np.clip(np.rint(pixels), 0, 255).astype("uint8")
 
 
 NORMALIZATIONS = {

@@ -156,8 +156,8 @@ def _cover(shape, target):
     height, width = shape
     rows, columns = target
     if height * columns < width * rows:
-        return rows, max(int(rows * width / height), columns)
-    return max(int(columns * height / width), rows), columns
+        return rows, max(rows * width // height, columns)
+    return max(columns * height // width, rows), columns
 
 
 def _squash(shape, target):

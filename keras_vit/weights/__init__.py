@@ -3,7 +3,11 @@
 from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub_models import HUB_MODELS
-from keras_vit.weights.loading import from_checkpoint, load_checkpoint
+from keras_vit.weights.loading import (
+    from_checkpoint,
+    load_checkpoint,
+    read_preprocessing,
+)
 from keras_vit.weights.lora import load_lora, save_lora
 from keras_vit.weights.pretrained import PRETRAINED
 from keras_vit.weights.report import LoadReport
@@ -20,6 +24,7 @@ __all__ = [
     "from_checkpoint",
     "load_checkpoint",
     "load_lora",
+    "read_preprocessing",
     "save_checkpoint",
     "save_lora",
 ]

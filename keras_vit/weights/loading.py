@@ -15,6 +15,7 @@ from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.image_settings import change_config
@@ -149,6 +150,29 @@ def build_and_load(
     report = dataclasses.replace(report, notes=source.notes + report.notes)
     _remember(model, source, report)
     return model
+
+
+def read_preprocessing(
+    path_or_name: str | os.PathLike,
+    *,
+    num_heads: int | str | None = None,
+    image_size: tuple[int, int] | int | None = None,
+    architecture: str | None = None,
+) -> Preprocessing:
+    """Return how the model of a checkpoint reads images, without its weights.
+
+    Args:
+        path_or_name: See `from_checkpoint`.
+        num_heads: See there.
+        image_size: See there.
+        architecture: See there.
+
+    Raises:
+        ValueError: As `from_checkpoint` does.
+    """
+    known = Known(num_heads, image_size, architecture=architecture)
+    with open_checkpoint(locate(path_or_name)) as checkpoint:
+        return identify(checkpoint, *known).config.preprocessing
 
 
 def load_checkpoint(

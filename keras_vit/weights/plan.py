@@ -8,8 +8,10 @@ import keras
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
-from keras_vit.weights.expressible import LATER_FIELDS
-from keras_vit.weights.image_settings import describe_difference
+from keras_vit.weights.differences import (
+    describe_images,
+    describe_mismatches,
+)
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.report import LoadReport
 from keras_vit.weights.resize import RESIZES
@@ -202,8 +204,8 @@ def _report(source, config, transfers, reset) -> LoadReport:
         reset=tuple(reset),
         ignored=tuple(ignored),
         notes=(
-            *_differences(source.config, config),
-            *describe_difference(
+            *describe_mismatches(source.config, config),
+            *describe_images(
                 path,
                 settings,
                 config.preprocessing.normalization,
@@ -271,19 +273,6 @@ def _advise(theirs, ours):
     return f" The model it holds has {', '.join(different)}."
 
 
-def _differences(theirs, ours):
-    """Yield the reasons why a model computes other outputs than the source."""
-    for field, effect in EFFECTS.items():
-        source, model = getattr(theirs, field), getattr(ours, field)
-        if source == model or (field == "pooling" and not ours.num_classes):
-            continue
-        yield (
-            f"The source computes with {field}={source!r}, the model with "
-            f"{field}={model!r}: {effect}. Build the model with "
-            f"`{field}={source!r}` to match it."
-        )
-
-
 # Fields of ViTConfig that determine which weights exist.
 STRUCTURE = (
     "width",
@@ -296,17 +285,3 @@ STRUCTURE = (
     "pooling",
     "use_pooling_norm",
 )
-# Fields of ViTConfig that do not affect the weights, and the effect of a
-# difference.
-EFFECTS = {
-    "activation": "outputs differ by about 2e-4",
-    "layer_norm_epsilon": "outputs differ slightly",
-    "stem_epsilons": "outputs differ by about 2e-4",
-    "pooling": "the head reads other features",
-    **{
-        field: "outputs differ"
-        for field in LATER_FIELDS
-        # These weights can be added up, or are zero.
-        if field not in ("use_prefix_positions", "qkv_bias")
-    },
-}

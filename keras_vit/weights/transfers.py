@@ -74,32 +74,15 @@ def make_transfer(
     is_token = path in _rows_of_tokens(config)
     if is_token and source.num_prefix_rows and not config.use_prefix_positions:
         return _transfer_prefix_token(source, config, path)
-    stored, adapt, resized = whole_shape(parts), [], []
     pair = source.preprocessing, config.preprocessing
-    if renormalize and can_renormalize(pair[0], source.config, config):
-        if path == PATCH_BIAS:
-            return _transfer_patch_bias(source, *pair)
-        if path == PATCHES:
-            adapt.append(lambda kernel: renormalize_kernel(kernel, *pair))
-            names = " to ".join(repr(s.normalization) for s in pair)
-            resized.append(f"{path}: normalisation {names}")
-    first = PATCHES if config.stem_stages is None else ROOT
-    if path == first and stored[2] != shape[2]:
-        adapt.append(lambda kernel: adapt_channels(kernel, shape[2]))
-        resized.append(f"{path}: {stored[2]} input channels to {shape[2]}")
-        stored = (*stored[:2], shape[2], stored[3])
-    if path in (PATCHES, ROOT) and stored[:2] != shape[:2]:
-        sizes = [f"{rows}x{columns}" for rows, columns, *_ in (stored, shape)]
-        if patch_resize is None:
-            raise ValueError(
-                f"{source.stored(path)} has patches of {sizes[0]} and the "
-                f"model of {sizes[1]}; pass `patch_resize=` to resize them"
-            )
-        adapt.append(lambda k: resize_patch_kernel(k, shape[0], patch_resize))
-        resized.append(
-            f"{path}: {sizes[0]} pixels to {sizes[1]} ({patch_resize})"
-        )
-        stored = (*shape[:2], *stored[2:])
+    if not (renormalize and can_renormalize(pair[0], source.config, config)):
+        pair = ()
+    if pair and path == PATCH_BIAS:
+        return _transfer_patch_bias(source, *pair)
+    stored, adapt, resized = whole_shape(parts), [], []
+    if path in (PATCHES, ROOT):
+        rule = patch_resize, pair
+        stored = _adapt_kernel(source, path, shape, rule, adapt, resized)
     if stored != shape:
         raise ValueError(
             f"{source.stored(path)} is {stored} and the model has {shape}"
@@ -112,6 +95,47 @@ def make_transfer(
         return weight
 
     return Transfer(path, _names(source, path), make, tuple(resized))
+
+
+def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
+    """Collect what adapts a kernel of the first layers to a model.
+
+    Args:
+        source: The checkpoint.
+        path: Path of the weight.
+        shape: Its shape in the model.
+        rule: A key of RESIZES or None, and the preprocessing of source and
+            model, if the kernel is to be renormalised.
+        adapt: Receives functions of the kernel.
+        resized: Receives what they do, for the report.
+
+    Returns:
+        The shape after them.
+    """
+    stored = whole_shape(source.parts[path])
+    patch_resize, pair = rule
+    if pair:
+        adapt.append(lambda kernel: renormalize_kernel(kernel, *pair))
+        names = " to ".join(repr(s.normalization) for s in pair)
+        resized.append(f"{path}: normalisation {names}")
+    is_first = path == ROOT or source.config.stem_stages is None
+    if is_first and stored[2] != shape[2]:
+        adapt.append(lambda kernel: adapt_channels(kernel, shape[2]))
+        resized.append(f"{path}: {stored[2]} input channels to {shape[2]}")
+        stored = (*stored[:2], shape[2], stored[3])
+    if stored[:2] != shape[:2]:
+        sizes = [f"{rows}x{columns}" for rows, columns, *_ in (stored, shape)]
+        if patch_resize is None:
+            raise ValueError(
+                f"{source.stored(path)} has patches of {sizes[0]} and the "
+                f"model of {sizes[1]}; pass `patch_resize=` to resize them"
+            )
+        adapt.append(lambda k: resize_patch_kernel(k, shape[0], patch_resize))
+        resized.append(
+            f"{path}: {sizes[0]} pixels to {sizes[1]} ({patch_resize})"
+        )
+        stored = (*shape[:2], *stored[2:])
+    return stored
 
 
 def _transfer_patch_bias(source, theirs, ours) -> Transfer:

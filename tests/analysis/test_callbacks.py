@@ -17,6 +17,7 @@ from keras_vit.analysis import (
 )
 from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.analysis.position_history import read_positions
+from keras_vit.preprocessing.normalization import from_range
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
 tf = pytest.importorskip(
@@ -211,7 +212,7 @@ def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
     names = [f"class {i}" for i in range(7)]
     # The model reads other numbers than those of [-1, 1].
     callback = AttentionPictures(
-        images, tmp_path, class_names=names, value_range=(-1, 3)
+        images, tmp_path, class_names=names, normalization=from_range(-1, 3)
     )
     drive(model, callback)
     [(pixels, grids, titles, patch_size)] = drawn

@@ -72,7 +72,7 @@ def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
         return inspect_model(model, images, **more)
 
     monkeypatch.setattr(gallery, "inspect_model", note)
-    subject = make_subject(activation="sigmoid", value_range=(0, 1))
+    subject = make_subject(activation="sigmoid", normalization="zero_one")
     images = make_images(1)
     gallery.look(subject, images)
     assert known.pop("report")
@@ -81,7 +81,7 @@ def test_what_is_known_of_a_model_is_told(tmp_path, monkeypatch):
         "image_names": ["0.png"],
         "class_names": NAMES,
         "activation": "sigmoid",
-        "value_range": (0, 1),
+        "normalization": "zero_one",
         "images": images.pixels,
     }
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
+from keras_vit import Preprocessing
 from keras_vit.export import (
     FORMATS,
     QUANTIZATIONS,
@@ -427,7 +428,7 @@ def test_onnx_of_pixels_and_of_floats(model, images, tmp_path, takes_pixels):
         tmp_path,
         images,
         ["onnx"],
-        serving=Serving(value_range=(0.0, 1.0)),
+        serving=Serving(preprocessing=Preprocessing("zero_one")),
         onnx_takes_pixels=takes_pixels,
         **QUIET,
     )

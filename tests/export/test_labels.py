@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import Preprocessing
 from keras_vit.export import (
     FORMATS,
     Serving,
@@ -51,7 +52,7 @@ def images():
 def serving():
     return Serving(
         class_names=NAMES,
-        value_range=(0.0, 1.0),
+        preprocessing=Preprocessing("zero_one"),
         read_image=lambda encoded: encoded,
         image_steps=STEPS,
     )
@@ -83,7 +84,9 @@ def exported(model, images, serving, tmp_path_factory):
             images,
             ["saved_model"],
             name="pets",
-            serving=Serving(class_names=NAMES, value_range=(0.0, 1.0)),
+            serving=Serving(
+                class_names=NAMES, preprocessing=Preprocessing("zero_one")
+            ),
             threads=(),
             verbose=False,
         )
@@ -97,7 +100,8 @@ def test_labels_and_preprocessing_are_read_back(exported, format):
     description = read_description(exported[format])
     expected = {
         "name": "pets",
-        "value_range": [0.0, 1.0],
+        "mean": [0.0] * 3,
+        "deviation": [1.0] * 3,
         "output": "logits",
         "activation": "softmax",
         "class_names": NAMES,

@@ -20,6 +20,7 @@ from keras_vit.export.image_steps import (
     central_crop_step,
     resize_small_step,
     resize_step,
+    resize_to_cover_step,
 )
 from keras_vit.export.litert import start
 from keras_vit.export.pixel_inputs import (
@@ -34,7 +35,7 @@ PHOTOS = load_sample_images().images
 
 @pytest.fixture(scope="module", params=[*HALVINGS, None], ids=str)
 def pixels(request):
-    return PixelInput((0.0, 1.0), request.param)
+    return PixelInput("zero_one", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +53,16 @@ def answer(path, image):
 def test_the_file_resizes_as_tensorflow_does(path, pixels, shallow):
     factor = pixels.pixels_per_side
     size = [side * factor for side in SIZE]
-    choices = {"antialias": {"antialias": True}, "area": {"method": "area"}}
+    choices = {
+        "antialias": {"antialias": True},
+        "area": {"method": "area"},
+        "bicubic": {"method": "bicubic", "antialias": True},
+    }
     for photo in PHOTOS:
         image = tf.image.resize(photo, size, antialias=True)
         image = tf.cast(tf.round(image), tf.uint8)[None]
         scaled = tf.image.resize(image, SIZE, **choices.get(pixels.method, {}))
+        scaled = np.clip(scaled, 0, 255)
         expected = shallow.predict_on_batch(scaled / 255)
         found = answer(path, image.numpy())
         np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -91,6 +97,10 @@ def test_pixels_may_be_written_as_signed_bytes(path, pixels):
     [
         ([resize_step(SIZE, "antialias")], "antialias"),
         ([resize_small_step(36), central_crop_step(SIZE)], "area"),
+        (
+            [resize_to_cover_step(SIZE, "bicubic"), central_crop_step(SIZE)],
+            "bicubic",
+        ),
         # Without antialiasing, the model saw single pixels.
         ([resize_step(SIZE, "bilinear")], None),
         ([resize_small_step(36), resize_step(SIZE, "bilinear")], None),
@@ -98,7 +108,7 @@ def test_pixels_may_be_written_as_signed_bytes(path, pixels):
     ],
 )
 def test_the_method_is_that_of_the_preprocessing(steps, method):
-    assert find_pixel_input(steps, (-1.0, 1.0)).method == method
+    assert find_pixel_input(steps, "vit").method == method
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +139,7 @@ def test_an_export_describes_its_input(exported):
         "channels": 3,
         "dtype": "uint8",
     }
-    assert description["value_range"] is None
+    assert description["mean"] is None
     steps = [resize_small_step(72), central_crop_step((64, 48))]
     assert description["image_steps"] == steps
     # Its latency can be measured.

@@ -15,16 +15,23 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from keras_vit import preprocess_input
 from keras_vit.export import Serving, export_web
 from keras_vit.export.browser import measure_page
 from keras_vit.export.image_steps import (
     central_crop_step,
-    find_steps,
     resize_small_step,
     resize_step,
+    steps_of,
 )
-from keras_vit.export.serving_options import decode_inputs
+from keras_vit.export.serving_options import decode_inputs, find_steps
 from keras_vit.export.web_page import fetch_engine
+from keras_vit.preprocessing.image_files import fit_image
+from keras_vit.preprocessing.settings import (
+    INTERPOLATIONS,
+    RESIZE_MODES,
+    Preprocessing,
+)
 from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
 from trainers.data.model_inputs import make_prepare_one
@@ -308,21 +315,38 @@ def apply_in_page(visit, image, steps):
     return np.reshape(data, (height, width, image.shape[-1]))
 
 
+def test_a_photo_is_prepared_as_pillow_does(visit):
+    """By all settings of a model; Pillow rounds twice."""
+    random = np.random.default_rng(0)
+    small = random.integers(0, 256, (7, 9, 3), "uint8")
+    for width, height in ((120, 90), (61, 97)):
+        photo = Image.fromarray(small).resize((width, height))
+        for mode in RESIZE_MODES:
+            for interpolation in INTERPOLATIONS:
+                settings = Preprocessing("vit", mode, interpolation, 0.875)
+                steps = steps_of(settings, (40, 32))
+                found = apply_in_page(visit, np.asarray(photo), steps)
+                expected = np.asarray(fit_image(photo, (40, 32), settings))
+                np.testing.assert_allclose(found, expected, atol=1.1)
+
+
 SHAPES = [(40, 30, 3), (9, 77, 3), (1, 5, 1), (61, 1, 3), (32, 24, 1)]
 
 
-@pytest.mark.parametrize("method", ["antialias", "bilinear", "area"])
+@pytest.mark.parametrize("method", ["antialias", "bicubic", "bilinear", "area"])
 def test_resizing_is_that_of_tensorflow(visit, method):
     random = np.random.default_rng(0)
     choices = {
         "antialias": {"antialias": True},
         "bilinear": {},
         "area": {"method": "area"},
+        "bicubic": {"method": "bicubic", "antialias": True},
     }[method]
     for shape in SHAPES:
         image = random.integers(0, 256, shape).astype("float32")
         for size in ((16, 16), (7, 33), (64, 100), (1, 2), shape[:2]):
             expected = tf.image.resize(image, size, **choices)
+            expected = np.clip(expected, 0, 255)
             found = apply_in_page(visit, image, [resize_step(size, method)])
             np.testing.assert_allclose(found, expected, atol=2e-3)
 
@@ -335,17 +359,20 @@ def test_resizing_is_that_of_tensorflow(visit, method):
         "resize_small(36)|central_crop",
         "resize_small(37)|central_crop(33)|value_range(0, 1)",
         "resize_small(13)",
+        "resize(40, bicubic)|central_crop|normalize(imagenet)",
+        "resize_to_cover(37, antialias)|central_crop|normalize(clip)",
+        "resize_to_cover(method=bicubic)|central_crop",
     ],
 )
 def test_preprocessing_is_that_of_the_evaluation(visit, preprocess):
     random = np.random.default_rng(0)
-    prepare, (low, high) = make_prepare_one(preprocess, SIZE)
+    prepare, normalization = make_prepare_one(preprocess, SIZE)
     steps = find_image_steps(preprocess, SIZE)
     for shape in [(120, 91, 3), (50, 133, 3), (427, 640, 3), (37, 37, 3)]:
         image = random.integers(0, 256, shape).astype("uint8")
         found = apply_in_page(visit, image, steps)
         expected = prepare(tf.constant(image))
-        found = found / (255 / (high - low)) + low
+        found = preprocess_input(found, "channels_last", normalization)
         np.testing.assert_allclose(found, expected, atol=3e-5)
 
 

@@ -85,7 +85,7 @@ def test_what_the_run_says_is_told(tmp_path, looks):
     assert subject.name == "run"
     assert list(subject.class_names) == NAMES
     assert subject.activation == "sigmoid"
-    assert subject.value_range == (0, 1)
+    assert subject.normalization == ((0,), (1,))
     assert images.pixels.shape == (4, 8, 8, 1)
     assert 0 <= images.pixels.min() < 0.1 < 0.9 < images.pixels.max() < 1.001
     assert out_dir == str(tmp_path / "out") and suffix == ".svg"

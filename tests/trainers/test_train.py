@@ -73,7 +73,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     """By hand, from the answers of the model."""
     drawn = {}
 
-    def record(images, truths, guesses, scores, value_range, path):
+    def record(images, truths, guesses, scores, normalization, path):
         drawn.update(truths=truths, guesses=guesses, scores=scores)
 
     monkeypatch.setattr(evaluation, "plot_predictions", record)

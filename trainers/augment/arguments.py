@@ -34,15 +34,26 @@ def require(condition: bool, name: str, rule: str, value: float | None):
         raise ArgumentError(name, rule, value)
 
 
-def check_type(name: str, value: float | None, annotation: type):
+def types_of(annotation: type) -> tuple[type, ...]:
+    """Return the types of an annotated parameter.
+
+    Args:
+        annotation: A type or a union.
+    """
+    return typing.get_args(annotation) or (annotation,)
+
+
+def check_type(name: str, value: float | str | tuple | None, annotation: type):
     """Raise an ArgumentError unless `value` is of the annotated type.
 
     Args:
         name: Name of the argument.
         value: The received value.
-        annotation: int, float, or a union of one of them with None.
+        annotation: int, float, str, tuple, or a union of them and None.
     """
-    types = typing.get_args(annotation) or (annotation,)
+    types = types_of(annotation)
+    if type(value) in (str, tuple) and type(value) in types:
+        return
     if value is None:
         require(type(None) in types, name, "a number", value)
     else:

@@ -1,11 +1,11 @@
 """Image augmentation, written as a line of operations.
 
 `"inception_crop|flip_lr|randaugment(2, 10)|mixup(0.2)"` is applied from left
-to right. An operation is `name` or `name(arguments)`; arguments are numbers,
-by position or by name. Operations on single images (OPS) come first, those on
-batches (BATCH_OPS) last. The random numbers of an operation depend only on
-the seed of the example and on the place of the operation in the line, so a
-run can be repeated with any number of threads.
+to right. An operation is `name` or `name(arguments)`; arguments are numbers or
+names, by position or by keyword. Operations on single images (OPS) come first,
+those on batches (BATCH_OPS) last. The random numbers of an operation depend
+only on the seed of the example and on the place of the operation in the line,
+so a run can be repeated with any number of threads.
 """
 
 import dataclasses
@@ -13,9 +13,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_vit.preprocessing.normalization import (
+    NORMALIZATIONS,
+    Normalization,
+)
 from trainers.augment.crops import Crop, WindowCrop
 from trainers.augment.mixing import mix_pairs
-from trainers.augment.operations import BATCH_OPS, OPS, ValueRange
+from trainers.augment.operations import BATCH_OPS, NORMALIZING, OPS
 from trainers.augment.parser import read_calls
 
 # The place of a function in the line of operations, and the function.
@@ -29,12 +33,18 @@ class Augmentation:
     Args:
         image_operations: Functions of an image and a seed.
         batch_operations: Functions for `mix_pairs`.
-        value_range: Range to which the caller must scale pixels of 0 to 255.
+        stated: Mean and deviation by which the caller must normalise the
+            pixels of 0 to 255; None if the line does not state them.
     """
 
     image_operations: tuple[Placed, ...] = ()
     batch_operations: tuple[Placed, ...] = ()
-    value_range: tuple[float, float] = (-1.0, 1.0)
+    stated: Normalization | None = None
+
+    @property
+    def normalization(self) -> Normalization:
+        """Mean and deviation; by default, those of the range -1 to 1."""
+        return self.stated or NORMALIZATIONS["vit"]
 
     @property
     def pick_window(self) -> Callable | None:
@@ -121,7 +131,7 @@ def parse_augmentation(
         >>> tuple(image.shape)
         (4, 4, 3)
     """
-    image_operations, batch_operations, value_range = [], [], None
+    image_operations, batch_operations, stated = [], [], None
     for place, call in enumerate(read_calls(text, argument)):
         operation = call.make(OPS | BATCH_OPS, image_size=tuple(image_size))
         if call.name in BATCH_OPS:
@@ -132,17 +142,17 @@ def parse_augmentation(
                 "operations on images must come before those on batches. "
                 f"Received: {call.name} after them"
             )
-        if value_range:
+        if stated:
             call.fail(
-                "value_range must be the last operation on images. "
-                f"Received: {call.name} after it"
+                f"{' and '.join(NORMALIZING)} must be the last operation on "
+                f"images. Received: {call.name} after one"
             )
-        if isinstance(operation, ValueRange):
-            value_range = tuple(operation)
+        if call.name in NORMALIZING:
+            stated = operation
         else:
             image_operations.append((place, operation))
     return Augmentation(
         tuple(image_operations),
         tuple(batch_operations),
-        value_range or (-1.0, 1.0),
+        stated,
     )

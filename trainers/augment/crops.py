@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_vit import image_resizing
 from keras_vit.image_decoding import cut_window
 from trainers.augment.arguments import require
 
@@ -127,15 +128,40 @@ class Crop:
         return tf.slice(image, start, (*self.target, image.shape[-1]))
 
 
-def resize(size: int | None = None, *, image_size):
-    """Resize the image, ignoring its aspect ratio; bilinear, no antialias.
+def resize(size: int | None = None, method: str = "bilinear", *, image_size):
+    """Resize the image, ignoring its aspect ratio.
 
     Args:
         size: Side of the result, in pixels; None for that of the model.
+        method: bilinear (without antialiasing), antialias (bilinear), bicubic
+            (antialiased) or area.
         image_size: (height, width) if `size` is None.
     """
     target = pick_size(size, image_size)
-    return lambda image, seed: tf.image.resize(image, target)
+    _check_method(method)
+    return lambda image, seed: image_resizing.resize_image(
+        image, target, method
+    )
+
+
+def resize_to_cover(
+    size: int | None = None, method: str = "antialias", *, image_size
+):
+    """Resize the image so that its short side is `size`.
+
+    Args:
+        size: The short side, in pixels; None to cover the size of the model.
+        method: See `resize`.
+        image_size: (height, width) if `size` is None.
+    """
+    target = pick_size(size, image_size)
+    _check_method(method)
+    return lambda image, seed: image_resizing.cover_size(image, target, method)
+
+
+def _check_method(method):
+    rule = f"one of {', '.join(image_resizing.METHODS)}"
+    require(method in image_resizing.METHODS, "method", rule, method)
 
 
 def resize_small(size: int):
@@ -144,14 +170,7 @@ def resize_small(size: int):
     Each pixel is the mean of the area that it covers, as in the official code.
     """
     require(size > 0, "size", "positive", size)
-
-    def shrink(image, seed):
-        sides = tf.cast(tf.shape(image)[:2], tf.float32)
-        target = tf.round(sides * (size / tf.reduce_min(sides)))
-        target = tf.cast(target, tf.int32)
-        return tf.image.resize(image, target, method="area")
-
-    return shrink
+    return lambda image, seed: image_resizing.resize_short_side(image, size)
 
 
 def pick_size(size: int | None, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -172,4 +191,5 @@ CROPS = {
     "random_crop": random_crop,
     "resize": resize,
     "resize_small": resize_small,
+    "resize_to_cover": resize_to_cover,
 }

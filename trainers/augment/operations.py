@@ -5,8 +5,11 @@ returns a function of an image and a seed (OPS) or of a batch (BATCH_OPS, see
 `mixing`).
 """
 
-from typing import NamedTuple
-
+from keras_vit.preprocessing.normalization import (
+    NORMALIZATIONS,
+    as_normalization,
+    from_range,
+)
 from trainers.augment.arguments import require
 from trainers.augment.crops import CROPS
 from trainers.augment.erasing import ERASING
@@ -15,26 +18,47 @@ from trainers.augment.mixing import MIXING
 from trainers.augment.randaugment import randaugment
 
 
-class ValueRange(NamedTuple):
-    """The range to which pixels of 0 to 255 are scaled for the model."""
-
-    low: float
-    high: float
-
-
 def value_range(low: float, high: float):
     """Scale pixels from 0..255 to this range; the default is -1 to 1."""
     require(low < high, "high", "more than `low`", high)
-    return ValueRange(float(low), float(high))
+    return from_range(float(low), float(high))
+
+
+def state_normalization(mean: str | tuple, deviation: tuple | None = None):
+    """Normalise pixels by a name, or by a mean and a deviation of each channel.
+
+    Args:
+        mean: A key of NORMALIZATIONS, such as imagenet; or the means, as
+            fractions of 255.
+        deviation: The deviations, as fractions of 255.
+    """
+    is_name = isinstance(mean, str)
+    require(
+        is_name == (deviation is None),
+        "deviation",
+        "given with the means, and not with a name",
+        deviation,
+    )
+    rule = f"one of {', '.join(NORMALIZATIONS)}"
+    require(not is_name or mean in NORMALIZATIONS, "mean", rule, mean)
+    if is_name:
+        return NORMALIZATIONS[mean]
+    rule = "as many numbers greater than 0 as there are means"
+    is_right = len(mean) == len(deviation) and min(deviation) > 0
+    require(is_right, "deviation", rule, deviation)
+    return as_normalization((mean, deviation))
 
 
 _IMAGE_OPS = {
     **CROPS,
     **ERASING,
     **GEOMETRY,
+    "normalize": state_normalization,
     "randaugment": randaugment,
     "value_range": value_range,
 }
 OPS = dict(sorted(_IMAGE_OPS.items()))
 
 BATCH_OPS = MIXING
+# Those that do not change images: the caller normalises them at the end.
+NORMALIZING = ("value_range", "normalize")

@@ -1,7 +1,7 @@
 """Parser for a line of operations, as `flip_lr|pad_crop(4)|mixup(alpha=0.2)`.
 
 The line has the syntax of a Python expression: names and calls, separated by
-`|`. The arguments of the calls are numbers or None.
+`|`. The arguments of the calls are numbers, names, tuples of numbers, or None.
 """
 
 import ast
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from keras_vit.tables import pick
-from trainers.augment.arguments import ArgumentError, check_type
+from trainers.augment.arguments import ArgumentError, check_type, types_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,10 @@ class Call:
             [p for p in known.values() if p.kind is not p.KEYWORD_ONLY]
         )
         nodes = self._bind(signature)
-        values = {name: self._read_number(n) for name, n in nodes.items()}
+        values = {
+            name: self._read_value(node, types_of(known[name].annotation))
+            for name, node in nodes.items()
+        }
         choices = {n: choices[n] for n in choices.keys() & known.keys()}
         try:
             for name, value in values.items():
@@ -103,19 +106,23 @@ class Call:
             received = ast.unparse(self.node)
             self.fail(f"{self.name}{signature}: {error}. Received: {received}")
 
-    def _read_number(self, node):
+    def _read_value(self, node, types):
         value = node.value if isinstance(node, ast.keyword) else node
+        if str in types and isinstance(value, ast.Name):
+            return value.id
         try:
-            number = ast.literal_eval(value)
+            literal = ast.literal_eval(value)
         except ValueError:
-            number = ...
-        if type(number) not in (int, float, type(None)):
+            literal = ...
+        is_row = tuple in types and isinstance(literal, tuple)
+        found = {type(number) for number in (literal if is_row else [literal])}
+        if found - {int, float, type(None)}:
             self.line.fail(
                 f"arguments of {self.name} must be numbers or None. "
                 f"Received: {ast.unparse(value)}",
                 node.col_offset,
             )
-        return number
+        return literal
 
 
 def read_calls(text: str, argument: str) -> list[Call]:

@@ -1,9 +1,11 @@
-"""From decoded images to model inputs: augmentation, size, pixel range."""
+"""From decoded images to model inputs: augmentation, size, normalisation."""
 
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.normalization import Normalization
 from trainers.augment.augmentation import Augmentation, parse_augmentation
 from trainers.data.datasets import ImageDataset
 
@@ -50,8 +52,8 @@ def make_prepare(
             augmented = augmentation.image(
                 tf.cast(image, tf.float32), draw, is_window, name
             )
-            return to_model_range(
-                augmented, image_size, augmentation.value_range
+            return to_model_input(
+                augmented, image_size, augmentation.normalization
             )
 
         black = tf.zeros((*image_size, dataset.channels))
@@ -67,7 +69,7 @@ def make_prepare(
 
 def make_prepare_one(
     preprocess: str, image_size: tuple[int, int]
-) -> tuple[Callable, tuple[float, float]]:
+) -> tuple[Callable, Normalization]:
     """Return a function that turns one image into an input of the model.
 
     Shapes:
@@ -79,25 +81,25 @@ def make_prepare_one(
         image_size: (H, W).
 
     Returns:
-        The function, and the range to which it scales pixels of 0 to 255.
+        The function, and mean and deviation of its images.
     """
     augmentation = parse_augmentation(preprocess, image_size, "preprocess")
 
     def prepare(pixels):
         image = tf.cast(pixels, tf.float32)
         image = augmentation.image(image, tf.zeros(2, tf.int64))
-        return to_model_range(image, image_size, augmentation.value_range)
+        return to_model_input(image, image_size, augmentation.normalization)
 
-    return prepare, augmentation.value_range
+    return prepare, augmentation.normalization
 
 
-def to_model_range(image, image_size, value_range=(-1.0, 1.0)):
-    """Resize an image, ignoring its aspect ratio, and scale 0..255 to a range.
+def to_model_input(image, image_size, mode="vit"):
+    """Resize an image, ignoring its aspect ratio, and normalise its pixels.
 
-    This is the preprocessing of the official ViT code for evaluation.
+    By default, this is the preprocessing of the official ViT code for
+    evaluation.
     """
-    low, high = value_range
     image = tf.convert_to_tensor(image)
     if tuple(image.shape[-3:-1]) != tuple(image_size):
         image = tf.image.resize(image, image_size)
-    return image / (255.0 / (high - low)) + low
+    return preprocess_input(image, "channels_last", mode)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
+from keras_vit.preprocessing.normalization import Normalization
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
@@ -158,16 +159,16 @@ def write_results(
     """
     tally, names = results.tally, dataset.class_names
     size = model.input_shape[1:3]
-    value_range = parse_augmentation(
+    normalization = parse_augmentation(
         report["preprocess"], size, "preprocess"
-    ).value_range
+    ).normalization
     telling = results.telling
-    pictures = make_pictures(telling, model, dataset, value_range)
+    pictures = make_pictures(telling, model, dataset, normalization)
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
     write_guesses(folder / "guesses.csv", results.telling.guesses, names)
     results.examples.draw(
-        names, tally.activation, value_range, folder / "predictions.png"
+        names, tally.activation, normalization, folder / "predictions.png"
     )
     write_evaluation_page(
         folder / "evaluation.html",
@@ -261,7 +262,7 @@ class Examples:
         self,
         class_names: Sequence[str],
         activation: str,
-        value_range: tuple[float, float],
+        normalization: Normalization,
         path: Path,
     ):
         """Draw the images with their predicted and their right class.
@@ -269,7 +270,7 @@ class Examples:
         Args:
             class_names: Names of the classes, in the order of the logits.
             activation: The function that turns logits into probabilities.
-            value_range: The values of black and white in the images.
+            normalization: Mean and deviation of the images.
             path: The PNG file to write.
         """
         images, logits, labels, _ = zip(*self.rows)
@@ -279,6 +280,6 @@ class Examples:
             [class_names[label] for label in labels],
             [class_names[index] for index in np.argmax(probabilities, -1)],
             np.max(probabilities, -1),
-            value_range,
+            normalization,
             path,
         )

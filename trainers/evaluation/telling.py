@@ -10,6 +10,10 @@ import numpy as np
 
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models import VisionTransformer
+from keras_vit.preprocessing.normalization import (
+    Normalization,
+    to_fractions,
+)
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.guesses import Guess
 
@@ -146,7 +150,7 @@ def make_pictures(
     telling: TellingImages,
     model: keras.Model,
     dataset: ImageDataset,
-    value_range: tuple[float, float],
+    normalization: Normalization,
 ) -> dict[int, Pictures]:
     """Return the pictures of the telling images by their positions.
 
@@ -157,7 +161,7 @@ def make_pictures(
         telling: The images.
         model: The evaluated model.
         dataset: The data set; its evaluation split was evaluated.
-        value_range: The values of black and white in the images.
+        normalization: Mean and deviation of the images.
     """
     rows = telling.all
     if not rows:
@@ -167,10 +171,9 @@ def make_pictures(
     if isinstance(model, VisionTransformer):
         looks = head_grid(model, images, attention_rollout(model, images))
     names = name_images(dataset, [row.position for row in rows])
-    low, high = value_range
     found = {}
     for row, image, look, name in zip(rows, images, looks, names):
-        pixels = np.clip((image - low) / (high - low), 0, 1)
+        pixels = np.clip(to_fractions(image, normalization), 0, 1)
         shown = b"" if look is None else encode(shade(pixels, look))
         found[row.position] = Pictures(name, encode(pixels), shown)
     return found

@@ -15,6 +15,8 @@ from keras_vit.export import (
 from keras_vit.export.bundle import check_formats
 from keras_vit.export.publishing import check_destination
 from keras_vit.image_decoding import decode_image, turn_upright
+from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.settings import Preprocessing
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
@@ -90,7 +92,7 @@ def export_source(
         dataset.ranges(calibration_split)  # An error if it does not exist.
     model = source.load_model()
     preprocess = source.preprocess if preprocess is None else preprocess
-    read_image, value_range = make_reader(preprocess, model.input_shape[1:])
+    read_image, normalization = make_reader(preprocess, model.input_shape[1:])
     bad_examples = BadExamples(max_bad_examples)
     images = take_images(dataset, preprocess, model, num_images, bad_examples)
     if calibration_split:
@@ -105,7 +107,7 @@ def export_source(
         class_names=find_class_names(source, dataset, model),
         top=top,
         activation=activation or source.activation,
-        value_range=value_range,
+        preprocessing=Preprocessing(normalization),
         read_image=read_image,
         image_steps=find_image_steps(preprocess, model.input_shape[1:3]),
         use_attention=use_attention,
@@ -161,23 +163,23 @@ def check_export_arguments(export_dir, num_images, name, version):
 
 def make_reader(
     preprocess: str, image_shape: tuple[int, int, int]
-) -> tuple[Callable, tuple[float, float]]:
-    """Return the function that reads an image file, and the value range.
+) -> tuple[Callable, Normalization]:
+    """Return the function that reads an image file, and its normalisation.
 
     Args:
         preprocess: The operations of the evaluation.
         image_shape: (H, W, C) of the model.
 
     Returns:
-        See `read_image` and `value_range` of `Serving`.
+        See `read_image` of `Serving`; mean and deviation.
     """
-    prepare, value_range = make_prepare_one(preprocess, image_shape[:2])
+    prepare, normalization = make_prepare_one(preprocess, image_shape[:2])
 
     def read_image(encoded):
         pixels = decode_image(encoded, image_shape[-1])
         return prepare(turn_upright(pixels, encoded))
 
-    return read_image, value_range
+    return read_image, normalization
 
 
 def find_class_names(

@@ -26,14 +26,22 @@ def find_image_steps(
         steps += call.make(STEPS, image_size=tuple(image_size))
     last = steps[-1] if steps else {}
     if (last.get("height"), last.get("width")) != tuple(image_size):
-        # As in trainers.data.model_inputs.to_model_range.
+        # As in trainers.data.model_inputs.to_model_input.
         steps.append(image_steps.resize_step(image_size, "bilinear"))
     return steps
 
 
-def _resize(size: int | None = None, *, image_size):
+def _resize(size: int | None = None, method: str = "bilinear", *, image_size):
     """Return the steps of `trainers.augment.crops.resize`."""
-    return [image_steps.resize_step(pick_size(size, image_size), "bilinear")]
+    return [image_steps.resize_step(pick_size(size, image_size), method)]
+
+
+def _resize_to_cover(
+    size: int | None = None, method: str = "antialias", *, image_size
+):
+    """Return the steps of `trainers.augment.crops.resize_to_cover`."""
+    size = pick_size(size, image_size)
+    return [image_steps.resize_to_cover_step(size, method)]
 
 
 def _resize_small(size: int):
@@ -47,13 +55,20 @@ def _central_crop(size: int | None = None, *, image_size):
 
 
 def _value_range(low: float, high: float):
-    """Return no step: the range is a separate field of `Serving`."""
+    """Return no step: `Serving` has the normalisation beside the steps."""
+    return []
+
+
+def _normalize(mean: str | tuple, deviation: tuple | None = None):
+    """Return no step, as above."""
     return []
 
 
 STEPS = {
     "central_crop": _central_crop,
+    "normalize": _normalize,
     "resize": _resize,
     "resize_small": _resize_small,
+    "resize_to_cover": _resize_to_cover,
     "value_range": _value_range,
 }

@@ -26,6 +26,11 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
             channels.
     """
     model = _build_whole(recipe, dataset)
+    if isinstance(model, VisionTransformer):
+        # The file of the model says how the run prepared its images.
+        model.config = dataclasses.replace(
+            model.config, preprocessing=recipe.preprocessing
+        )
     choose_trained(model, recipe)
     return model
 
@@ -128,6 +133,7 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
         dtype=dtype,
         head=recipe.init_head,
         num_heads=recipe.num_heads or "published",
+        preprocessing=recipe.preprocessing,
         **options,
     )
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 
+from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.settings import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
+from trainers.augment.settings import add_normalization, preprocessing_in
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
@@ -219,12 +222,28 @@ class Recipe(ModelOptions):
         return LOSSES[self.loss].activation
 
     @property
-    def value_range(self) -> tuple[float, float]:
-        """The range to which pixels of 0 to 255 are scaled for the model."""
+    def normalization(self) -> Normalization:
+        """Mean and deviation by which pixels are normalised for the model."""
+        return self.preprocessing.mean_and_deviation
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The preprocessing of the evaluation, for the model."""
         size = (self.image_size, self.image_size)
-        return parse_augmentation(
-            self.eval_preprocess, size, "eval_preprocess"
-        ).value_range
+        return preprocessing_in(self.eval_preprocess, size)
+
+    def normalized_for(self, settings: Preprocessing) -> "Recipe":
+        """Return a recipe that normalises images for a model.
+
+        Args:
+            settings: The preprocessing of the model. Operations of the recipe
+                that normalise images by themselves stay.
+        """
+        lines = {
+            name: add_normalization(getattr(self, name), settings)
+            for name in ("augment", "eval_preprocess")
+        }
+        return dataclasses.replace(self, **lines)
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -236,13 +255,13 @@ class Recipe(ModelOptions):
                 f"patience={self.patience}, keep_best={self.keep_best}"
             )
         size = (self.image_size, self.image_size)
-        ranges = [
-            parse_augmentation(getattr(self, name), size, name).value_range
+        pairs = [
+            parse_augmentation(getattr(self, name), size, name).normalization
             for name in ("augment", "eval_preprocess")
         ]
-        if ranges[0] != ranges[1]:
+        if pairs[0] != pairs[1]:
             raise ValueError(
-                "`augment` and `eval_preprocess` must have the same value "
-                f"range. Received: {ranges[0]} and {ranges[1]}; end both with "
-                "the same 'value_range(low, high)'"
+                "`augment` and `eval_preprocess` must have the same mean and "
+                f"deviation. Received: {pairs[0]} and {pairs[1]}; end both "
+                "with the same 'value_range(low, high)' or 'normalize(name)'"
             )

@@ -157,7 +157,7 @@ class Job:
             images[is_readable],
             labels[is_readable],
             self.dataset.class_names,
-            self.recipe.value_range,
+            self.recipe.normalization,
             self.run.folder / "tensorboard",
             self.run.folder / "first_batch.png",
             step=self.loop.step,
@@ -229,7 +229,7 @@ class Job:
             self.run.positions_path,
             class_names=self.dataset.class_names,
             activation=recipe.activation,
-            value_range=recipe.value_range,
+            normalization=recipe.normalization,
             # The weights that are evaluated, and saved in the end.
             averages=lambda: self.loop.optimizer.averages,
             first_step=self.loop.step,

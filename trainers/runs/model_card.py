@@ -122,16 +122,22 @@ def _describe_figures(figures):
 
 
 def _describe_use(model_file, recipe):
-    low, high = recipe.value_range
+    mean, deviation = recipe.normalization
     steps = recipe.eval_preprocess or "the image is resized"
     return (
         f"```python\nimport keras\nimport keras_vit\n\n"
         f'model = keras.saving.load_model("{model_file}")\n```\n\n'
         f"The model returns logits; `{recipe.activation}` makes them "
-        f"probabilities. Pixels are scaled from 0..255 to {low:g}..{high:g}. "
+        "probabilities. Pixels x of 0..255 become (x / 255 - mean) / deviation "
+        f"with the mean {_join(mean)} and the deviation {_join(deviation)}: "
+        "`keras_vit.preprocess_input(images, model=model)`. "
         f"Preprocessing of the evaluation: `{steps}`. "
         "`python -m trainers.predict` does all of this."
     )
+
+
+def _join(numbers):
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _list_settings(recipe):

@@ -1,12 +1,14 @@
 """NamedModel: a model file or a published model, used in place of a run."""
 
 import dataclasses
+import functools
 import os
 
 import keras
 
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
+from trainers.augment.settings import line_of
 from trainers.paths import as_path
 from trainers.runs.run import load_keras_file
 
@@ -26,10 +28,9 @@ class NamedModel:
     path_or_name: str
     is_grey: bool = False
 
-    # It has no folder to write reports to, and its file does not say how the
-    # model was trained.
+    # It has no folder to write reports to, and its file does not say which
+    # loss it was trained with.
     folder = None
-    preprocess = ""
     activation = "softmax"
 
     def __str__(self):
@@ -38,6 +39,14 @@ class NamedModel:
     def load_class_names(self) -> None:
         """Return None, because such files do not contain class names."""
 
+    @property
+    def preprocess(self) -> str:
+        """The operations on images that the model states, in one line."""
+        model = self._model
+        if not isinstance(model, VisionTransformer):
+            return ""
+        return line_of(model.config.preprocessing, model.config.image_size)
+
     def load_model(self) -> keras.Model:
         """Return the model; a VisionTransformer returns logits.
 
@@ -45,6 +54,10 @@ class NamedModel:
             ValueError: If there is no such file or name.
             ConnectionError: If the checkpoint cannot be downloaded.
         """
+        return self._model
+
+    @functools.cached_property
+    def _model(self) -> keras.Model:
         if not self.path_or_name.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}
             return from_checkpoint(self.path_or_name, **grey)

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.preprocessing.normalization import (
+    Normalization,
+    to_fractions,
+)
 from trainers.loop.metrics import read_metrics
 from trainers.paths import Path, atomic_write
 
@@ -73,7 +77,7 @@ def plot_batch(
     images: np.ndarray,
     labels: np.ndarray,
     class_names: Sequence[str],
-    value_range: tuple[float, float],
+    normalization: Normalization,
     path: Path,
 ):
     """Draw the first images of a batch, with their labels below.
@@ -82,19 +86,19 @@ def plot_batch(
     shares are shown.
 
     Shapes:
-        images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
+        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
         labels: (B, classes), shares.
 
     Args:
         images: As the model receives them.
         labels: Of each image.
         class_names: In the order of the labels.
-        value_range: The numbers that are black and white.
+        normalization: Mean and deviation of the images.
         path: The PNG file to write.
     """
     images, labels = images[:MOST_IMAGES], labels[:MOST_IMAGES]
     texts = [describe_label(label, class_names) for label in labels]
-    pixels = _scale(images, value_range)
+    pixels = to_fractions(images, normalization)
     _draw_tiles(pixels, texts, ["black"] * len(texts), path)
 
 
@@ -128,20 +132,20 @@ def plot_predictions(
     truths: Sequence[str],
     guesses: Sequence[str],
     scores: Sequence[float],
-    value_range: tuple[float, float],
+    normalization: Normalization,
     path: Path,
 ):
     """Draw images with the predicted class below each, mistakes in red.
 
     Shapes:
-        images: (B, H, W, C) with 1 or 3 channels, floats in `value_range`.
+        images: (B, H, W, C) with 1 or 3 channels, floats.
 
     Args:
         images: As the model reads them.
         truths: Their classes.
         guesses: The predicted classes.
         scores: The probabilities of the predicted classes.
-        value_range: The numbers that are black and white.
+        normalization: Mean and deviation of the images.
         path: The PNG file to write.
     """
     texts, colors = [], []
@@ -151,13 +155,7 @@ def plot_predictions(
             f"{guess} {score:.0%}" + ("" if right else f"\n(is {truth})")
         )
         colors.append("black" if right else "red")
-    _draw_tiles(_scale(images, value_range), texts, colors, path)
-
-
-def _scale(images, value_range):
-    """Return images of `value_range` as float32 in [0, 1]."""
-    low, high = value_range
-    return (np.asarray(images, "float32") - low) / (high - low)
+    _draw_tiles(to_fractions(images, normalization), texts, colors, path)
 
 
 def _draw_tiles(images, texts, colors, path):

@@ -23,6 +23,7 @@ from trainers.loop.best import Best
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Loop
 from trainers.models.factory import build_model
+from trainers.models.initial_preprocessing import initial_preprocessing
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.optim.optimizers import make_optimizer
@@ -81,6 +82,8 @@ def prepare(
             num_images = dataset.num_examples(dataset.train_split)
             recipe = chosen.fit(num_images, started, replicas)
             free = chosen.free_fields(started)
+        recipe = _normalize(recipe, started, dataset.channels)
+        if chosen:
             check_agreement(strategy, "recipe", _shared_fields(recipe))
         steps = count_steps(recipe, dataset)
         check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
@@ -101,6 +104,20 @@ def prepare(
         check_agreement(strategy, "weights", _weights(loop.model))
     bad_examples = BadExamples(recipe.max_bad_examples)
     return Job(recipe, run, dataset, loop, bad_examples, *steps, plan)
+
+
+def _normalize(recipe, started, channels):
+    """Return the recipe with the normalisation of its initial model.
+
+    A run of an older version goes on without it.
+    """
+    settings = initial_preprocessing(recipe, channels)
+    lines = ("augment", "eval_preprocess")
+    if started and all(
+        getattr(started, n) == getattr(recipe, n) for n in lines
+    ):
+        return recipe
+    return recipe.normalized_for(settings)
 
 
 def _shared_fields(recipe):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.preprocessing.normalization import Normalization
 from trainers.loop.progress import format_seconds
 from trainers.paths import as_path
 from trainers.runs.pictures import plot_batch
@@ -121,7 +122,7 @@ def write_first_batch(
     images,
     labels,
     class_names: Sequence[str],
-    value_range: tuple[float, float],
+    normalization: Normalization,
     tensorboard_dir: str | os.PathLike,
     png_path: str | os.PathLike,
     step: int = 0,
@@ -132,14 +133,14 @@ def write_first_batch(
     is too strong.
 
     Shapes:
-        images: (B, H, W, C) with 1 or 3 channels, numbers of `value_range`.
+        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
         labels: (B, classes), shares.
 
     Args:
         images: As the model receives them.
         labels: Of each image.
         class_names: In the order of the labels.
-        value_range: The numbers that are black and white.
+        normalization: Mean and deviation of the images.
         tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
         png_path: The PNG file to write.
         step: Number of updates so far.
@@ -149,7 +150,7 @@ def write_first_batch(
         np.asarray(images),
         np.asarray(labels),
         class_names,
-        value_range,
+        normalization,
         png_path,
     )
     picture = tf.io.decode_png(png_path.read_bytes(), channels=3)

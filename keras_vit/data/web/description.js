@@ -16,9 +16,12 @@ const ACTIVATIONS = {
 /** Returns the input of the model for an image: (height, width, channels). */
 export function prepare(image, description) {
   const { data } = applySteps(image, description.image_steps);
-  if (!description.value_range) return data.map(Math.round); // It takes pixels.
-  const [low, high] = description.value_range;
-  return Float32Array.from(data, (x) => x / (255 / (high - low)) + low);
+  const { mean, deviation } = description;
+  if (!mean) return data.map(Math.round); // It takes pixels.
+  return Float32Array.from(data, (x, i) => {
+    const channel = i % mean.length; // One of the pixel i / mean.length.
+    return x / (255 * deviation[channel]) - mean[channel] / deviation[channel];
+  });
 }
 
 /** Returns [{name, probability}, ...] for the outputs, the highest first. */

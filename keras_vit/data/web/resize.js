@@ -4,6 +4,25 @@
 // An image is {height, width, channels, data}, with data[(y * width + x) *
 // channels + c] from 0 to 255.
 
+/** Keys' cubic kernel with the parameter -0.5, by the distance in pixels. */
+function keys(x) {
+  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
+  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+}
+
+/** Returns the parts of input pixels by a kernel as wide as `radius` pixels. */
+function sample(place, ratio, radius, kernel) {
+  const centre = (place + 0.5) * ratio;
+  const scale = Math.max(ratio, 1);
+  const first = Math.ceil(centre - radius * scale - 0.5);
+  const last = Math.floor(centre + radius * scale - 0.5);
+  const parts = [];
+  for (let i = first; i <= last; i++) {
+    parts.push(kernel(Math.abs(i + 0.5 - centre) / scale));
+  }
+  return { first, parts, cut: true };
+}
+
 /**
  * The filters: functions of the position of an output pixel and of the ratio of
  * input to output pixels. They return the first input pixel that has a part
@@ -11,17 +30,11 @@
  */
 const FILTERS = {
   // tf.image.resize(antialias=True): a triangle as wide as the output pixel.
-  antialias(place, ratio) {
-    const centre = (place + 0.5) * ratio;
-    const reach = Math.max(ratio, 1);
-    const first = Math.ceil(centre - reach - 0.5);
-    const last = Math.floor(centre + reach - 0.5);
-    const parts = [];
-    for (let i = first; i <= last; i++) {
-      parts.push(Math.max(0, 1 - Math.abs(i + 0.5 - centre) / reach));
-    }
-    return { first, parts, cut: true };
-  },
+  antialias: (place, ratio) =>
+    sample(place, ratio, 1, (distance) => Math.max(0, 1 - distance)),
+
+  // The same with method="bicubic".
+  bicubic: (place, ratio) => sample(place, ratio, 2, keys),
 
   // tf.image.resize: between the two nearest pixels, however far the next
   // output pixel is.
@@ -85,6 +98,10 @@ export function resize(image, height, width, method) {
       }
     });
   });
+  // A cubic kernel overshoots.
+  if (method === "bicubic") {
+    data.forEach((x, i) => (data[i] = Math.min(Math.max(x, 0), 255)));
+  }
   return { height, width, channels, data };
 }
 
@@ -103,6 +120,16 @@ function resizeSmall(image, size) {
     roundToEven(Math.fround(side * scale)),
   );
   return resize(image, height, width, "area");
+}
+
+/** Resizes an image to the smallest size that covers height and width. */
+function resizeToCover(image, height, width, method) {
+  const { height: rows, width: columns } = image;
+  const size =
+    rows * width >= columns * height
+      ? [Math.max(Math.floor((width * rows) / columns), height), width]
+      : [height, Math.max(Math.floor((height * columns) / rows), width)];
+  return resize(image, ...size, method);
 }
 
 /** Cuts out the middle of an image. */
@@ -130,6 +157,8 @@ function cropCentre(image, height, width) {
 const STEPS = {
   resize: (image, { height, width, method }) =>
     resize(image, height, width, method),
+  resize_to_cover: (image, { height, width, method }) =>
+    resizeToCover(image, height, width, method),
   resize_small: (image, { size }) => resizeSmall(image, size),
   central_crop: (image, { height, width }) => cropCentre(image, height, width),
 };

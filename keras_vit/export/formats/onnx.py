@@ -24,9 +24,10 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
-from keras_vit.export.serving_options import to_range, to_uint8
+from keras_vit.export.serving_options import normalize_images
 from keras_vit.files import atomic_write
 from keras_vit.models.lora import without_updates
+from keras_vit.preprocessing.normalization import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
 MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
@@ -230,15 +231,16 @@ def write(request, folder) -> list[Agreement]:
     """Write `model.onnx` into a new folder."""
     options = request.options
     if options.onnx_takes_pixels:
-        value_range = options.serving.value_range
-        images = to_uint8(request.images, value_range)
+        serving = options.serving.for_model(request.model)
+        mode = serving.settings.normalization
+        images = to_uint8(request.images, mode)
         description = describe(
             request.model,
             options.serving,
             name=request.name,
             pixels_per_side=1,
         )
-        preprocess = functools.partial(to_range, value_range=value_range)
+        preprocess = functools.partial(normalize_images, mode=mode)
         expected = None  # Rounding to pixels changes the outputs.
     else:
         images, preprocess = request.images, None

@@ -254,7 +254,8 @@ def write(request, folder) -> list[Agreement]:
     description, pixels = request.description, None
     if options.tflite_takes_pixels:
         steps = description["image_steps"]
-        pixels = find_pixel_input(steps, serving.value_range)
+        settings = serving.for_model(request.model).settings
+        pixels = find_pixel_input(steps, settings.normalization)
         description = describe(
             request.model,
             serving,

@@ -9,13 +9,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit import preprocess_input
+from keras_vit import Preprocessing, preprocess_input
 from keras_vit.export import (
     DisagreementError,
     Serving,
     export_saved_model,
 )
 from keras_vit.export.endpoint_checks import are_right_labels
+from keras_vit.preprocessing.normalization import from_range
 from tests.export.conftest import make_model
 
 
@@ -43,6 +44,7 @@ def test_model_without_head_answers_features(images, tmp_path):
     assert list(serve(images=tf.constant(images))) == ["features"]
 
 
+OF_FOUR = Preprocessing(((0.5,) * 4, (0.5,) * 4))
 NAMES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 
 
@@ -149,7 +151,7 @@ def test_the_reading_of_the_model_is_used(shallow, images, tmp_path):
         read_image=lambda content: tf.fill(
             (32, 24, 3), tf.cast(tf.strings.length(content), tf.float32) / 1e3
         ),
-        value_range=(0.0, 2.0),
+        preprocessing=Preprocessing(from_range(0, 2)),
         activation="sigmoid",
         top=2,
     )
@@ -202,7 +204,7 @@ def test_attention_sums_to_one_with_the_class_token(named, images):
     [
         ({"class_names": ["a", "b"]}, "2 names for 7 classes"),
         ({"top": 0}, "`top` must be 1 or more"),
-        ({"value_range": (1.0, 1.0)}, "low < high"),
+        ({"preprocessing": OF_FOUR}, "Received: 4 for"),
         ({"activation": "relu"}, "softmax"),
     ],
 )

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from keras_vit import Preprocessing
 from keras_vit.export import ExportOptions, Serving, export_web
 from keras_vit.export.contract import ExportRequest
 from keras_vit.export.formats import find_format
@@ -30,7 +31,9 @@ def page(shallow, images, engine, tmp_path_factory):
         shallow,
         path,
         images,
-        serving=Serving(class_names=NAMES, value_range=(0.0, 1.0)),
+        serving=Serving(
+            class_names=NAMES, preprocessing=Preprocessing("zero_one")
+        ),
         title="<Cats & dogs>",
         engine_dir=engine,
     )
@@ -83,7 +86,8 @@ def test_the_description(page):
                 "method": "antialias",
             }
         ],
-        "value_range": [0.0, 1.0],
+        "mean": [0.0] * 3,
+        "deviation": [1.0] * 3,
         "output": "logits",
         "activation": "softmax",
         "class_names": NAMES,

@@ -95,12 +95,12 @@ def test_empty_text_changes_nothing(image):
             image[None], tf.eye(1), tf.ones(1), (0, 0)
         )
         np.testing.assert_array_equal(images, image[None])
-        assert augmentation.value_range == (-1, 1)
+        assert augmentation.normalization == ((0.5,), (0.5,))
 
 
 def test_value_range_is_handed_on():
     augmentation = parse_augmentation("flip_lr|value_range(0, 1)|mixup", SIZE)
-    assert augmentation.value_range == (0, 1)
+    assert augmentation.normalization == ((0,), (1,))
 
 
 def test_equal_operations_draw_apart(image):

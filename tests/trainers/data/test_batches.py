@@ -18,7 +18,7 @@ from trainers.data import batches, decoding
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
-from trainers.data.model_inputs import to_model_range
+from trainers.data.model_inputs import to_model_input
 
 
 class Told(Numbers):
@@ -79,7 +79,7 @@ class TestTrainBatches:
         images = self.indices(digits)
         epochs = [images[i : i + 1442] for i in (0, 1442, 2884)]
         want = sorted(
-            to_model_range(tf.cast(i, tf.float32), (8, 8)).numpy().tobytes()
+            to_model_input(tf.cast(i, tf.float32), (8, 8)).numpy().tobytes()
             for i, _ in digits.examples("train")
         )
         assert all(sorted(epoch) == want for epoch in epochs)

@@ -9,7 +9,7 @@ from trainers.data import decoding
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import train_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.model_inputs import to_model_range
+from trainers.data.model_inputs import to_model_input
 
 
 class TestWindows:
@@ -66,7 +66,7 @@ class TestWindows:
             for image, label in zip(images, labels.argmax(-1)):
                 [file] = (jpegs / "train" / str(label)).iterdir()
                 turned = ImageOps.exif_transpose(Image.open(file))
-                want = to_model_range(np.array(turned, "float32"), (16, 16))
+                want = to_model_input(np.array(turned, "float32"), (16, 16))
                 np.testing.assert_allclose(image, want, atol=0.15)
 
     def test_do_not_hide_that_a_file_is_cut_off(self, jpegs):

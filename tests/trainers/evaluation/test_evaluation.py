@@ -74,9 +74,9 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
 ):
     drawn = {}
 
-    def record(images, truths, guesses, scores, value_range, path):
+    def record(images, truths, guesses, scores, normalization, path):
         drawn.update(images=images, truths=truths, guesses=guesses)
-        drawn["value_range"] = value_range
+        drawn["normalization"] = normalization
 
     monkeypatch.setattr(evaluation, "plot_predictions", record)
     evaluate(
@@ -86,7 +86,7 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
         preprocess="value_range(0, 1)",
         report_dir=tmp_path,
     )
-    assert drawn["value_range"] == (0, 1)
+    assert drawn["normalization"] == ((0,), (1,))
     images, labels, _ = several.splits["test"]
     wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
     assert wrong == sorted(wrong, reverse=True) and len(wrong) == 32

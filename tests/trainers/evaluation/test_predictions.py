@@ -117,7 +117,7 @@ def test_a_sigmoid_run_predicts_what_its_server_and_its_page_say(run, tmp_path):
     outputs = subject.model(subject.read(path)[None])
     of_page = CLASSIFIER_ACTIVATIONS[subject.activation](outputs)[0].numpy()
     assert dict(zip(subject.class_names, of_page)) == pytest.approx(scores)
-    assert subject.value_range == (0, 1)
+    assert subject.normalization == ((0,), (1,))
 
 
 @pytest.mark.parametrize("damage", ["text", "cut off", "empty archive"])

@@ -1,0 +1,120 @@
+"""ImagePreprocessor: photos of any size to the images of a model."""
+
+import keras
+from keras import ops
+
+from keras_vit.preprocessing.inputs import preprocess_input
+from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ImagePreprocessor(keras.layers.Layer):
+    """Resize, crop and normalise pixels for a model.
+
+    Computes what `preprocess_input` makes of `read_image(path, model=model)`,
+    except that resized pixels are not rounded to whole numbers.
+
+    Shapes:
+        images: (B, H, W, C), from 0 to 255, integers or floats.
+        returns: (B, height, width, C), floats.
+
+    Args:
+        image_size: (height, width) of the model, in pixels.
+        normalization: See `keras_vit.Preprocessing`.
+        resize_mode: See there.
+        interpolation: See there.
+        crop_fraction: See there.
+
+    Raises:
+        ValueError: If a value is invalid, or the layer is called in a graph
+            that does not know the size of its images, with "shortest".
+
+    Example:
+        >>> layer = ImagePreprocessor((32, 32), normalization="imagenet")
+        >>> tuple(layer(np.ones((2, 90, 60, 3), "uint8")).shape)
+        (2, 32, 32, 3)
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        normalization="vit",
+        resize_mode: str = "squash",
+        interpolation: str = "bilinear",
+        crop_fraction: float = 1.0,
+        **kwargs,
+    ):
+        # Pixels up to 255 have no place in a half type.
+        super().__init__(autocast=False, **kwargs)
+        # XLA of TensorFlow has no antialiased resizing.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+        self.image_size = tuple(image_size)
+        self.settings = Preprocessing(
+            normalization, resize_mode, interpolation, crop_fraction
+        )
+
+    @classmethod
+    def for_model(cls, model, **kwargs):
+        """Return the layer with the preprocessing and the size of a model.
+
+        Args:
+            model: A VisionTransformer.
+            **kwargs: Arguments of `keras.layers.Layer`, such as `name`.
+
+        Raises:
+            ValueError: If `model` is no VisionTransformer.
+        """
+        settings = preprocessing_of(model)
+        return cls(
+            model.config.image_size,
+            normalization=settings.normalization,
+            resize_mode=settings.resize_mode,
+            interpolation=settings.interpolation,
+            crop_fraction=settings.crop_fraction,
+            **kwargs,
+        )
+
+    def call(self, images):
+        images = ops.cast(images, "float32")
+        size = self._resized_size(ops.shape(images)[1:3])
+        images = ops.image.resize(
+            images,
+            size,
+            interpolation=self.settings.interpolation,
+            antialias=True,
+            data_format="channels_last",
+        )  # (B, H', W', C)
+        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
+        top, left = ((a - b) // 2 for a, b in zip(size, self.image_size))
+        height, width = self.image_size
+        images = images[:, top : top + height, left : left + width]
+        images = preprocess_input(
+            images, "channels_last", self.settings.normalization
+        )
+        return ops.cast(images, self.compute_dtype)
+
+    def _resized_size(self, shape):
+        if self.settings.resize_mode == "squash":
+            return self.settings.uncropped_size(self.image_size)
+        if not all(isinstance(side, int) for side in shape):
+            raise ValueError(
+                "`images` must have a known height and width with "
+                "`resize_mode='shortest'`; in a graph for images of any size, "
+                "use `tf.data` with one image at a time, or 'squash'. "
+                f"Received: shape={tuple(shape)}"
+            )
+        return self.settings.resized_size(shape, self.image_size)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], *self.image_size, input_shape[-1])
+
+    def get_config(self):
+        settings = self.settings
+        return {
+            **super().get_config(),
+            "image_size": self.image_size,
+            "normalization": settings.normalization,
+            "resize_mode": settings.resize_mode,
+            "interpolation": settings.interpolation,
+            "crop_fraction": settings.crop_fraction,
+        }

@@ -1,0 +1,75 @@
+"""Reasons why a model and the source of its weights differ, for the report."""
+
+from collections.abc import Iterator
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.weights.expressible import LATER_FIELDS
+
+
+def describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
+    """Yield the reasons why a model computes other outputs than its source.
+
+    Args:
+        theirs: The configuration of the source.
+        ours: The configuration of the model.
+    """
+    for field, effect in EFFECTS.items():
+        source, model = getattr(theirs, field), getattr(ours, field)
+        if source == model or (field == "pooling" and not ours.num_classes):
+            continue
+        yield (
+            f"The source computes with {field}={source!r}, the model with "
+            f"{field}={model!r}: {effect}. Build the model with "
+            f"`{field}={source!r}` to match it."
+        )
+
+
+def describe_images(
+    path: str,
+    theirs: Preprocessing | None,
+    ours: str | tuple,
+    is_adapted: bool,
+) -> tuple[str, ...]:
+    """Return a note if the images of a model need attention.
+
+    Args:
+        path: Path of the checkpoint, for the note.
+        theirs: Settings of the checkpoint; None if they are unknown.
+        ours: The normalisation of the model.
+        is_adapted: Whether its first layer is adapted to that.
+    """
+    if theirs is None or theirs.normalization == ours == "vit":
+        return ()
+    if theirs.normalization == ours:
+        return (
+            f"{path} was trained with images normalised in another way than "
+            "the default of `preprocess_input`. Call "
+            "`keras_vit.preprocess_input(images, model=model)`, or pass "
+            "`preprocessing='vit'` to adapt the weights to the default.",
+        )
+    if is_adapted:
+        return ()
+    mode = theirs.normalization
+    return (
+        f"{path} was trained with images normalised by {mode!r}. The model is "
+        f"built for {ours!r}, and its weights are not adapted to that. Call "
+        f"`keras_vit.preprocess_input(images, mode={mode!r})`, or build the "
+        "model with that `preprocessing`.",
+    )
+
+
+# Fields of ViTConfig that do not affect the weights, and the effect of a
+# difference.
+EFFECTS = {
+    "activation": "outputs differ by about 2e-4",
+    "layer_norm_epsilon": "outputs differ slightly",
+    "stem_epsilons": "outputs differ by about 2e-4",
+    "pooling": "the head reads other features",
+    **{
+        field: "outputs differ"
+        for field in LATER_FIELDS
+        # These weights can be added up, or are zero.
+        if field not in ("use_prefix_positions", "qkv_bias")
+    },
+}

@@ -1,0 +1,217 @@
+"""The preprocessing that the JSON files beside a checkpoint state."""
+
+import dataclasses
+import math
+import pathlib
+
+import numpy as np
+
+from keras_vit.preprocessing.normalization import NORMALIZATIONS
+from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
+from keras_vit.weights.containers import Checkpoint, read_json
+
+# Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
+TOLERANCE = 1e-3
+
+
+def find_stated(checkpoint: Checkpoint) -> Preprocessing | None:
+    """Return what the JSON files of a checkpoint state, or None.
+
+    What a file leaves open has its default.
+
+    Args:
+        checkpoint: The open file or folder.
+    """
+    config = checkpoint.config
+    beside = [_read_beside(pathlib.Path(checkpoint.path), n) for n in BESIDE]
+    rows = [*beside, config.get("pretrained_cfg"), config.get("preprocess_cfg")]
+    rows += [config.get("preprocessing"), config]
+    for row in rows:
+        for read in DESCRIPTION_READERS if isinstance(row, dict) else ():
+            found = read(row)
+            if found is not None:
+                return found
+    return None
+
+
+def _read_beside(path, name):
+    """Return a JSON file in the folder of a checkpoint, {} without one."""
+    if not path.is_dir() and path.name != "model.safetensors":
+        return {}
+    folder = path if path.is_dir() else path.parent
+    if not (folder / name).is_file():
+        return {}
+    content = read_json(folder / name)
+    inner = content.get("image_processor", content.get("config", content))
+    return inner if isinstance(inner, dict) else content
+
+
+def _read_own(row):
+    """Read what this package wrote into a file."""
+    fields = {field.name for field in dataclasses.fields(Preprocessing)}
+    if set(row) != fields:
+        return None
+    try:
+        return Preprocessing(**row)
+    except (TypeError, ValueError):
+        return None
+
+
+def _read_mean_and_std(row):
+    """Read timm's `pretrained_cfg` or OpenCLIP's `preprocess_cfg`."""
+    mode = _mode_of(row.get("mean"), row.get("std"))
+    if mode is None:
+        return None
+    is_squashed = "squash" in (row.get("crop_mode"), row.get("resize_mode"))
+    return _make(
+        mode,
+        "squash" if is_squashed else "shortest",
+        row.get("interpolation"),
+        row.get("crop_pct"),
+    )
+
+
+def _read_huggingface(row):
+    """Read a `preprocessor_config.json` of Hugging Face."""
+    mode = _huggingface_mode(row)
+    if mode is None:
+        return None
+    size, crop = _sides(row.get("size")), _sides(row.get("crop_size"))
+    has_crop = row.get("do_center_crop", False) and size and crop
+    is_shortest = isinstance(row.get("size"), dict) and (
+        "shortest_edge" in row["size"]
+    )
+    # One number is the short side of CLIP's images, and both sides of others.
+    is_shortest |= type(row.get("size")) is int and _is_of_clip(row)
+    return _make(
+        mode,
+        "shortest" if is_shortest else "squash",
+        {2: "bilinear", 3: "bicubic"}.get(row.get("resample")),
+        _fraction(crop[0], size[0]) if has_crop else None,
+    )
+
+
+def _is_of_clip(row):
+    keys = ("image_processor_type", "feature_extractor_type")
+    return any(str(row.get(key)).startswith("CLIP") for key in keys)
+
+
+def _huggingface_mode(row):
+    # A processor computes (x * factor - mean) / deviation.
+    factor = 255.0 * row.get("rescale_factor", 1 / 255)
+    if not row.get("do_rescale", True):
+        factor = 255.0
+    if row.get("do_normalize") is False:
+        return _name_of((0.0,), (1 / factor,))
+    mean, deviation = _numbers(row.get("image_mean")), row.get("image_std")
+    mode = _mode_of(row.get("image_mean"), deviation)
+    if mode is None or math.isclose(factor, 1, rel_tol=1e-3):
+        return mode
+    deviation = _numbers(deviation)
+    return _name_of(
+        tuple(number / factor for number in mean),
+        tuple(number / factor for number in deviation),
+    )
+
+
+def _read_keras_hub(row):
+    """Read an image converter of keras-hub: x * scale + offset."""
+    converter = row.get("image_converter", row)
+    if not isinstance(converter, dict):
+        return None
+    converter = converter.get("config", converter)
+    scale, offset = converter.get("scale"), converter.get("offset")
+    if scale is None or offset is None:
+        return None
+    rows = [
+        part if isinstance(part, list) else [part] for part in (scale, offset)
+    ]
+    scale, offset = map(_numbers, rows)
+    if not scale or not offset or min(scale) <= 0:
+        return None
+    scale, offset = np.broadcast_arrays(np.array(scale), np.array(offset))
+    deviation = 1 / (255 * scale)
+    mode = _mode_of(
+        [*map(float, -offset * deviation)], [*map(float, deviation)]
+    )
+    keeps_aspect = converter.get("crop_to_aspect_ratio", True)
+    return mode and _make(
+        mode,
+        "shortest" if keeps_aspect else "squash",
+        converter.get("interpolation"),
+    )
+
+
+def _make(mode, resize_mode, interpolation, crop_fraction=None):
+    """Return settings; what is missing or unknown has its default."""
+    if interpolation not in INTERPOLATIONS:
+        interpolation = "bilinear"
+    is_fraction = isinstance(crop_fraction, (int, float)) and (
+        0 < crop_fraction <= 1
+    )
+    fraction = float(crop_fraction) if is_fraction else 1.0
+    return Preprocessing(mode, resize_mode, interpolation, fraction)
+
+
+def _fraction(crop, size):
+    """Return a share for which `uncropped_size` of `crop` is `size`."""
+    fraction = crop / size
+    # The quotient is rounded, and a size a little too small is rounded down.
+    while math.floor(crop / fraction) < size:
+        fraction = math.nextafter(fraction, 0)
+    return fraction
+
+
+def _sides(value):
+    """Return the sides in an entry of Hugging Face, or None."""
+    if type(value) is int:
+        value = {"height": value, "width": value}
+    if not isinstance(value, dict):
+        return None
+    keys = ["shortest_edge"] if "shortest_edge" in value else HEIGHT_AND_WIDTH
+    sides = [value.get(key) for key in keys]
+    is_right = all(type(side) is int and side > 0 for side in sides)
+    return sides if is_right else None
+
+
+def _mode_of(mean, deviation):
+    mean, deviation = _numbers(mean), _numbers(deviation)
+    if not mean or not deviation or len(mean) != len(deviation):
+        return None
+    return _name_of(mean, deviation) if min(deviation) > 0 else None
+
+
+def _numbers(value):
+    """Return a list of numbers as a tuple, None for anything else."""
+    if not isinstance(value, list) or not 1 <= len(value) <= 4:
+        return None
+    if not all(type(n) in (int, float) and math.isfinite(n) for n in value):
+        return None
+    return tuple(map(float, value))
+
+
+def _name_of(mean, deviation):
+    """Return the key of NORMALIZATIONS, or mean and deviation."""
+    found = np.array([mean, deviation])
+    for name, row in NORMALIZATIONS.items():
+        known = np.array([np.broadcast_to(part, 3) for part in row])
+        if found.shape[1] in (1, 3):
+            if np.allclose(found, known, rtol=0, atol=TOLERANCE):
+                return name
+    return mean, deviation
+
+
+# Files beside the weights, of Hugging Face and keras-hub.
+BESIDE = (
+    "preprocessor_config.json",
+    "processor_config.json",
+    "image_converter.json",
+    "preprocessor.json",
+)
+DESCRIPTION_READERS = (
+    _read_own,
+    _read_huggingface,
+    _read_mean_and_std,
+    _read_keras_hub,
+)
+HEIGHT_AND_WIDTH = ("height", "width")

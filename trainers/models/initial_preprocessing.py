@@ -1,0 +1,51 @@
+"""How the initial model of a run reads images."""
+
+import dataclasses
+import json
+import zipfile
+
+import tensorflow as tf
+
+from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
+from keras_vit.weights import read_preprocessing
+from trainers.recipes.schema import Recipe
+
+
+def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
+    """Return the preprocessing of `init_from`; no weight is read.
+
+    Args:
+        recipe: The recipe; without an initial model, the default is returned.
+        channels: Channels of the images. If they are not those of a
+            checkpoint, its first layer is adapted to the usual normalisation.
+
+    Raises:
+        ValueError: If `init_from` is no checkpoint.
+    """
+    found = Preprocessing()
+    if recipe.init_from and recipe.init_from.endswith(".keras"):
+        found = _read_keras_file(recipe.init_from)
+    elif recipe.init_from:
+        found = read_preprocessing(
+            recipe.init_from,
+            num_heads=recipe.num_heads or "published",
+            image_size=recipe.image_size,
+        )
+    if len(found.mean) not in (1, channels):
+        return dataclasses.replace(found, normalization="vit")
+    return found
+
+
+def _read_keras_file(path):
+    """Return the preprocessing in a `.keras` file, the default without one.
+
+    What is wrong with the file is said when it is loaded.
+    """
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file, zipfile.ZipFile(file) as z:
+            config = json.loads(z.read("config.json"))["config"]["config"]
+        return as_preprocessing(config["preprocessing"])
+    except (OSError, KeyError, TypeError, ValueError, tf.errors.OpError):
+        return Preprocessing()
+    except zipfile.BadZipFile:
+        return Preprocessing()
