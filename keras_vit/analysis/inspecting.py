@@ -117,9 +117,7 @@ def inspect_model(
         rollouts=as_float32(roll_out(maps, num_prefix_tokens=prefix)),
         token_norms=np.stack([view.norms for view in views], axis=1),
         distances=np.mean([view.distances for view in views], axis=0),
-        similarity=position_similarity(model)
-        if _has_positions(model)
-        else None,
+        similarity=_similarity(model),
         filters=leading_filters(model),
         class_names=class_names,
         probabilities=_stack(views, "probabilities"),

@@ -25,8 +25,10 @@ EXAMPLES = {
 
 WITHOUT_DRAWS = {
     "central_crop": "central_crop",
+    "normalize": "normalize(clip)",
     "resize": "resize(7)",
     "resize_small": "resize_small(5)",
+    "resize_to_cover": "resize_to_cover(7, bicubic)",
     "value_range": "value_range(0, 1)",
 }
 

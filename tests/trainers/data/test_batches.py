@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.preprocessing.normalization import from_range
 from tests.trainers.data.reading import (
     Counted,
     Numbers,
@@ -310,7 +311,7 @@ class TestDataService:
 class FakeAugmentation:
     """Notes its seeds in the images and the labels."""
 
-    value_range = (0.0, 255.0)
+    normalization = from_range(0, 255)
     pick_window = None
 
     def image(self, image, seed, is_window, name):

@@ -85,7 +85,7 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
     found.add(
         np.arange(3), scaled, np.full((3, 10), 0.1), np.eye(10, dtype=bool)[:3]
     )
-    pictures = make_pictures(found, model, digits, (-1, 1))
+    pictures = make_pictures(found, model, digits, "vit")
     assert sorted(pictures) == [0, 1, 2]
     for position, shown in pictures.items():
         assert shown.name
@@ -104,12 +104,12 @@ def test_a_model_without_attention_has_no_look(digits):
     found.add(
         np.arange(1), np.zeros((1, 8, 8, 1)), np.eye(10)[:1], np.eye(10)[:1] > 0
     )
-    [shown] = make_pictures(found, object(), digits, (-1, 1)).values()
+    [shown] = make_pictures(found, object(), digits, "vit").values()
     assert shown.look == b""
 
 
 def test_no_images_have_no_pictures(digits):
-    assert make_pictures(TellingImages(), None, digits, (-1, 1)) == {}
+    assert make_pictures(TellingImages(), None, digits, "vit") == {}
 
 
 def test_shade_is_darkest_where_nothing_was_looked_at():

@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
+from keras_vit.preprocessing.normalization import from_range
 from trainers.loop.metrics import format_metrics
 from trainers.runs import pictures
 from trainers.runs.pictures import (
@@ -200,7 +201,7 @@ def test_batch_shows_the_pixels_and_the_labels(
     draws = np.random.default_rng(0)
     images = draws.uniform(-1, 3, (count, 6, 4, channels)).astype("float32")
     labels = np.eye(3, dtype="float32")[draws.integers(0, 3, count)]
-    plot_batch(images, labels, NAMES, (-1.0, 3.0), tmp_path / "batch.png")
+    plot_batch(images, labels, NAMES, from_range(-1, 3), tmp_path / "batch.png")
     [axes] = figures[0].axes
     assert len(axes.images) == len(axes.texts) == shown
     width, height = figures[0].get_size_inches()
@@ -236,7 +237,7 @@ def test_class_names_may_be_of_any_script(figures, tmp_path, monkeypatch):
     )
     images, labels = np.zeros((2, 8, 8, 3)), np.eye(2)
     names = ["Kätzchen", "\N{CJK UNIFIED IDEOGRAPH-732B}"]
-    plot_batch(images, labels, names, (0.0, 1.0), tmp_path / "batch.png")
+    plot_batch(images, labels, names, "zero_one", tmp_path / "batch.png")
     assert all(name in asked[0] for name in names)
     [axes] = figures[0].axes
     for text in axes.texts:
@@ -250,7 +251,7 @@ def test_first_batch_is_in_the_file_and_in_tensorboard(tmp_path):
         tf.cast(images, tf.uint8),
         tf.one_hot([0, 1], 3),
         NAMES,
-        (0, 255),
+        from_range(0, 255),
         tmp_path / "tensorboard",
         path,
         step=7,

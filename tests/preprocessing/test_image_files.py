@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from keras_vit import Preprocessing, VisionTransformer, read_image
+from tests.tiny import tiny_config
+
+pillow = pytest.importorskip("PIL.Image")
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    whole = tmp_path / "whole.png"
+    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
+    pillow.fromarray(noise).save(whole)
+    np.testing.assert_array_equal(read_image(whole), noise)
+    assert read_image(whole, 1, (8, 6)).shape == (8, 6, 1)
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(whole.read_bytes()[:900])
+    with pytest.raises(ValueError, match=r"cut\.png"):
+        read_image(cut)
+    monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(ValueError, match=r"whole\.png .*decompression bomb"):
+        read_image(whole)
+    with pytest.raises(OSError, match=r"none\.png"):
+        read_image(tmp_path / "none.png")
+    with pytest.raises(ValueError, match="`channels` must be one of"):
+        read_image(whole, 2)
+
+
+def draw(folder, shape=(90, 61, 3)):
+    """Return the path and the pixels of an image."""
+    pixels = np.random.default_rng(0).integers(0, 256, shape, "uint8")
+    pillow.fromarray(pixels).save(folder / "photo.png")
+    return folder / "photo.png", pixels
+
+
+def test_an_image_for_a_model(tmp_path):
+    path, pixels = draw(tmp_path)
+    model = VisionTransformer(tiny_config())
+    found = read_image(path, model=model)
+    assert found.shape == (32, 32, 3) and found.dtype == "uint8"
+    photo = pillow.fromarray(pixels)
+    expected = photo.resize((32, 32), pillow.Resampling.BILINEAR)
+    np.testing.assert_array_equal(found, np.asarray(expected))
+    settings = Preprocessing("vit", "squash", "bicubic", 0.5)
+    model = VisionTransformer(tiny_config(preprocessing=settings))
+    found = read_image(path, model=model)
+    whole = photo.resize((64, 64), pillow.Resampling.BICUBIC)
+    np.testing.assert_array_equal(found, np.asarray(whole)[16:48, 16:48])
+
+
+def test_the_short_side_and_the_middle(tmp_path):
+    path, pixels = draw(tmp_path)
+    settings = Preprocessing("clip", "shortest", "bicubic", 0.8)
+    config = tiny_config(preprocessing=settings)
+    found = read_image(path, model=VisionTransformer(config))
+    # The short side is 32 / 0.8 = 40, the other 90 * 40 / 61 = 59.02.
+    whole = pillow.fromarray(pixels).resize((40, 59), pillow.Resampling.BICUBIC)
+    expected = np.asarray(whole)[13:45, 4:36]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_grey_image_for_a_model(tmp_path):
+    path, _ = draw(tmp_path)
+    model = VisionTransformer(tiny_config(channels=1))
+    assert read_image(path, model=model).shape == (32, 32, 1)
+    with pytest.raises(ValueError, match="`model` must be a VisionTransformer"):
+        read_image(path, model=object())
