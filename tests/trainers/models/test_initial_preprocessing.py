@@ -72,6 +72,7 @@ def of_photos(recipe, checkpoint, photos):
         augment="flip_lr|mixup(0.2)",
         eval_preprocess="resize(method=antialias)",
         num_heads=3,
+        label_smoothing=0.0,
         train_split="train",
         eval_split="test",
     )
@@ -179,8 +180,6 @@ def test_files_that_do_not_state_it(recipe, tmp_path):
 
 def test_a_checkpoint_by_name_is_prepared_as_it_states(checkpoint):
     source = NamedModel(str(checkpoint.parent))
-    with pytest.warns(UserWarning, match="heads"):
-        line = source.preprocess
-    assert (
-        line == "resize_to_cover(40, bicubic)|central_crop|normalize(imagenet)"
-    )
+    line = source.preprocess
+    steps = ["resize_to_cover(40, bicubic)", "central_crop"]
+    assert line.split("|") == [*steps, "normalize(imagenet)"]
