@@ -23,9 +23,10 @@ PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 # One more than there are processors: tests wait for programs that they start.
 NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
-    tests/test_preprocessing.py tests/test_initialization.py \
+    tests/preprocessing tests/test_initialization.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
-    tests/weights/test_golden_files.py tests/test_old_files.py
+    tests/weights/test_golden_files.py tests/weights/test_image_settings.py \
+    tests/test_old_files.py
 
 .PHONY: demo photos test test-torch docs figures constraints clean
 
@@ -55,6 +56,7 @@ test-torch: .venv-torch/dev
 	    $(ANY_BACKEND) tests/weights/test_peers.py \
 	    tests/weights/test_peers_architectures.py \
 	    tests/weights/test_peers_huggingface.py \
+	    tests/weights/test_peers_preprocessing.py \
 	    tests/weights/test_files_for_peers.py
 
 # The variable silences a notice about the future of mkdocs, on each start.

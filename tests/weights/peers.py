@@ -406,6 +406,39 @@ def preprocess_huggingface(path, images, output):
     np.savez(output, pixels=np.asarray(pixels).transpose(0, 2, 3, 1))
 
 
+def transform_timm(path, photos, output):
+    """Write the pixels that timm makes of photos for the model of a folder."""
+    timm = import_peer("timm")
+    from PIL import Image
+
+    model = timm.create_model(f"local-dir:{path}", pretrained=True)
+    data = importlib.import_module("timm.data")
+    settings = data.resolve_model_data_config(model)
+    transform = data.create_transform(**settings, is_training=False)
+    pixels = [transform(Image.open(photo)).numpy() for photo in photos]
+    np.savez(output, pixels=np.stack(pixels).transpose(0, 2, 3, 1))
+
+
+def process_huggingface(path, photos, output, kind=None, arguments=None):
+    """Write the pixels that an image processor makes of photos.
+
+    It is that of a folder; or a `kind` with `arguments`, written there.
+    """
+    transformers = import_peer("transformers")
+    from PIL import Image
+
+    if kind is None:
+        processor = transformers.AutoImageProcessor.from_pretrained(
+            path, backend="pil"
+        )
+    else:
+        processor = getattr(transformers, f"{kind}Pil")(**arguments)
+        processor.save_pretrained(path)
+    images = [Image.open(photo) for photo in photos]
+    pixels = processor(images, return_tensors="np")["pixel_values"]
+    np.savez(output, pixels=np.asarray(pixels).transpose(0, 2, 3, 1))
+
+
 # ------------------------------------------------------------ single functions
 
 
@@ -462,6 +495,8 @@ TASKS = {
         load_timm,
         load_huggingface,
         preprocess_huggingface,
+        process_huggingface,
+        transform_timm,
         resample,
         run_code,
     )

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit import Preprocessing, preprocess_input
+from keras_vit import Preprocessing, preprocess_input, read_image
 from keras_vit.export import (
     DisagreementError,
     Serving,
@@ -281,3 +281,46 @@ def test_mixed_precision_names_classes(dtype, images, tmp_path):
     for serve in loaded.signatures.values():
         for output in serve.structured_outputs.values():
             assert output.dtype in (tf.float32, tf.string)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Preprocessing("imagenet", "shortest", "bicubic", 0.8),
+        Preprocessing("clip", "squash", "bicubic"),
+        Preprocessing("satellite", "squash", "bilinear", 0.8),
+        Preprocessing("zero_one", "shortest"),
+    ],
+    ids=str,
+)
+def test_requests_are_read_as_the_model_states(images, tmp_path, settings):
+    model = make_model(depth=1, preprocessing=settings)
+    report = export_saved_model(
+        model, tmp_path / "1", images, Serving(use_attention=True, top=7)
+    )
+    assert not report.faults
+    loaded = tf.saved_model.load(str(tmp_path / "1")).signatures
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (2, 32, 24, 3), "uint8")
+    answers = loaded["serve_uint8"](images=tf.constant(pixels))["logits"]
+    expected = model(preprocess_input(pixels, "channels_last", model=model))
+    np.testing.assert_allclose(answers, expected, atol=1e-5)
+    # A photo of another size.
+    small = random.integers(0, 256, (7, 9, 3), "uint8")
+    photo = np.asarray(Image.fromarray(small).resize((70, 90)))
+    (tmp_path / "photo.png").write_bytes(encode(photo, format="PNG"))
+    answers = classify((loaded,), [encode(photo, format="PNG")])
+    pixels = read_image(tmp_path / "photo.png", model=model)[None]
+    logits = model(preprocess_input(pixels, "channels_last", model=model))
+    expected = keras.ops.softmax(logits)[0]
+    order = [int(label) for label in answers["labels"][0]]
+    # Pillow rounds its pixels.
+    np.testing.assert_allclose(
+        answers["probabilities"][0], np.take(expected, order), atol=0.01
+    )
+    # What the attention is drawn on are pixels from 0 to 1.
+    serve = loaded["attention_bytes"]
+    shown = serve(image_bytes=tf.constant([encode(photo, format="PNG")]))
+    np.testing.assert_allclose(
+        255 * shown["images"][0], pixels[0], atol=4, rtol=0
+    )
