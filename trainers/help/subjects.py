@@ -47,6 +47,12 @@ SUBJECTS = {
         "seed",
     ),
     "Loss": ("loss", "label_smoothing", "class_weights"),
+    "Distillation": (
+        "teacher",
+        "distillation_target",
+        "distillation_weight",
+        "distillation_temperature",
+    ),
     "Optimization": (
         "optimizer",
         "learning_rate",

@@ -26,6 +26,7 @@ from trainers.loop.errors import (
 )
 from trainers.loop.inner_loop import InnerLoop
 from trainers.loop.step import Step
+from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
@@ -41,7 +42,8 @@ class Loop:
     Args:
         model, optimizer, loss: See `Step`.
         strategy: The strategy that runs the replicas of the model.
-        clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
+        clip_norm, accumulation_steps, seed, loss_scale, use_xla, distillation:
+            See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls of the compiled function; returns
@@ -57,6 +59,7 @@ class Loop:
     seed: int = 0
     loss_scale: LossScale | None = None
     use_xla: bool = False
+    distillation: Distillation | None = None
     checkpoints: Checkpoints | None = None
     best: Best | None = None
     must_stop: Callable[[], bool] = lambda: False

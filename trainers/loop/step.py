@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from trainers.distribute.strategies import assign_on_replicas
+from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
 
@@ -44,6 +45,7 @@ class Step:
         loss_scale: Loss scaling, which prevents small float16 gradients from
             underflowing to zero.
         use_xla: Compile the computation of the gradients with XLA.
+        distillation: What the model learns from a teacher; None for nothing.
     """
 
     model: keras.Model
@@ -54,6 +56,7 @@ class Step:
     seed: int = 0
     loss_scale: LossScale | None = None
     use_xla: bool = False
+    distillation: Distillation | None = None
 
     # Autograph would double the time of tracing.
     @tf.autograph.experimental.do_not_convert
@@ -72,6 +75,8 @@ class Step:
         replica = tf.distribute.get_replica_context()
         seed = tf.stack([tf.cast(self.seed, tf.int64), number])
         seed = _fold(seed, replica.replica_id_in_sync_group)
+        if self.distillation:
+            batch = (*batch, self.distillation.teach(batch[0]))
         states = self.model.non_trainable_variables
         scale = self.loss_scale.factor if self.loss_scale else 1.0
         gradients, changed, measured = self._gradients(
@@ -125,6 +130,11 @@ class Step:
         losses = self.loss(labels, logits)
         return _measure(losses, labels, logits, example_weights)
 
+    @property
+    def _student(self):
+        """The model, or one of the same weights with two kinds of logits."""
+        return (self.distillation and self.distillation.student) or self.model
+
     @functools.cached_property
     def _gradients(self):
         is_whole = self.accumulation_steps == 1
@@ -142,7 +152,7 @@ class Step:
         global batch. The changed states are keyed by their index among the
         non-trainable variables of the model.
         """
-        images, labels, example_weights = batch
+        images, labels, example_weights, *taught = batch
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         variables = self.model.non_trainable_variables
         given = [
@@ -153,11 +163,13 @@ class Step:
         ]
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            logits, new_states, penalties = self.model.stateless_call(
+            outputs, new_states, penalties = self._student.stateless_call(
                 weights, given, images, training=True, return_losses=True
             )
-            logits = tf.cast(logits, tf.float32)
-            losses = self.loss(labels, logits)  # (B / parts,)
+            outputs = [tf.cast(x, tf.float32) for x in tf.nest.flatten(outputs)]
+            losses = self.loss(labels, outputs[0])  # (B / parts,)
+            if taught:
+                losses = self.distillation.mix(losses, *taught, outputs[-1])
             loss = tf.reduce_sum(losses * example_weights)
             loss /= tf.cast(tf.size(losses), loss.dtype)
             penalty = sum(tf.cast(x, loss.dtype) for x in penalties)
@@ -172,6 +184,7 @@ class Step:
             # A state that was not assigned is returned as the same object.
             if new is not old and not _is_seed(variable)
         }
+        logits = tf.add_n(outputs)
         measured = _measure(losses, labels, logits, example_weights)
         return gradients, changed, measured
 

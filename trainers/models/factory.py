@@ -114,6 +114,8 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "representation_size": recipe.representation_size,
         **_training_options(recipe),
     }
+    if recipe.pooling == "distilled":
+        changes |= {"use_class_token": True, "use_distillation_token": True}
     config = VARIANTS[recipe.model].config
     config = dataclasses.replace(config, **_given(changes))
     return VisionTransformer(config, dtype=dtype)

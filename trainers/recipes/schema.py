@@ -11,8 +11,8 @@ from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
+from trainers.recipes.distillation_options import DistillationOptions
 from trainers.recipes.fine_tuning import check_fine_tuning
-from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.options import (
     FRACTION,
     NOT_NEGATIVE,
@@ -26,10 +26,11 @@ from trainers.recipes.precisions import PRECISIONS
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe(ModelOptions):
+class Recipe(DistillationOptions):
     """Every setting of a training run; each field is a flag of the same name.
 
-    The settings of the model are in `ModelOptions`.
+    The settings of the model are in `ModelOptions`, those of a teacher in
+    `DistillationOptions`.
     `source` and `expected` are notes without flags: the source of the values
     and the expected accuracy.
     """

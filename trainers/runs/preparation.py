@@ -35,6 +35,7 @@ from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
 from trainers.runs.memory_fitting import build_loop
 from trainers.runs.run import Run
+from trainers.runs.teacher import make_distillation
 
 NUM_LABELS_READ = 1024  # At once: one by one, they take three times as long.
 
@@ -207,6 +208,7 @@ def make_loop(
         )
         scales_loss = PRECISIONS[recipe.precision].scales_loss
         loss_scale = LossScale() if scales_loss else None
+        distillation = make_distillation(recipe, dataset, model)
     return Loop(
         model=model,
         optimizer=optimizer,
@@ -217,6 +219,7 @@ def make_loop(
         seed=recipe.seed,
         loss_scale=loss_scale,
         use_xla=recipe.use_xla,
+        distillation=distillation,
         best=Best(patience=recipe.patience) if recipe.keep_best else None,
     )
 

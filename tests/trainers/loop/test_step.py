@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.step import Step
+from trainers.optim.distillation import Distillation, hard_loss
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.losses import softmax
 from trainers.optim.optimizers import make_optimizer
@@ -90,6 +91,30 @@ def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
     np.testing.assert_allclose(run(step, strategy), sums, rtol=1e-6)
     for got, want in zip(step.model.get_weights(), (kernel, bias)):
         np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+@split
+def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
+    """The cross-entropy with both is that with their mean."""
+    matrix = draws.normal(size=(4, 3)).astype("float32")
+    with make_strategy(strategy).scope():
+        teacher = dense(use_bias=False)()
+        teacher.set_weights([matrix])
+    taught = Distillation(teacher, hard_loss(softmax), weight=0.25)
+    step = make_step(dense(), strategy, parts, distillation=taught)
+    kernel, bias = step.model.get_weights()
+    best = np.eye(3)[(IMAGES @ matrix).argmax(-1)]
+    labels = 0.75 * LABELS + 0.25 * best
+    p = np.exp(IMAGES @ kernel + bias)
+    p /= p.sum(-1, keepdims=True)
+    slope = (p - labels) * WEIGHTS[:, None] / len(IMAGES)
+    run(step, strategy)
+    got = step.model.get_weights()
+    np.testing.assert_allclose(
+        got[0], kernel - RATE * IMAGES.T @ slope, atol=1e-7
+    )
+    np.testing.assert_allclose(got[1], bias - RATE * slope.sum(0), atol=1e-7)
+    np.testing.assert_array_equal(teacher.get_weights()[0], matrix)
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])

@@ -1,0 +1,73 @@
+"""The losses of a teacher, against closed forms."""
+
+import keras
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from trainers.optim.distillation import Distillation, hard_loss, soft_loss
+from trainers.optim.losses import LOSSES
+
+
+@pytest.fixture
+def logits():
+    random = np.random.default_rng(0)
+    return random.standard_normal((2, 5, 7)).astype("float32") * 2
+
+
+def softened(name, temperature):
+    activate = getattr(keras.activations, name)
+    return soft_loss(LOSSES[name].function, activate, temperature)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_soft_targets_of_softmax_are_a_divergence(logits, temperature):
+    teacher, student = logits
+    p, q = (scipy.special.softmax(x / temperature, -1) for x in logits)
+    expected = temperature**2 * np.sum(scipy.special.rel_entr(p, q), -1)
+    found = softened("softmax", temperature)(teacher, student)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_soft_targets_of_sigmoid_are_divergences_of_each_class(logits):
+    teacher, student = logits
+    p, q = scipy.special.expit(logits)
+    parts = scipy.special.rel_entr(p, q) + scipy.special.rel_entr(1 - p, 1 - q)
+    found = softened("sigmoid", 1.0)(teacher, student)
+    np.testing.assert_allclose(found, parts.sum(-1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_perfect_student_loses_nothing(logits, name):
+    found = softened(name, 2.0)(logits[0], logits[0])
+    np.testing.assert_allclose(found, np.zeros(5), atol=1e-5)
+
+
+def test_the_size_of_gradients_does_not_depend_on_the_temperature(logits):
+    """Of small logits: (q - p) / C to first order, whatever is divided."""
+    teacher, student = 1e-2 * logits
+    found = []
+    for temperature in (1.0, 5.0):
+        x = tf.constant(student)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = softened("softmax", temperature)(tf.constant(teacher), x)
+        found.append(tape.gradient(loss, x).numpy())
+    np.testing.assert_allclose(*found, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_hard_targets_are_labels(logits, name):
+    teacher, student = logits
+    labels = np.eye(7, dtype="float32")[teacher.argmax(-1)]
+    function = LOSSES[name].function
+    found = hard_loss(function)(teacher, student)
+    np.testing.assert_allclose(found, function(labels, student), rtol=1e-6)
+
+
+def test_the_share_of_the_teacher(logits):
+    rows = Distillation(None, lambda teacher, x: x[:, 0], weight=0.25)
+    losses = np.arange(5.0, dtype="float32")
+    found = rows.mix(losses, *logits)
+    np.testing.assert_allclose(found, 0.75 * losses + 0.25 * logits[1][:, 0])
