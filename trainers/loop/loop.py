@@ -1,8 +1,7 @@
 """The training loop: epochs of steps, evaluations, checkpoints, callbacks.
 
 The inner loop makes several steps in one call of a compiled function. This
-outer loop evaluates, saves, stops and calls the Keras callbacks. It supports
-any Keras model that returns logits.
+outer loop evaluates, saves, stops and calls callbacks, for any Keras model.
 """
 
 import contextlib
@@ -46,8 +45,7 @@ class Loop:
             See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
-        must_stop: Called between two calls of the compiled function; returns
-            whether to save and stop.
+        must_stop: Called between two calls; returns whether to save and stop.
     """
 
     model: keras.Model
@@ -173,10 +171,9 @@ class Loop:
                     count = self._limit_call(count)
                     calls.on_train_batch_begin(self.step)
                     start = time.perf_counter()
+                    place = tf.constant(self.step, tf.int64)
                     result = self.inner.train(
-                        iterator,
-                        tf.constant(count),
-                        tf.constant(self.step, tf.int64),
+                        iterator, tf.constant(count), place
                     )
                     call_logs = self._record(result, start, count)
                     calls.on_train_batch_end(self.step, call_logs)

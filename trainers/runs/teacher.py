@@ -16,8 +16,6 @@ from trainers.recipes.schema import Recipe
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
-HEAD = "predictions"
-
 
 def make_distillation(
     recipe: Recipe, dataset: ImageDataset, model: keras.Model
@@ -165,10 +163,10 @@ def with_both_logits(model: keras.Model) -> keras.Model | None:
         The model; None if there is no distillation token, so that labels and
         teacher share the logits.
     """
-    layers = [layer for layer in model.layers if layer.name == HEAD]
-    if not layers or not isinstance(layers[0], DistilledHead):
+    heads = [x for x in model.layers if isinstance(x, DistilledHead)]
+    if not heads:
         return None
-    [head] = layers
+    [head] = heads
     both = BothLogits(head)(head.input)
     student = keras.Model(model.input, list(both))
     for name in ("trainable_variables", "non_trainable_variables"):
