@@ -17,9 +17,9 @@ def find_preprocessing(
     """Return how the model of a checkpoint reads images.
 
     The JSON files of timm, OpenCLIP, Hugging Face and keras-hub state it.
-    Without them, the normalisation of well-known models is recognised by the
-    name of the architecture or of the file. What is not stated has its
-    default.
+    Without them, the family has one normalisation, or that of well-known
+    models is recognised by the name of the architecture or of the file. What
+    is not stated has its default.
 
     Args:
         checkpoint: The open file or folder.
@@ -32,7 +32,8 @@ def find_preprocessing(
     found = find_stated(checkpoint)
     if found is not None and len(found.mean) in (1, config.channels):
         return found
-    mode = _mode_by_name(checkpoint) or layout.normalization
+    # A file of the official code may have any name.
+    mode = layout.normalization or _mode_by_name(checkpoint)
     return None if mode is None else Preprocessing(mode)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from keras_vit import (
     Preprocessing,
+    VisionTransformer,
     from_checkpoint,
     load_checkpoint,
     preprocess_input,
@@ -19,7 +20,7 @@ from keras_vit import (
 )
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.source import identify
-from tests.tiny import to_numpy
+from tests.tiny import randomize, tiny_config, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
@@ -347,14 +348,30 @@ def test_other_images_for_the_same_answer(tmp_path, photos, kind, channels):
 
 
 def test_a_model_that_cannot_be_adapted_says_so(tmp_path):
-    path = tmp_path / "deit.npz"
-    shutil.copyfile(GOLDEN / "official_hybrid.npz", path)
+    """Without a bias of the patches, nothing can add a constant."""
+    config = tiny_config(
+        use_patch_bias=False, use_embedding_norm=True, activation="exact"
+    )
+    path = tmp_path / "dino"
+    model = randomize(VisionTransformer(config))
+    save_checkpoint(model, path, layout="timm")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert from_checkpoint(path).config.preprocessing.mean[0] == 0.485
-    with pytest.warns(UserWarning, match="mode='imagenet'"):
-        model = from_checkpoint(path, preprocessing="vit")
-    assert model.config.preprocessing.normalization == "vit"
+        stated = from_checkpoint(path).config.preprocessing
+    # What this package wrote says more than the name of the file.
+    assert stated.normalization == "vit"
+    with pytest.warns(UserWarning, match="mode='vit'.*or build"):
+        model = from_checkpoint(path, preprocessing="imagenet")
+    assert model.config.preprocessing.normalization == "imagenet"
+
+
+def test_the_name_of_an_official_file_says_nothing(tmp_path):
+    path = tmp_path / "like_dino.npz"
+    shutil.copyfile(GOLDEN / "official_token.npz", path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_checkpoint(path)
+    assert model.load_report.preprocessing == Preprocessing()
 
 
 SETTINGS = {
