@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import re
+from collections.abc import Iterable
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.preprocessing.settings import Preprocessing
@@ -33,7 +34,7 @@ def find_preprocessing(
     if found is not None and len(found.mean) in (1, config.channels):
         return found
     # A file of the official code may have any name.
-    mode = layout.normalization or _mode_by_name(checkpoint)
+    mode = layout.normalization or guess_normalization(_names_of(checkpoint))
     return None if mode is None else Preprocessing(mode)
 
 
@@ -55,23 +56,46 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
     return dataclasses.replace(config, **changes)
 
 
-def _mode_by_name(checkpoint):
+def _names_of(checkpoint):
+    """Return what names the model: entries of its JSON, and its file."""
     path = pathlib.Path(checkpoint.path)
     texts = [checkpoint.config.get(key) for key in NAME_KEYS]
-    texts.append(path.name)
-    for text in filter(lambda text: isinstance(text, str), texts):
-        for pattern, mode in MODES_BY_NAME.items():
-            if re.search(rf"(?<![a-z])({pattern})(?![a-z])", text.lower()):
-                return mode
+    return [text for text in (*texts, path.name) if isinstance(text, str)]
+
+
+def guess_normalization(names: Iterable[str]) -> str | None:
+    """Return the normalisation of a well-known model.
+
+    Args:
+        names: Names of its architecture, its tag and its file.
+
+    Returns:
+        A key of NORMALIZATIONS; None if the names do not tell.
+
+    Example:
+        >>> weights.image_settings.guess_normalization(
+        ...     ["vit_base_patch16_224", "mae"]
+        ... )
+        'imagenet'
+    """
+    text = " ".join(names).lower()
+    for pattern, mode in MODES_BY_NAME.items():
+        if re.search(rf"(?<![a-z])({pattern})(?![a-z])", text):
+            return mode
     return None
 
 
 # Keys of JSON files that name the architecture.
 NAME_KEYS = ("architecture", "tag", "_name_or_path", "model_type")
-# Patterns of model names -> normalisation, for files that do not state it.
+# Patterns of model names -> normalisation, for files that do not state it. The
+# first one that is found counts.
 # Source: the configurations of timm 1.0.31.
 MODES_BY_NAME = {
-    "deit3?|dino|dinov[23]|mae|vit_mae|i?jepa": "imagenet",
-    "eva(02)?_(large|base|giant)|bamboo|clip": "clip",
-    "miil": "zero_one",
+    "sat493m": "satellite",
+    "vit_large_patch14_clip_(224|336)[. ]laion2b\\w*": "vit",
+    "mci_224|miil|mobileclip|tipsv2": "zero_one",
+    "eva_giant_patch14_(336|560)[. ]m30m": "imagenet",
+    "aimv2|bamboo|clip|c_radio|eva(02)?|rope_reg4_gap_256[. ]sbb": "clip",
+    "beit(v2|3)|deit3?|dino(v[23])?|i?jepa|intern300m|lingbot|mae": "imagenet",
+    "naver_in1k|ogvl|robbyant|samvit|sapiens2?|vit_mae": "imagenet",
 }

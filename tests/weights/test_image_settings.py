@@ -1,6 +1,8 @@
 """The preprocessing that a checkpoint states, and what is made of it."""
 
+import csv
 import dataclasses
+import io
 import json
 import pathlib
 import shutil
@@ -18,7 +20,9 @@ from keras_vit import (
     preprocess_input,
     save_checkpoint,
 )
+from keras_vit.preprocessing import NORMALIZATIONS
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.image_settings import guess_normalization
 from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 
@@ -237,6 +241,49 @@ def test_a_damaged_preprocessor_is_named(tmp_path):
 def test_the_name_of_a_file_shows_it(tmp_path):
     assert mode_of(tmp_path, name="deit_small_patch16_224") == "imagenet"
     assert mode_of(tmp_path, name="vit_base_patch16_siglip_224") is None
+
+
+def released():
+    """Yield the rows of the released weights of timm's ViT modules."""
+    table = (GOLDEN / "timm_preprocessing.tsv").read_text()
+    return list(csv.DictReader(io.StringIO(table), delimiter="\t"))
+
+
+def test_no_released_model_is_taken_for_another():
+    """By its name alone, in the three ways in which files have it."""
+    rows = released()
+    assert len(rows) == 463
+    for row in rows:
+        name, mode = row["tag"], row["normalization"]
+        for names in (
+            name.split("."),
+            [name, "model.safetensors"],
+            [f"{name}.safetensors"],
+        ):
+            found = guess_normalization(names)
+            assert found == mode or (found, mode) == (None, "vit"), names
+
+
+@pytest.mark.parametrize("mode", NORMALIZATIONS)
+def test_what_timm_states_of_released_models_is_read(tmp_path, mode):
+    pairs = Preprocessing(mode).for_channels(3)
+    stated = {
+        tuple(row[key] for key in ("interpolation", "crop_pct", "crop_mode"))
+        for row in released()
+        if row["normalization"] == mode
+    }
+    for interpolation, crop_pct, crop_mode in sorted(stated):
+        config = {
+            **dict(zip(("mean", "std"), pairs)),
+            "interpolation": interpolation,
+            "crop_pct": float(crop_pct),
+            "crop_mode": crop_mode,
+        }
+        settings = found(tmp_path, {"pretrained_cfg": config})
+        resize_mode = {"center": "shortest"}.get(crop_mode, crop_mode)
+        assert settings == Preprocessing(
+            mode, resize_mode, interpolation, float(crop_pct)
+        )
 
 
 def load_quietly(path, **choices):
