@@ -86,7 +86,7 @@ def _read_huggingface(row):
     return _make(
         mode,
         "shortest" if is_shortest else "squash",
-        {2: "bilinear", 3: "bicubic"}.get(row.get("resample")),
+        "bicubic" if row.get("resample") == 3 else "bilinear",
         _fraction(crop[0], size[0]) if has_crop else None,
     )
 
@@ -98,9 +98,10 @@ def _is_of_clip(row):
 
 def _huggingface_mode(row):
     # A processor computes (x * factor - mean) / deviation.
-    factor = 255.0 * row.get("rescale_factor", 1 / 255)
-    if not row.get("do_rescale", True):
-        factor = 255.0
+    [factor] = _numbers([row.get("rescale_factor", 1 / 255)]) or (1 / 255,)
+    factor = 255.0 * (factor if row.get("do_rescale", True) else 1.0)
+    if factor <= 0:
+        return None
     if row.get("do_normalize") is False:
         return _name_of((0.0,), (1 / factor,))
     mean, deviation = _numbers(row.get("image_mean")), row.get("image_std")
@@ -117,17 +118,16 @@ def _huggingface_mode(row):
 def _read_keras_hub(row):
     """Read an image converter of keras-hub: x * scale + offset."""
     converter = row.get("image_converter", row)
+    if isinstance(converter, dict):
+        converter = converter.get("config", converter)
     if not isinstance(converter, dict):
         return None
-    converter = converter.get("config", converter)
-    scale, offset = converter.get("scale"), converter.get("offset")
-    if scale is None or offset is None:
-        return None
-    rows = [
-        part if isinstance(part, list) else [part] for part in (scale, offset)
-    ]
+    rows = [converter.get(key) for key in ("scale", "offset")]
+    rows = [part if isinstance(part, list) else [part] for part in rows]
     scale, offset = map(_numbers, rows)
     if not scale or not offset or min(scale) <= 0:
+        return None
+    if 1 != len(scale) != len(offset) != 1:
         return None
     scale, offset = np.broadcast_arrays(np.array(scale), np.array(offset))
     deviation = 1 / (255 * scale)
@@ -144,8 +144,8 @@ def _read_keras_hub(row):
 
 def _make(mode, resize_mode, interpolation, crop_fraction=None):
     """Return settings; what is missing or unknown has its default."""
-    if interpolation not in INTERPOLATIONS:
-        interpolation = "bilinear"
+    known = [name for name in INTERPOLATIONS if name == interpolation]
+    interpolation = known[0] if known else "bilinear"
     is_fraction = isinstance(crop_fraction, (int, float)) and (
         0 < crop_fraction <= 1
     )
@@ -170,7 +170,7 @@ def _sides(value):
         return None
     keys = ["shortest_edge"] if "shortest_edge" in value else HEIGHT_AND_WIDTH
     sides = [value.get(key) for key in keys]
-    is_right = all(type(side) is int and side > 0 for side in sides)
+    is_right = all(type(s) is int and 0 < s < 2**20 for s in sides)
     return sides if is_right else None
 
 
@@ -185,7 +185,8 @@ def _numbers(value):
     """Return a list of numbers as a tuple, None for anything else."""
     if not isinstance(value, list) or not 1 <= len(value) <= 4:
         return None
-    if not all(type(n) in (int, float) and math.isfinite(n) for n in value):
+    # Which NaN and infinity are not, either.
+    if not all(type(n) in (int, float) and abs(n) < 1e9 for n in value):
         return None
     return tuple(map(float, value))
 

@@ -213,6 +213,31 @@ def test_every_size_of_hugging_face_is_met_after_the_division(tmp_path):
         assert settings.uncropped_size((32, 32)) == (size, size)
 
 
+SENSELESS = [None, "x", -1, 0, [], [1], {}, float("nan"), 10**400, True]
+
+
+@pytest.mark.parametrize("value", SENSELESS, ids=repr)
+def test_senseless_entries_have_their_defaults(tmp_path, value):
+    row = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    entries = ("rescale_factor", "resample", "size", "crop_size")
+    for entry in entries:
+        stated = found(
+            tmp_path, None, {**row, "do_center_crop": True, entry: value}
+        )
+        assert stated is None or stated.crop_fraction == 1
+    (tmp_path / "preprocessor_config.json").unlink()
+    config = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    for entry in ("interpolation", "crop_pct", "crop_mode", "resize_mode"):
+        stated = found(tmp_path, {"pretrained_cfg": {**config, entry: value}})
+        assert stated.normalization == "vit"
+        assert stated.interpolation == "bilinear"
+    for entry in ("image_converter", "config", "scale"):
+        content = {"scale": [1.0, 1.0], "offset": [0.0, 0.0, 0.0], entry: value}
+        (tmp_path / "preprocessor.json").write_text(json.dumps(content))
+        stated = found(tmp_path, {})
+        assert stated is None or len(stated.mean) == 3
+
+
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_an_image_converter_of_keras_hub(tmp_path, is_nested):
     scale = [1 / 255 / s for s in IMAGENET["std"]]
