@@ -7,6 +7,10 @@ from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.image_preprocessor import ImagePreprocessor
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale
+from keras_vit.layers.learned_position_embedding import LearnedPositionEmbedding
+from keras_vit.layers.learned_position_embedding_2d import (
+    LearnedPositionEmbedding2D,
+)
 from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.norms import NORMS
@@ -20,14 +24,8 @@ from keras_vit.layers.pooling import (
     TokenAndAveragePooling,
     TokenPooling,
 )
-from keras_vit.layers.position_embedding import (
-    POSITION_EMBEDDINGS,
-    LearnedPositionEmbedding,
-    LearnedPositionEmbedding2D,
-    SinCosPositionEmbedding,
-    SinCosPositionEmbedding2D,
-)
 from keras_vit.layers.position_grid import resize_position_grid
+from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.probe_pooling import ProbePooling
 from keras_vit.layers.relative_positions import (
@@ -42,6 +40,10 @@ from keras_vit.layers.rotary_positions import (
     AxialRotaryPositions,
     CenteredRotaryPositions,
     MixedRotaryPositions,
+)
+from keras_vit.layers.sincos_position_embedding import SinCosPositionEmbedding
+from keras_vit.layers.sincos_position_embedding_2d import (
+    SinCosPositionEmbedding2D,
 )
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.stochastic_depth import StochasticDepth

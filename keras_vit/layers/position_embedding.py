@@ -1,4 +1,4 @@
-"""Position embeddings: learned tables and fixed sine-cosine tables.
+"""PositionEmbedding: what all position embeddings have in common.
 
 Each layer adds one row of its table to each token. The rows of the patches
 form a grid of (h, w), row by row; those of the prefix tokens (the class token)
@@ -9,13 +9,9 @@ tables are resized, and fixed tables are computed for the new grid.
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_vit.layers.position_grid import (
-    is_same_size,
-    resize_position_grid,
-)
+from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.tables import pick
 
 
@@ -36,6 +32,7 @@ class PositionEmbedding(keras.layers.Layer):
         num_prefix_tokens: Number of tokens before the patches, 1 with a class
             token.
         patch_size: Side P of a patch in `features`; unused without them.
+        resize: A key of RESIZES: how a learned table is resized.
 
     Raises:
         ValueError: If the number of tokens does not match the grid.
@@ -46,12 +43,15 @@ class PositionEmbedding(keras.layers.Layer):
         grid_size: tuple[int, int],
         num_prefix_tokens: int = 1,
         patch_size: int = 1,
+        resize: str = "official",
         **kwargs,
     ):
         super().__init__(**kwargs)
+        pick(RESIZES, resize, "resize")  # Raises if unknown.
         self.grid_size = tuple(grid_size)
         self.num_prefix_tokens = num_prefix_tokens
         self.patch_size = patch_size
+        self.resize = resize
         self.supports_masking = True
 
     def build(self, tokens_shape, features_shape=None):
@@ -88,6 +88,30 @@ class PositionEmbedding(keras.layers.Layer):
         """Return the rows (T, D) for a grid of (h, w)."""
         raise NotImplementedError
 
+    def add_at(self, tokens, coordinates, sizes):
+        """Return tokens whose patches have these places, with positions added.
+
+        Shapes:
+            tokens: (B, T, D), with T = num_prefix_tokens + N.
+            coordinates: (B, N, 2), the row and the column of each patch.
+            sizes: (B, 1, 2), or broadcastable: the grid of each image.
+            returns: (B, T, D).
+        """
+        rows = ops.cast(self.rows_at(coordinates, sizes), tokens.dtype)
+        prefix = ops.cast(self.prefix_rows(), tokens.dtype)  # (T - N, D)
+        padding = ((0, 0), (self.num_prefix_tokens, 0), (0, 0))
+        length = ops.shape(rows)[1]
+        prefix = ops.pad(prefix, ((0, length), (0, 0)))  # (T, D)
+        return tokens + ops.pad(rows, padding) + prefix
+
+    def rows_at(self, coordinates, sizes):
+        """Return the rows (B, N, D) for patches at these places."""
+        raise NotImplementedError
+
+    def prefix_rows(self):
+        """Return the rows of the prefix tokens, zero by default."""
+        return ops.zeros((self.num_prefix_tokens, self.width))
+
     def flat_with_prefix(self, grid):
         """Return the rows (T, D) of a grid (h, w, D), zero for the prefix."""
         grid = ops.reshape(grid, (-1, self.width))
@@ -110,138 +134,8 @@ class PositionEmbedding(keras.layers.Layer):
             "grid_size": list(self.grid_size),
             "num_prefix_tokens": self.num_prefix_tokens,
             "patch_size": self.patch_size,
+            "resize": self.resize,
         }
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class LearnedPositionEmbedding(PositionEmbedding):
-    """One learned row for every token: the 1-D embedding, the default.
-
-    Example:
-        >>> layer = LearnedPositionEmbedding(grid_size=(4, 2))
-        >>> tuple(layer(np.ones((2, 9, 24))).shape)
-        (2, 9, 24)
-
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1 and appendix
-        D.4; initialised as in the official code, normal with deviation 0.02.
-    """
-
-    def build_table(self, width):
-        length = self.num_prefix_tokens + math.prod(self.grid_size)
-        self.embedding = self.add_weight(
-            name="embedding",
-            shape=(length, width),
-            initializer=keras.initializers.RandomNormal(stddev=0.02),
-        )
-
-    def table(self, grid_size):
-        return self._resized(self.embedding, self.grid_size, grid_size)
-
-    def resize_from(self, source):
-        self.embedding.assign(
-            self._resized(source.embedding, source.grid_size, self.grid_size)
-        )
-
-    def _resized(self, embedding, old_size, new_size):
-        if is_same_size(new_size, old_size):
-            return embedding
-        prefix = embedding[: self.num_prefix_tokens]
-        grid = embedding[self.num_prefix_tokens :]
-        grid = ops.reshape(grid, (*old_size, self.width))  # (h, w, D)
-        grid = resize_position_grid(grid, new_size)  # (h', w', D)
-        grid = ops.reshape(grid, (-1, self.width))  # (h' * w', D)
-        return ops.concatenate([prefix, grid], axis=0)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class LearnedPositionEmbedding2D(PositionEmbedding):
-    """One learned vector for each column and each row of the grid.
-
-    The patch in column x and row y gets [X[x], Y[y]], each of size D / 2.
-    Prefix tokens get zeros, because they have no position in the image.
-
-    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.4.
-    """
-
-    def build_table(self, width):
-        check_width_divisible(width, 2)
-        for name, size in zip(("rows", "columns"), self.grid_size):
-            weight = self.add_weight(
-                name=name,
-                shape=(size, width // 2),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-            )
-            setattr(self, name, weight)
-
-    def table(self, grid_size):
-        h, w = grid_size
-        rows = resize_position_grid(self.rows, (h,))  # (h, D/2)
-        columns = resize_position_grid(self.columns, (w,))  # (w, D/2)
-        half = self.width // 2
-        x = ops.broadcast_to(columns[None], (h, w, half))
-        y = ops.broadcast_to(rows[:, None], (h, w, half))
-        return self.flat_with_prefix(ops.concatenate([x, y], axis=-1))
-
-    def resize_from(self, source):
-        h, w = self.grid_size
-        self.rows.assign(resize_position_grid(source.rows, (h,)))
-        self.columns.assign(resize_position_grid(source.columns, (w,)))
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class SinCosPositionEmbedding(PositionEmbedding):
-    """The fixed 1-D table of the original Transformer.
-
-    Row p alternates sin(p w_i) and cos(p w_i), with w_i = 10000^(-2i / D).
-    The tokens are numbered in order, prefix tokens first.
-
-    Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
-    """
-
-    def build_table(self, width):
-        check_width_divisible(width, 2)
-
-    def table(self, grid_size):
-        h, w = grid_size
-        positions = ops.arange(self.num_prefix_tokens + h * w, dtype="float32")
-        steps = np.arange(0, self.width, 2) / self.width
-        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
-        angles = positions[:, None] * omega  # (T, D/2)
-        table = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
-        return ops.reshape(table, (-1, self.width))  # (T, D)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class SinCosPositionEmbedding2D(PositionEmbedding):
-    """The fixed 2-D table of the plain ViT baseline.
-
-    The patch at row y and column x gets [sin(x w), cos(x w), sin(y w),
-    cos(y w)], w_k = 10000^(-k / (q - 1)), k = 0 ... q - 1, q = D / 4. Prefix
-    tokens get zeros.
-
-    Reference: Beyer et al. 2022, arXiv:2205.01580; big_vision's sincos2d.
-    """
-
-    def build_table(self, width):
-        check_width_divisible(width, 4)
-
-    def table(self, grid_size):
-        quarter = self.width // 4
-        steps = np.arange(quarter) / max(quarter - 1, 1)
-        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
-        h, w = grid_size
-        y = ops.arange(h, dtype="float32")[:, None] * omega  # (h, D/4)
-        x = ops.arange(w, dtype="float32")[:, None] * omega  # (w, D/4)
-        parts = [
-            ops.broadcast_to(part, (h, w, quarter))
-            for part in (
-                ops.sin(x)[None],
-                ops.cos(x)[None],
-                ops.sin(y)[:, None],
-                ops.cos(y)[:, None],
-            )
-        ]
-        return self.flat_with_prefix(ops.concatenate(parts, axis=-1))
 
 
 def check_width_divisible(width: int, divisor: int):
@@ -251,23 +145,3 @@ def check_width_divisible(width: int, divisor: int):
             "The width of the tokens must be a multiple of "
             f"{divisor} for this position embedding. Received: width={width}"
         )
-
-
-def make_position_embedding(kind: str, **kwargs):
-    """Return the layer of `kind`, or None for "none".
-
-    Args:
-        kind: A key of POSITION_EMBEDDINGS.
-        **kwargs: Arguments of `PositionEmbedding`.
-    """
-    layer_class = pick(POSITION_EMBEDDINGS, kind, "position_embedding")
-    return layer_class and layer_class(**kwargs)
-
-
-POSITION_EMBEDDINGS = {
-    "none": None,
-    "learned": LearnedPositionEmbedding,
-    "learned_2d": LearnedPositionEmbedding2D,
-    "sincos_1d": SinCosPositionEmbedding,
-    "sincos_2d": SinCosPositionEmbedding2D,
-}

@@ -2,12 +2,15 @@
 
 from keras import ops
 
+from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.tables import pick
 
-def resize_position_grid(table, sizes: tuple):
+
+def resize_position_grid(table, sizes: tuple, method: str = "official"):
     """Resize the leading axes of a position table.
 
-    The interpolation is bilinear with aligned corners: row i of n' rows reads
-    the old table at i (n - 1) / (n' - 1). The official code calls
+    The default is bilinear with aligned corners: row i of n' rows reads the
+    old table at i (n - 1) / (n' - 1). The official code calls
     scipy.ndimage.zoom(order=1), which computes the same, except that for some
     sizes scipy writes zeros to the last row and column. Resizing to the same
     size changes nothing.
@@ -18,16 +21,22 @@ def resize_position_grid(table, sizes: tuple):
     Args:
         table: An array or tensor of floats.
         sizes: The new n_1 ... n_k, integers or scalar integer tensors.
+        method: A key of RESIZES.
     """
+    rule = pick(RESIZES, method, "method")
     for axis, size in enumerate(sizes):
-        table = _resize_axis(table, size, axis)
+        if isinstance(size, int) and size == table.shape[axis]:
+            continue
+        if method == "official":
+            table = _interpolate_axis(table, size, axis)
+        else:
+            table = _resize_axis(table, size, axis, rule)
     return table
 
 
-def _resize_axis(table, size, axis):
+def _interpolate_axis(table, size, axis):
+    """Resize as the official code does; two rows are enough for each."""
     last = table.shape[axis] - 1
-    if isinstance(size, int) and size == last + 1:
-        return table
     # Multiplying before dividing keeps whole positions exact.
     source = ops.arange(size, dtype="float32") * float(last)
     source = source / ops.cast(ops.maximum(size - 1, 1), "float32")
@@ -40,6 +49,47 @@ def _resize_axis(table, size, axis):
         ops.take(table, low, axis=axis) * (1 - weight)
         + ops.take(table, high, axis=axis) * weight
     )
+
+
+def _resize_axis(table, size, axis, rule):
+    """Resize by the matrix of a rule."""
+    old = table.shape[axis]
+    if isinstance(size, int):
+        matrix = rule(size, old)
+    else:
+        index = ops.arange(size, dtype="float32")
+        matrix = rule.weights(index, ops.cast(size, "float32"), old)
+    matrix = ops.cast(matrix, table.dtype)  # (size, old)
+    return ops.moveaxis(ops.tensordot(matrix, table, ((1,), (axis,))), 0, axis)
+
+
+def read_position_grid(table, coordinates, sizes, method: str = "official"):
+    """Return what a resized position table has at chosen patches.
+
+    It computes the same as `resize_position_grid`, but only where it is
+    asked for, so each image may have a grid of its own.
+
+    Shapes:
+        table: (h, w, D).
+        coordinates: (B, N, 2).
+        sizes: (B, 1, 2), or broadcastable.
+        returns: (B, N, D).
+
+    Args:
+        table: An array or tensor of floats.
+        coordinates: Row and column of each patch, as floats.
+        sizes: Rows and columns of the grid of each image, as floats.
+        method: A key of RESIZES.
+    """
+    rule = pick(RESIZES, method, "method")
+    h, w, width = table.shape
+    rows = rule.weights(coordinates[..., 0], sizes[..., 0], h)  # (B, N, h)
+    columns = rule.weights(coordinates[..., 1], sizes[..., 1], w)  # (B, N, w)
+    weights = rows[..., :, None] * columns[..., None, :]  # (B, N, h, w)
+    length = ops.shape(coordinates)[1]
+    weights = ops.reshape(weights, (-1, length, h * w))
+    flat = ops.reshape(table, (h * w, width))
+    return ops.matmul(ops.cast(weights, table.dtype), flat)
 
 
 def is_same_size(one: tuple, other: tuple) -> bool:

@@ -62,18 +62,46 @@ class RotaryPositions(keras.layers.Layer):
         if features is not None:
             height, width = ops.shape(features)[1:3]
             grid_size = height // self.patch_size, width // self.patch_size
-        angles = self.angles(grid_size)  # (N, 1 or K, E/2)
+        y, x = (ops.arange(size, dtype="float32") for size in grid_size)
+        angles = self.angles(y[:, None], x[None], grid_size)
+        angles = ops.reshape(angles, (1, -1, *angles.shape[2:]))
+        return self._rotation(angles)[:, 0]
+
+    def at(self, coordinates, sizes):
+        """Return the cosines and sines for patches at these places.
+
+        Shapes:
+            coordinates: (B, N, 2), the row and the column of each patch.
+            sizes: (B, 1, 2), or broadcastable: the grid of each image.
+            returns: (2, B, T, 1 or K, E).
+        """
+        y, x = coordinates[..., 0], coordinates[..., 1]
+        sizes = sizes[..., 0], sizes[..., 1]
+        return self._rotation(self.angles(y, x, sizes))
+
+    def _rotation(self, angles):
+        """Return the cosines and sines (2, B, T, 1 or K, E) of all tokens."""
         if self.pairs == "neighbours":
-            angles = ops.repeat(angles, 2, axis=-1)  # (N, 1 or K, E)
+            angles = ops.repeat(angles, 2, axis=-1)  # (B, N, 1 or K, E)
         else:
             angles = ops.concatenate([angles, angles], axis=-1)
         # An angle of zero turns nothing.
-        angles = ops.pad(angles, ((self.num_prefix_tokens, 0), (0, 0), (0, 0)))
+        prefix = (self.num_prefix_tokens, 0)
+        angles = ops.pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
         rotation = ops.stack([ops.cos(angles), ops.sin(angles)])
         return ops.cast(rotation, self.compute_dtype)
 
-    def angles(self, grid_size: tuple):
-        """Return the angles (N, 1 or K, E/2), in radians, for a grid (h, w)."""
+    def angles(self, y, x, sizes: tuple):
+        """Return the angles of patches, in radians.
+
+        Shapes:
+            y, x: broadcastable. returns: (..., 1 or K, E/2).
+
+        Args:
+            y: Rows of the patches, as floats.
+            x: Columns of the patches, as floats.
+            sizes: (h, w), numbers or tensors.
+        """
         raise NotImplementedError
 
     def frequencies(self, temperature: float):
@@ -135,16 +163,16 @@ class AxialRotaryPositions(RotaryPositions):
         self.reference_size = reference_size and tuple(reference_size)
         self.offset = offset
 
-    def angles(self, grid_size):
+    def angles(self, y, x, sizes):
         steps = self.frequencies(self.temperature)
         rows, columns = (
-            self._positions(size, axis)[:, None] * steps
-            for axis, size in enumerate(grid_size)
+            self._scale(positions, size, axis)[..., None] * steps
+            for axis, (positions, size) in enumerate(zip((y, x), sizes))
         )
         return join_axes(rows, columns, self.axes)
 
-    def _positions(self, size, axis):
-        positions = ops.arange(size, dtype="float32") + self.offset
+    def _scale(self, positions, size, axis):
+        positions = positions + self.offset
         if self.reference_size is None:
             return positions
         size = ops.cast(size, "float32")
@@ -180,9 +208,12 @@ class CenteredRotaryPositions(RotaryPositions):
         super().__init__(**kwargs)
         self.temperature = temperature
 
-    def angles(self, grid_size):
+    def angles(self, y, x, sizes):
         steps = 2 * math.pi * self.frequencies(self.temperature)
-        rows, columns = (_centres(size)[:, None] * steps for size in grid_size)
+        rows, columns = (
+            _centres(positions, size)[..., None] * steps
+            for positions, size in zip((y, x), sizes)
+        )
         return join_axes(rows, columns, "yx")
 
     def get_config(self):
@@ -216,13 +247,11 @@ class MixedRotaryPositions(RotaryPositions):
         )
         self.built = True
 
-    def angles(self, grid_size):
+    def angles(self, y, x, sizes):
         frequency = ops.cast(self.frequency, "float32")
         x_frequency, y_frequency = ops.unstack(frequency, 2)  # (K, E/2)
-        h, w = grid_size
-        x = ops.arange(w, dtype="float32")[None, :, None, None] * x_frequency
-        y = ops.arange(h, dtype="float32")[:, None, None, None] * y_frequency
-        return ops.reshape(x + y, (-1, *x_frequency.shape))  # (N, K, E/2)
+        x = x[..., None, None] * x_frequency
+        return x + y[..., None, None] * y_frequency
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
         return (2, tokens_shape[1], self.num_heads, self.head_size)
@@ -232,28 +261,29 @@ class MixedRotaryPositions(RotaryPositions):
 
 
 def join_axes(rows, columns, axes: str):
-    """Return the angles of all patches, row by row.
+    """Return the angles of patches, for all heads.
 
     Shapes:
-        rows: (h, E/4). columns: (w, E/4). returns: (h * w, 1, E/2).
+        rows, columns: (..., E/4), broadcastable. returns: (..., 1, E/2).
 
     Args:
-        rows: The angles of each row.
-        columns: The angles of each column.
+        rows: The angles of the row of each patch.
+        columns: The angles of its column.
         axes: "yx" if the angles of the row come first, "xy" otherwise.
     """
     size = rows.shape[-1]
     # Sums with zeros, as each part would have to be repeated otherwise.
-    before, after = ((0, 0), (size, 0)), ((0, 0), (0, size))
+    none = ((0, 0),) * (len(rows.shape) - 1)
+    before, after = (*none, (size, 0)), (*none, (0, size))
     row_pad, column_pad = (after, before) if axes == "yx" else (before, after)
-    grid = ops.pad(rows, row_pad)[:, None] + ops.pad(columns, column_pad)
-    return ops.reshape(grid, (-1, 1, 2 * size))
+    both = ops.pad(rows, row_pad) + ops.pad(columns, column_pad)
+    return ops.expand_dims(both, -2)
 
 
-def _centres(size):
-    """Return the centres of `size` equal parts of the range from -1 to 1."""
-    positions = ops.arange(size, dtype="float32") + 0.5
-    return positions / ops.cast(size, "float32") * 2.0 - 1.0
+def _centres(positions, size):
+    """Return the centres of cells of `size` parts of the range -1 to 1."""
+    size = ops.cast(size, "float32")
+    return (positions + 0.5) / size * 2.0 - 1.0
 
 
 def make_rotary_positions(kind: str, choices: dict, **kwargs):

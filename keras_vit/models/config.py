@@ -41,6 +41,8 @@ class ViTConfig:
             class token.
         num_registers: Number of learned tokens between these and the patches.
         position_embedding: A key of POSITION_EMBEDDINGS.
+        position_resize: A key of RESIZES: how its table is resized for
+            another grid.
         use_prefix_positions: Whether the tokens before the patches have
             positions as well.
         use_embedding_norm: Whether the tokens are normalised before the first
@@ -118,6 +120,7 @@ class ViTConfig:
     use_distillation_token: bool = False
     num_registers: int = 0
     position_embedding: str = "learned"
+    position_resize: str = "official"
     use_prefix_positions: bool = True
     use_embedding_norm: bool = False
     rotary_positions: str = "none"

@@ -4,8 +4,9 @@ from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
 from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
+from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.transformer_block import NORM_PLACEMENTS
@@ -15,6 +16,7 @@ from keras_vit.tables import pick
 # The table of each field that is a name.
 CHOICES = {
     "position_embedding": POSITION_EMBEDDINGS,
+    "position_resize": RESIZES,
     "rotary_positions": ROTARY_POSITIONS,
     "relative_positions": RELATIVE_POSITIONS,
     "norm": NORMS,

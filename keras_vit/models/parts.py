@@ -13,7 +13,7 @@ from keras_vit.layers.dtypes import float32_unless_quantized, policy_at
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import make_pooling
-from keras_vit.layers.position_embedding import make_position_embedding
+from keras_vit.layers.position_kinds import make_position_embedding
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
@@ -63,6 +63,7 @@ def add_positions(config, num_prefix_tokens, tokens, features, dtype):
         grid_size=config.grid_size,
         num_prefix_tokens=num_prefix_tokens,
         patch_size=config.patch_size,
+        resize=config.position_resize,
         dtype=dtype,
         name="position_embedding",
     )

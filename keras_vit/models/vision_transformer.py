@@ -103,8 +103,8 @@ class VisionTransformer(keras.Model):
     def with_image_size(self, image_size: tuple[int, int] | int):
         """Return this model for images of another size.
 
-        The weights are copied; the position table is resized by the rule of
-        the official code, see `keras_vit.layers.resize_position_grid`.
+        The weights are copied; the position table is resized by the rule
+        `position_resize` of the configuration.
 
         Args:
             image_size: (height, width) in pixels; one number means a square.

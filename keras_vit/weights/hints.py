@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_embedding import POSITION_EMBEDDINGS
+from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 
 # Largest number of objects and lists to search.

@@ -101,6 +101,7 @@ def from_checkpoint(
         "image_size": image_size,
         "num_classes": classes,
         "classifier_activation": classifier_activation,
+        "position_resize": position_resize,
     }
     changes = {key: v for key, v in changes.items() if v is not None}
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import keras
 
+from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.lora import reset_updates
 from keras_vit.tables import pick
@@ -14,7 +15,6 @@ from keras_vit.weights.differences import (
 )
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.report import LoadReport
-from keras_vit.weights.resize import RESIZES
 from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.stored_parts import parts_of, whole_shape
 from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros

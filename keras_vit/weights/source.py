@@ -32,8 +32,6 @@ class Source(NamedTuple):
             patches.
         ignored: Names in the file that do not belong to weights of the model.
         notes: Assumptions, each with the argument that confirms or changes it.
-        position_resize: A key of RESIZES: how the family's code resizes the
-            position table.
         preprocessing: How the model reads images; None if it is unknown.
     """
 
@@ -43,7 +41,6 @@ class Source(NamedTuple):
     num_prefix_rows: int
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
-    position_resize: str = "official"
     preprocessing: Preprocessing | None = None
 
     @property
@@ -131,7 +128,8 @@ def identify(
             detected, found.config, parts, found.open_questions
         )
     ignored = (*detected.ignored, *unread)
-    config = found.config
+    resize = hints.get("position_resize", layout.position_resize)
+    config = dataclasses.replace(found.config, position_resize=resize)
     if settings is not None:
         config = dataclasses.replace(config, preprocessing=settings)
     return Source(
@@ -141,7 +139,6 @@ def identify(
         found.num_prefix_rows,
         ignored,
         found.notes,
-        hints.get("position_resize", layout.position_resize),
         settings,
     )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.renormalize import (
     can_renormalize,
@@ -14,7 +15,6 @@ from keras_vit.weights.renormalize import (
 )
 from keras_vit.weights.resize import (
     adapt_channels,
-    resize_patch_kernel,
     resize_positions,
 )
 from keras_vit.weights.source import POSITION_TABLE, Source
@@ -68,7 +68,7 @@ def make_transfer(
         ValueError: If the shape in the file does not fit.
     """
     if path == POSITION_TABLE:
-        method = position_resize or source.position_resize
+        method = position_resize or source.config.position_resize
         return _transfer_positions(source, config, method)
     parts = source.parts[path]
     is_token = path in _rows_of_tokens(config)

@@ -52,7 +52,9 @@ CONFIG = ViTConfig(
     image_size=32,
     num_classes=7,
 )
-CONFIG_OF_TIMM = dataclasses.replace(CONFIG, activation="exact")
+CONFIG_OF_TIMM = dataclasses.replace(
+    CONFIG, activation="exact", position_resize="bicubic_antialias"
+)
 
 quick = functools.partial(
     settings, derandomize=True, deadline=None, database=None

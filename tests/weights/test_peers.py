@@ -15,10 +15,10 @@ from keras_vit import (
     from_checkpoint,
     load_checkpoint,
 )
+from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models.intermediates import run_with_scores
 from keras_vit.weights.resize import (
     adapt_channels,
-    resize_patch_kernel,
     resize_positions,
 )
 from tests.tiny import randomize, to_numpy

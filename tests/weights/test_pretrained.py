@@ -1385,10 +1385,8 @@ def test_an_open_input_accepts_the_size_of_the_file_and_others(timm):
     assert model.input_shape == (None, None, None, 3)
     expected = expected_of("timm_token")
     assert_answers(model, expected["x"], expected["logits"])
-    # The model resizes the positions in each call, by the official rule.
-    fixed = from_checkpoint(
-        timm, image_size=(48, 32), num_heads=3, position_resize="official"
-    )
+    # The model resizes the positions in each call, by the rule of timm.
+    fixed = from_checkpoint(timm, image_size=(48, 32), num_heads=3)
     x = noise(1, 48, 32, 3)
     assert_answers(model, x, to_numpy(fixed(x)))
 

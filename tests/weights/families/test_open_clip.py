@@ -36,7 +36,12 @@ def clip(**choices):
         use_patch_bias=False,
         use_embedding_norm=True,
         layer_norm_epsilon=1e-5,
-        **{"activation": "quick", "preprocessing": "clip", **choices},
+        **{
+            "activation": "quick",
+            "preprocessing": "clip",
+            "position_resize": "bicubic_antialias",
+            **choices,
+        },
     )
 
 

@@ -1,0 +1,167 @@
+"""The rules by which libraries resize position tables and patch kernels.
+
+Every rule is linear and separable: it is one matrix for each axis. RESIZES
+maps the name of a rule to it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+from keras import ops
+
+from keras_vit.tables import pick
+
+
+@dataclasses.dataclass(frozen=True)
+class ResizeRule:
+    """How positions of a resized axis read those of the old one.
+
+    Args:
+        kernel: Maps distances and a module with NumPy's functions to weights.
+        support: Distance beyond which the kernel is zero.
+        is_antialiased: Whether the kernel is stretched when shrinking; the
+            weights inside the axis are scaled to sum to one, as in Pillow.
+            Without it, samples beyond the border repeat the border.
+        is_aligned: Whether the first and last positions coincide, instead of
+            the borders of the cells around them.
+    """
+
+    kernel: Callable
+    support: int
+    is_antialiased: bool = False
+    is_aligned: bool = False
+
+    def __call__(self, new: int, old: int) -> np.ndarray:
+        """Return the matrix that resizes an axis.
+
+        Shapes: returns: (new, old).
+
+        Args:
+            new: Number of positions after resizing.
+            old: Number of positions before resizing.
+        """
+        return self.weights(np.arange(new, dtype="float64"), new, old, np)
+
+    def weights(self, index, new, old: int, backend=ops):
+        """Return with which weights positions read those before resizing.
+
+        Shapes:
+            index, new: of one shape, or broadcastable.
+            returns: (..., old).
+
+        Args:
+            index: Positions after resizing, as floats.
+            new: Number of positions after resizing.
+            old: Number of positions before resizing.
+            backend: `keras.ops`, or `numpy`.
+        """
+        if self.is_aligned:
+            # Multiplying before dividing keeps whole positions exact.
+            centres = index * (old - 1.0) / backend.maximum(new - 1.0, 1.0)
+        else:
+            centres = (index + 0.5) * old / new - 0.5
+        reach = 0 if self.is_antialiased or self.is_aligned else self.support
+        sources = np.arange(-reach, old + reach, dtype="float32")
+        distances = backend.expand_dims(centres, -1) - sources
+        if self.is_antialiased:
+            stretch = backend.maximum(old / new, 1.0)
+            distances = distances / backend.expand_dims(stretch, -1)
+            weights = self.kernel(distances, backend)
+            return weights / backend.sum(weights, axis=-1, keepdims=True)
+        weights = self.kernel(distances, backend)
+        return _repeat_border(weights, reach, backend) if reach else weights
+
+
+def _repeat_border(weights, reach, backend):
+    """Add the weights of `reach` positions beyond each border to the border."""
+    total = backend.sum(weights, axis=-1, keepdims=True)
+    if weights.shape[-1] == 2 * reach + 1:
+        return total
+    inside = weights[..., reach + 1 : -reach - 1]
+    first = backend.sum(weights[..., : reach + 1], axis=-1, keepdims=True)
+    last = backend.sum(weights[..., -reach - 1 :], axis=-1, keepdims=True)
+    return backend.concatenate([first, inside, last], axis=-1)
+
+
+def _triangle(x, backend):
+    return backend.maximum(1.0 - backend.abs(x), 0.0)
+
+
+def _keys(slope):
+    """Return Keys' cubic kernel; `slope` is its slope at one."""
+
+    def kernel(x, backend):
+        x = backend.abs(x)
+        near = ((slope + 2) * x - (slope + 3)) * x * x + 1
+        far = ((slope * x - 5 * slope) * x + 8 * slope) * x - 4 * slope
+        far = backend.where(x < 2, far, 0.0)
+        return backend.where(x < 1, near, far)
+
+    return kernel
+
+
+RESIZES = {
+    # The official code, big_vision and vit-keras: scipy.ndimage.zoom(order=1).
+    "official": ResizeRule(_triangle, 1, is_aligned=True),
+    # timm's reader of .npz, FlexiViT, tf.image.resize.
+    "bilinear": ResizeRule(_triangle, 1),
+    # Hugging Face: PyTorch's bicubic.
+    "bicubic": ResizeRule(_keys(-0.75), 2),
+    # timm: PyTorch's bicubic with antialias, which is Pillow's.
+    "bicubic_antialias": ResizeRule(_keys(-0.5), 2, is_antialiased=True),
+    # SigLIP 2 in Hugging Face, JAX.
+    "bilinear_antialias": ResizeRule(_triangle, 1, is_antialiased=True),
+}
+
+
+def inverse_patch_resize(new: int, old: int, method: str) -> np.ndarray:
+    """Return the matrix that resizes one axis of a patch kernel.
+
+    It is the transposed pseudo-inverse of the resize of a patch: a resized
+    patch and a resized kernel have the product of the patch and the kernel,
+    exactly if the patch is enlarged and as closely as possible otherwise.
+
+    Shapes: returns: (new, old).
+
+    Args:
+        new: Side of a patch after resizing, in pixels.
+        old: Side of a patch before resizing.
+        method: A key of RESIZES: the rule for resizing images.
+
+    Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
+    """
+    rule = pick(RESIZES, method, "patch_resize")
+    return np.linalg.pinv(rule(new, old)).T
+
+
+def resize_patch_kernel(
+    kernel: np.ndarray, size: int, method: str
+) -> np.ndarray:
+    """Resize a patch kernel so that a resized patch gives the same token.
+
+    The kernel is multiplied by the pseudo-inverse of the resize of a patch. So
+    for larger patches, the enlarged image has the same tokens as the original,
+    whereas a plain resize of the kernel would scale them.
+
+    Shapes: kernel: (P, P, C, D). returns: (P', P', C, D).
+
+    Args:
+        kernel: Kernel of the patch encoder.
+        size: Side P' of a patch, in pixels.
+        method: Assumed rule for resizing images, a key of RESIZES: "bilinear"
+            in FlexiViT, "bicubic_antialias" in timm.
+
+    Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
+    """
+    # The resize of a patch is a Kronecker product, and so is its
+    # pseudo-inverse: each axis can be inverted separately.
+    inverse = inverse_patch_resize(size, kernel.shape[0], method)
+    resized = np.einsum(
+        "ip,jq,pqcd->ijcd",
+        inverse,
+        inverse,
+        kernel.astype("float64"),
+        optimize=True,
+    )
+    return resized.astype(kernel.dtype)
