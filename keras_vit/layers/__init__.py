@@ -2,6 +2,8 @@
 
 from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.attention_pooling import AttentionPooling
+from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
+from keras_vit.layers.centered_rotary_positions import CenteredRotaryPositions
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.image_preprocessor import ImagePreprocessor
@@ -11,6 +13,7 @@ from keras_vit.layers.learned_position_embedding import LearnedPositionEmbedding
 from keras_vit.layers.learned_position_embedding_2d import (
     LearnedPositionEmbedding2D,
 )
+from keras_vit.layers.mixed_rotary_positions import MixedRotaryPositions
 from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.norms import NORMS
@@ -35,12 +38,7 @@ from keras_vit.layers.relative_positions import (
 )
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rms_norm import RmsNorm
-from keras_vit.layers.rotary_positions import (
-    ROTARY_POSITIONS,
-    AxialRotaryPositions,
-    CenteredRotaryPositions,
-    MixedRotaryPositions,
-)
+from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 from keras_vit.layers.sincos_position_embedding import SinCosPositionEmbedding
 from keras_vit.layers.sincos_position_embedding_2d import (
     SinCosPositionEmbedding2D,

@@ -7,7 +7,7 @@ from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
 from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.resize_rules import RESIZES
-from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
+from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
 from keras_vit.layers.transformer_block import NORM_PLACEMENTS
 from keras_vit.preprocessing.settings import Preprocessing

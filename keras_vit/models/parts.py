@@ -16,7 +16,7 @@ from keras_vit.layers.pooling import make_pooling
 from keras_vit.layers.position_kinds import make_position_embedding
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.resnet_stem import ResNetStem
-from keras_vit.layers.rotary_positions import ROTARY_POSITIONS
+from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 from keras_vit.layers.transformer_block import TransformerBlock
 
 

@@ -7,7 +7,7 @@ blocks.
 import dataclasses
 
 from keras_vit.layers.relative_positions import make_relative_positions
-from keras_vit.layers.rotary_positions import make_rotary_positions
+from keras_vit.layers.rotary_kinds import make_rotary_positions
 
 
 def position_layers(config) -> list[dict[str, str]]:
