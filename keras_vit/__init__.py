@@ -7,7 +7,13 @@ from keras_vit import startup  # noqa: F401
 from keras_vit import analysis, applications, layers, models, weights
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
 from keras_vit.layer_decay import layer_decay_optimizer
-from keras_vit.models import VARIANTS, VisionTransformer, ViTConfig
+from keras_vit.models import (
+    VARIANTS,
+    FlexibleVisionTransformer,
+    VisionTransformer,
+    ViTConfig,
+    preprocess_patches,
+)
 from keras_vit.preprocessing import (
     Preprocessing,
     decode_predictions,
@@ -26,6 +32,7 @@ from keras_vit.weights import (
 
 __all__ = [
     *applications.BUILDERS,
+    "FlexibleVisionTransformer",
     "PRETRAINED",
     "Preprocessing",
     "VARIANTS",
@@ -41,6 +48,7 @@ __all__ = [
     "load_lora",
     "models",
     "preprocess_input",
+    "preprocess_patches",
     "read_image",
     "save_checkpoint",
     "save_lora",

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.image_shape import ensure_image_shape
+from keras_vit.layers.resize_rules import resize_patch_kernel
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -83,11 +84,36 @@ class PatchEncoder(keras.layers.Layer):
         x = ops.reshape(images, (batch, h, side, w, side * channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)
         x = ops.reshape(x, (-1, features))  # (B*N, P*P*C)
-        kernel = ops.reshape(self.kernel, (features, self.width))
-        x = ops.matmul(x, kernel)  # (B*N, D)
+        return ops.reshape(self._project(x), (-1, h * w, self.width))
+
+    def project(self, patches):
+        """Return the tokens of patches that are cut already.
+
+        Shapes:
+            patches: (B, N, P * P * C), each row by row. returns: (B, N, D).
+        """
+        length, features = ops.shape(patches)[1:]
+        patches = ops.cast(patches, self.compute_dtype)
+        x = self._project(ops.reshape(patches, (-1, features)))
+        return ops.reshape(x, (-1, length, self.width))
+
+    def _project(self, x):
+        """Return (M, D) for (M, P * P * C)."""
+        kernel = ops.reshape(self.kernel, (x.shape[-1], self.width))
+        x = ops.matmul(x, kernel)
+        return ops.add(x, self.bias) if self.use_bias else x
+
+    def resize_from(self, source: "PatchEncoder"):
+        """Copy the weights of `source`, resized to the patches of this layer.
+
+        See `resize_patch_kernel`; patches are resized bilinearly.
+        """
+        kernel = ops.convert_to_numpy(source.kernel)
+        if source.patch_size != self.patch_size:
+            kernel = resize_patch_kernel(kernel, self.patch_size, "bilinear")
+        self.kernel.assign(kernel)
         if self.use_bias:
-            x = ops.add(x, self.bias)
-        return ops.reshape(x, (-1, h * w, self.width))  # (B, N, D)
+            self.bias.assign(source.bias)
 
     def compute_output_shape(self, input_shape):
         h, w = self._grid_size(input_shape)

@@ -14,7 +14,9 @@ class TokenPooling(keras.layers.Layer):
     """Take the class token.
 
     Shapes:
-        tokens: (B, T, D). returns: (B, D).
+        tokens: (B, T, D).
+        mask: (B, T), without an effect.
+        returns: (B, D).
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
@@ -28,7 +30,7 @@ class TokenPooling(keras.layers.Layer):
     def compute_mask(self, tokens, mask=None):
         return None
 
-    def call(self, tokens):
+    def call(self, tokens, mask=None):
         # TFLite delegates run a slice and a reshape, but not the strided
         # slice of `tokens[:, 0]`.
         return ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
@@ -151,7 +153,7 @@ class DistilledPooling(TokenPooling):
         super().__init__(**kwargs)
         self.num_classes = num_classes
 
-    def call(self, tokens):
+    def call(self, tokens, mask=None):
         pair = tokens[:, :2]
         return pair if self.num_classes else ops.mean(pair, axis=1)
 

@@ -20,6 +20,7 @@ class ProbePooling(keras.layers.Layer):
 
     Shapes:
         tokens: (B, T, D).
+        mask: (B, T), True for the tokens to pool; None for all tokens.
         returns: (B, D).
 
     Args:
@@ -34,6 +35,7 @@ class ProbePooling(keras.layers.Layer):
     def __init__(self, num_heads: int, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
+        self.supports_masking = True
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -49,14 +51,17 @@ class ProbePooling(keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
         self.built = True
 
-    def call(self, tokens):
+    def call(self, tokens, mask=None):
         length, width = ops.shape(tokens)[1:]
         query = ops.cast(self.probe, self.compute_dtype)[None]
         key_value = self.key_value(ops.reshape(tokens, (-1, width)))
         key_value = ops.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
-        x, _ = attend(query, key, value, num_heads=self.num_heads)
+        x, _ = attend(query, key, value, num_heads=self.num_heads, mask=mask)
         return self.out(ops.reshape(x, (-1, width)))
+
+    def compute_mask(self, tokens, mask=None):
+        return None
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])

@@ -3,6 +3,7 @@
 import dataclasses
 
 from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.models.freezing import is_factor
 from keras_vit.models.lora import merged_values
@@ -63,12 +64,17 @@ def copy_layer(layer, source, values=None):
         new.trainable = old.trainable
         if values is None and getattr(old, "lora_enabled", False):
             new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
-    if isinstance(layer, PositionEmbedding):
+    if isinstance(layer, RESIZABLE):
         layer.resize_from(source)
     elif values is None:
         layer.set_weights(source.get_weights())
     kept = [w for w in source.weights if values is None or not is_factor(w)]
     for new, old in zip(layer.weights, kept):
-        if values is not None and not isinstance(layer, PositionEmbedding):
+        if values is not None and not isinstance(layer, RESIZABLE):
             new.assign(values[old.path]())
         new.trainable = old.trainable
+
+
+# Layers whose weights depend on the size of the images or of the patches. They
+# have no LoRA updates.
+RESIZABLE = (PatchEncoder, PositionEmbedding)

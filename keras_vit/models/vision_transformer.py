@@ -100,14 +100,18 @@ class VisionTransformer(keras.Model):
             self, images, blocks, as_grid, norm, with_prefix
         )
 
-    def with_image_size(self, image_size: tuple[int, int] | int):
-        """Return this model for images of another size.
+    def with_image_size(
+        self, image_size: tuple[int, int] | int, patch_size: int | None = None
+    ):
+        """Return this model for images, and patches, of another size.
 
-        The weights are copied; the position table is resized by the rule
-        `position_resize` of the configuration.
+        The weights are copied. The position table is resized by the rule
+        `position_resize` of the configuration, the kernel of the patches as
+        in FlexiViT.
 
         Args:
             image_size: (height, width) in pixels; one number means a square.
+            patch_size: Side of a patch in pixels. Default: that of this model.
 
         Returns:
             A new VisionTransformer. This one does not change.
@@ -116,7 +120,10 @@ class VisionTransformer(keras.Model):
             ValueError: If the image is not a whole number of patches.
         """
         return copy_model(
-            self, image_size=image_size, use_dynamic_image_size=False
+            self,
+            image_size=image_size,
+            patch_size=patch_size or self.config.patch_size,
+            use_dynamic_image_size=False,
         )
 
     def with_num_classes(self, num_classes: int):

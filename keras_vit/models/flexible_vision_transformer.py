@@ -1,0 +1,134 @@
+"""FlexibleVisionTransformer: patches of any size in any grid."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.patch_encoder import PatchEncoder
+from keras_vit.layers.position_embedding import PositionEmbedding
+from keras_vit.layers.prefix_tokens import PrefixTokens
+from keras_vit.layers.rotary_positions import RotaryPositions
+from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.models.patch_sequences import cut_patches
+from keras_vit.models.position_inputs import position_layers
+from keras_vit.models.submodels import check_vision_transformer
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class FlexibleVisionTransformer(keras.Model):
+    """A VisionTransformer that reads patches of any size in any grid.
+
+    It has no weights of its own: training it trains `vision_transformer`.
+    Images may be cut into patches of any size in each call, as in FlexiViT.
+    Or the patches are given, each with its place, and a mask where sequences
+    are padded: then each image of a batch has its own size and aspect ratio,
+    as in NaFlex.
+
+    Shapes:
+        inputs: images (B, H, W, C); or a dictionary of "patches"
+            (B, N, P * P * C), "coordinates" (B, N, 2), the row and the column
+            of each patch, and optionally "mask" (B, N), False for padding.
+            `preprocess_patches` returns one.
+        returns: what `vision_transformer` returns.
+
+    Args:
+        vision_transformer: The model whose layers are used. P is its patch
+            size. How its table of positions is resized is the
+            `position_resize` of its configuration.
+        patch_resize: A key of RESIZES: the rule for resizing patches.
+
+    Raises:
+        ValueError: If the model has a stem or relative positions.
+
+    Example:
+        >>> model = VisionTransformer(VARIANTS["mu/16"].config)
+        >>> flexible = FlexibleVisionTransformer(model)
+        >>> images = np.zeros((1, 240, 240, 3), "float32")
+        >>> [tuple(flexible(images, patch_size=p).shape) for p in (48, 20)]
+        [(1, 1000), (1, 1000)]
+
+    Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013; Dehghani et al.
+        2023, NaViT, arXiv:2307.06304; Tschannen et al. 2025, SigLIP 2,
+        arXiv:2502.14786, section 2.4.2 (NaFlex).
+    """
+
+    def __init__(
+        self, vision_transformer, patch_resize: str = "bilinear", **kwargs
+    ):
+        check_vision_transformer(vision_transformer)
+        policy = vision_transformer.dtype_policy
+        super().__init__(**{"dtype": policy, **kwargs})
+        config = vision_transformer.config
+        for field, default in (
+            ("stem_stages", None),
+            ("relative_positions", "none"),
+        ):
+            if getattr(config, field) != default:
+                raise ValueError(
+                    "`vision_transformer` must have no stem and no relative "
+                    "positions, which belong to one grid. Received: "
+                    f"{field}={getattr(config, field)!r}"
+                )
+        self.vision_transformer = vision_transformer
+        self.patch_resize = patch_resize
+        self.built = True
+
+    def call(self, inputs, patch_size: int | None = None):
+        if not isinstance(inputs, dict):
+            own = self.vision_transformer.config.patch_size
+            inputs = cut_patches(
+                inputs, patch_size or own, own, self.patch_resize
+            )
+        elif patch_size is not None:
+            raise ValueError(
+                "`patch_size` is for images; these are cut already. Received: "
+                f"patch_size={patch_size}"
+            )
+        return self._run(**inputs)
+
+    def _run(self, patches, coordinates, mask=None):
+        """Run the layers of the model, in their order."""
+        model = self.vision_transformer
+        coordinates = ops.cast(coordinates, "float32")
+        sizes = ops.max(coordinates, axis=1, keepdims=True) + 1.0  # (B, 1, 2)
+        rotations = {
+            layer.name: layer.at(coordinates, sizes)
+            for layer in model.layers
+            if isinstance(layer, RotaryPositions)
+        }
+        blocks = iter(position_layers(model.config))
+        x = model.get_layer("patch_encoder").project(patches)
+        for layer in model.layers:
+            if isinstance(layer, PositionEmbedding):
+                x = layer.add_at(x, coordinates, sizes)
+            elif isinstance(layer, PrefixTokens):
+                mask = layer.compute_mask(x, mask)
+                x = layer(x)
+            elif isinstance(layer, TransformerBlock):
+                names = next(blocks)
+                rows = {key: rotations[name] for key, name in names.items()}
+                x = layer(x, mask=mask, **rows)
+            elif layer.name == "pooling":
+                x = layer(x, mask=mask)
+            elif not isinstance(layer, BEFORE_TOKENS):
+                x = layer(x)
+        return x
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vision_transformer": keras.saving.serialize_keras_object(
+                self.vision_transformer
+            ),
+            "patch_resize": self.patch_resize,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        model = keras.saving.deserialize_keras_object(
+            config["vision_transformer"], custom_objects
+        )
+        return cls(**{**config, "vision_transformer": model})
+
+
+# Layers that do not read tokens.
+BEFORE_TOKENS = (keras.layers.InputLayer, PatchEncoder, RotaryPositions)
