@@ -35,6 +35,9 @@ class FlexibleVisionTransformer(keras.Model):
             size. How its table of positions is resized is the
             `position_resize` of its configuration.
         patch_resize: A key of RESIZES: the rule for resizing patches.
+        use_square_positions: Whether the table of positions is resized to a
+            square with the longer side of each grid, which keeps its aspect
+            ratio, and not to the grid.
 
     Raises:
         ValueError: If the model has a stem or relative positions.
@@ -52,7 +55,11 @@ class FlexibleVisionTransformer(keras.Model):
     """
 
     def __init__(
-        self, vision_transformer, patch_resize: str = "bilinear", **kwargs
+        self,
+        vision_transformer,
+        patch_resize: str = "bilinear",
+        use_square_positions: bool = False,
+        **kwargs,
     ):
         check_vision_transformer(vision_transformer)
         policy = vision_transformer.dtype_policy
@@ -70,6 +77,7 @@ class FlexibleVisionTransformer(keras.Model):
                 )
         self.vision_transformer = vision_transformer
         self.patch_resize = patch_resize
+        self.use_square_positions = use_square_positions
         self.built = True
 
     def call(self, inputs, patch_size: int | None = None):
@@ -90,6 +98,9 @@ class FlexibleVisionTransformer(keras.Model):
         model = self.vision_transformer
         coordinates = ops.cast(coordinates, "float32")
         sizes = ops.max(coordinates, axis=1, keepdims=True) + 1.0  # (B, 1, 2)
+        if self.use_square_positions:
+            sides = ops.max(sizes, axis=-1, keepdims=True)
+            sizes = ops.concatenate([sides, sides], axis=-1)
         rotations = {
             layer.name: layer.at(coordinates, sizes)
             for layer in model.layers
@@ -120,6 +131,7 @@ class FlexibleVisionTransformer(keras.Model):
                 self.vision_transformer
             ),
             "patch_resize": self.patch_resize,
+            "use_square_positions": self.use_square_positions,
         }
 
     @classmethod

@@ -369,6 +369,70 @@ def build_huggingface_class(
         np.savez(folder / "resized.npz", x=x, **found)
 
 
+# ------------------------------------------------------- sequences of patches
+
+
+def answer_timm_patches(path, inputs, output, patch_size=None):
+    """Write what timm's model of a folder answers to patches with places."""
+    timm = import_peer("timm")
+    import torch
+
+    model = timm.create_model(
+        f"local-dir:{path}",
+        pretrained=True,
+        enable_patch_interpolator=patch_size is not None,
+    )
+    with np.load(inputs) as file:
+        patches = torch.from_numpy(file["patches"])
+        if patch_size is not None:
+            shape = (*patches.shape[:2], patch_size, patch_size, -1)
+            patches = patches.reshape(shape)
+        found = {
+            "patches": patches,
+            "patch_coord": torch.from_numpy(file["coordinates"]),
+            "patch_valid": torch.from_numpy(file["mask"]),
+        }
+    with torch.inference_mode():
+        np.savez(output, logits=model.eval()(found).numpy())
+
+
+def answer_huggingface_patches(path, inputs, output, kind):
+    """Write what a class of SigLIP 2 answers to patches with places."""
+    import torch
+
+    transformers = import_peer("transformers")
+    model = getattr(transformers, kind).from_pretrained(path).eval()
+    with np.load(inputs) as file:
+        found = {
+            "pixel_values": torch.from_numpy(file["patches"]),
+            "pixel_attention_mask": torch.from_numpy(file["mask"]).long(),
+            "spatial_shapes": torch.from_numpy(
+                file["coordinates"].max(axis=1) + 1
+            ),
+        }
+    with torch.inference_mode():
+        answer = model(**found)
+    logits = answer.logits if "logits" in answer else answer.pooler_output
+    np.savez(output, logits=logits.numpy())
+
+
+def process_patches(photos, output, patch_size, max_patches):
+    """Write the patches that the image processor of SigLIP 2 makes."""
+    transformers = import_peer("transformers")
+    from PIL import Image
+
+    processor = transformers.Siglip2ImageProcessorPil(
+        patch_size=patch_size, max_num_patches=max_patches
+    )
+    found = processor([Image.open(path) for path in photos])
+    np.savez(
+        output,
+        patches=np.stack(found["pixel_values"]),
+        mask=np.stack(found["pixel_attention_mask"]),
+        grids=np.stack(found["spatial_shapes"]),
+    )
+
+
 # ------------------------------------------------- files that keras_vit wrote
 
 
@@ -498,6 +562,9 @@ TASKS = {
         process_huggingface,
         transform_timm,
         resample,
+        answer_timm_patches,
+        answer_huggingface_patches,
+        process_patches,
         run_code,
     )
 }

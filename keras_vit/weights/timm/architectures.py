@@ -42,7 +42,10 @@ ARCHITECTURES = (
     (r"vit_large_patch16_siglip_(gap_)?512", {"activation": "tanh"}),
     (r"vit_so400m_patch16_siglip_", {"activation": "tanh"}),
     (r"vit_giantopt_patch16_siglip_", {"activation": "tanh"}),
-    (r"naflexvit_\w+_siglip", {"activation": "tanh"}),
+    (
+        r"naflexvit_\w+_siglip",
+        {"activation": "tanh", "position_resize": "bilinear_antialias"},
+    ),
     (r"vit_\w+_rpn_", {"norm_placement": "after"}),
     (r"eva02_enormous_", {"norm_placement": "after"}),
     (
