@@ -10,12 +10,12 @@ import json
 from absl import flags
 
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.guesses import OtherModel, read_guesses
 from trainers.paths import as_path
 from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
-from trainers.runs.source_flags import open_source
+from trainers.runs.source_flags import define_patch_size_flag, open_source
 
 FLAGS = flags.FLAGS
 NUM_CLASSES_SHOWN = 20
@@ -41,6 +41,7 @@ def main(arguments):
             max_bad_examples=FLAGS.max_bad_examples,
             report_dir=folder,
             other=FLAGS.compare and read_other(FLAGS.compare, dataset),
+            patch_size=FLAGS.patch_size,
         )
     many = len(dataset.class_names) > NUM_CLASSES_SHOWN
     for name, value in report.items():
@@ -48,7 +49,7 @@ def main(arguments):
         if "/" not in name or (name.startswith("accuracy/") and not many):
             text = f"{value:.4f}" if isinstance(value, float) else value
             print(f"{name:24s} {text}")
-    folder = folder or source.folder
+    folder = choose_folder(source, folder, FLAGS.patch_size)
     if folder:
         print(
             f"Report: {folder}/evaluation.html, evaluation.json, "
@@ -95,6 +96,7 @@ def define_flags():
         "Folder of another evaluation of the same images, which the page shows "
         "beside this one.",
     )
+    define_patch_size_flag()
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def main(arguments):
             use_attention=FLAGS.use_attention,
             name=FLAGS.name,
             version=FLAGS.version,
+            patch_size=FLAGS.patch_size,
             **read_format_options(),
             threads=(1, 2) if FLAGS.measure_latency else (),
             force=FLAGS.force,
@@ -82,6 +83,7 @@ def read_format_options() -> dict:
 def define_flags():
     """Define the flags of this command."""
     source_flags.define_source_flags()
+    source_flags.define_patch_size_flag()
     define_destination_flags()
     define_format_flags()
     define_web_flags()

@@ -80,7 +80,8 @@ class FlexibleVisionTransformer(keras.Model):
         self.use_square_positions = use_square_positions
         self.built = True
 
-    def call(self, inputs, patch_size: int | None = None):
+    def call(self, inputs, patch_size: int | None = None, training=None):
+        # Keras hands `training` on to the layers.
         if not isinstance(inputs, dict):
             own = self.vision_transformer.config.patch_size
             inputs = cut_patches(

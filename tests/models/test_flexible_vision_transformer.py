@@ -132,6 +132,14 @@ def test_training_it_trains_the_model():
         assert np.abs(to_numpy(weight) - old).max() > 0, weight.path
 
 
+def test_dropout_is_for_training_alone():
+    _, flexible = make(dropout_rate=0.5, stochastic_depth_rate=0.5)
+    x = noise(2, 32, 32, 3)
+    close(flexible(x), flexible(x, training=False))
+    change = to_numpy(flexible(x, training=True)) - to_numpy(flexible(x))
+    assert np.abs(change).max() > 0.01
+
+
 def test_it_is_saved_and_comes_back(tmp_path):
     model, _ = make(rotary_positions="axial")
     flexible = FlexibleVisionTransformer(model, "bicubic", True)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_vit.preprocessing.normalization import Normalization
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation_page import write_evaluation_page
+from trainers.evaluation.examples import Examples
 from trainers.evaluation.guesses import (
     OtherModel,
     check_same_images,
@@ -21,13 +21,11 @@ from trainers.evaluation.guesses import (
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
 from trainers.evaluation.telling import TellingImages, make_pictures
+from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, write_atomically
 from trainers.runs.model_card import write_card
 from trainers.runs.named_model import NamedModel
-from trainers.runs.pictures import plot_predictions
 from trainers.runs.run import Run, write_report
-
-NUM_PICTURES = 32
 
 
 def evaluate(
@@ -39,6 +37,7 @@ def evaluate(
     max_bad_examples: int = 0,
     report_dir: Path | None = None,
     other: OtherModel | None = None,
+    patch_size: int | None = None,
 ) -> dict[str, float | int | str]:
     """Return the accuracy of a model on a data set, and draw some examples.
 
@@ -58,13 +57,16 @@ def evaluate(
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.
         max_bad_examples: Number of unreadable images to skip at most.
-        report_dir: Folder to write to; None for the folder of a run, and to
-            write nothing for other models.
+        report_dir: Folder to write to; None for the folder of a run, or one
+            in it for another patch size, and to write nothing for other models.
         other: The evaluation of another model on the same images, to show
             beside this one on the page.
+        patch_size: Side of the patches in pixels, to which the kernel of the
+            model is resized as in FlexiViT. Default: that of the model.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
+        patch_size: The patch size, if it was given.
         num_left_out: Number of ignored images, which have no label or cannot
             be read.
         num_unreadable: Number of images that cannot be read.
@@ -78,7 +80,7 @@ def evaluate(
         preprocess = source.preprocess
     names = dataset.class_names
     check_classes(source, names, dataset)
-    model = source.load_model()
+    model = with_patch_size(source.load_model(), patch_size)
     check_logits(model, names, dataset)
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.guesses if other else {})
@@ -98,17 +100,35 @@ def evaluate(
         "dataset": dataset.name,
         "split": dataset.eval_split,
         "preprocess": preprocess,
+        **({"patch_size": patch_size} if patch_size else {}),
         "num_left_out": num_images - found["num_examples"],
         "num_unreadable": len(bad_examples.names),
         **found,
     }
-    folder = report_dir or source.folder
+    folder = choose_folder(source, report_dir, patch_size)
     if folder:
         check_same_images(other, telling.guesses)
         write_results(folder, results, report, model, dataset, other)
     if folder and folder == source.folder:
         write_card(source, model)
     return report
+
+
+def choose_folder(
+    source: Run | NamedModel, report_dir: Path | None, patch_size: int | None
+) -> Path | None:
+    """Return the folder to write the report of an evaluation to.
+
+    Args:
+        source: What is evaluated.
+        report_dir: See `evaluate`.
+        patch_size: See there.
+    """
+    if report_dir or not source.folder:
+        return report_dir
+    if patch_size:  # Beside the report of the model as it was trained.
+        return source.folder / f"patch_size_{patch_size}"
+    return source.folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,54 +252,4 @@ def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
         raise ValueError(
             "`model` must return logits, not probabilities. Received: a "
             f"softmax in its last layer {model.layers[-1].name!r}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """Some images of a data set with their predictions, mistakes first.
-
-    Args:
-        rows: (image, logits, label, whether the prediction is right).
-    """
-
-    rows: list[tuple]
-
-    def add(self, images, logits, truths, hits):
-        """Add a batch; keep no more than NUM_PICTURES images.
-
-        Shapes:
-            images: (B, H, W, C). logits, truths: (B, C). hits: (B,).
-        """
-        # Of several right classes, the one with the highest logit is shown.
-        nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
-        self.rows.extend(zip(images, logits, nearest, hits))
-        # Not all images of a large split fit into memory.
-        self.rows.sort(key=lambda row: row[-1])
-        del self.rows[NUM_PICTURES:]
-
-    def draw(
-        self,
-        class_names: Sequence[str],
-        activation: str,
-        normalization: Normalization,
-        path: Path,
-    ):
-        """Draw the images with their predicted and their right class.
-
-        Args:
-            class_names: Names of the classes, in the order of the logits.
-            activation: The function that turns logits into probabilities.
-            normalization: Mean and deviation of the images.
-            path: The PNG file to write.
-        """
-        images, logits, labels, _ = zip(*self.rows)
-        probabilities = to_probabilities(np.stack(logits), activation)
-        plot_predictions(
-            images,
-            [class_names[label] for label in labels],
-            [class_names[index] for index in np.argmax(probabilities, -1)],
-            np.max(probabilities, -1),
-            normalization,
-            path,
         )

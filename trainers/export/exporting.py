@@ -22,6 +22,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
 from trainers.export.preprocessing import find_image_steps
+from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, RemotePath, write_atomically
 from trainers.runs.model_card import CARD, describe_run
 from trainers.runs.named_model import NamedModel
@@ -47,6 +48,7 @@ def export_source(
     use_attention: bool = False,
     name: str | None = None,
     version: int | None = None,
+    patch_size: int | None = None,
     **choices,
 ) -> ExportReport:
     """Export a model and compare each format with it on a data set.
@@ -75,6 +77,8 @@ def export_source(
         name: Name of the model on servers. Default: the name of the run's
             folder.
         version: A number from 1. Default: the first free one.
+        patch_size: Side of the patches in pixels, to which the kernel of the
+            model is resized as in FlexiViT. Default: that of the model.
         **choices: See `export_model`.
 
     Raises:
@@ -90,7 +94,7 @@ def export_source(
     check_formats(formats, plan_options(choices), bool(calibration_split))
     if calibration_split:
         dataset.ranges(calibration_split)  # An error if it does not exist.
-    model = source.load_model()
+    model = with_patch_size(source.load_model(), patch_size)
     preprocess = source.preprocess if preprocess is None else preprocess
     read_image, normalization = make_reader(preprocess, model.input_shape[1:])
     bad_examples = BadExamples(max_bad_examples)

@@ -18,6 +18,7 @@ SUBJECTS = {
     "Model": (
         "model",
         "patch_size",
+        "patch_sizes",
         "pooling",
         "position_embedding",
         "mlp_activation",

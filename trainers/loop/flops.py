@@ -22,7 +22,9 @@ SMALLEST_MATRIX, LARGEST_MATRIX = 256, 8192
 
 
 def count_flops(
-    model: keras.Model, image_shape: tuple[int, int, int] | None = None
+    model: keras.Model,
+    image_shape: tuple[int, int, int] | None = None,
+    run: Callable | None = None,
 ) -> int:
     """Return the floating-point operations of one forward pass of one image.
 
@@ -33,13 +35,15 @@ def count_flops(
     Args:
         model: Any Keras model of images.
         image_shape: (height, width, channels), for a model of any size.
+        run: What is called instead of the model, with its images.
 
     Raises:
         ValueError: If neither the model nor `image_shape` states the shape of
             the images, or if other shapes are not static.
     """
     shape = check_image_shape(model, image_shape)
-    forward = tf.function(lambda images: model(images, training=False))
+    run = run or model
+    forward = tf.function(lambda images: run(images, training=False))
     images = tf.TensorSpec((1, *shape), model.inputs[0].dtype)
     return _graph_flops(forward.get_concrete_function(images).graph)
 

@@ -41,8 +41,8 @@ class Loop:
     Args:
         model, optimizer, loss: See `Step`.
         strategy: The strategy that runs the replicas of the model.
-        clip_norm, accumulation_steps, seed, loss_scale, use_xla, distillation:
-            See `Step`.
+        clip_norm, accumulation_steps, seed, loss_scale, use_xla, distillation,
+            variants: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls; returns whether to save and stop.
@@ -58,6 +58,7 @@ class Loop:
     loss_scale: LossScale | None = None
     use_xla: bool = False
     distillation: Distillation | None = None
+    variants: tuple = ()
     checkpoints: Checkpoints | None = None
     best: Best | None = None
     must_stop: Callable[[], bool] = lambda: False
@@ -80,15 +81,14 @@ class Loop:
     @property
     def state(self) -> tf.train.Checkpoint:
         """Everything that changes in training."""
-        scale = {"loss_scale": self.loss_scale} if self.loss_scale else {}
-        best = {"best": self.best.variable} if self.best else {}
+        more = {"loss_scale": self.loss_scale} if self.loss_scale else {}
+        more |= {"best": self.best.variable} if self.best else {}
         return tf.train.Checkpoint(
             model=self.model,
             optimizer=self.optimizer,
             step=self._step,
             sums=self._sums,
-            **scale,
-            **best,
+            **more,
         )
 
     def resume(self):

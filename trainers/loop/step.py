@@ -46,6 +46,9 @@ class Step:
             underflowing to zero.
         use_xla: Compile the computation of the gradients with XLA.
         distillation: What the model learns from a teacher; None for nothing.
+        variants: Models with the same weights, each with a `stateless_call`.
+            One of them, which depends only on the seed and the update, is
+            trained in place of `model`. () for the model itself.
     """
 
     model: keras.Model
@@ -57,6 +60,7 @@ class Step:
     loss_scale: LossScale | None = None
     use_xla: bool = False
     distillation: Distillation | None = None
+    variants: tuple = ()
 
     # Autograph would double the time of tracing.
     @tf.autograph.experimental.do_not_convert
@@ -79,7 +83,8 @@ class Step:
             batch = (*batch, self.distillation.teach(batch[0]))
         states = self.model.non_trainable_variables
         scale = self.loss_scale.factor if self.loss_scale else 1.0
-        gradients, changed, measured = self._gradients(
+        gradients, changed, measured = self._differentiate(
+            number,
             _values(self.model.trainable_variables),
             _values(states),
             batch,
@@ -130,10 +135,27 @@ class Step:
         losses = self.loss(labels, logits)
         return _measure(losses, labels, logits, example_weights)
 
-    @property
-    def _student(self):
-        """The model, or one of the same weights with two kinds of logits."""
+    def _student(self, variant):
+        """The model to train, by the index of a variant or None."""
+        if variant is not None:
+            return self.variants[variant]
         return (self.distillation and self.distillation.student) or self.model
+
+    def _differentiate(self, number, *arguments):
+        """Return what `_compute_gradients` does, for the update `number`."""
+        count = len(self.variants)
+        if not count:
+            return self._gradients(*arguments)
+        # The same on all replicas.
+        seed = tf.stack([tf.cast(self.seed, tf.int64), number])
+        index = tf.random.stateless_uniform((), seed, 0, count, tf.int32)
+        return tf.switch_case(
+            index,
+            [
+                functools.partial(self._gradients, *arguments, variant)
+                for variant in range(count)
+            ],
+        )
 
     @functools.cached_property
     def _gradients(self):
@@ -144,7 +166,9 @@ class Step:
             jit_compile=self.use_xla or None,
         )
 
-    def _compute_gradients(self, weights, states, batch, seed, scale):
+    def _compute_gradients(
+        self, weights, states, batch, seed, scale, variant=None
+    ):
         """Return gradients, changed states, and the sums of a batch.
 
         The gradients are those of the loss times `scale`. They are divided by
@@ -163,7 +187,8 @@ class Step:
         ]
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            outputs, new_states, penalties = self._student.stateless_call(
+            student = self._student(variant)
+            outputs, new_states, penalties = student.stateless_call(
                 weights, given, images, training=True, return_losses=True
             )
             outputs = [tf.cast(x, tf.float32) for x in tf.nest.flatten(outputs)]
@@ -188,7 +213,7 @@ class Step:
         measured = _measure(losses, labels, logits, example_weights)
         return gradients, changed, measured
 
-    def _sum_gradients(self, weights, states, batch, seed, scale):
+    def _sum_gradients(self, weights, states, batch, seed, scale, variant=None):
         """Return what `_compute_gradients` does, accumulated over parts."""
         parts = self.accumulation_steps
         batches = tf.nest.map_structure(
@@ -199,7 +224,7 @@ class Step:
         def add_part(index, gradients, means, measured):
             part = tf.nest.map_structure(lambda x: x[index], batches)
             more, new_states, measures = self._compute_gradients(
-                weights, states, part, _fold(seed, index), scale
+                weights, states, part, _fold(seed, index), scale, variant
             )
             changed[:] = new_states
             for i, new in new_states.items():

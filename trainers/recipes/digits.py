@@ -39,6 +39,17 @@ RECIPES = {
         clip_norm=0.1,  # Low enough to clip.
         steps_per_loop=5,
     ),
+    "flexi_digits": dataclasses.replace(
+        _DIGITS,
+        source="This project, after Beyer et al. 2023, FlexiViT, "
+        "arXiv:2212.08013.",
+        expected="One model for patches of all these sizes; see "
+        "docs/results.md.",
+        image_size=24,
+        patch_size=6,
+        patch_sizes="3,4,6,8,12",
+        epochs=100,
+    ),
     "digits_pretrain": dataclasses.replace(
         _DIGITS,
         expected="A model.keras for digits_transfer.",

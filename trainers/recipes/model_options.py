@@ -29,6 +29,12 @@ class ModelOptions:
     patch_size: int | None = option(
         None, "Side of a patch in pixels. Default: that of the variant."
     )
+    patch_sizes: str = option(
+        "",
+        "Patch sizes to train with, separated by commas, such as 4,6,8: one is "
+        "drawn for each update (FlexiViT). The model that is evaluated and "
+        "saved has patches of `patch_size`.",
+    )
     pooling: str | None = option(
         None, "Pooling. Default: that of the variant.", POOLINGS
     )

@@ -22,6 +22,7 @@ from trainers.recipes.options import (
     note,
     option,
 )
+from trainers.recipes.patch_sizes import read_patch_sizes
 from trainers.recipes.precisions import PRECISIONS
 
 
@@ -250,6 +251,7 @@ class Recipe(DistillationOptions):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
         check_fine_tuning(self)
+        read_patch_sizes(self)  # Raises if it is invalid.
         if self.patience and not self.keep_best:
             raise ValueError(
                 "`patience` needs `keep_best`. Received: "

@@ -77,7 +77,9 @@ class Job:
     @functools.cached_property
     def flops_per_image(self) -> int:
         """FLOPs of a forward pass; cached, because counting traces a graph."""
-        return count_flops(self.loop.model)
+        runs = self.loop.variants or (self.loop.model,)
+        counts = [count_flops(self.loop.model, run=run) for run in runs]
+        return round(sum(counts) / len(counts))
 
     def __str__(self):
         recipe, model = self.recipe, self.loop.model

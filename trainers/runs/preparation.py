@@ -24,6 +24,7 @@ from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Loop
 from trainers.models.factory import build_model
 from trainers.models.initial_preprocessing import initial_preprocessing
+from trainers.models.patch_sizes import make_variants
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.optim.optimizers import make_optimizer
@@ -220,6 +221,7 @@ def make_loop(
         loss_scale=loss_scale,
         use_xla=recipe.use_xla,
         distillation=distillation,
+        variants=make_variants(recipe, model),
         best=Best(patience=recipe.patience) if recipe.keep_best else None,
     )
 

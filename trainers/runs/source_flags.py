@@ -80,6 +80,17 @@ def define_source_flags():
     )
 
 
+def define_patch_size_flag():
+    """Define the flag of the commands that can change the patch size."""
+    flags.DEFINE_integer(
+        "patch_size",
+        None,
+        "Side of the patches in pixels: the model's own are resized to it, as "
+        "in FlexiViT. Default: that of the model.",
+        lower_bound=1,
+    )
+
+
 def define_evaluation_flags():
     """Define the flags of the commands that evaluate a model."""
     define_source_flags()
