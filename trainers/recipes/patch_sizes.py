@@ -1,6 +1,6 @@
 """The field of a recipe that lists several patch sizes."""
 
-from trainers.recipes.model_options import BASELINES, ModelOptions
+from trainers.recipes.model_options import ModelOptions
 
 
 def read_patch_sizes(options: ModelOptions) -> tuple[int, ...]:
@@ -16,12 +16,6 @@ def read_patch_sizes(options: ModelOptions) -> tuple[int, ...]:
         raise ValueError(
             "`patch_sizes` must be numbers of pixels such as '4,6,8'. "
             f"Received: patch_sizes={text!r}"
-        )
-    is_baseline = not options.init_from and options.model in BASELINES
-    if words and is_baseline:
-        raise ValueError(
-            "`patch_sizes` needs a VisionTransformer. "
-            f"Received: patch_sizes={text!r}, model={options.model!r}"
         )
     if words and options.pooling == "distilled":
         raise ValueError(

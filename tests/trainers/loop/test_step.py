@@ -117,6 +117,48 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     np.testing.assert_array_equal(teacher.get_weights()[0], matrix)
 
 
+class Scaled:
+    """A model of the same weights whose images are multiplied."""
+
+    def __init__(self, factor):
+        self.factor, self.model = factor, None
+
+    def stateless_call(self, weights, states, images, **options):
+        return self.model.stateless_call(
+            weights, states, self.factor * images, **options
+        )
+
+
+@pytest.mark.parametrize("use_xla", [False, True])
+@split
+def test_an_update_trains_one_of_the_variants(strategy, parts, use_xla):
+    drawn = []
+    for number in range(8):
+        variants = tuple(map(Scaled, (0.5, 1.0, 2.0)))
+        step = make_step(
+            dense(), strategy, parts, variants=variants, seed=3, use_xla=use_xla
+        )
+        for variant in variants:
+            variant.model = step.model
+        before = step.model.get_weights()
+        run(step, strategy, first=number)
+        kernel = step.model.get_weights()[0]
+        errors = []
+        for variant in variants:
+            images = variant.factor * IMAGES
+            p = np.exp(images @ before[0] + before[1])
+            p /= p.sum(-1, keepdims=True)
+            slope = (p - LABELS) * WEIGHTS[:, None] / len(IMAGES)
+            expected = before[0] - RATE * images.T @ slope
+            errors.append(np.abs(kernel - expected).max())
+        drawn.append(int(np.argmin(errors)))
+        assert min(errors) < 1e-6
+    # All are drawn, in an order that the seed decides, whatever the split.
+    assert set(drawn) == {0, 1, 2}
+    draw = tf.random.stateless_uniform
+    assert drawn == [int(draw((), (3, n), 0, 3, tf.int32)) for n in range(8)]
+
+
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
 def test_losses_of_logits_in_half_precision_are_taken_in_float32(dtype):
     penalty = keras.regularizers.L2(1e-3)

@@ -66,7 +66,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     """Type by type: the flag's value arrives in the field, others stay."""
     samples = {str: "x", int: 7, float: 0.25, bool: True}
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
-    chosen |= {"train_only": "head", "lora_layers": "out"}
+    chosen |= {"train_only": "head", "lora_layers": "out", "patch_sizes": "4,6"}
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
     given = {}
@@ -314,7 +314,13 @@ RESULTS = {
     "augreg_finetune_pets_b32": "B/32: 93.78 %",
     "augreg_finetune_flowers_b32": "B/32: 99.43 %",
 }
-OURS = ["digits", "digits_exact", "digits_pretrain", "digits_transfer"]
+OURS = [
+    "digits",
+    "digits_exact",
+    "flexi_digits",
+    "digits_pretrain",
+    "digits_transfer",
+]
 
 
 @pytest.mark.parametrize("name", FIGURES)

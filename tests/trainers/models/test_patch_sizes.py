@@ -1,0 +1,98 @@
+"""Runs with patches of several sizes, and models with another one."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer
+from tests.tiny import noise, randomize, tiny_config
+from trainers.loop.errors import Interrupted
+from trainers.models.factory import build_model
+from trainers.models.patch_sizes import make_variants, with_patch_size
+from trainers.runs.run import Run
+from trainers.train import prepare, train
+
+
+def test_each_variant_is_the_model_with_that_patch_size(recipe, digits):
+    recipe = dataclasses.replace(recipe, patch_sizes="4,2,8", image_size=16)
+    model = randomize(build_model(recipe, digits))
+    variants = make_variants(recipe, model)
+    assert [variant.patch_size for variant in variants] == [4, 2, 8]
+    x = noise(3, *model.input_shape[1:])
+    weights = [
+        [variable.value for variable in variables]
+        for variables in (
+            model.trainable_variables,
+            model.non_trainable_variables,
+        )
+    ]
+    for variant in variants:
+        other = with_patch_size(model, variant.patch_size)
+        assert other.config.patch_size == variant.patch_size
+        expected = other(x).numpy()
+        np.testing.assert_allclose(variant(x), expected, atol=1e-5)
+        outputs, _ = variant.stateless_call(*weights, x)
+        np.testing.assert_allclose(outputs, expected, atol=1e-5)
+
+
+def test_a_run_trains_all_sizes_and_can_be_interrupted(
+    recipe, digits, tmp_path, monkeypatch
+):
+    recipe = dataclasses.replace(
+        recipe, patch_sizes="2,4", total_steps=6, warmup_steps=0
+    )
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    job = prepare(recipe, whole)
+    assert len(job.loop.variants) == 2
+    train(job)
+    job = prepare(recipe, parted)
+    steps = iter([False, True])
+    job.loop.must_stop = lambda: next(steps, False)
+    job = dataclasses.replace(
+        job, recipe=dataclasses.replace(recipe, steps_per_loop=1)
+    )
+    with pytest.raises(Interrupted):
+        train(job)
+    job = prepare(recipe, parted)
+    assert 0 < job.loop.step < 6
+    train(job)
+    one, other = (Run(path).load_model() for path in (whole, parted))
+    assert isinstance(one, VisionTransformer)
+    assert one.config.patch_size == job.loop.model.config.patch_size
+    for a, b in zip(one.get_weights(), other.get_weights()):
+        np.testing.assert_array_equal(a, b)
+    saved = json.loads((whole / "recipe.json").read_text())
+    assert saved["recipe"]["patch_sizes"] == "2,4"
+
+
+def test_operations_are_the_mean_over_the_sizes(recipe, digits, tmp_path):
+    counts = []
+    for sizes in ("2", "4", "2,4"):
+        changed = dataclasses.replace(recipe, patch_sizes=sizes)
+        job = prepare(changed, tmp_path / sizes)
+        counts.append(job.flops_per_image)
+    assert counts[0] > counts[1]
+    assert counts[2] == round((counts[0] + counts[1]) / 2)
+
+
+def test_mistakes_are_named(recipe, digits):
+    big = dataclasses.replace(recipe, patch_sizes="4,16")
+    with pytest.raises(ValueError, match="at most the side.*image_size=8"):
+        make_variants(big, build_model(recipe, digits))
+    config = tiny_config(
+        position_embedding="none",
+        relative_positions="table",
+    )
+    one_grid = VisionTransformer(config)
+    small = dataclasses.replace(recipe, patch_sizes="4")
+    with pytest.raises(ValueError, match="`patch_sizes` cannot be used.*table"):
+        make_variants(small, one_grid)
+    with pytest.raises(ValueError, match="cannot be used.*Received: Sequent"):
+        make_variants(small, keras.Sequential())
+    with pytest.raises(ValueError, match="`patch_size` needs a VisionTransf"):
+        with_patch_size(keras.Sequential(), 4)
+    with pytest.raises(ValueError, match="`patch_size` must divide the image"):
+        with_patch_size(VisionTransformer(tiny_config()), 5)
