@@ -23,11 +23,14 @@ BORDER = 0.8
 COPIES = {"train": 30, "test": 2}
 
 
-def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
-    """Return a crop of a photograph with a digit painted over it.
+def paint(
+    photo: np.ndarray, digit: np.ndarray, rng
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a crop of a photograph with a digit over it, and the paint.
 
     Shapes:
-        photo: (H, W, 3), uint8. digit: (8, 8), 0 to 1. returns: (32, 32, 3).
+        photo: (H, W, 3), uint8. digit: (8, 8), 0 to 1.
+        returns: (32, 32, 3), uint8, and (32, 32), 0 to 1.
 
     Args:
         photo: Where the crop is from.
@@ -45,7 +48,9 @@ def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
     is_dark = window.mean() < 128
     low, high = (160, 255) if is_dark else (0, 95)
     window += mask * (rng.uniform(low, high, 3) - window)
-    return np.clip(np.round(image), 0, 255).astype("uint8")
+    opacity = np.zeros((SIDE, SIDE), "float32")
+    opacity[y : y + DIGIT_SIDE, x : x + DIGIT_SIDE] = mask[..., 0]
+    return np.clip(np.round(image), 0, 255).astype("uint8"), opacity
 
 
 def make_folder(folder: pathlib.Path):
@@ -69,7 +74,7 @@ def make_folder(folder: pathlib.Path):
         for index in indices:
             for copy in range(COPIES[split]):
                 photo = views[rng.integers(len(views))]
-                image = paint(photo, digits.images[index] / 16, rng)
+                image, _ = paint(photo, digits.images[index] / 16, rng)
                 label = digits.target[index]
                 name = f"{split}/{label}/{index:04d}_{copy}.png"
                 Image.fromarray(image).save(folder / name)

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.choosing import make_chosen
+from keras_vit.layers.resize_rules import resize_grid
 
 
 class RelativePositions(keras.layers.Layer):
@@ -77,6 +78,13 @@ class RelativePositionTable(RelativePositions):
         index = pair_index(self.grid_size, self.num_prefix_tokens)
         bias = ops.take(self.table, index, axis=0)  # (T, T, K)
         return ops.transpose(bias, (2, 0, 1))[None]  # (1, K, T, T)
+
+    def resize_from(self, source: "RelativePositionTable"):
+        """Copy the table of `source`, resized to the grid of this layer."""
+        table = ops.convert_to_numpy(source.table)
+        self.table.assign(
+            resize_distances(table, source.grid_size, self.grid_size)
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -157,6 +165,31 @@ def pair_index(
     index[num_prefix_tokens:, :num_prefix_tokens] = count + 1
     index[num_prefix_tokens:, num_prefix_tokens:] = patches
     return index
+
+
+def resize_distances(
+    table: np.ndarray, old_grid: tuple[int, int], new_grid: tuple[int, int]
+) -> np.ndarray:
+    """Resize a table of distances to another grid of patches, bilinearly.
+
+    Shapes:
+        table: (R + S, K), with a row for each of R distances and S more.
+        returns: (R' + S, K).
+
+    Args:
+        table: The weight of a `RelativePositionTable`.
+        old_grid: (h, w), rows and columns of its grid.
+        new_grid: (h', w') of the grid to resize to.
+
+    Reference: Hugging Face's BeitRelativePositionBias.
+    """
+    if tuple(old_grid) == tuple(new_grid):
+        return table
+    old, new = ([2 * n - 1 for n in grid] for grid in (old_grid, new_grid))
+    count = math.prod(old)
+    width = table.shape[-1]
+    grid = resize_grid(table[:count].reshape(*old, width), new, "bilinear")
+    return np.concatenate([grid.reshape(-1, width), table[count:]])
 
 
 def make_relative_positions(kind: str, choices: dict, **kwargs):

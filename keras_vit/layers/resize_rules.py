@@ -115,6 +115,25 @@ RESIZES = {
 }
 
 
+def resize_grid(grid: np.ndarray, sizes: tuple, method: str) -> np.ndarray:
+    """Resize the two leading axes of an array.
+
+    Shapes: grid: (h, w, D). returns: (h', w', D).
+
+    Args:
+        grid: An array of floats.
+        sizes: (h', w').
+        method: A key of RESIZES.
+    """
+    rows, columns = (
+        RESIZES[method](new, old) for new, old in zip(sizes, grid.shape)
+    )
+    resized = np.einsum(
+        "ih,hwd,jw->ijd", rows, grid.astype("float64"), columns, optimize=True
+    )
+    return resized.astype(grid.dtype)
+
+
 def inverse_patch_resize(new: int, old: int, method: str) -> np.ndarray:
     """Return the matrix that resizes one axis of a patch kernel.
 

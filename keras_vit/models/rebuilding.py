@@ -5,6 +5,7 @@ import dataclasses
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.position_embedding import PositionEmbedding
+from keras_vit.layers.relative_positions import RelativePositionTable
 from keras_vit.models.freezing import is_factor
 from keras_vit.models.lora import merged_values
 
@@ -23,8 +24,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         **changes: Fields of the configuration.
 
     Raises:
-        ValueError: If the configuration is invalid, a quantised model would
-            be merged, or a table of relative positions resized.
+        ValueError: If the configuration is invalid, or a quantised model would
+            be merged.
     """
     if is_merged and is_quantized(model):
         raise ValueError(
@@ -32,12 +33,6 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
             f"Received: model={model.name!r}"
         )
     config = dataclasses.replace(model.config, **changes)
-    has_table = config.relative_positions == "table"
-    if has_table and config.grid_size != model.config.grid_size:
-        raise ValueError(
-            "A table of relative positions is that of one grid of patches, "
-            f"{model.config.grid_size}. Received: {config.grid_size}"
-        )
     arguments = {
         **model.get_config(),
         "config": dataclasses.asdict(config),
@@ -77,4 +72,4 @@ def copy_layer(layer, source, values=None):
 
 # Layers whose weights depend on the size of the images or of the patches. They
 # have no LoRA updates.
-RESIZABLE = (PatchEncoder, PositionEmbedding)
+RESIZABLE = (PatchEncoder, PositionEmbedding, RelativePositionTable)

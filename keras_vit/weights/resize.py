@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.resize_rules import RESIZES, resize_grid
 from keras_vit.tables import pick
 
 
@@ -26,22 +26,14 @@ def resize_positions(
         >>> resize_positions(table, (1, 3), (1, 5), "official").ravel().tolist()
         [9.0, 0.0, 0.5, 1.0, 1.5, 2.0]
     """
-    matrix = pick(RESIZES, method, "position_resize")
+    pick(RESIZES, method, "position_resize")  # Raises if unknown.
     if tuple(old_grid) == tuple(new_grid):
         return table
     num_patches = math.prod(old_grid)
     prefix, grid = table[:-num_patches], table[-num_patches:]
     width = table.shape[-1]
-    grid = grid.reshape(*old_grid, width).astype("float64")
-    grid = np.einsum(
-        "ih,hwd,jw->ijd",
-        matrix(new_grid[0], old_grid[0]),
-        grid,
-        matrix(new_grid[1], old_grid[1]),
-        optimize=True,
-    )
-    grid = grid.reshape(-1, width).astype(table.dtype)
-    return np.concatenate([prefix, grid])
+    grid = resize_grid(grid.reshape(*old_grid, width), new_grid, method)
+    return np.concatenate([prefix, grid.reshape(-1, width)])
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

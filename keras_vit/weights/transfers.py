@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.layers.relative_positions import resize_distances
 from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.renormalize import (
@@ -80,6 +81,8 @@ def make_transfer(
     if pair and path == PATCH_BIAS:
         return _transfer_patch_bias(source, *pair)
     stored, adapt, resized = whole_shape(parts), [], []
+    if path.endswith("/table"):
+        stored = _adapt_distances(source, config, path, stored, adapt, resized)
     if path in (PATCHES, ROOT):
         rule = patch_resize, pair
         stored = _adapt_kernel(source, path, shape, rule, adapt, resized)
@@ -136,6 +139,18 @@ def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
         )
         stored = (*shape[:2], *stored[2:])
     return stored
+
+
+def _adapt_distances(source, config, path, stored, adapt, resized) -> tuple:
+    """Collect what adapts a table of relative positions, see _adapt_kernel."""
+    old, new = source.config.grid_size, config.grid_size
+    if old == new:
+        return stored
+    adapt.append(lambda table: resize_distances(table, old, new))
+    sizes = ["x".join(map(str, grid)) for grid in (old, new)]
+    resized.append(f"{path}: {sizes[0]} patches to {sizes[1]} (bilinear)")
+    counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
+    return (stored[0] + counts[1] - counts[0], *stored[1:])
 
 
 def _transfer_patch_bias(source, theirs, ours) -> Transfer:

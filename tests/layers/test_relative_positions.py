@@ -8,7 +8,7 @@ from keras_vit.layers import (
     RelativePositionTable,
     TransformerBlock,
 )
-from keras_vit.layers.relative_positions import pair_index
+from keras_vit.layers.relative_positions import pair_index, resize_distances
 from tests.layers.block_in_numpy import block_in_numpy
 from tests.tiny import noise, randomize, to_numpy
 
@@ -74,3 +74,17 @@ def test_a_block_adds_them_to_its_products():
         atol=1e-5,
     )
     assert np.abs(to_numpy(block(x, bias=bias) - block(x))).max() > 0.01
+
+
+def test_a_resized_table_is_that_of_tensorflow():
+    tf = pytest.importorskip("tensorflow")
+    table = noise(5 * 7 + 3, 4)
+    actual = resize_distances(table, (3, 4), (6, 2))
+    grid = tf.image.resize(table[:35].reshape(1, 5, 7, 4), (11, 3), "bilinear")
+    np.testing.assert_allclose(
+        actual[:33], grid.numpy().reshape(33, 4), atol=1e-6
+    )
+    np.testing.assert_array_equal(actual[33:], table[35:])
+    np.testing.assert_array_equal(
+        resize_distances(table, (3, 4), (3, 4)), table
+    )

@@ -9,6 +9,7 @@ import pytest
 
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
+from keras_vit.layers.relative_positions import resize_distances
 from tests.tiny import (
     LATER_KINDS,
     noise,
@@ -494,13 +495,24 @@ def test_registered_names_stay_as_they_are():
     }
 
 
-def test_a_table_of_relative_positions_is_not_resized():
-    model = VisionTransformer(tiny_config(**LATER_KINDS["beit"]))
-    with pytest.raises(ValueError, match=r"\(4, 4\). Received: \(5, 5\)"):
-        model.with_image_size(40)
+def test_a_table_of_relative_positions_is_resized():
+    config = tiny_config(**LATER_KINDS["beit"])
+    model = randomize(VisionTransformer(config))
+    larger = model.with_image_size((48, 40))
+    assert larger.config.grid_size == (6, 5)
+    for index in range(2):
+        name = f"relative_positions_{index:02d}"
+        old, new = (to_numpy(x.get_layer(name).table) for x in (model, larger))
+        np.testing.assert_array_equal(new[-3:], old[-3:])
+        # Patches beside each other, in the same order.
+        expected = resize_distances(old, (4, 4), (6, 5))
+        np.testing.assert_array_equal(new, expected)
+    again = larger.with_image_size((48, 40))
+    x = noise(1, 48, 40, 3)
+    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(larger(x)))
 
 
-@pytest.mark.parametrize("kind", [x for x in LATER_KINDS if x != "beit"])
+@pytest.mark.parametrize("kind", LATER_KINDS)
 def test_models_of_other_families_for_another_image_size(kind):
     """A copy there and back is the same model, but for rounding."""
     model = build(**LATER_KINDS[kind])

@@ -202,6 +202,7 @@ RESIZED = {
     "CLIPVisionModel": INTERPOLATE,
     "SiglipVisionModel": INTERPOLATE,
     "Siglip2VisionModel": {},
+    "BeitModel": {},
 }
 
 

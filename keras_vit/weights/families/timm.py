@@ -17,6 +17,7 @@ from keras_vit.weights.timm.classes import (
     find_base,
     make_json,
 )
+from keras_vit.weights.timm.original_names import prepare
 from keras_vit.weights.timm.reading import (
     complete,
     guess_heads,
@@ -183,6 +184,11 @@ LAYOUT = Layout(
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
         (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
         (r"\.mlp\.(c_proj|w3)\.", ".mlp.fc2."),
+        # The code of DINOv3 and EVA.
+        (r"\.mlp\.w1\.", ".mlp.fc1_g."),
+        (r"\.mlp\.w2\.", ".mlp.fc1_x."),
+        (r"\.mlp\.ffn_ln\.", ".mlp.norm."),
+        (r"\.attn\.inner_attn_ln\.", ".attn.norm."),
         (r"^embeds\.(cls_token|reg_token|pos_embed)$", r"\1"),
         (r"^embeds\.norm\.", "patch_embed.norm."),
     ),
@@ -190,7 +196,10 @@ LAYOUT = Layout(
     spelling_of=lambda config: (
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
-    ignore=r"(mask_token|optimizer|epoch)$",
+    # The last two are constants, which the model computes by itself.
+    ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
+    r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$",
+    prepare=prepare,
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
     stacks={"rope.freqs": 1},
