@@ -313,7 +313,9 @@ def run_any_huggingface(model, images, **inputs):
         # It shuffles the patches by these numbers.
         inputs["noise"] = torch.arange(16.0)[None].repeat(len(images), 1)
     run = model
-    if hasattr(model, "get_image_features"):
+    if name == "InternVLModel":
+        run = model.vision_tower
+    elif hasattr(model, "get_image_features"):
         run = model.get_image_features
     elif "MaskedImage" in name or "PreTraining" in name or "Depth" in name:
         run = getattr(model, model.base_model_prefix)

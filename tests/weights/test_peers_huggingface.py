@@ -51,6 +51,15 @@ NECK = {
     "fusion_hidden_size": 8,
 }
 INTERN = {**TINY, "image_size": [32, 32], "patch_size": [8, 8]}
+LANGUAGE = {
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 50,
+}
 TIMM = {
     "architecture": "deit3_small_patch16_224",
     "model_args": {
@@ -171,6 +180,10 @@ CASES = {
     "DPTModel": ("DPTConfig", {**TINY, **NECK}),
     "DPTForDepthEstimation": ("DPTConfig", {**TINY, **NECK}),
     "InternVLVisionModel": ("InternVLVisionConfig", INTERN),
+    "InternVLModel": (
+        "InternVLConfig",
+        {"text_config": LANGUAGE, "vision_config": INTERN},
+    ),
     "Tipsv2VisionModel": ("Tipsv2VisionConfig", DINO),
     "TimmWrapperModel": ("TimmWrapperConfig", TIMM),
     "TimmWrapperForImageClassification": (

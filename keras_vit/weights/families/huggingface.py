@@ -22,6 +22,7 @@ BIAS_TABLE = "relative_position_bias.relative_position_bias_table"
 MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
     "dinov2_with_registers",
     "dinov2",
+    "vision_tower",  # Of InternVL.
 )
 
 
@@ -249,6 +250,7 @@ LAYOUT = Layout(
     ignore=(
         r"vit\.embeddings\.(mask_token|position_ids)$|decoder\.|lm_|neck\."
         r"|head\.|auxiliary_head\.|.*\.relative_position_index$"
+        r"|language_model\.|multi_modal_projector\."
     ),
     unread=lambda config: (
         r"vit\.pooler\.dense\." if config.num_classes else NOTHING
