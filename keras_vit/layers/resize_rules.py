@@ -62,7 +62,7 @@ class ResizeRule:
         else:
             centres = (index + 0.5) * old / new - 0.5
         reach = 0 if self.is_antialiased or self.is_aligned else self.support
-        sources = np.arange(-reach, old + reach, dtype="float32")
+        sources = backend.arange(-reach, old + reach, dtype="float32")
         distances = backend.expand_dims(centres, -1) - sources
         if self.is_antialiased:
             stretch = backend.maximum(old / new, 1.0)

@@ -1,6 +1,7 @@
 """An estimate of the memory for training, computed from the traced graph."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -29,7 +30,8 @@ class Memory(NamedTuple):
     """The estimated bytes that a replica needs for training.
 
     Args:
-        weights: All weights, including frozen ones and statistics.
+        weights: All weights, including frozen ones, statistics, and those of
+            a teacher.
         gradients: The gradient of each trainable weight; twice with gradient
             accumulation.
         optimizer: The slots of the optimizer.
@@ -57,6 +59,8 @@ def estimate_memory(
     *,
     accumulation_steps: int = 1,
     image_shape: tuple[int, int, int] | None = None,
+    runs: Sequence[Callable] = (),
+    frozen: Sequence[keras.Model] = (),
 ) -> Memory:
     """Estimate the bytes that training needs on each replica.
 
@@ -74,29 +78,32 @@ def estimate_memory(
         accumulation_steps: Number of parts of an update, computed one after
             the other. Must divide the number of images.
         image_shape: (height, width, channels), for a model of any size.
+        runs: What is called instead of the model, one in each update.
+        frozen: Other models whose weights are in memory, such as a teacher.
 
     Raises:
         ValueError: See `count_flops`.
     """
+    shape = check_image_shape(model, image_shape)
+    batch_size = batch_size_per_replica // accumulation_steps
+    peaks = [
+        _peak_bytes(_training_graph(model, run, batch_size, shape))
+        for run in runs or (model,)
+    ]
+    kept = [v for each in (model, *frozen) for v in each.weights]
     trainable = sum(variable_bytes(v) for v in model.trainable_variables)
     slots, averages = optimizer.count_bytes()
     return Memory(
-        weights=sum(variable_bytes(v) for v in model.weights),
+        weights=sum(map(variable_bytes, kept)),
         # With accumulation: the sum so far, and the gradients of one part.
         gradients=trainable if accumulation_steps == 1 else 2 * trainable,
         optimizer=slots,
         average=averages,
-        activations=_peak_bytes(
-            _training_graph(
-                model,
-                batch_size_per_replica // accumulation_steps,
-                check_image_shape(model, image_shape),
-            )
-        ),
+        activations=max(peaks),
     )
 
 
-def _training_graph(model, batch_size, image_shape):
+def _training_graph(model, run, batch_size, image_shape):
     """Return the graph that computes the gradients of a batch."""
 
     @tf.function
@@ -105,7 +112,7 @@ def _training_graph(model, batch_size, image_shape):
         # As in a step, nothing is kept for the gradients of frozen weights.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
-            outputs = model(images, training=True)
+            outputs = run(images, training=True)
         # The gradients of the logits: the loss itself needs little memory.
         return tape.gradient(outputs, variables)
 

@@ -20,6 +20,7 @@ class Distillation:
         student: A model with the weights of the trained one that returns two
             kinds of logits, to be compared with the labels and with the
             teacher; None if the trained model has one kind.
+        teacher: The model that `teach` calls, to account for its memory.
 
     Reference: Hinton et al. 2015, arXiv:1503.02531; Touvron et al. 2021,
         arXiv:2012.12877, section 4.
@@ -29,6 +30,7 @@ class Distillation:
     loss: Callable
     weight: float = 0.5
     student: keras.Model | None = None
+    teacher: keras.Model | None = None
 
     def mix(self, losses, teacher_logits, logits):
         """Return the losses of labels and teacher together.

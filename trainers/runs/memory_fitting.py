@@ -14,7 +14,7 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import estimate_memory
 from trainers.recipes.schema import Recipe
 from trainers.runs.memory_plan import MemoryPlan, plan_memory
-from trainers.runs.requirements import available_bytes
+from trainers.runs.requirements import available_bytes, teachers_of
 
 GATHERED_BYTES = 2**16  # The unit in which workers compare their memory.
 
@@ -70,7 +70,12 @@ def fit_to_memory(
             gc.collect()  # The other model would need memory as well.
             loop = build(recipe)
         return estimate_memory(
-            loop.model, images, loop.optimizer, accumulation_steps=num_parts
+            loop.model,
+            images,
+            loop.optimizer,
+            accumulation_steps=num_parts,
+            runs=loop.variants,
+            frozen=teachers_of(loop),
         )
 
     available = least_available_bytes(loop.strategy)

@@ -4,10 +4,12 @@ import contextlib
 import pathlib
 import time
 
+import keras
 import psutil
 import tensorflow as tf
 from tensorflow.python.client import device_lib
 
+from trainers.loop.loop import Loop
 from trainers.loop.memory import Memory, estimate_memory
 from trainers.runs.job import Job
 from trainers.runs.reports import scale
@@ -27,7 +29,15 @@ def estimate_job_memory(job: Job) -> Memory:
         recipe.batch_size // strategy.num_replicas_in_sync,
         job.loop.optimizer,
         accumulation_steps=recipe.accumulation_steps,
+        runs=job.loop.variants,
+        frozen=teachers_of(job.loop),
     )
+
+
+def teachers_of(loop: Loop) -> list[keras.Model]:
+    """Return the teacher whose predictions a loop learns, if there is one."""
+    teacher = loop.distillation and loop.distillation.teacher
+    return [teacher] if teacher else []
 
 
 def available_bytes(strategy: tf.distribute.Strategy) -> int:

@@ -48,6 +48,7 @@ def make_distillation(
         compare,
         recipe.distillation_weight,
         with_both_logits(model),
+        teacher,
     )
 
 

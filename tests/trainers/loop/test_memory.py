@@ -76,6 +76,21 @@ def test_memory_of_a_chain_is_the_closed_form():
     assert estimate(chain(3), 16).activations == 6 * 16 * 64 * 4
 
 
+def test_memory_of_the_largest_of_several_runs_and_of_a_teacher():
+    model = chain(3)
+    optimizer = make_optimizer("sgd", model.trainable_variables, 0.1)
+    runs = [lambda x, training, n=n: model(x[:n]) for n in (1, 4, 2)]
+    several = estimate_memory(model, 8, optimizer, runs=runs, frozen=[chain(2)])
+    alone = [
+        estimate_memory(model, 8, optimizer, runs=[run]).activations
+        for run in runs
+    ]
+    assert several.activations == alone[1] == max(alone) > alone[2]
+    plain = estimate_memory(model, 8, optimizer)
+    assert plain.activations > several.activations
+    assert several.weights == plain.weights + 4 * 2 * (64 * 64 + 64)
+
+
 def test_frozen_layers_keep_nothing_for_the_way_back():
     """With the last of three layers trained, only its input is kept.
 

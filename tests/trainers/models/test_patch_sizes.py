@@ -12,6 +12,7 @@ from tests.tiny import noise, randomize, tiny_config
 from trainers.loop.errors import Interrupted
 from trainers.models.factory import build_model
 from trainers.models.patch_sizes import make_variants, with_patch_size
+from trainers.runs.requirements import estimate_job_memory
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 
@@ -76,6 +77,15 @@ def test_operations_are_the_mean_over_the_sizes(recipe, digits, tmp_path):
         counts.append(job.flops_per_image)
     assert counts[0] > counts[1]
     assert counts[2] == round((counts[0] + counts[1]) / 2)
+
+
+def test_the_memory_is_that_of_the_smallest_patches(recipe, tmp_path):
+    needs = []
+    for sizes in ("2", "4", "4,2"):
+        changed = dataclasses.replace(recipe, patch_sizes=sizes)
+        job = prepare(changed, tmp_path / sizes)
+        needs.append(estimate_job_memory(job).activations)
+    assert needs[0] == needs[2] > needs[1]
 
 
 def test_mistakes_are_named(recipe, digits):
