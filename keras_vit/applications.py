@@ -10,8 +10,9 @@ import keras
 
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
+from keras_vit.models.connecting import connect
 from keras_vit.models.variants import VARIANTS
-from keras_vit.models.vision_transformer import VisionTransformer, connect
+from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.weights.builder_weights import (
     build_with_weights,
     pretrained_tags,

@@ -3,7 +3,7 @@
     python docs/examples/segmentation.py --picture=segmentation.png
 
 The head is one convolution, which reads the features of several blocks and
-returns the pixels of each patch. `--backbone` takes a trained model, such as
+returns the pixels of each patch. `--model` takes a trained model, such as
 the model.keras of a run or a checkpoint for images of 32x32 pixels; it is then
 frozen, and only the head is trained. Test images have other digits, and other
 parts of the photographs, than those of the training.
@@ -101,14 +101,14 @@ def draw(images, truths, logits, path: str):
 def main():
     """Train a segmenter, print how well it does, and draw some images."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", help="a .keras file or a checkpoint")
+    parser.add_argument("--model", help="a .keras file or a checkpoint")
     parser.add_argument("--num_images", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--picture", help="file to draw test images to")
     arguments = parser.parse_args()
 
     keras.utils.set_random_seed(0)
-    name = arguments.backbone
+    name = arguments.model
     if name is None:
         backbone = keras_vit.VisionTransformer(CONFIG)
     elif name.endswith(".keras"):

@@ -1,6 +1,6 @@
 """The layers of a VisionTransformer, made from its configuration.
 
-`connect` in vision_transformer.py joins them. Every layer has a name.
+`connect` in connecting.py joins them. Every layer has a name.
 """
 
 import dataclasses

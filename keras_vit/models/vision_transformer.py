@@ -9,6 +9,7 @@ from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.block_features import compute_block_features
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.connecting import connect
 from keras_vit.models.freezing import (
     describe_frozen,
     freeze_again,
@@ -18,17 +19,6 @@ from keras_vit.models.freezing import (
     train_layer,
 )
 from keras_vit.models.lora import add_updates, layers_with_updates
-from keras_vit.models.parts import (
-    add_prefix_and_positions,
-    head,
-    layer_norm,
-    patch_encoder,
-    pool,
-    pre_logits,
-    stem,
-    transformer_block,
-)
-from keras_vit.models.position_inputs import connect_positions
 from keras_vit.models.rebuilding import copy_model
 
 
@@ -268,40 +258,3 @@ class VisionTransformer(keras.Model):
         model = cls(**{**config, "config": fields})
         freeze_again(model, *frozen)
         return model
-
-
-def connect(config: ViTConfig, images, dtype=None):
-    """Return the output of a new model of `config` for `images`.
-
-    Shapes:
-        images: a symbolic tensor (B, H, W, C).
-
-    Args:
-        config: The configuration of the model.
-        images: The input of the first layer.
-        dtype: Dtype policy of the layers.
-    """
-    features = images
-    if config.stem_stages is not None:
-        features = stem(config, dtype)(images)  # (B, H', W', C')
-    x = patch_encoder(config, dtype)(features)  # (B, N, D)
-    if config.use_patch_norm:
-        x = layer_norm(config, "patch_norm", dtype)(x)
-    x = add_prefix_and_positions(config, x, features, dtype)  # (B, T, D)
-    if config.use_embedding_norm:
-        x = layer_norm(config, "embedding_norm", dtype)(x)
-    if config.dropout_rate:
-        x = keras.layers.Dropout(
-            config.dropout_rate, dtype=dtype, name="dropout"
-        )(x)
-    positions = connect_positions(config, x, features, dtype)
-    for index in range(config.depth):
-        x = transformer_block(config, index, dtype)(x, **positions[index])
-    if config.use_final_norm and not config.use_pooling_norm:
-        x = layer_norm(config, "encoder_norm", dtype)(x)
-    x = pool(config, x, dtype)  # (B, D)
-    if config.use_final_norm and config.use_pooling_norm:
-        x = layer_norm(config, "pooling_norm", dtype)(x)
-    if config.representation_size:
-        x = pre_logits(config, dtype)(x)  # (B, R)
-    return head(config, dtype)(x) if config.num_classes else x

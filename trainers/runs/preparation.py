@@ -207,8 +207,7 @@ def make_loop(
             use_average_debias=recipe.use_average_debias,
             model_variables=model.variables,
         )
-        scales_loss = PRECISIONS[recipe.precision].scales_loss
-        loss_scale = LossScale() if scales_loss else None
+        scale = LossScale() if needs_loss_scale(recipe) else None
         distillation = make_distillation(recipe, dataset, model)
     return Loop(
         model=model,
@@ -218,12 +217,17 @@ def make_loop(
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
         seed=recipe.seed,
-        loss_scale=loss_scale,
+        loss_scale=scale,
         use_xla=recipe.use_xla,
         distillation=distillation,
         variants=make_variants(recipe, model),
         best=Best(patience=recipe.patience) if recipe.keep_best else None,
     )
+
+
+def needs_loss_scale(recipe: Recipe) -> bool:
+    """Return whether small gradients would underflow in the precision."""
+    return PRECISIONS[recipe.precision].scales_loss
 
 
 def check_trainable(model: keras.Model, recipe: Recipe):

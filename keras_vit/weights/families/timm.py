@@ -17,7 +17,7 @@ from keras_vit.weights.timm.classes import (
     find_base,
     make_json,
 )
-from keras_vit.weights.timm.original_names import prepare
+from keras_vit.weights.timm.original_names import name_as_timm
 from keras_vit.weights.timm.reading import (
     complete,
     guess_heads,
@@ -199,7 +199,7 @@ LAYOUT = Layout(
     # The last two are constants, which the model computes by itself.
     ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
     r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$",
-    prepare=prepare,
+    prepare=name_as_timm,
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
     stacks={"rope.freqs": 1},

@@ -4,10 +4,10 @@ import re
 
 # What an original file has of the weights of an attention, and timm has not.
 KEY_MASK = re.compile(r"(.*\.attn\.qkv\.)bias_mask$")
-SPLIT_BIAS = re.compile(r"(.*\.attn\.)([qv])_bias$")
+QUERY_OR_VALUE_BIAS = re.compile(r"(.*\.attn\.)([qv])_bias$")
 
 
-def prepare(shapes: dict[str, tuple]) -> dict[str, tuple]:
+def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
     """Return the place of each array by its name in timm, see `Detected`.
 
     DINOv3 stores biases of queries, keys and values in one array, and its code
@@ -28,7 +28,7 @@ def prepare(shapes: dict[str, tuple]) -> dict[str, tuple]:
             prefix = masked[1].removesuffix("qkv.")
             prepared[f"{prefix}q_bias"] = (stored, (slice(0, width),))
             prepared[f"{prefix}v_bias"] = (stored, (slice(2 * width, None),))
-        split = SPLIT_BIAS.match(name)
+        split = QUERY_OR_VALUE_BIAS.match(name)
         if split and f"{split[1]}q_proj.weight" in shapes:
             del prepared[name]
             prepared[f"{split[1]}{split[2]}_proj.bias"] = (name, None)

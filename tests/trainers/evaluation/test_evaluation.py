@@ -16,7 +16,7 @@ from tests.trainers.made import (
     made_split,
     save_identity,
 )
-from trainers.evaluation import evaluation
+from trainers.evaluation import examples
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import predict_dataset
 from trainers.runs.named_model import NamedModel
@@ -78,7 +78,7 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
         drawn.update(images=images, truths=truths, guesses=guesses)
         drawn["normalization"] = normalization
 
-    monkeypatch.setattr(evaluation, "plot_predictions", record)
+    monkeypatch.setattr(examples, "plot_predictions", record)
     evaluate(
         identity,
         several,
