@@ -80,10 +80,15 @@ class FlexibleVisionTransformer(keras.Model):
         self.use_square_positions = use_square_positions
         self.built = True
 
+    @property
+    def config(self):
+        """The configuration of `vision_transformer`."""
+        return self.vision_transformer.config
+
     def call(self, inputs, patch_size: int | None = None, training=None):
         # Keras hands `training` on to the layers.
         if not isinstance(inputs, dict):
-            own = self.vision_transformer.config.patch_size
+            own = self.config.patch_size
             inputs = cut_patches(
                 inputs, patch_size or own, own, self.patch_resize
             )

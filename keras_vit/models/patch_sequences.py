@@ -102,7 +102,6 @@ def preprocess_patches(
         Tschannen et al. 2025, SigLIP 2, arXiv:2502.14786, section 2.4.2
         (NaFlex).
     """
-    model = getattr(model, "vision_transformer", model)
     settings, config = preprocessing_of(model), model.config
     side = patch_size or config.patch_size
     if not len(images):

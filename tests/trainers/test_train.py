@@ -8,7 +8,7 @@ import pytest
 
 import trainers.train
 from tests import commands
-from trainers.evaluation import evaluation
+from trainers.evaluation import examples
 from trainers.evaluation.evaluation import evaluate
 from trainers.runs.run import Run, write_atomically
 from trainers.train import prepare
@@ -76,7 +76,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     def record(images, truths, guesses, scores, normalization, path):
         drawn.update(truths=truths, guesses=guesses, scores=scores)
 
-    monkeypatch.setattr(evaluation, "plot_predictions", record)
+    monkeypatch.setattr(examples, "plot_predictions", record)
     report = evaluate(run, digits)
     pairs = list(digits.examples("test").as_numpy_iterator())
     images = np.stack([image for image, _ in pairs]) / 127.5 - 1

@@ -83,8 +83,10 @@ class Step:
             batch = (*batch, self.distillation.teach(batch[0]))
         states = self.model.non_trainable_variables
         scale = self.loss_scale.factor if self.loss_scale else 1.0
-        gradients, changed, measured = self._differentiate(
-            number,
+        differentiate = self._gradients
+        if self.variants:
+            differentiate = functools.partial(self._choose_variant, number)
+        gradients, changed, measured = differentiate(
             _values(self.model.trainable_variables),
             _values(states),
             batch,
@@ -141,11 +143,9 @@ class Step:
             return self.variants[variant]
         return (self.distillation and self.distillation.student) or self.model
 
-    def _differentiate(self, number, *arguments):
-        """Return what `_compute_gradients` does, for the update `number`."""
+    def _choose_variant(self, number, *arguments):
+        """Return the gradients of the variant for the update `number`."""
         count = len(self.variants)
-        if not count:
-            return self._gradients(*arguments)
         # The same on all replicas.
         seed = tf.stack([tf.cast(self.seed, tf.int64), number])
         index = tf.random.stateless_uniform((), seed, 0, count, tf.int32)
