@@ -89,15 +89,31 @@ class FlexibleVisionTransformer(keras.Model):
         # Keras hands `training` on to the layers.
         if not isinstance(inputs, dict):
             own = self.config.patch_size
-            inputs = cut_patches(
-                inputs, patch_size or own, own, self.patch_resize
-            )
+            side = own if patch_size is None else patch_size
+            inputs = cut_patches(inputs, side, own, self.patch_resize)
         elif patch_size is not None:
             raise ValueError(
                 "`patch_size` is for images; these are cut already. Received: "
                 f"patch_size={patch_size}"
             )
+        self._check_sequences(inputs)
         return self._run(**inputs)
+
+    def _check_sequences(self, inputs):
+        """Raise a ValueError unless these are patches and their places."""
+        length = self.config.patch_size**2 * self.config.channels
+        shapes = {key: tuple(value.shape) for key, value in inputs.items()}
+        if (
+            {"patches", "coordinates"} <= shapes.keys() <= SEQUENCE_KEYS
+            and shapes["patches"][2:] == (length,)
+            and shapes["coordinates"][2:] == (2,)
+        ):
+            return
+        raise ValueError(
+            f"`inputs` must be images of {self.config.channels} channels, or "
+            f"'patches' (B, N, {length}), 'coordinates' (B, N, 2) and, as far "
+            f"as sequences are padded, 'mask' (B, N). Received: {shapes}"
+        )
 
     def _run(self, patches, coordinates, mask=None):
         """Run the layers of the model, in their order."""
@@ -148,5 +164,6 @@ class FlexibleVisionTransformer(keras.Model):
         return cls(**{**config, "vision_transformer": model})
 
 
+SEQUENCE_KEYS = {"patches", "coordinates", "mask"}
 # Layers that do not read tokens.
 BEFORE_TOKENS = (keras.layers.InputLayer, PatchEncoder, RotaryPositions)

@@ -1,6 +1,7 @@
 """Images as sequences of patches, each with its place in the image."""
 
 import math
+import numbers
 from collections.abc import Sequence
 
 import keras
@@ -37,7 +38,8 @@ def cut_patches(
         method: A key of RESIZES: the rule for resizing patches.
 
     Raises:
-        ValueError: If the images are smaller than a patch.
+        ValueError: If the images are smaller than a patch, or `patch_size` is
+            no positive whole number.
 
     Example:
         >>> found = models.cut_patches(np.zeros((1, 24, 36, 3)), 12, 8)
@@ -46,7 +48,7 @@ def cut_patches(
 
     Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.4.
     """
-    side, channels = patch_size, images.shape[-1]
+    side, channels = check_patch_size(patch_size), images.shape[-1]
     h, w = (size // side for size in images.shape[1:3])
     if not h or not w:
         raise ValueError(
@@ -69,6 +71,16 @@ def cut_patches(
         "patches": ops.reshape(x, (-1, h * w, target * target * channels)),
         "coordinates": ops.convert_to_tensor(cells[None], dtype="int32"),
     }
+
+
+def check_patch_size(patch_size: int) -> int:
+    """Return a patch size; raise a ValueError unless it is one."""
+    if not isinstance(patch_size, numbers.Integral) or patch_size < 1:
+        raise ValueError(
+            "`patch_size` must be a positive whole number of pixels. "
+            f"Received: patch_size={patch_size!r}"
+        )
+    return int(patch_size)
 
 
 def preprocess_patches(
@@ -103,7 +115,8 @@ def preprocess_patches(
         (NaFlex).
     """
     settings, config = preprocessing_of(model), model.config
-    side = patch_size or config.patch_size
+    side = config.patch_size if patch_size is None else patch_size
+    check_patch_size(side)
     if not len(images):
         raise ValueError("`images` must hold at least one image. Received: []")
     length = config.patch_size**2 * config.channels

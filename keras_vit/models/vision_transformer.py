@@ -109,10 +109,12 @@ class VisionTransformer(keras.Model):
         Raises:
             ValueError: If the image is not a whole number of patches.
         """
+        if patch_size is None:
+            patch_size = self.config.patch_size
         return copy_model(
             self,
             image_size=image_size,
-            patch_size=patch_size or self.config.patch_size,
+            patch_size=patch_size,
             use_dynamic_image_size=False,
         )
 

@@ -180,5 +180,19 @@ def test_mistakes_are_named():
         flexible(noise(1, 32, 32, 3), patch_size=64)
     with pytest.raises(ValueError, match="cut already. Received: patch_size=4"):
         flexible(cut_patches(noise(1, 32, 32, 3), 8), patch_size=4)
+    for size in (0, -4, 8.5):
+        with pytest.raises(ValueError, match=f"positive.*patch_size={size}"):
+            flexible(noise(1, 32, 32, 3), patch_size=size)
+    with pytest.raises(ValueError, match="of 3 channels.*16, 64"):
+        flexible(noise(1, 32, 32, 1))
+    found = cut_patches(noise(1, 32, 32, 3), 8)
+    for wrong in (
+        {"patches": found["patches"]},
+        {**found, "masks": np.ones((1, 16), bool)},
+        {**found, "patches": found["patches"][..., :100]},
+        {**found, "coordinates": found["coordinates"][..., :1]},
+    ):
+        with pytest.raises(ValueError, match=r"'patches' \(B, N, 192\), 'coor"):
+            flexible(wrong)
     with pytest.raises(ValueError, match="must be a keras_vit.VisionTransf"):
         FlexibleVisionTransformer(keras.Sequential())

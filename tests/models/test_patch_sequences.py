@@ -108,5 +108,7 @@ def test_mistakes_are_named():
         preprocess_patches([], model, 16)
     with pytest.raises(ValueError, match=r"\(H, W, 3\) each.*\(8, 8, 1\)"):
         preprocess_patches([np.zeros((8, 8, 1), "uint8")], model, 16)
+    with pytest.raises(ValueError, match="whole number.*patch_size=0"):
+        preprocess_patches([np.zeros((8, 8, 3), "uint8")], model, 4, 0)
     with pytest.raises(ValueError, match="`max_patches` must be positive"):
         preprocess_patches([np.zeros((8, 8, 3), "uint8")], model, 0)
