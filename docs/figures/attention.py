@@ -7,7 +7,7 @@ from keras import ops
 from matplotlib.patheffects import withStroke
 
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
-from keras_vit.layers.attention import attend
+from keras_vit.layers.attention import attend_by_products
 from keras_vit.models.intermediates import attend_with_scores
 
 WORDS = "the cat sat down because it was tired".split()
@@ -30,7 +30,7 @@ def draw_words():
     """Draw which word looks at which, by queries and keys made by hand."""
     query = np.array([[ASKS[word] for word in WORDS]], "float32")  # (1, T, D)
     key = np.array([[OFFERS.get(w, (0, 0, 0)) for w in WORDS]], "float32")
-    _, scores = attend(query, key, key, num_heads=1)  # (1, 1, T, T)
+    _, scores = attend_by_products(query, key, key, num_heads=1)  # (1, 1, T, T)
     scores = ops.convert_to_numpy(scores)[0, 0]
     figure, all_axes = plt.subplots(
         1, 3, figsize=(style.WIDTH, 3.0), width_ratios=(1, 1, 2.6)
@@ -105,7 +105,7 @@ def _compare_patches(image, h, w, side):
     looks = (looks - looks.mean(1)) / looks.std(1)
     looks /= np.linalg.norm(looks, axis=-1, keepdims=True)
     query = key = (4.5 * looks).astype("float32")  # (1, N, 4)
-    _, scores = attend(query, key, key, num_heads=1)
+    _, scores = attend_by_products(query, key, key, num_heads=1)
     return ops.convert_to_numpy(scores).reshape(h, w, h, w)
 
 

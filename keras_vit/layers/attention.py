@@ -5,18 +5,21 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.fused_attention import find_fused_attention
 
-def attend(query, key, value, *, num_heads, mask=None, bias=None, dropout=None):
+
+def attend(query, key, value, *, num_heads, mask=None, bias=None):
     """Return scaled dot-product attention in several heads.
 
     softmax(query key^T / sqrt(D / K) + bias) value, for each of K slices of D.
+    Uses the fused kernel of the backend if there is one, else two products.
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D).
         mask: (B, T) or (B, S, T), True where a key may be attended to. If no
             key is allowed, the attention is uniform.
         bias: (1, K, S, T).
-        returns: (B, S, D), and the attention probabilities (B, K, S, T).
+        returns: (B, S, D).
 
     Args:
         query: Projected tokens that attend to the others.
@@ -25,14 +28,46 @@ def attend(query, key, value, *, num_heads, mask=None, bias=None, dropout=None):
         num_heads: Number K of heads.
         mask: See above; None attends to all keys.
         bias: Added to the scaled products; None for none.
+    """
+    fused = find_fused_attention(query, mask)
+    if fused is None:
+        return attend_by_products(
+            query, key, value, num_heads=num_heads, mask=mask, bias=bias
+        )[0]
+    if mask is not None:
+        mask = _for_heads(mask)
+    return fused(query, key, value, num_heads, mask, bias)
+
+
+def attend_by_products(
+    query, key, value, *, num_heads, mask=None, bias=None, dropout=None
+):
+    """Return `attend(...)` and the attention probabilities.
+
+    Shapes:
+        query: (B, S, D). key, value: (B, T, D).
+        returns: (B, S, D), and the attention probabilities (B, K, S, T).
+
+    Args:
+        query: Projected tokens that attend to the others.
+        key: Projected tokens that the queries are compared with.
+        value: Projected tokens that are averaged.
+        num_heads: Number K of heads.
+        mask: See `attend`.
+        bias: See `attend`.
         dropout: Applied to the probabilities before they weigh the values.
             The probabilities returned are those before dropout.
     """
     width = query.shape[-1]
     query = query * (width // num_heads) ** -0.5
-    query = _split_heads(query, num_heads, (0, 2, 1, 3))  # (B, K, S, D/K)
-    key = _split_heads(key, num_heads, (0, 2, 3, 1))  # (B, K, D/K, T)
-    value = _split_heads(value, num_heads, (0, 2, 1, 3))  # (B, K, T, D/K)
+    query, key, value = (
+        ops.transpose(_split_heads(x, num_heads), axes)
+        for x, axes in (
+            (query, (0, 2, 1, 3)),  # (B, K, S, D/K)
+            (key, (0, 2, 3, 1)),  # (B, K, D/K, T)
+            (value, (0, 2, 1, 3)),  # (B, K, T, D/K)
+        )
+    )
     logits = ops.cast(ops.matmul(query, key), "float32")  # (B, K, S, T)
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Products above 65504 overflow to infinity, whose softmax is nan.
@@ -40,9 +75,7 @@ def attend(query, key, value, *, num_heads, mask=None, bias=None, dropout=None):
     if bias is not None:
         logits = logits + ops.cast(bias, logits.dtype)
     if mask is not None:
-        mask = ops.cast(mask, "bool")
-        mask = mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]
-        logits = ops.where(mask, logits, -1e9)
+        logits = ops.where(_for_heads(mask), logits, -1e9)
     scores = ops.cast(ops.softmax(logits, axis=-1), value.dtype)
     weights = scores if dropout is None else dropout(scores)
     x = ops.matmul(weights, value)  # (B, K, S, D/K)
@@ -76,7 +109,13 @@ def check_heads_divide(width: int, num_heads: int):
         )
 
 
-def _split_heads(x, num_heads, axes):
+def _split_heads(x, num_heads):
+    """Return (B, T, D) as (B, T, K, D/K)."""
     length, width = ops.shape(x)[1:]
-    x = ops.reshape(x, (-1, length, num_heads, width // num_heads))
-    return ops.transpose(x, axes)
+    return ops.reshape(x, (-1, length, num_heads, width // num_heads))
+
+
+def _for_heads(mask):
+    """Return a mask (B, T) or (B, S, T) as (B, 1, 1 or S, T)."""
+    mask = ops.cast(mask, "bool")
+    return mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]

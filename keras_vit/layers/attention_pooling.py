@@ -82,7 +82,7 @@ class AttentionPooling(keras.layers.Layer):
         key_value = self.key_value(ops.reshape(tokens, (-1, width)))
         key_value = ops.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
-        x, _ = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
         x = self.out(ops.reshape(x, (-1, width)))  # (B, D)
         residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
         return x + ops.reshape(residual, (-1, width))

@@ -28,12 +28,30 @@ class LayerNorm(keras.layers.LayerNormalization):
     def call(self, inputs):
         plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
         plain = plain and self.center and self.scale and not self.rms_scaling
-        # In PyTorch, its own kernel is faster.
-        if not plain or keras.backend.backend() == "torch":
+        if not plain:
             return super().call(inputs)
+        if keras.backend.backend() == "torch":
+            return self._call_kernel(inputs)
         x = ops.cast(inputs, "float32")
         x = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
         x = x * ops.rsqrt(variance + self.epsilon)
         x = x * ops.cast(self.gamma, x.dtype) + ops.cast(self.beta, x.dtype)
+        return ops.cast(x, self.compute_dtype)
+
+    def _call_kernel(self, inputs):
+        """Call PyTorch's own kernel, which is faster."""
+        import torch
+
+        if inputs.dtype != torch.float32 and inputs.device.type != "cpu":
+            # Other devices want weights of the same type, which would round
+            # them. A CPU computes in float32, with weights in float32.
+            return super().call(inputs)
+        x = torch.nn.functional.layer_norm(
+            inputs,
+            inputs.shape[-1:],
+            self.gamma.value,
+            self.beta.value,
+            self.epsilon,
+        )
         return ops.cast(x, self.compute_dtype)

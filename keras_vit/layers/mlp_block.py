@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.activations import ACTIVATIONS, TRAINED_ACTIVATIONS
+from keras_vit.layers.calling import call_layer, project, reshape
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.old_arguments import with_new_names
@@ -91,18 +92,18 @@ class MlpBlock(keras.layers.Layer):
         # with a custom gradient that training uses.
         table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
         activate = table[self.activation]
-        x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B*T, M) or 2M
+        x = project(self.hidden, reshape(tokens, (-1, width)))  # (B*T, M) or 2M
         if self.is_gated:
             gate, x = ops.split(x, 2, axis=-1)
             x = activate(gate) * x  # (B*T, M)
         else:
             x = activate(x)
-        x = self.dropout(x, training=training)
+        x = call_layer(self.dropout, x, training=training)
         if self.inner_norm:
-            x = self.inner_norm(x)
-        x = self.out(x)  # (B*T, D)
-        x = ops.reshape(x, (-1, length, width))  # (B, T, D)
-        return self.dropout(x, training=training)
+            x = call_layer(self.inner_norm, x)
+        x = project(self.out, x)  # (B*T, D)
+        x = reshape(x, (-1, length, width))  # (B, T, D)
+        return call_layer(self.dropout, x, training=training)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -5,7 +5,13 @@ import functools
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import attend, check_heads_divide, projection
+from keras_vit.layers.attention import (
+    attend,
+    attend_by_products,
+    check_heads_divide,
+    projection,
+)
+from keras_vit.layers.calling import call_layer, project, reshape
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.rotation import rotate_pairs
@@ -137,16 +143,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens, mask=None, rotation=None, bias=None, training=None):
-        query, key, value = self.compute_qkv(tokens, rotation)  # (B, T, D) each
-        x, _ = attend(
-            query,
-            key,
-            value,
-            num_heads=self.num_heads,
-            mask=mask,
-            bias=bias,
-            dropout=functools.partial(self.dropout, training=training),
-        )
+        qkv = self.compute_qkv(tokens, rotation)  # (B, T, D) each
+        options = {"num_heads": self.num_heads, "mask": mask, "bias": bias}
+        if training and self.dropout_rate:
+            dropout = functools.partial(self.dropout, training=True)
+            x, _ = attend_by_products(*qkv, **options, dropout=dropout)
+        else:
+            x = attend(*qkv, **options)
         return self.project_out(x)  # (B, T, D)
 
     def compute_qkv(self, tokens, rotation=None):
@@ -156,14 +159,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             tokens: (B, T, D). returns: three of (B, T, D).
         """
         length, width = ops.shape(tokens)[1:]
-        qkv = self.qkv(ops.reshape(tokens, (-1, width)))  # (B*T, 3D)
+        qkv = project(self.qkv, reshape(tokens, (-1, width)))  # (B*T, 3D)
         if self.qkv_bias == "query_value":
             # A key bias would add the same to all products of a query.
             query_bias = ops.cast(self.query_bias, qkv.dtype)
             value_bias = ops.cast(self.value_bias, qkv.dtype)
             biases = (query_bias, ops.zeros_like(query_bias), value_bias)
             qkv = qkv + ops.concatenate(biases)
-        qkv = ops.reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
+        qkv = reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
         query, key, value = ops.split(qkv, 3, axis=-1)
         query = self._place(query, self.query_norm, rotation)
         return query, self._place(key, self.key_norm, rotation), value
@@ -171,18 +174,18 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def _place(self, x, norm, rotation):
         """Return queries or keys (B, T, D) after their norm and rotation."""
         if norm and self.qk_norm == "width":
-            x = norm(x)
+            x = call_layer(norm, x)
         in_heads = norm and self.qk_norm == "head"
         if not in_heads and rotation is None:
             return x
         length, width = ops.shape(x)[1:]
         heads = (-1, length, self.num_heads, width // self.num_heads)
-        x = ops.reshape(x, heads)  # (B, T, K, E)
+        x = reshape(x, heads)  # (B, T, K, E)
         if in_heads:
-            x = norm(x)
+            x = call_layer(norm, x)
         if rotation is not None:
             x = rotate_pairs(x, rotation, self.rotary_pairs)
-        return ops.reshape(x, (-1, length, width))  # (B, T, D)
+        return reshape(x, (-1, length, width))  # (B, T, D)
 
     def project_out(self, x):
         """Return the output of the layer for the joined outputs of its heads.
@@ -191,10 +194,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             x: (B, S, D). returns: the same.
         """
         if self.inner_norm:
-            x = self.inner_norm(x)
+            x = call_layer(self.inner_norm, x)
         length, width = ops.shape(x)[1:]
-        y = self.out(ops.reshape(x, (-1, width)))  # (B*S, D)
-        return ops.reshape(y, (-1, length, width))  # (B, S, D)
+        y = project(self.out, reshape(x, (-1, width)))  # (B*S, D)
+        return reshape(y, (-1, length, width))  # (B, S, D)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

@@ -57,7 +57,7 @@ class ProbePooling(keras.layers.Layer):
         key_value = self.key_value(ops.reshape(tokens, (-1, width)))
         key_value = ops.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
-        x, _ = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
         return self.out(ops.reshape(x, (-1, width)))
 
     def compute_mask(self, tokens, mask=None):

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit.layers.calling import call_layer
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp_block import MlpBlock
@@ -154,7 +155,8 @@ class TransformerBlock(keras.layers.Layer):
                 return self.call(tokens, mask, **inputs, training=True)
 
             return rematerialize(self, call, tokens, *positions.values())
-        attended = self.attention(
+        attended = call_layer(
+            self.attention,
             self.attention_input(tokens),
             mask=mask,
             training=training,
@@ -167,26 +169,32 @@ class TransformerBlock(keras.layers.Layer):
         """Return what the attention reads."""
         if self.norm_placement == "after":
             return tokens
-        return self.attention_norm(tokens)
+        return call_layer(self.attention_norm, tokens)
 
     def add_attended(self, tokens, attended, training=False):
         """Return the tokens with the output of the attention added."""
         if self.norm_placement == "after":
-            attended = self.attention_norm(attended)
-        attended = self.dropout(attended, training=training)
+            attended = call_layer(self.attention_norm, attended)
+        attended = call_layer(self.dropout, attended, training=training)
         if self.attention_scale:
-            attended = self.attention_scale(attended)
-        return tokens + self.stochastic_depth(attended, training=training)
+            attended = call_layer(self.attention_scale, attended)
+        return tokens + call_layer(
+            self.stochastic_depth, attended, training=training
+        )
 
     def add_mlp(self, tokens, training=False):
         """Return the tokens with the output of the MLP added."""
         if self.norm_placement == "after":
-            mixed = self.mlp_norm(self.mlp(tokens, training=training))
+            mixed = call_layer(self.mlp, tokens, training=training)
+            mixed = call_layer(self.mlp_norm, mixed)
         else:
-            mixed = self.mlp(self.mlp_norm(tokens), training=training)
+            mixed = call_layer(self.mlp_norm, tokens)
+            mixed = call_layer(self.mlp, mixed, training=training)
         if self.mlp_scale:
-            mixed = self.mlp_scale(mixed)
-        return tokens + self.stochastic_depth(mixed, training=training)
+            mixed = call_layer(self.mlp_scale, mixed)
+        return tokens + call_layer(
+            self.stochastic_depth, mixed, training=training
+        )
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)

@@ -176,7 +176,7 @@ def run_for_class_token(
     query, key, value = block.attention.compute_qkv(
         block.attention_input(tokens), rotation
     )
-    x, _ = attend(
+    x = attend(
         query[:, :1],
         key,
         value,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import attend
+from keras_vit.layers.attention import attend_by_products
 from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.position_inputs import position_layers
@@ -53,7 +53,7 @@ def attend_with_scores(
         (2, 3, 5, 5)
     """
     tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
-    x, scores = attend(
+    x, scores = attend_by_products(
         *attention.compute_qkv(tokens, rotation),
         num_heads=attention.num_heads,
         mask=mask,

@@ -20,6 +20,7 @@ from keras_vit.models.freezing import (
 )
 from keras_vit.models.lora import add_updates, layers_with_updates
 from keras_vit.models.rebuilding import copy_model
+from keras_vit.models.running import run_layers, runs_eagerly
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -73,6 +74,11 @@ class VisionTransformer(keras.Model):
         )
         self.dtype_policy = policy
         self.config = config
+
+    def call(self, inputs, training=None, mask=None):
+        if runs_eagerly(inputs):
+            return run_layers(self, inputs, training)
+        return super().call(inputs, training=training, mask=mask)
 
     def features(
         self, images, blocks=None, as_grid=True, norm=True, with_prefix=False

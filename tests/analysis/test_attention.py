@@ -100,24 +100,33 @@ def test_the_size_of_a_batch_changes_nothing():
     np.testing.assert_allclose(single, pairs, atol=1e-6)
 
 
+def recording(names, name, function):
+    """Return `function`, which first notes `name`."""
+
+    def call(*args, **kwargs):
+        names.append(name)
+        return function(*args, **kwargs)
+
+    return call
+
+
 def test_blocks_after_the_last_one_are_not_run(monkeypatch):
     model, images = model_of("softmax"), images_of("softmax")
     run = []
     for index in range(3):
         block = model.get_layer(f"block_{index:02d}")
-        for layer in (block.attention.qkv, block.mlp):
+        for layer, name in (
+            (block.attention, "compute_qkv"),
+            (block.mlp, "call"),
+        ):
             monkeypatch.setattr(
-                layer,
-                "call",
-                lambda *args, _call=layer.call, _path=layer.path, **kwargs: (
-                    run.append(_path) or _call(*args, **kwargs)
-                ),
+                layer, name, recording(run, layer.path, getattr(layer, name))
             )
     attention_maps(model, images, layers=[1])
     assert run == [
-        "block_00/attention/qkv",
+        "block_00/attention",
         "block_00/mlp",
-        "block_01/attention/qkv",
+        "block_01/attention",
     ]
 
 

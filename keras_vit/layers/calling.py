@@ -1,0 +1,78 @@
+"""Calls of a layer inside another one, without what has been done already."""
+
+import keras
+from keras import ops
+
+
+def call_layer(layer: keras.layers.Layer, x, *tensors, **arguments):
+    """Return layer(x, ...), called from within another layer or model.
+
+    Eager PyTorch waits for Python: each `__call__` of Keras takes as long as
+    a block of ViT-Ti needs for an image. The checks and conversions in it have
+    been done for the outer layer, so only `call` remains.
+
+    Shapes:
+        x: any, a tensor in the compute type of the outer layer.
+
+    Args:
+        layer: A built sublayer.
+        x: Its input.
+        *tensors: Further inputs.
+        **arguments: Its other arguments.
+    """
+    call = layer.call if _is_prepared(layer, x) else layer
+    return call(x, *tensors, **arguments)
+
+
+def project(dense: keras.layers.Dense, x):
+    """Return dense(x), the bias added within the product if it can be.
+
+    Shapes:
+        x: (rows, inputs). returns: (rows, units).
+
+    Args:
+        dense: A built sublayer without activation.
+        x: Its input.
+    """
+    if not _is_prepared(dense, x):
+        return dense(x)
+    kernel = dense.kernel  # With the LoRA update, if there is one.
+    kernel = getattr(kernel, "value", kernel).to(x.dtype)
+    if dense.bias is None:
+        return x @ kernel
+    import torch
+
+    return torch.addmm(dense.bias.value.to(x.dtype), x, kernel)
+
+
+def reshape(x, shape: tuple):
+    """Return ops.reshape(x, shape).
+
+    In eager PyTorch, Keras' own takes longer than all else in its call: it
+    looks for symbolic tensors in `shape`.
+
+    Shapes:
+        x: any. returns: `shape`.
+
+    Args:
+        x: A tensor.
+        shape: The new shape; one of its sizes may be -1.
+    """
+    if keras.backend.backend() == "torch" and ops.is_tensor(x):
+        return x.reshape(shape)
+    return ops.reshape(x, shape)
+
+
+def _is_prepared(layer, x):
+    """Return whether `layer.call(x)` does all that `layer(x)` would."""
+    if keras.backend.backend() != "torch":
+        return False
+    return (
+        ops.is_tensor(x)  # And not a symbolic one.
+        and keras.backend.standardize_dtype(x.dtype) == layer.compute_dtype
+        and layer.quantization_mode is None
+        and layer.activity_regularizer is None
+        # What people register to look inside.
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+    )
