@@ -1,6 +1,7 @@
 """Calls of a layer inside another one, without what has been done already."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -61,6 +62,46 @@ def reshape(x, shape: tuple):
     if keras.backend.backend() == "torch" and ops.is_tensor(x):
         return x.reshape(shape)
     return ops.reshape(x, shape)
+
+
+def pad(x, widths):
+    """Return ops.pad(x, widths): zeros around a tensor.
+
+    In PyTorch, each call of Keras' own makes an operation with a new name,
+    for which `torch.compile` would compile the model again.
+
+    Shapes:
+        x: any. returns: each axis longer by the sum of its pair.
+
+    Args:
+        x: A tensor or a variable.
+        widths: For each axis, the numbers of zeros before and after.
+    """
+    if keras.backend.backend() != "torch" or isinstance(x, keras.KerasTensor):
+        return ops.pad(x, widths)
+    import torch
+
+    # PyTorch begins with the last axis.
+    flat = [width for pair in reversed(widths) for width in pair]
+    return torch.nn.functional.pad(ops.convert_to_tensor(x), flat)
+
+
+def constant(array: np.ndarray, dtype: str):
+    """Return an array for a layer to keep, in PyTorch as a tensor.
+
+    `torch.compile` cannot compile what Keras does with arrays. The graphs of
+    the other backends take them as constants.
+
+    Shapes:
+        array: any. returns: the same.
+
+    Args:
+        array: The numbers.
+        dtype: The type of the tensor.
+    """
+    if keras.backend.backend() == "torch":
+        return ops.convert_to_tensor(array, dtype)
+    return array.astype(dtype)
 
 
 def _is_prepared(layer, x):

@@ -11,6 +11,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.calling import pad
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.tables import pick
 
@@ -101,8 +102,8 @@ class PositionEmbedding(keras.layers.Layer):
         prefix = ops.cast(self.prefix_rows(), tokens.dtype)  # (T - N, D)
         padding = ((0, 0), (self.num_prefix_tokens, 0), (0, 0))
         length = ops.shape(rows)[1]
-        prefix = ops.pad(prefix, ((0, length), (0, 0)))  # (T, D)
-        return tokens + ops.pad(rows, padding) + prefix
+        prefix = pad(prefix, ((0, length), (0, 0)))  # (T, D)
+        return tokens + pad(rows, padding) + prefix
 
     def rows_at(self, coordinates, sizes):
         """Return the rows (B, N, D) for patches at these places."""
@@ -115,7 +116,7 @@ class PositionEmbedding(keras.layers.Layer):
     def flat_with_prefix(self, grid):
         """Return the rows (T, D) of a grid (h, w, D), zero for the prefix."""
         grid = ops.reshape(grid, (-1, self.width))
-        return ops.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
+        return pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
 
     def resize_from(self, source: "PositionEmbedding"):
         """Copy the weights of `source`, resized to the grid of this layer.

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.calling import constant, pad
 from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.resize_rules import resize_grid
 
@@ -72,11 +73,12 @@ class RelativePositionTable(RelativePositions):
             shape=(rows * columns + special, self.num_heads),
             initializer="zeros",
         )
+        index = pair_index(self.grid_size, self.num_prefix_tokens)
+        self.index = constant(index, "int32")
         self.built = True
 
     def call(self, tokens):
-        index = pair_index(self.grid_size, self.num_prefix_tokens)
-        bias = ops.take(self.table, index, axis=0)  # (T, T, K)
+        bias = ops.take(self.table, self.index, axis=0)  # (T, T, K)
         return ops.transpose(bias, (2, 0, 1))[None]  # (1, K, T, T)
 
     def resize_from(self, source: "RelativePositionTable"):
@@ -114,17 +116,19 @@ class RelativePositionMlp(RelativePositions):
     def build(self, tokens_shape):
         self.hidden.build((None, 2))
         self.out.build((None, self.hidden_dim))
+        far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
+        far = np.sign(far) * np.log1p(np.abs(far))
+        self.distances = constant(far.reshape(-1, 2), "float32")
+        self.index = constant(pair_index(self.grid_size, 0), "int32")
         self.built = True
 
     def call(self, tokens):
-        far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
-        far = np.sign(far) * np.log1p(np.abs(far))
-        far = ops.convert_to_tensor(far.reshape(-1, 2), self.compute_dtype)
+        far = ops.cast(self.distances, self.compute_dtype)
         table = self.out(self.hidden(far))  # ((2h - 1) (2w - 1), K)
-        bias = ops.take(table, pair_index(self.grid_size, 0), axis=0)
+        bias = ops.take(table, self.index, axis=0)
         bias = ops.transpose(bias, (2, 0, 1))[None]  # (1, K, N, N)
         prefix = (self.num_prefix_tokens, 0)
-        return ops.pad(bias, ((0, 0), (0, 0), prefix, prefix))
+        return pad(bias, ((0, 0), (0, 0), prefix, prefix))
 
     def get_config(self):
         return {**super().get_config(), "hidden_dim": self.hidden_dim}

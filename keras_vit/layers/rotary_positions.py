@@ -9,6 +9,8 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.calling import pad
+
 
 class RotaryPositions(keras.layers.Layer):
     """Compute the cosines and sines of the angles of each token.
@@ -84,7 +86,7 @@ class RotaryPositions(keras.layers.Layer):
             angles = ops.concatenate([angles, angles], axis=-1)
         # An angle of zero turns nothing.
         prefix = (self.num_prefix_tokens, 0)
-        angles = ops.pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
+        angles = pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
         rotation = ops.stack([ops.cos(angles), ops.sin(angles)])
         return ops.cast(rotation, self.compute_dtype)
 
@@ -135,5 +137,5 @@ def join_axes(rows, columns, axes: str):
     none = ((0, 0),) * (len(rows.shape) - 1)
     before, after = (*none, (size, 0)), (*none, (0, size))
     row_pad, column_pad = (after, before) if axes == "yx" else (before, after)
-    both = ops.pad(rows, row_pad) + ops.pad(columns, column_pad)
+    both = pad(rows, row_pad) + pad(columns, column_pad)
     return ops.expand_dims(both, -2)

@@ -1,8 +1,5 @@
 """Running the graph of a model in PyTorch, without keeping what is read."""
 
-import functools
-import inspect
-
 import keras
 import numpy as np
 from keras import ops
@@ -42,13 +39,8 @@ def run_layers(model: keras.Model, images, training: bool | None = None):
         for x in node.input_tensors:
             if last_reader[id(x)] is node:
                 tensors.pop(id(x), None)
-        if training is not None and _has_training(type(node.operation)):
+        if node.operation._call_has_training_arg:
             arguments = {**arguments, "training": training}
         (output,) = node.outputs
         tensors[id(output)] = call_layer(node.operation, *inputs, **arguments)
     return tensors[id(end)]
-
-
-@functools.cache
-def _has_training(layer_class) -> bool:
-    return "training" in inspect.signature(layer_class.call).parameters

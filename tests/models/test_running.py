@@ -76,3 +76,29 @@ def test_symbolic_images_are_left_to_keras():
 def test_images_of_another_size_are_refused_as_by_keras():
     with pytest.raises(ValueError, match="incompatible with the layer"):
         build()(noise(1, 7, 7, 3))
+
+
+@pytest.mark.parametrize("kind", [None, *LATER_KINDS])
+def test_torch_compiles_the_model_whole_and_once(kind):
+    import torch
+
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model = build(**LATER_KINDS.get(kind, {}))
+    compiled = torch.compile(model, backend=keep, fullgraph=True)
+    for seed in range(3):
+        images = keras.ops.convert_to_tensor(
+            noise(2, *model.config.image_size, 3, seed=seed)
+        )
+        with torch.no_grad():
+            np.testing.assert_allclose(
+                to_numpy(compiled(images)),
+                to_numpy(model(images)),
+                rtol=0,
+                atol=1e-6,
+            )
+    assert len(graphs) == 1
