@@ -88,22 +88,33 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
-        # TensorFlow fuses a rank-2 MatMul, BiasAdd and GELU, but not the GELU
-        # with a custom gradient that training uses.
-        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
-        activate = table[self.activation]
         x = project(self.hidden, reshape(tokens, (-1, width)))  # (B*T, M) or 2M
         if self.is_gated:
             gate, x = ops.split(x, 2, axis=-1)
-            x = activate(gate) * x  # (B*T, M)
+            x = self.activate(gate, training) * x  # (B*T, M)
         else:
-            x = activate(x)
+            x = self.activate(x, training)
         x = call_layer(self.dropout, x, training=training)
         if self.inner_norm:
             x = call_layer(self.inner_norm, x)
         x = project(self.out, x)  # (B*T, D)
         x = reshape(x, (-1, length, width))  # (B, T, D)
         return call_layer(self.dropout, x, training=training)
+
+    def activate(self, x, training=None):
+        """Return the activation of the hidden layer.
+
+        TensorFlow's graph computes MatMul, BiasAdd and GELU in one kernel, if
+        they have rank 2, the GELU has its own gradient, and its operations
+        have names after those of `hidden` in the alphabet: it sorts the
+        factors of a product by their names before it looks for a GELU.
+
+        Shapes:
+            x: any. returns: the same.
+        """
+        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
+        with keras.name_scope("hidden_activation"):
+            return table[self.activation](x)
 
     def compute_output_shape(self, input_shape):
         return input_shape

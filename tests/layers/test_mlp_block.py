@@ -1,3 +1,4 @@
+import collections
 import math
 
 import keras
@@ -5,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
+from keras_vit import VisionTransformer
 from keras_vit.layers import ACTIVATIONS, MlpBlock
 from tests.contracts import gradients
-from tests.tiny import noise, randomize, to_numpy
+from tests.tiny import (
+    noise,
+    randomize,
+    tensorflow_only,
+    tiny_config,
+    to_numpy,
+)
 
 FORMULAS = {
     "quick": lambda x: x / (1 + np.exp(-1.702 * x)),
@@ -98,3 +106,46 @@ def test_an_unknown_gelu_is_an_error():
         "Received: activation='erf'",
     ):
         MlpBlock(mlp_dim=8, activation="erf")
+
+
+def optimized_ops(model, images):
+    """Return the operations of the graph that TensorFlow runs, with counts."""
+    import tensorflow as tf
+    from tensorflow.python.framework import convert_to_constants
+
+    function = tf.function(lambda x: model(x, training=False))
+    frozen = convert_to_constants.convert_variables_to_constants_v2(
+        function.get_concrete_function(tf.TensorSpec(images.shape, tf.float32))
+    )
+    # A session tells what became of the graph; a function does not.
+    options = tf.compat.v1.RunOptions(output_partition_graphs=True)
+    metadata = tf.compat.v1.RunMetadata()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.import_graph_def(frozen.graph.as_graph_def(), name="")
+        session.run(
+            frozen.outputs[0].name,
+            {frozen.inputs[0].name: images},
+            options=options,
+            run_metadata=metadata,
+        )
+    return collections.Counter(
+        node.op for graph in metadata.partition_graphs for node in graph.node
+    )
+
+
+@tensorflow_only
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensorflow_fuses_both_kinds_of_gelu_with_the_product(dtype):
+    counts = {}
+    for activation in ("tanh", "exact"):
+        model = VisionTransformer(
+            tiny_config(activation=activation), dtype=dtype
+        )
+        # Biases of zero would be left out.
+        counts[activation] = optimized_ops(
+            randomize(model), noise(2, 32, 32, 3)
+        )
+    # Without oneDNN, neither is fused.
+    assert counts["tanh"]["Tanh"] == counts["exact"]["Erf"]
+    if counts["exact"]["_MklNativeFusedMatMul"]:
+        assert counts["exact"]["Erf"] == 0
