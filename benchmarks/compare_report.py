@@ -61,21 +61,44 @@ class Result:
         return self.flops / self.best_matrix_rate
 
 
-def slower_rows(
-    results: Iterable[Result], package: str, tolerance: float
-) -> list[Result]:
-    """Return the results in which ours takes longer than `package`.
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """How many times as long as ours a package has to take.
 
     Args:
-        results: Those without `package` are passed over.
-        package: The one to compare with.
-        tolerance: How far below 1 the ratio may be.
+        row: In each row.
+        mean: In the geometric mean of all rows.
     """
-    return [
-        result
-        for result in results
-        if package in result.seconds and result.ratio(package) < 1 - tolerance
-    ]
+
+    row: float
+    mean: float
+
+
+def missed_bars(results: Iterable[Result], bars: dict[str, Bar]) -> list[str]:
+    """Return a line for each bar that is not reached.
+
+    Args:
+        results: All of them.
+        bars: By package; results without it are passed over.
+    """
+    lines = []
+    for package, bar in bars.items():
+        rows = [x for x in results if package in x.seconds]
+        lines += [
+            f"{x.model} {x.task} {x.precision}, batch {x.batch_size}: "
+            f"{package} / ours = {x.ratio(package):.3f}, below {bar.row}"
+            for x in rows
+            if x.ratio(package) < bar.row
+        ]
+        mean = statistics.geometric_mean(
+            [x.ratio(package) for x in rows] or [1]
+        )
+        if rows and mean < bar.mean:
+            lines.append(
+                f"mean of {len(rows)} rows: "
+                f"{package} / ours = {mean:.3f}, below {bar.mean}"
+            )
+    return lines
 
 
 def csv_rows(results: Iterable[Result]) -> list[dict]:

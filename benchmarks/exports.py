@@ -74,6 +74,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add_speed_options(add, models="Ti/16")
     add(
+        "--require_not_slower",
+        action="store_true",
+        help="exit with 1 if ours is slower in any row",
+    )
+    add("--tolerance", type=float, default=0.0, help="of that requirement")
+    add(
         "--batch_sizes",
         type=split_numbers,
         default="1,8",

@@ -34,12 +34,6 @@ def add_speed_options(add: Callable, models: str):
     add("--models", type=split_names, default=models, help="keys of VARIANTS")
     add("--activation", default="tanh", help="tanh or exact; timm's is exact")
     add("--torch_python", help="interpreter that has torch and timm")
-    add(
-        "--require_not_slower",
-        action="store_true",
-        help="exit with 1 if ours is slower in any row",
-    )
-    add("--tolerance", type=float, default=0.0, help="of that requirement")
 
 
 def check_speed_options(

@@ -74,7 +74,7 @@ class Worker:
             cwd=ROOT,
             env={
                 **os.environ,
-                "KERAS_BACKEND": "tensorflow",
+                "KERAS_BACKEND": case.get("backend", "tensorflow"),
                 "OMP_NUM_THREADS": str(case["threads"]),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
             },

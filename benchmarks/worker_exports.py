@@ -110,7 +110,7 @@ def write_timm(case: dict):
     """Write `case["files"]`, all ONNX, of timm's model to `case["folder"]`."""
     import torch
 
-    from benchmarks.worker_timm import batch
+    from benchmarks.worker_torch import batch
 
     model = start_timm(case)
     for file in case["files"]:
@@ -138,10 +138,10 @@ def start_timm(case: dict):
     """Return timm's model, ready to answer."""
     import torch
 
-    from benchmarks.worker_timm import import_timm, timm_model
+    from benchmarks.worker_torch import timm_model
 
     torch.manual_seed(0)
-    model = timm_model(import_timm(), case).eval()
+    model = timm_model(case, {}).eval()
     check_num_parameters(sum(p.numel() for p in model.parameters()), case)
     return model
 
@@ -150,7 +150,7 @@ def start_torch(case: dict) -> Callable:
     """Return what answers a batch by timm's model in PyTorch, eager."""
     import torch
 
-    from benchmarks.worker_timm import forward_step
+    from benchmarks.worker_torch import forward_step
 
     torch.set_num_threads(case["threads"])
     return forward_step(start_timm(case), case)

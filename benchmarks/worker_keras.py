@@ -50,7 +50,7 @@ def forward_step(model: keras.Model, case: dict) -> Callable[[], object]:
     """Return the inference of a batch, a compiled graph."""
     images, _ = batch(case)
 
-    @tf.function(jit_compile=case["xla"])
+    @tf.function(jit_compile=case["compile"])
     def forward(images):
         return model(images, training=False)
 
@@ -65,7 +65,7 @@ def train_step(model: keras.Model, case: dict) -> Callable[[], object]:
     optimizer.build(variables)
     loss_function = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    @tf.function(jit_compile=case["xla"])
+    @tf.function(jit_compile=case["compile"])
     def train(images, labels):
         with tf.GradientTape() as tape:
             loss = loss_function(labels, model(images, training=True))

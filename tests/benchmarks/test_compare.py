@@ -1,4 +1,6 @@
+import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -68,15 +70,27 @@ def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians():
         harness.median_ratio([1.0, 2.0], [1.0])
 
 
-def test_slower_rows_are_those_below_the_tolerance():
-    even = RESULT
-    slow = report.Result(
-        **{**vars(RESULT), "seconds": {"ours": [1.0], "keras-hub": [0.9]}}
-    )
-    alone = report.Result(**{**vars(RESULT), "seconds": {"ours": [1.0]}})
-    results = [even, slow, alone]
-    assert report.slower_rows(results, "keras-hub", 0.0) == [slow]
-    assert report.slower_rows(results, "keras-hub", 0.2) == []
+def test_missed_bars_are_named_row_by_row_and_for_the_mean():
+    def result(**seconds):
+        return report.Result(**{**vars(RESULT), "seconds": seconds})
+
+    slow = result(ours=[1.0], timm=[0.8])
+    fast = result(ours=[1.0], timm=[1.25])
+    alone = result(ours=[1.0])
+
+    def missed(row, mean, *results):
+        bars = {"timm": report.Bar(row=row, mean=mean)}
+        return report.missed_bars(results, bars)
+
+    # The mean of 0.8 and 1.25, a fourth slower and a fourth faster, is 1.
+    assert missed(0.8, 0.999, slow, fast, alone) == []
+    assert missed(1.0, 0.999, slow, fast) == [
+        "S/16 forward float32, batch 8: timm / ours = 0.800, below 1.0"
+    ]
+    assert missed(0.8, 1.1, slow, fast) == [
+        "mean of 2 rows: timm / ours = 1.000, below 1.1"
+    ]
+    assert missed(2.0, 2.0, alone) == []
 
 
 def test_csv_has_a_row_for_every_package(tmp_path):
@@ -132,7 +146,11 @@ def test_training_in_bfloat16_is_mixed_and_measured_once():
         ["--tasks", "serve"],
         ["--against", "vit-keras"],
         ["--activation", "erf"],
-        ["--against", "timm", "--require_not_slower"],
+        ["--backend", "theano"],
+        ["--against", "plain-jax"],
+        ["--against", "keras-hub", "--backend", "jax"],
+        ["--backend", "torch"],
+        ["--batch_sizes", "0"],
     ],
 )
 def test_options_that_do_not_fit_end_the_program(arguments, capsys):
@@ -145,6 +163,37 @@ def test_timm_is_left_out_without_an_interpreter():
     assert compare.rivals(compare.parse([])) == ["keras-hub"]
     options = compare.parse(["--torch_python", sys.executable])
     assert compare.rivals(options) == ["keras-hub", "timm"]
+    options = compare.parse(["--backend", "jax"])
+    assert compare.rivals(options) == ["plain-jax"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "package", "module", "has_torch"),
+    [
+        ("tensorflow", "ours", "keras", False),
+        ("tensorflow", "keras-hub", "keras", False),
+        ("tensorflow", "timm", "torch", True),
+        ("torch", "ours", "torch", True),
+        ("torch", "timm", "torch", True),
+        ("jax", "ours", "jax", False),
+        ("jax", "plain-jax", "jax", False),
+    ],
+)
+def test_each_package_runs_where_it_can(
+    monkeypatch, backend, package, module, has_torch
+):
+    started = []
+    monkeypatch.setattr(compare, "Worker", lambda *args: started.append(args))
+    # Any program will do.
+    options = compare.parse(["--backend", backend, "--torch_python", "true"])
+    compare.start(package, {"backend": backend}, options)
+    assert started == [
+        (
+            f"benchmarks.worker_{module}",
+            {"backend": backend, "package": package},
+            "true" if has_torch else sys.executable,
+        )
+    ]
 
 
 @pytest.mark.slow
@@ -154,14 +203,19 @@ def test_a_worker_that_fails_shows_its_message():
         serve.Worker("benchmarks.worker_keras", case)
 
 
+SMALL = [
+    *("--models", "Ti/16", "--image_size", "32", "--batch_sizes", "2"),
+    *("--train_batch_sizes", "2", "--repeats", "1", "--threads", "1"),
+]
+
+
 @pytest.mark.slow
 def test_the_command_writes_both_tables(tmp_path):
     code = compare.main(
         [
-            *("--models", "Ti/16", "--image_size", "32", "--batch_size", "2"),
+            *SMALL,
             *("--tasks", "forward", "--precisions", "float32"),
-            *("--against", "", "--repeats", "1", "--threads", "1"),
-            *("--out", str(tmp_path)),
+            *("--against", "", "--out", str(tmp_path)),
         ]
     )
     assert code == 0
@@ -169,6 +223,82 @@ def test_the_command_writes_both_tables(tmp_path):
     assert (row["model"], row["package"]) == ("Ti/16", "ours")
     assert float(row["seconds"]) > 0
     assert "| Ti/16 | forward |" in (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_other_backends_are_measured(tmp_path, backend):
+    python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
+    if backend == "torch" and not python:
+        pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")
+    compare.main(
+        [
+            *SMALL,
+            *("--precisions", "bfloat16", "--backend", backend),
+            *("--torch_python", python or sys.executable),
+            *("--out", str(tmp_path)),
+        ]
+    )
+    rows = harness.read_csv(tmp_path / "results.csv")
+    rival = {"jax": "plain-jax", "torch": "timm"}[backend]
+    assert [(row["task"], row["package"]) for row in rows] == [
+        ("forward", "ours"),
+        ("forward", rival),
+        ("train", "ours"),
+        ("train", rival),
+    ]
+
+
+def test_plain_jax_answers_as_our_model():
+    pytest.importorskip("jax")
+    found = subprocess.run(
+        [sys.executable, "-c", PLAIN_JAX],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        cwd=serve.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(found.stdout.split()[-1]) < 1e-5
+
+
+# Gives our weights to it, and prints the largest difference of the logits.
+PLAIN_JAX = """
+import dataclasses, jax, numpy as np
+from benchmarks import worker_jax
+from keras_vit import VisionTransformer
+from tests.tiny import randomize, tiny_config
+
+config = tiny_config()
+case = {"config": dataclasses.asdict(config), "activation": "tanh",
+        "precision": "float32", "batch_size": 2}
+model = randomize(VisionTransformer(config))
+get = dict(zip([w.path for w in model.weights], model.get_weights())).get
+weights, apply = worker_jax.plain_model(case)
+pair = lambda name: (get(name + "/kernel"), get(name + "/bias"))
+norm = lambda name: (get(name + "/gamma"), get(name + "/beta"))
+weights["patches"] = pair("patch_encoder")
+weights["token"] = get("class_token/token")
+weights["positions"] = get("position_embedding/embedding")[None]
+for index, block in enumerate(weights["blocks"]):
+    name = f"block_{index:02d}/"
+    for part, new in {"norm_1": "attention_norm", "norm_2": "mlp_norm"}.items():
+        block[part] = norm(name + new)
+    kernel, bias = pair(name + "attention/qkv")
+    for part, (w, b) in zip(("query", "key", "value"),
+                            zip(np.split(kernel, 3, 1), np.split(bias, 3))):
+        block[part] = w.reshape(24, 3, 8), b.reshape(3, 8)
+    kernel, bias = pair(name + "attention/out")
+    block["out"] = kernel.reshape(3, 8, 24), bias
+    block["hidden"] = pair(name + "mlp/hidden")
+    block["mlp_out"] = pair(name + "mlp/out")
+weights["norm"] = norm("encoder_norm")
+weights["head"] = pair("predictions")
+images, _ = worker_jax.batch(case)
+ours = np.asarray(model(images))
+print(np.abs(np.asarray(apply(weights, images, False)) - ours).max()
+      / np.abs(ours).max())
+"""
 
 
 class FakeWorker:
@@ -201,11 +331,14 @@ def fake(monkeypatch):
     return FakeWorker
 
 
-def test_a_slower_row_fails_the_command_if_asked(fake, tmp_path, capsys):
+def test_a_bar_that_is_missed_fails_the_command_if_asked(
+    fake, tmp_path, capsys
+):
     arguments = ["--models", "S/16", "--out", str(tmp_path)]
     assert compare.main(arguments) == 0
-    assert compare.main([*arguments, "--require_not_slower"]) == 1
-    assert "SLOWER than keras-hub: S/16 forward" in capsys.readouterr().out
+    assert compare.main([*arguments, "--require"]) == 1
+    printed = capsys.readouterr().out
+    assert "MISSED: S/16 forward float32, batch 8: keras-hub" in printed
     assert "timm was left out" in (tmp_path / "results.md").read_text()
 
 
@@ -213,7 +346,8 @@ def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
     compare.main(
         [
             *("--models", "S/16", "--precisions", "float32"),
-            *("--tasks", "train", "--repeats", "2", "--out", str(tmp_path)),
+            *("--tasks", "train", "--train_batch_sizes", "16"),
+            *("--repeats", "2", "--out", str(tmp_path)),
         ]
     )
     steps = [package for package, name in fake.asked if name == "step"]
