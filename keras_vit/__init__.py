@@ -4,7 +4,14 @@
 from keras_vit import startup  # noqa: F401
 
 # isort: split
-from keras_vit import analysis, applications, layers, models, weights
+from keras_vit import (
+    analysis,
+    applications,
+    distribution,
+    layers,
+    models,
+    weights,
+)
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
 from keras_vit.layer_decay import layer_decay_optimizer
 from keras_vit.models import (
@@ -41,6 +48,7 @@ __all__ = [
     "__version__",
     "analysis",
     "decode_predictions",
+    "distribution",
     "from_checkpoint",
     "layer_decay_optimizer",
     "layers",

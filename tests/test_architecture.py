@@ -26,6 +26,7 @@ RANKS = {
     "keras_vit.image_decoding": 1,
     "keras_vit.image_resizing": 1,
     "keras_vit.layer_decay": 1,
+    "keras_vit.distribution": 1,
     "keras_vit.preprocessing": 1,
     "keras_vit.layers": 2,
     "keras_vit.models": 3,

@@ -46,6 +46,22 @@ def project(dense: keras.layers.Dense, x):
     return torch.addmm(dense.bias.value.to(x.dtype), x, kernel)
 
 
+def is_free_to_change(dense: keras.layers.Dense, x) -> bool:
+    """Return whether what `project(dense, x)` returned may be overwritten.
+
+    So it is in the inference of PyTorch: no gradient and no hook needs it.
+
+    Args:
+        dense: A built sublayer.
+        x: Its input.
+    """
+    if not _is_prepared(dense, x):
+        return False
+    import torch
+
+    return not torch.is_grad_enabled()
+
+
 def reshape(x, shape: tuple):
     """Return ops.reshape(x, shape).
 

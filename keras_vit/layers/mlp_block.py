@@ -3,8 +3,17 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.activations import ACTIVATIONS, TRAINED_ACTIVATIONS
-from keras_vit.layers.calling import call_layer, project, reshape
+from keras_vit.layers.activations import (
+    ACTIVATIONS,
+    IN_PLACE_ACTIVATIONS,
+    TRAINED_ACTIVATIONS,
+)
+from keras_vit.layers.calling import (
+    call_layer,
+    is_free_to_change,
+    project,
+    reshape,
+)
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.old_arguments import with_new_names
@@ -88,12 +97,16 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, tokens, training=None):
         length, width = ops.shape(tokens)[1:]
-        x = project(self.hidden, reshape(tokens, (-1, width)))  # (B*T, M) or 2M
+        tokens = reshape(tokens, (-1, width))
+        x = project(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
+        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
+        if is_free_to_change(self.hidden, tokens):
+            table = IN_PLACE_ACTIVATIONS
         if self.is_gated:
             gate, x = ops.split(x, 2, axis=-1)
-            x = self.activate(gate, training) * x  # (B*T, M)
+            x = self._activate(gate, table) * x  # (B*T, M)
         else:
-            x = self.activate(x, training)
+            x = self._activate(x, table)
         x = call_layer(self.dropout, x, training=training)
         if self.inner_norm:
             x = call_layer(self.inner_norm, x)
@@ -101,18 +114,14 @@ class MlpBlock(keras.layers.Layer):
         x = reshape(x, (-1, length, width))  # (B, T, D)
         return call_layer(self.dropout, x, training=training)
 
-    def activate(self, x, training=None):
+    def _activate(self, x, table):
         """Return the activation of the hidden layer.
 
         TensorFlow's graph computes MatMul, BiasAdd and GELU in one kernel, if
         they have rank 2, the GELU has its own gradient, and its operations
         have names after those of `hidden` in the alphabet: it sorts the
         factors of a product by their names before it looks for a GELU.
-
-        Shapes:
-            x: any. returns: the same.
         """
-        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
         with keras.name_scope("hidden_activation"):
             return table[self.activation](x)
 

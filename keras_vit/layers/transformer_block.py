@@ -155,14 +155,18 @@ class TransformerBlock(keras.layers.Layer):
                 return self.call(tokens, mask, **inputs, training=True)
 
             return rematerialize(self, call, tokens, *positions.values())
-        attended = call_layer(
-            self.attention,
-            self.attention_input(tokens),
-            mask=mask,
-            training=training,
-            **positions,
+        # No name keeps what was attended, so its memory is free for the MLP.
+        tokens = self.add_attended(
+            tokens,
+            call_layer(
+                self.attention,
+                self.attention_input(tokens),
+                mask=mask,
+                training=training,
+                **positions,
+            ),
+            training,
         )
-        tokens = self.add_attended(tokens, attended, training)
         return self.add_mlp(tokens, training)
 
     def attention_input(self, tokens):

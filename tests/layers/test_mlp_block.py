@@ -149,3 +149,29 @@ def test_tensorflow_fuses_both_kinds_of_gelu_with_the_product(dtype):
     assert counts["tanh"]["Tanh"] == counts["exact"]["Erf"]
     if counts["exact"]["_MklNativeFusedMatMul"]:
         assert counts["exact"]["Erf"] == 0
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="The others have no such thing."
+)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_inference_in_place_changes_no_tensor_that_is_seen(
+    activation, is_gated
+):
+    import torch
+
+    layer = MlpBlock(mlp_dim=20, activation=activation, is_gated=is_gated)
+    x = keras.ops.convert_to_tensor(noise(2, 5, 12))
+    expected, before = layer(x), x.clone()
+    seen = []
+    with torch.no_grad():
+        np.testing.assert_array_equal(to_numpy(layer(x)), to_numpy(expected))
+        hook = layer.hidden.register_forward_hook(
+            lambda layer, inputs, output: seen.append((output, output.clone()))
+        )
+        np.testing.assert_array_equal(to_numpy(layer(x)), to_numpy(expected))
+        hook.remove()
+    np.testing.assert_array_equal(to_numpy(x), to_numpy(before))
+    ((output, copy),) = seen
+    np.testing.assert_array_equal(to_numpy(output), to_numpy(copy))
