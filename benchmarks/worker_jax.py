@@ -47,6 +47,21 @@ def plain_model(case: dict) -> tuple:
     """
     config = case["config"]
     compute, kept = types(case["precision"])
+
+    def apply(weights, images, training):
+        weights = jax.tree.map(lambda w: w.astype(compute), weights)
+        return run_plain(weights, images.astype(compute), config["patch_size"])
+
+    return draw_weights(config, kept), apply
+
+
+def draw_weights(config: dict, dtype: str) -> dict:
+    """Return new weights of `plain_model`.
+
+    Args:
+        config: The fields of a ViTConfig.
+        dtype: The type of the weights.
+    """
     width, size = config["width"], config["patch_size"]
     heads = config["num_heads"]
     shape = (width, heads, width // heads)
@@ -54,16 +69,16 @@ def plain_model(case: dict) -> tuple:
 
     def draw(*shape, fan_in=None):
         values = rng.standard_normal(shape) / math.sqrt(fan_in or shape[0])
-        return jnp.asarray(values, kept)
+        return jnp.asarray(values, dtype)
 
     def norm():
-        return jnp.ones(width, kept), jnp.zeros(width, kept)
+        return jnp.ones(width, dtype), jnp.zeros(width, dtype)
 
     def dense(*shape, fan_in=None, bias=None):
-        return draw(*shape, fan_in=fan_in), jnp.zeros(bias or shape[-1], kept)
+        return draw(*shape, fan_in=fan_in), jnp.zeros(bias or shape[-1], dtype)
 
     cells = [n // size for n in config["image_size"]]
-    weights = {
+    return {
         "patches": dense(size, size, config["channels"], width),
         "token": draw(1, 1, width),
         "positions": draw(1, math.prod(cells) + 1, width),
@@ -84,12 +99,6 @@ def plain_model(case: dict) -> tuple:
         "norm": norm(),
         "head": dense(width, config["num_classes"]),
     }
-
-    def apply(weights, images, training):
-        weights = jax.tree.map(lambda w: w.astype(compute), weights)
-        return run_plain(weights, images.astype(compute), size)
-
-    return weights, apply
 
 
 def run_plain(weights: dict, images, patch_size: int):

@@ -102,7 +102,7 @@ def pad(x, widths):
     return torch.nn.functional.pad(ops.convert_to_tensor(x), flat)
 
 
-def constant(array: np.ndarray, dtype: str):
+def graph_constant(array: np.ndarray, dtype: str):
     """Return an array for a layer to keep, in PyTorch as a tensor.
 
     `torch.compile` cannot compile what Keras does with arrays. The graphs of

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.calling import constant, pad
+from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.resize_rules import resize_grid
 
@@ -74,7 +74,7 @@ class RelativePositionTable(RelativePositions):
             initializer="zeros",
         )
         index = pair_index(self.grid_size, self.num_prefix_tokens)
-        self.index = constant(index, "int32")
+        self.index = graph_constant(index, "int32")
         self.built = True
 
     def call(self, tokens):
@@ -118,8 +118,8 @@ class RelativePositionMlp(RelativePositions):
         self.out.build((None, self.hidden_dim))
         far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
         far = np.sign(far) * np.log1p(np.abs(far))
-        self.distances = constant(far.reshape(-1, 2), "float32")
-        self.index = constant(pair_index(self.grid_size, 0), "int32")
+        self.distances = graph_constant(far.reshape(-1, 2), "float32")
+        self.index = graph_constant(pair_index(self.grid_size, 0), "int32")
         self.built = True
 
     def call(self, tokens):
