@@ -45,6 +45,15 @@ class Result:
         """Return how many times as long as ours `package` takes."""
         return median_ratio(self.seconds[package], self.seconds[OURS])
 
+    def ratio_quartiles(self, package: str) -> tuple[float, float]:
+        """Return the quartiles over the rounds of that multiple."""
+        rounds = zip(self.seconds[package], self.seconds[OURS], strict=True)
+        ratios = [theirs / ours for theirs, ours in rounds]
+        if len(ratios) < 2:
+            return ratios[0], ratios[0]
+        first, _, third = statistics.quantiles(ratios, method="inclusive")
+        return first, third
+
     def matrix_rate(self, library: str) -> float:
         """Return the FLOP/s of the product of matrices in `library`."""
         seconds = statistics.median(self.product_seconds[library])
@@ -149,10 +158,11 @@ def format_page(
             *(f"- {line}" for line in description),
             "",
             "Images per second of the median step. `x / ours` is the median",
-            "over the rounds of the time of x over ours: above 1, ours is",
-            "faster. GFLOP/s are those of one matrix product of the MLP of",
-            "B/16, measured in the same rounds. The floor is what the products",
-            "of the model alone would reach at the faster of these rates;",
+            "over the rounds of the time of x over ours, with the quartiles:",
+            "above 1, ours is faster. GFLOP/s are those of one matrix product",
+            "of the MLP of B/16, measured in the same rounds. The floor is what",
+            "the products of the model alone would reach at the faster of",
+            "these rates;",
             "`ours / floor` is the share of it that ours reaches.",
             "",
             format_table(columns, rows),
@@ -170,8 +180,13 @@ def _cells(result, packages, libraries):
         result.precision,
         result.batch_size,
         *(f"{result.images_per_second(p):.2f}" for p in packages),
-        *(f"{result.ratio(p):.2f}" for p in packages[1:]),
+        *(_ratio_cell(result, p) for p in packages[1:]),
         *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
         f"{floor:.2f}",
         f"{share:.0%}",
     ]
+
+
+def _ratio_cell(result, package):
+    first, third = result.ratio_quartiles(package)
+    return f"{result.ratio(package):.2f} ({first:.2f} to {third:.2f})"

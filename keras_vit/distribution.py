@@ -44,7 +44,7 @@ def layout_map(
         ... )
         >>> layouts = layout_map(mesh)
         >>> layouts["block_00/mlp/hidden/kernel"].axes
-        [None, 'model']
+        (None, 'model')
 
     Reference: Shoeybi et al. 2019, arXiv:1909.08053, section 3, for pairs of
         layers; Rajbhandari et al. 2020, arXiv:1910.02054, for the weights.

@@ -56,7 +56,11 @@ def test_a_run_that_was_stopped_goes_on(tmp_path, subprocess_environment):
     assert done.returncode == 0, done.stderr
     model = keras.models.load_model(folder / "model.keras")
     for weight in model.weights:
+        value, expected = weight.numpy(), EXPECTED[f"run/{weight.path}"]
+        if weight.path.endswith("qkv/bias"):
+            # A bias of the keys adds the same to all products of a query, so
+            # its gradient is rounding alone, of which Adam makes any number.
+            keys = np.split(np.arange(value.size), 3)[1]
+            value, expected = (np.delete(x, keys) for x in (value, expected))
         # Another processor may round otherwise.
-        np.testing.assert_allclose(
-            weight.numpy(), EXPECTED[f"run/{weight.path}"], atol=1e-6
-        )
+        np.testing.assert_allclose(value, expected, atol=1e-6)

@@ -25,7 +25,8 @@ def gelu_quick(x):
 def gelu_in_place(x, approximate: str = "none"):
     """Return GELU(x) in the memory of `x`, in PyTorch.
 
-    This needs a third of the time: the system need not find new memory.
+    So the system need not find new memory for the result, which is the largest
+    tensor of a block.
 
     Args:
         x: A tensor of PyTorch that nobody else reads.

@@ -99,14 +99,16 @@ class MlpBlock(keras.layers.Layer):
         length, width = ops.shape(tokens)[1:]
         tokens = reshape(tokens, (-1, width))
         x = project(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
-        table = TRAINED_ACTIVATIONS if training else ACTIVATIONS
-        if is_free_to_change(self.hidden, tokens):
-            table = IN_PLACE_ACTIVATIONS
+        activate = self._activate
+        if training:
+            activate = TRAINED_ACTIVATIONS[self.activation]
+        elif is_free_to_change(self.hidden, tokens):
+            activate = IN_PLACE_ACTIVATIONS[self.activation]
         if self.is_gated:
             gate, x = ops.split(x, 2, axis=-1)
-            x = self._activate(gate, table) * x  # (B*T, M)
+            x = activate(gate) * x  # (B*T, M)
         else:
-            x = self._activate(x, table)
+            x = activate(x)
         x = call_layer(self.dropout, x, training=training)
         if self.inner_norm:
             x = call_layer(self.inner_norm, x)
@@ -114,8 +116,8 @@ class MlpBlock(keras.layers.Layer):
         x = reshape(x, (-1, length, width))  # (B, T, D)
         return call_layer(self.dropout, x, training=training)
 
-    def _activate(self, x, table):
-        """Return the activation of the hidden layer.
+    def _activate(self, x):
+        """Return the activation of the hidden layer in inference.
 
         TensorFlow's graph computes MatMul, BiasAdd and GELU in one kernel, if
         they have rank 2, the GELU has its own gradient, and its operations
@@ -123,7 +125,7 @@ class MlpBlock(keras.layers.Layer):
         factors of a product by their names before it looks for a GELU.
         """
         with keras.name_scope("hidden_activation"):
-            return table[self.activation](x)
+            return ACTIVATIONS[self.activation](x)
 
     def compute_output_shape(self, input_shape):
         return input_shape

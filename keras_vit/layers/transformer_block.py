@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.calling import call_layer
+from keras_vit.layers.calling import call_layer, find_call
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp_block import MlpBlock
@@ -155,11 +155,11 @@ class TransformerBlock(keras.layers.Layer):
                 return self.call(tokens, mask, **inputs, training=True)
 
             return rematerialize(self, call, tokens, *positions.values())
+        attend = find_call(self.attention, tokens)
         # No name keeps what was attended, so its memory is free for the MLP.
         tokens = self.add_attended(
             tokens,
-            call_layer(
-                self.attention,
+            attend(
                 self.attention_input(tokens),
                 mask=mask,
                 training=training,

@@ -9,8 +9,6 @@ from keras_vit.layers.calling import call_layer
 
 def runs_eagerly(images) -> bool:
     """Return whether `run_layers` may compute a model of `images`."""
-    if keras.backend.backend() != "torch":
-        return False
     is_array = isinstance(images, np.ndarray) or ops.is_tensor(images)
     return is_array and len(images.shape) == 4
 

@@ -75,10 +75,12 @@ class VisionTransformer(keras.Model):
         self.dtype_policy = policy
         self.config = config
 
-    def call(self, inputs, training=None, mask=None):
-        if runs_eagerly(inputs):
-            return run_layers(self, inputs, training)
-        return super().call(inputs, training=training, mask=mask)
+    if keras.backend.backend() == "torch":
+
+        def call(self, inputs, training=None, mask=None):
+            if runs_eagerly(inputs):
+                return run_layers(self, inputs, training)
+            return super().call(inputs, training=training, mask=mask)
 
     def features(
         self, images, blocks=None, as_grid=True, norm=True, with_prefix=False
