@@ -9,7 +9,9 @@ import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 
-from keras_vit import VARIANTS
+import numpy as np
+
+from keras_vit import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.files import atomic_write
 from keras_vit.tables import pick
 
@@ -62,6 +64,21 @@ def check_speed_options(
             parser.error(f"--models: not a ViT that all packages have: {model}")
     if options.torch_python and not shutil.which(options.torch_python):
         parser.error(f"--torch_python: no program: {options.torch_python}")
+
+
+def build_ours(case: dict) -> VisionTransformer:
+    """Return keras_vit's model of `case["config"]`, on any backend."""
+    config = ViTConfig(**{**case["config"], "activation": case["activation"]})
+    return VisionTransformer(config, dtype=case["precision"])
+
+
+def random_batch(case: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Return random images (B, H, W, C) in [-1, 1] and random labels (B,)."""
+    config, size = case["config"], case["batch_size"]
+    rng = np.random.default_rng(0)
+    shape = (size, *config["image_size"], config["channels"])
+    images = rng.uniform(-1, 1, shape).astype("float32")
+    return images, rng.integers(config["num_classes"], size=size)
 
 
 def split_names(text: str) -> list[str]:

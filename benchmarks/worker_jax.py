@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from benchmarks.harness import build_ours, random_batch
 from benchmarks.serve import serve
-from keras_vit import VisionTransformer, ViTConfig
 
 # As in optax.adam and Keras.
 ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
@@ -26,8 +26,7 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
 
 def our_model(case: dict) -> tuple:
     """Return the weights of keras_vit's model, and the function of them."""
-    config = ViTConfig(**{**case["config"], "activation": case["activation"]})
-    model = VisionTransformer(config, dtype=case["precision"])
+    model = build_ours(case)
     weights = [v.value for v in model.trainable_variables]
     others = [v.value for v in model.non_trainable_variables]
 
@@ -206,12 +205,8 @@ def types(precision: str) -> tuple:
 
 
 def batch(case: dict) -> tuple:
-    """Return random images (B, H, W, C) in [-1, 1] and random labels (B,)."""
-    config, size = case["config"], case["batch_size"]
-    rng = np.random.default_rng(0)
-    shape = (size, *config["image_size"], config["channels"])
-    images = rng.uniform(-1, 1, shape).astype("float32")
-    labels = rng.integers(config["num_classes"], size=size)
+    """Return `random_batch` as arrays of JAX."""
+    images, labels = random_batch(case)
     return jnp.asarray(images), jnp.asarray(labels)
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from benchmarks.harness import build_ours, random_batch
 from benchmarks.serve import serve
-from keras_vit import VisionTransformer, ViTConfig
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
@@ -22,8 +21,7 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
 
 def our_model(case: dict, versions: dict) -> keras.Model:
     """Return keras_vit's model of `case["config"]`."""
-    config = ViTConfig(**{**case["config"], "activation": case["activation"]})
-    return VisionTransformer(config, dtype=case["precision"])
+    return build_ours(case)
 
 
 def keras_hub_model(case: dict, versions: dict) -> keras.Model:
@@ -77,12 +75,8 @@ def train_step(model: keras.Model, case: dict) -> Callable[[], object]:
 
 
 def batch(case: dict) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return random images in [-1, 1] and random labels."""
-    config, size = case["config"], case["batch_size"]
-    rng = np.random.default_rng(0)
-    shape = (size, *config["image_size"], config["channels"])
-    images = rng.uniform(-1, 1, shape).astype("float32")
-    labels = rng.integers(config["num_classes"], size=size)
+    """Return `random_batch` as tensors of TensorFlow."""
+    images, labels = random_batch(case)
     return tf.constant(images), tf.constant(labels)
 
 

@@ -32,11 +32,10 @@ def our_model(case: dict, versions: dict) -> torch.nn.Module:
     """Return keras_vit's model of `case["config"]`, a module of PyTorch."""
     import keras
 
-    from keras_vit import VisionTransformer, ViTConfig
+    from benchmarks.harness import build_ours
 
     versions["keras"] = keras.__version__
-    config = ViTConfig(**{**case["config"], "activation": case["activation"]})
-    return VisionTransformer(config, dtype=case["precision"])
+    return build_ours(case)
 
 
 def timm_model(case: dict, versions: dict) -> torch.nn.Module:
