@@ -1,5 +1,6 @@
 """What a command prints before it works, and how Ctrl-C ends it."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -67,7 +68,8 @@ def test_a_program_that_imports_the_package_is_left_alone(
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/__init__.py").write_text(load_startup())
     (tmp_path / "theirs/__main__.py").write_text(
-        "import sys; print(sys.excepthook is sys.__excepthook__)"
+        "import gc, sys\n"
+        "print(sys.excepthook is sys.__excepthook__, gc.get_freeze_count())"
     )
     result = subprocess.run(
         [sys.executable, "-m", "theirs"],
@@ -77,7 +79,18 @@ def test_a_program_that_imports_the_package_is_left_alone(
         text=True,
         check=True,
     )
-    assert result.stdout == "True\n"
+    assert result.stdout == "True 0\n"
+
+
+def test_what_a_command_imports_is_kept_from_the_collector():
+    before = gc.get_freeze_count()
+    try:
+        with startup.kept_from_collector():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.slow

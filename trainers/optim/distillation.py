@@ -49,6 +49,7 @@ def hard_loss(per_image: Callable) -> Callable:
         per_image: A function of LOSSES.
 
     Example:
+        >>> from trainers.optim.losses import LOSSES
         >>> loss = hard_loss(LOSSES["softmax"].function)
         >>> float(loss(np.array([[0.0, 9.0]]), np.zeros((1, 2)))[0])
         0.693147...

@@ -149,18 +149,32 @@ class Optimizer(tf.Module):
 
     def _apply(self, strategy, gradients, is_finite):
         update = functools.partial(strategy.extended.update, group=False)
-        step, rate = tf.cast(self.iterations, tf.float32), self.learning_rate
+        rates, numbers = self._shared_by_weights()
         for parameter, gradient in zip(self._parameters, gradients):
             update(
                 parameter.variable.value,
                 parameter.update,
-                args=(parameter.slots, gradient, step, rate, is_finite),
+                args=(
+                    parameter.slots,
+                    gradient,
+                    numbers[parameter.rule],
+                    rates[parameter.layer_rate],
+                    is_finite,
+                ),
             )
         update(
             self.iterations,
             lambda count, *condition: assign(count, count + 1, *condition),
             args=(is_finite,),
         )
+
+    def _shared_by_weights(self) -> tuple[dict, dict]:
+        """Return the rates by `layer_rate`, and the numbers of each rule."""
+        step, rate = tf.cast(self.iterations, tf.float32), self.learning_rate
+        factors = dict.fromkeys(p.layer_rate for p in self._parameters)
+        rules = dict.fromkeys(p.rule for p in self._parameters)
+        rates = {factor: rate * factor for factor in factors}
+        return rates, {rule: rule.numbers(step) for rule in rules}
 
 
 def make_optimizer(

@@ -30,24 +30,30 @@ class Parameter:
     weight_decay: float
     average_decay: float
 
-    def update(self, weight, slots, gradient, step, rate, is_finite):
+    def update(self, weight, slots, gradient, numbers, rate, is_finite):
         """Update the copy of the variable and of the slots on one replica.
 
         Shapes:
-            weight, gradient: that of the variable. step, rate, is_finite: ().
+            weight, gradient: that of the variable. rate, is_finite: ().
         """
-        start = tf.cast(weight, tf.float32)
-        kept = {name: tf.cast(slots[name], tf.float32) for name in slots}
-        direction, new = self.rule.direction(gradient, kept, step)
+        start = _read(weight)
+        kept = {name: _read(slots[name]) for name in slots}
+        direction, new = self.rule.direction(gradient, kept, numbers)
         if self.weight_decay:
             direction += self.weight_decay * start
         direction = self.rule.rescale(direction, start)
-        end = start - rate * self.layer_rate * direction
+        end = start - rate * direction
         if self.average_decay:
-            new["average"] = mix(kept["average"], end, self.average_decay)
+            share = 1 - self.average_decay
+            new["average"] = mix(kept["average"], end, share)
         assign(weight, end, is_finite)
         for name in slots:
             assign(slots[name], new[name], is_finite)
+
+
+def _read(variable):
+    """Return the value of a variable, read once, as float32."""
+    return tf.cast(tf.convert_to_tensor(variable), tf.float32)
 
 
 def assign(variable, value, condition=None):

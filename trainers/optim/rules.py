@@ -17,9 +17,11 @@ class Rule:
     """A row of OPTIMIZERS.
 
     Args:
-        direction: Maps a gradient, the slots of the weight and the step, all
-            float32, to the direction and the new slots.
+        direction: Maps a gradient, the slots of the weight and the numbers,
+            all float32, to the direction and the new slots.
         slots: Maps the shape of a weight to the shapes of its slots.
+        numbers: Maps the step to the numbers by name, scalars that are the
+            same for all weights. One tensor for all keeps the graph small.
         rescale: Maps direction + decay * weight, and the weight, to the step
             that is multiplied by the learning rate.
         accumulator: The slot with the dtype `accumulator_dtype`: the first
@@ -29,12 +31,13 @@ class Rule:
 
     direction: Callable
     slots: Callable
+    numbers: Callable
     rescale: Callable = lambda direction, weight: direction
     accumulator: str = "first_moment"
     can_decay: bool = True
 
 
-def adam(gradient, slots, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam(gradient, slots, numbers):
     """Divide the mean gradient by the root of its mean square, plus epsilon.
 
     Both means are corrected for their initial value of zero.
@@ -42,12 +45,24 @@ def adam(gradient, slots, step, beta1=0.9, beta2=0.999, epsilon=1e-8):
     Reference: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1. With decay:
         Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
     """
-    first = mix(slots["first_moment"], gradient, beta1)
-    second = mix(slots["second_moment"], tf.square(gradient), beta2)
-    mean = first / mass(beta1, step + 1)
-    root = tf.sqrt(second / mass(beta2, step + 1))
+    share1, share2 = numbers["share1"], numbers["share2"]
+    first = mix(slots["first_moment"], gradient, share1)
+    second = mix(slots["second_moment"], tf.square(gradient), share2)
+    mean = first / numbers["mass1"]
+    root = tf.sqrt(second / numbers["mass2"])
     new = {"first_moment": first, "second_moment": second}
-    return mean / (root + epsilon), new
+    return mean / (root + numbers["epsilon"]), new
+
+
+def adam_numbers(step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Return the share of the newest value in each mean, and their masses."""
+    return {
+        "share1": tf.constant(1 - beta1),
+        "share2": tf.constant(1 - beta2),
+        "mass1": mass(beta1, step + 1),
+        "mass2": mass(beta2, step + 1),
+        "epsilon": tf.constant(epsilon),
+    }
 
 
 def adam_slots(shape):
@@ -66,15 +81,7 @@ def trust(direction, weight):
     return tf.where(ratio > 0, ratio, 1.0) * direction
 
 
-def adafactor(
-    gradient,
-    slots,
-    step,
-    beta1=0.9,
-    max_beta2=0.999,
-    exponent=0.8,
-    epsilon=1e-30,
-):
+def adafactor(gradient, slots, numbers):
     """Divide by the root of a factored mean square, then take the mean.
 
     Only the row means and the column means of the mean square of a matrix are
@@ -85,24 +92,36 @@ def adafactor(
     Differs: As in big_vision, without clipping, without a rate relative to the
         weight, and without a correction for the initial mean of zero.
     """
-    beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
-    square = tf.square(gradient) + epsilon
+    share1, share2 = numbers["share1"], numbers["share2"]
+    square = tf.square(gradient) + numbers["epsilon"]
     axes = factored_axes(gradient.shape)
     if axes:
         row_axis, column_axis = axes
         rows = tf.reduce_mean(square, column_axis, keepdims=True)
         columns = tf.reduce_mean(square, row_axis, keepdims=True)
-        rows = mix(slots["second_moment_rows"], rows, beta2)
-        columns = mix(slots["second_moment_columns"], columns, beta2)
+        rows = mix(slots["second_moment_rows"], rows, share2)
+        columns = mix(slots["second_moment_columns"], columns, share2)
         new = {"second_moment_rows": rows, "second_moment_columns": columns}
         share = rows / tf.reduce_mean(rows, row_axis, keepdims=True)
         scaled = gradient * tf.math.rsqrt(share) * tf.math.rsqrt(columns)
     else:
-        second = mix(slots["second_moment"], square, beta2)
+        second = mix(slots["second_moment"], square, share2)
         new = {"second_moment": second}
         scaled = gradient * tf.math.rsqrt(second)
-    first = mix(slots["first_moment"], scaled, beta1)
+    first = mix(slots["first_moment"], scaled, share1)
     return first, {**new, "first_moment": first}
+
+
+def adafactor_numbers(
+    step, beta1=0.9, max_beta2=0.999, exponent=0.8, epsilon=1e-30
+):
+    """Return the share of the newest value in each mean, and epsilon."""
+    beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
+    return {
+        "share1": tf.constant(1 - beta1),
+        "share2": 1 - beta2,
+        "epsilon": tf.constant(epsilon),
+    }
 
 
 def adafactor_slots(shape):
@@ -136,14 +155,19 @@ def factored_axes(shape, min_size=32):
     return sorted(axes)
 
 
-def lion(gradient, slots, step, beta1=0.9, beta2=0.99):
+def lion(gradient, slots, numbers):
     """Take the sign of a mean that gives the newest gradient more weight.
 
     Reference: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
     """
     first = slots["first_moment"]
-    direction = tf.sign(mix(first, gradient, beta1))
-    return direction, {"first_moment": mix(first, gradient, beta2)}
+    direction = tf.sign(mix(first, gradient, numbers["share1"]))
+    return direction, {"first_moment": mix(first, gradient, numbers["share2"])}
+
+
+def lion_numbers(step, beta1=0.9, beta2=0.99):
+    """Return the share of the newest gradient in the sign and in the mean."""
+    return {"share1": tf.constant(1 - beta1), "share2": tf.constant(1 - beta2)}
 
 
 def lion_slots(shape):
@@ -151,7 +175,7 @@ def lion_slots(shape):
     return {"first_moment": shape}
 
 
-def sgd(gradient, slots, step, beta=0.9):
+def sgd(gradient, slots, numbers):
     """Sum the gradients with exponentially decreasing weights: momentum.
 
     The learning rate multiplies the sum, as in the official code. In Keras,
@@ -159,8 +183,13 @@ def sgd(gradient, slots, step, beta=0.9):
 
     Reference: Goyal et al. 2017, arXiv:1706.02677, equation 9.
     """
-    momentum = beta * slots["momentum"] + gradient
+    momentum = numbers["beta"] * slots["momentum"] + gradient
     return momentum, {"momentum": momentum}
+
+
+def sgd_numbers(step, beta=0.9):
+    """Return the factor of the sum of the gradients so far."""
+    return {"beta": tf.constant(beta)}
 
 
 def sgd_slots(shape):
@@ -168,13 +197,13 @@ def sgd_slots(shape):
     return {"momentum": shape}
 
 
-def mix(mean, value, decay):
-    """Return decay * mean + (1 - decay) * value.
+def mix(mean, value, share):
+    """Return (1 - share) * mean + share * value.
 
     The implemented form keeps the mean of equal values unchanged, although the
     two rounded factors do not sum to 1.
     """
-    return mean + (1 - decay) * (value - mean)
+    return mean + share * (value - mean)
 
 
 def mass(decay, count):
@@ -186,13 +215,16 @@ def mass(decay, count):
 
 
 OPTIMIZERS = {
-    "adamw": Rule(adam, adam_slots),
-    "adam": Rule(adam, adam_slots, can_decay=False),
+    "adamw": Rule(adam, adam_slots, adam_numbers),
+    "adam": Rule(adam, adam_slots, adam_numbers, can_decay=False),
     "lamb": Rule(
-        functools.partial(adam, epsilon=1e-6), adam_slots, rescale=trust
+        adam,
+        adam_slots,
+        functools.partial(adam_numbers, epsilon=1e-6),
+        rescale=trust,
     ),
-    "adafactor": Rule(adafactor, adafactor_slots),
-    "lion": Rule(lion, lion_slots),
-    "sgd": Rule(sgd, sgd_slots, accumulator="momentum"),
+    "adafactor": Rule(adafactor, adafactor_slots, adafactor_numbers),
+    "lion": Rule(lion, lion_slots, lion_numbers),
+    "sgd": Rule(sgd, sgd_slots, sgd_numbers, accumulator="momentum"),
 }
 ACCUMULATOR_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -442,6 +443,28 @@ def test_the_question_is_not_spread_over_the_shape_of_a_weight():
 
 
 # Devices and graphs
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_numbers_of_a_step_are_computed_once_for_all_weights(name):
+    few, many = count_operations(name, 2), count_operations(name, 5)
+    numbers = {"Expm1", "Pow", "Minimum"} & set(few)
+    assert bool(numbers) == (name not in ("lion", "sgd"))
+    assert all(many[kind] == few[kind] for kind in numbers)
+    slots = len(OPTIMIZERS[name].slots((40, 33)))
+    # Each weight is read once, and each of its slots.
+    more = many["ReadVariableOp"] - few["ReadVariableOp"]
+    assert more == 3 * (1 + slots)
+
+
+def count_operations(name, num_weights):
+    """Return the operations of an update by kind."""
+    shapes = {f"block_{i:02}/kernel": (40, 33) for i in range(num_weights)}
+    optimizer = make_optimizer(name, make_variables(shapes), schedule)
+    gradients = make_gradients(0, shapes)
+    update = tf.function(optimizer.apply, autograph=False)
+    graph = update.get_concrete_function(gradients).graph
+    return Counter(operation.type for operation in graph.get_operations())
 
 
 def one_device():
