@@ -1,15 +1,13 @@
 """Convert a checkpoint: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
-import argparse
 import sys
 
 import keras
 
+from keras_vit.command_lines import make_convert_parser
 from keras_vit.files import atomic_write
-from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
@@ -122,7 +120,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The arguments; default is the command line of this process.
     """
-    options = make_parser().parse_args(arguments)
+    options = make_convert_parser().parse_args(arguments)
     try:
         # Its notes are logged.
         convert(
@@ -139,40 +137,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    titles = [f"{name}: {LAYOUTS[name].title}" for name in WRITERS]
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.convert",
-        description="Convert the checkpoint of a Vision Transformer to the "
-        "format of another library.",
-        epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
-    )
-    parser.add_argument(
-        "source",
-        metavar="SRC",
-        help="a checkpoint of any family, a .keras file of this package, or "
-        "the name of a pretrained model",
-    )
-    parser.add_argument(
-        "target", metavar="DST", help="the file or folder to write"
-    )
-    parser.add_argument(
-        "--layout",
-        required=True,
-        choices=[*WRITERS, "keras"],
-        help="format to write; see below",
-    )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the position embedding to images of this size",
-    )
-    add_hints(parser)
-    return parser
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
+from keras_vit.command_lines import make_inspect_parser
 from keras_vit.convert import open_model
-from keras_vit.inspect_checkpoint import add_hints, parse_image_size
 from keras_vit.preprocessing import (
     imagenet_classes,
     preprocess_input,
@@ -96,52 +96,13 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
     return write_gallery(subjects, images, options.out, f".{options.format}")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.inspect",
-        description="Draw where a Vision Transformer looks in images and what "
-        "it has learned, and write an interactive page, report.html. For the "
-        "folder of a run, use python -m trainers.inspect.",
-    )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a .keras file, a checkpoint of any family, or the name of a "
-        "pretrained model",
-    )
-    parser.add_argument(
-        "images", nargs="*", metavar="IMAGE", help="image files"
-    )
-    parser.add_argument("--out", metavar="DIR", help="the folder to write to")
-    parser.add_argument(
-        "--compare",
-        metavar="MODEL",
-        help="a second model, shown beside the first",
-    )
-    parser.add_argument(
-        "--format",
-        choices=["png", "svg"],
-        default="png",
-        help="format of the pictures (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the position embedding to images of this size",
-    )
-    add_hints(parser)
-    return parser
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     Args:
         arguments: The arguments; default is the command line of this process.
     """
-    parser = make_parser()
+    parser = make_inspect_parser()
     options = parser.parse_args(arguments)
     # The folder of a run gets a separate error message.
     if not is_run(options.model) and not (options.images and options.out):

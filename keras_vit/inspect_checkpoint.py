@@ -3,10 +3,10 @@
 Only names and shapes are read: no model is built and no array is loaded.
 """
 
-import argparse
 import dataclasses
 import sys
 
+from keras_vit.command_lines import make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.pretrained import locate
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The arguments; default is the command line of this process.
     """
-    options = make_parser().parse_args(arguments)
+    options = make_inspect_checkpoint_parser().parse_args(arguments)
     try:
         with open_checkpoint(locate(options.path)) as checkpoint:
             source = identify(
@@ -115,73 +115,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.inspect_checkpoint",
-        description="Describe a checkpoint of a Vision Transformer.",
-    )
-    parser.add_argument(
-        "path",
-        help="a .npz, .safetensors or .h5 file, a folder as Hugging Face, timm "
-        "or keras-hub write it, or the name of a pretrained model",
-    )
-    add_hints(parser)
-    parser.add_argument(
-        "--brief",
-        action="store_true",
-        help="do not list the weights and arrays",
-    )
-    return parser
-
-
-def add_hints(parser: argparse.ArgumentParser):
-    """Add the flags for what a file may not say.
-
-    Args:
-        parser: The parser that takes the flags.
-    """
-    parser.add_argument(
-        "--num_heads",
-        type=int,
-        help="number of attention heads, if the file does not state it",
-    )
-    parser.add_argument(
-        "--source_image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="size of the images of the file in pixels, 224 or 224x160 "
-        "(height x width), if the file does not state it",
-    )
-    _add_architecture(parser)
-
-
-def _add_architecture(parser):
-    parser.add_argument(
-        "--architecture",
-        help="name of the architecture in timm, such as "
-        "vit_base_patch16_clip_224, if no config.json is beside the file",
-    )
-
-
-def parse_image_size(text: str) -> tuple[int, int]:
-    """Return (height, width) of "224" or "224x160".
-
-    Args:
-        text: The argument as it was typed.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is neither.
-    """
-    parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"must be a size such as 224 or 224x160, not {text!r}"
-        )
-    sizes = tuple(int(part) for part in parts)
-    return sizes if len(sizes) == 2 else (sizes[0], sizes[0])
 
 
 # Fields that make a variant.

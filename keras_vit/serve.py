@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 
+from keras_vit.command_lines import PURPOSE, make_serve_parser
 from keras_vit.packages import missing_packages
 from keras_vit.serving.server.limits import Limits
 from keras_vit.serving.server.loading import find_models, load_version
@@ -20,10 +21,6 @@ from keras_vit.serving.server.versions import ServedModel
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
-PURPOSE = (
-    "This server is for trying a model and for small tasks on one machine. In "
-    "production, use TF Serving: https://www.tensorflow.org/tfx/guide/serving"
-)
 
 
 def serve(options: argparse.Namespace):
@@ -92,41 +89,13 @@ def announce_line(text: str):
     print(text, file=sys.stderr, flush=True)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.serve",
-        description="Serve the models of an export over the REST interface of "
-        f"TF Serving, with a page to try them. {PURPOSE}",
-    )
-    add = parser.add_argument
-    text = "the folder of an export, of a run or of a model"
-    add("export", metavar="EXPORT_DIR", help=text)
-    text = "0 for any free one (default: %(default)s)"
-    add("--port", type=int, default=8501, help=text)
-    text = "address to listen at (default: %(default)s, for this machine alone)"
-    add("--host", default="127.0.0.1", help=text)
-    text = "another host name that requests may use; may be repeated"
-    add("--allow_host", action="append", default=[], metavar="NAME", help=text)
-    group = parser.add_argument_group("limits")
-    for field in dataclasses.fields(Limits):
-        group.add_argument(
-            f"--{field.name}",
-            type=type(field.default),
-            default=field.default,
-            metavar="N",
-            help=f"{field.metadata['help']} (default: %(default)s)",
-        )
-    return parser
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit status.
 
     Args:
         arguments: The arguments; default is the command line of this process.
     """
-    options = make_parser().parse_args(arguments)
+    options = make_serve_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)
     # uvicorn finishes what has been received, and raises the signal anew.

@@ -31,6 +31,7 @@ def prepare_command():
     if not is_own_command(sys.argv, sys.orig_argv):
         return
     sys.excepthook = report_error
+    check_command_line(sys.orig_argv[sys.orig_argv.index("-m") + 1])
     with kept_from_collector():
         if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
             import keras  # noqa: F401
@@ -38,6 +39,18 @@ def prepare_command():
             os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Errors alone.
             with filtered_stderr(NOISE):
                 import_keras()
+
+
+def check_command_line(module: str):
+    """Exit if the command line asks for help or is wrong.
+
+    Args:
+        module: The module of the command.
+    """
+    from keras_vit.command_lines import PARSERS
+
+    if module in PARSERS:
+        PARSERS[module]().parse_args(sys.argv[1:])
 
 
 def import_keras():

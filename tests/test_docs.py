@@ -540,7 +540,7 @@ def test_flags_that_the_pages_name_exist():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import accuracy_keras_hub, compare, exports, transfer
-    from keras_vit import serve
+    from keras_vit.command_lines import PARSERS
     from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
@@ -554,10 +554,8 @@ def test_flags_that_the_pages_name_exist():
     }
     for benchmark in (accuracy_keras_hub, compare, exports, transfer):
         known |= set(vars(benchmark.parse([])))
-    for name in ("convert", "inspect", "inspect_checkpoint"):
-        source = (ROOT / f"keras_vit/{name}.py").read_text()
-        known |= set(re.findall(r'add_argument\(\s*"--(\w+)"', source))
-    known |= {action.dest for action in serve.make_parser()._actions}
+    for make_parser in PARSERS.values():
+        known |= {action.dest for action in make_parser()._actions}
     for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\("--(\w+)"', source))

@@ -19,7 +19,6 @@ ROLES = {
     "define_flags": "the flags of a command",
     "main": "a command",
     "make_jsons": "the JSON files of a family",
-    "make_parser": "the arguments of a command",
     "start": "a session of an export format, for measuring it",
     "write": "the writer of an export format",
 }

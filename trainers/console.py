@@ -7,7 +7,7 @@ import os
 import sys
 
 from trainers.help.commands import COMMANDS
-from trainers.help.mistyped import propose
+from trainers.help.reading import propose
 from trainers.help.showing import answer_early, print_page
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from absl import flags
 
+from keras_vit.command_lines import PARSERS
 from keras_vit.files import atomic_write
 from trainers.help.commands import COMMANDS
 from trainers.help.reading import HELP_PATH
@@ -39,12 +40,11 @@ def collect_help() -> dict:
 
 def collect_command(module: ModuleType) -> dict:
     """Return what --help shows of a command."""
-    collect = collect_flags
-    if hasattr(module, "make_parser"):
-        collect = collect_arguments
+    rows, aliases = collect_flags(module)
     return {
         "examples": collect_examples(module),
-        "flags": order_by_subject(collect(module)),
+        "flags": order_by_subject(rows),
+        "aliases": aliases,
     }
 
 
@@ -74,20 +74,26 @@ def order_by_subject(rows: dict[str, dict]) -> dict[str, dict[str, dict]]:
     return {subject: found[subject] for subject in found if found[subject]}
 
 
-def collect_flags(module: ModuleType) -> dict[str, dict]:
-    """Return descriptions of the flags that a command defines with absl."""
+def collect_flags(module: ModuleType) -> tuple[dict, dict]:
+    """Return descriptions of the flags of a command, and its aliases."""
+    if module.__name__ in PARSERS:
+        return collect_arguments(PARSERS[module.__name__]()), {}
     values = flags.FLAGS
     before = set(values)
     module.define_flags()
     names = set(values) - before
+    aliases = {
+        name: values[name].help.removeprefix(ALIAS).removesuffix(".")
+        for name in sorted(names)
+        if values[name].help.startswith(ALIAS)
+    }
     rows = {
         name: describe_flag(name, values[name])
-        for name in names
-        if not values[name].help.startswith("Alias for --")
+        for name in names - aliases.keys()
     }
     for name in names:
         delattr(values, name)
-    return rows
+    return rows, aliases
 
 
 def describe_flag(name: str, flag: flags.Flag) -> dict:
@@ -103,15 +109,15 @@ def describe_flag(name: str, flag: flags.Flag) -> dict:
         default,
         re.sub(r"^<.*?>: ", "", text),  # The choices of an enum.
         getattr(flag.parser, "enum_values", None),
-        is_required=bool(flag.validators),
+        is_required=not all(x.checker(None) for x in flag.validators),
     )
 
 
-def collect_arguments(module: ModuleType) -> dict[str, dict]:
-    """Return descriptions of the flags that a command defines by argparse."""
+def collect_arguments(parser: argparse.ArgumentParser) -> dict[str, dict]:
+    """Return descriptions of the flags of a parser."""
     return {
         action.option_strings[0].removeprefix("--"): describe_option(action)
-        for action in module.make_parser()._actions
+        for action in parser._actions
         if action.option_strings and action.dest != "help"
     }
 
@@ -153,6 +159,7 @@ def write_help():
         draft.write_text(json.dumps(collect_help(), indent=1) + "\n")
 
 
+ALIAS = "Alias for --"  # The help of an alias begins so in absl.
 # How --help calls the types of absl and of argparse.
 KINDS = {
     "string": "TEXT",

@@ -1,52 +1,130 @@
-"""Finding a mistyped flag or choice, before anything slow is imported."""
+"""Finding a mistyped command line, before anything slow is imported."""
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from absl import app, flags, logging  # noqa: F401  Two define flags.
+
+from trainers.help.reading import propose
 
 
-def find_mistyped(words: Sequence[str], rows: dict[str, dict]) -> str | None:
-    """Return what is wrong with the first mistyped flag of a command line.
-
-    An unknown flag is taken for mistyped only if it resembles one of the
-    command: libraries define flags as well.
+def find_mistyped(
+    words: Sequence[str],
+    rows: dict[str, dict],
+    aliases: Mapping[str, str] = MappingProxyType({}),
+) -> str | None:
+    """Return what is wrong with the flags of a command line, if anything is.
 
     Args:
         words: The command line.
         rows: The descriptions of the flags of the command.
+        aliases: The flags of the command by their other names.
 
     Example:
         >>> rows = {"epochs": {"kind": "INTEGER"}}
         >>> find_mistyped(["--epohcs=3"], rows)
         'there is no flag --epohcs. Did you mean --epochs?'
+        >>> find_mistyped(["--epochs=ten"], rows)
+        '--epochs must be an integer. Received: ten'
     """
-    for index, word in enumerate(words):
-        if word == "--":  # What follows are no flags.
-            break
-        name, has_value, text = word.lstrip("-").partition("=")
-        if not word.startswith("-") or not name:
-            continue
+    words = [spell_out(word, aliases) for word in words]
+    given = list(split_flags(words, rows))
+    names = {name for name, _ in given}
+    if names & {"flagfile", "undefok"}:
+        return None  # More flags are in a file, or may be unknown.
+    for name, value in given:
         if name in rows:
-            value = text if has_value else "".join(words[index + 1 : index + 2])
-            choices = rows[name].get("choices")
-            if choices and value not in choices:
-                return (
-                    f"--{name} must be one of {', '.join(choices)}. "
-                    f"Received: {value}{propose(value, choices)}"
-                )
-        elif name.removeprefix("no") not in rows:
-            switches = [f"no{x}" for x in rows if rows[x]["kind"] == "switch"]
-            proposal = propose(name, [*rows, *switches], "--")
-            if proposal:
-                return f"there is no flag --{name}{proposal}"
+            fault = find_fault(name, value, rows[name])
+        else:
+            fault = find_stranger(name, rows)
+        if fault:
+            return fault
+    for name, row in rows.items():
+        if row.get("absent") == "required" and name not in names:
+            return f"--{name} is required: {row['text']}"
     return None
 
 
-def propose(word: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return a sentence that names what a word resembles most, or nothing.
+def spell_out(word: str, aliases: Mapping[str, str]) -> str:
+    """Return a word with the first name of the flag in it.
 
     Example:
-        >>> propose("digts", ["photos", "digits"])
-        '. Did you mean digits?'
+        >>> spell_out("--lr=0.1", {"lr": "learning_rate"})
+        '--learning_rate=0.1'
     """
-    close = difflib.get_close_matches(word, names, 1, 0.8)
-    return "".join(f". Did you mean {prefix}{name}?" for name in close)
+    name, sign, value = word.lstrip("-").partition("=")
+    if not word.startswith("-") or name not in aliases:
+        return word
+    return f"--{aliases[name]}{sign}{value}"
+
+
+def split_flags(
+    words: Sequence[str], rows: dict[str, dict]
+) -> Iterable[tuple[str, str]]:
+    """Yield the flags of a command line, each with its value as text.
+
+    Args:
+        words: The command line.
+        rows: The descriptions of the flags of the command.
+    """
+    rest = iter(words)
+    for word in rest:
+        if word == "--":  # What follows are no flags.
+            break
+        name, has_value, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not name:
+            continue
+        if not has_value and rows.get(name, SWITCH)["kind"] != "switch":
+            value = next(rest, "")
+        yield name, value
+
+
+def find_fault(name: str, value: str, row: dict) -> str | None:
+    """Return what is wrong with the value of a flag, if anything is."""
+    choices = row.get("choices")
+    if choices and value not in choices:
+        return (
+            f"--{name} must be one of {', '.join(choices)}. "
+            f"Received: {value}{propose(value, choices)}"
+        )
+    parse, kind = PARSERS.get(row["kind"], (str, ""))
+    try:
+        parse(value)
+    except ValueError:
+        return f"--{name} must be {kind}. Received: {value}"
+    return None
+
+
+def find_stranger(name: str, rows: dict[str, dict]) -> str | None:
+    """Return that there is no such flag, unless a library has it."""
+    switches = [f"no{x}" for x in rows if rows[x]["kind"] == "switch"]
+    plain = name.removeprefix("no")
+    known = {*switches, *flags.FLAGS, *FLAGS_OF_LIBRARIES}
+    if name in known or plain in known:
+        return None
+    proposal = propose(name, [*rows, *switches], "--")
+    return f"there is no flag --{name}{proposal or '. --help lists them all.'}"
+
+
+# How a kind of flag is read, and what it is called.
+PARSERS = {
+    "INTEGER": (flags.IntegerParser().convert, "an integer"),
+    "NUMBER": (flags.FloatParser().convert, "a number"),
+}
+SWITCH = {"kind": "switch"}
+# Those of TensorFlow and tensorflow-datasets, which take seconds to import, and
+# of the tests of absl, which they import.
+FLAGS_OF_LIBRARIES = (
+    "delta_threshold",
+    "hbm_oom_exit",
+    "op_conversion_fallback_to_while_loop",
+    "runtime_oom_exit",
+    "test_random_seed",
+    "test_randomize_ordering_seed",
+    "test_srcdir",
+    "test_tmpdir",
+    "tfds_debug_list_dir",
+    "tt_check_filter",
+    "tt_single_core_summaries",
+    "xml_output_file",
+)

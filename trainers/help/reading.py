@@ -1,8 +1,9 @@
 """Reading the command line and the file that --help shows."""
 
+import difflib
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 HELP_PATH = pathlib.Path(__file__).parent / "help.json"
 HELP_WORDS = ("-h", "-help", "--help", "-helpfull", "--helpfull")
@@ -50,3 +51,14 @@ def parse_value(text: str, kind: str) -> str | float | None:
         return {"INTEGER": int, "NUMBER": float}.get(kind, str)(text)
     except ValueError:
         return None
+
+
+def propose(word: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return a sentence that names what a word resembles most, or nothing.
+
+    Example:
+        >>> propose("digts", ["photos", "digits"])
+        '. Did you mean digits?'
+    """
+    close = difflib.get_close_matches(word, names, 1, 0.8)
+    return "".join(f". Did you mean {prefix}{name}?" for name in close)

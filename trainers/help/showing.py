@@ -1,11 +1,13 @@
-"""Answering --help and mistyped flags, before anything slow is imported."""
+"""Answering --help and mistyped flags, before anything slow is imported.
+
+Those of the commands in keras_vit are answered by `keras_vit.startup`.
+"""
 
 import os
 import sys
 from collections.abc import Sequence
 
 from trainers.help.commands import COMMANDS
-from trainers.help.mistyped import find_mistyped
 from trainers.help.pages import format_page
 from trainers.help.reading import HELP_WORDS, read_given, read_help
 from trainers.help.recipe_values import RecipeValues, find_values
@@ -26,10 +28,12 @@ def answer_early(module: str, words: Sequence[str]):
         page = make_page(names[0], words, wanted[0].endswith("full"))
         print_page(page)
         sys.exit()
-    # The other commands parse their flags soon, and admit abbreviations.
     if names and module.startswith("trainers."):
+        from trainers.help.mistyped import find_mistyped  # absl takes a while.
+
         command = read_help()["commands"][names[0]]
-        fault = find_mistyped(words, list_flags(command))
+        rows, aliases = list_flags(command), command["aliases"]
+        fault = find_mistyped(words, rows, aliases)
         if fault:
             sys.exit(f"Error: {fault}")
 

@@ -1,9 +1,9 @@
 import collections
-import importlib
 import re
 
 import pytest
 
+from keras_vit.command_lines import PARSERS
 from trainers.help.collecting import collect_help, order_by_subject
 from trainers.help.commands import COMMANDS
 from trainers.help.reading import HELP_PATH, read_help
@@ -50,8 +50,7 @@ def test_a_flag_without_a_subject_is_named():
 def test_the_arguments_are_those_of_the_parsers():
     """Of the commands that have one."""
     for name, row in COMMANDS.items():
-        module = importlib.import_module(row.module)
-        if hasattr(module, "make_parser"):
-            usage = module.make_parser().format_usage().upper()
+        if row.module in PARSERS:
+            usage = PARSERS[row.module]().format_usage().upper()
             for word in re.findall("[A-Z_]+", row.arguments):
                 assert f" {word}" in usage.replace("[", " "), name

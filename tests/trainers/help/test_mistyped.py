@@ -3,14 +3,22 @@ import importlib
 import pytest
 from absl import flags
 
-from trainers.help.mistyped import find_mistyped, propose
-from trainers.help.reading import read_help
+from trainers.help.commands import COMMANDS
+from trainers.help.mistyped import find_mistyped
+from trainers.help.reading import propose, read_help
 from trainers.help.showing import list_flags
 
 ROWS = {
     "epochs": {"kind": "INTEGER"},
+    "rate": {"kind": "NUMBER"},
     "fast": {"kind": "switch"},
     "mode": {"kind": "NAME", "choices": ["slow", "quick"]},
+}
+
+REQUIRED = {
+    "inspect": ["run_dir"],
+    "convert": ["layout"],
+    "serve-check": ["export"],
 }
 
 
@@ -19,13 +27,16 @@ ROWS = {
     [
         [],
         ["--epochs=3", "-epochs", "3", "--fast", "--nofast", "--mode=slow"],
-        ["--mode", "quick", "siez", "-", "-0.5"],
+        ["--mode", "quick", "siez", "-", "--epochs", "-3"],
+        ["--epochs=0x10", "--rate", "1e-3", "--days=3"],
         ["--", "--epohcs=3"],
-        ["--verbosity=1"],
+        ["--verbosity=1", "--noshowprefixforinfo"],
+        ["--flagfile=flags.txt", "--defined_there"],
+        ["--undefok=other", "--other"],
     ],
 )
 def test_what_is_right_or_of_others_passes(words):
-    assert find_mistyped(words, ROWS) is None
+    assert find_mistyped(words, ROWS, {"days": "epochs"}) is None
 
 
 @pytest.mark.parametrize(
@@ -36,10 +47,34 @@ def test_what_is_right_or_of_others_passes(words):
         (["--mode=quik"], "--mode must be one of slow, quick. Received: quik"),
         (["--mode", "other"], "Received: other"),
         (["--mode"], "Received: "),
+        (["--epochs=1e3"], "--epochs must be an integer. Received: 1e3"),
+        (["--days", "many"], "--epochs must be an integer. Received: many"),
+        (["--rate="], "--rate must be a number. Received: "),
+        (["--zzz=3"], "there is no flag --zzz. --help lists them all."),
+        (["--noepochs"], "there is no flag --noepochs"),
+        (["--epochs", "3", "-0.5"], "there is no flag --0.5"),
     ],
 )
 def test_what_is_mistyped_is_told(words, fault):
-    assert fault in find_mistyped(words, ROWS)
+    assert fault in find_mistyped(words, ROWS, {"days": "epochs"})
+
+
+def test_a_required_flag_is_named():
+    rows = {"out": {"kind": "TEXT", "absent": "required", "text": "A folder."}}
+    assert find_mistyped([], rows) == "--out is required: A folder."
+    assert find_mistyped(["--out", "x"], rows) is None
+    assert find_mistyped(["--flagfile=x"], rows) is None
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_flag_is_required_where_absl_says_so(name):
+    """A limit of its values is a validator of absl as well."""
+    required = [
+        flag
+        for flag, row in list_flags(read_help()["commands"][name]).items()
+        if row.get("absent") == "required"
+    ]
+    assert required == REQUIRED.get(name, [])
 
 
 def test_flags_of_libraries_pass():

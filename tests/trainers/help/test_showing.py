@@ -55,14 +55,32 @@ def test_every_command_has_a_page(name, capsys):
     assert f"Usage: keras-vit {name} " in capsys.readouterr().out
 
 
-def test_a_mistyped_flag_ends_the_command(subprocess_environment):
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["train", "--reciep=photos"],
+            "there is no flag --reciep. Did you mean --recipe?",
+        ),
+        (
+            ["predict", "--zzz"],
+            "there is no flag --zzz. --help lists them all.",
+        ),
+        (
+            ["evaluate", "--batch_size=abc"],
+            "--batch_size must be an integer. Received: abc",
+        ),
+        (["inspect"], "--run_dir is required: Folder of the run."),
+    ],
+)
+def test_a_wrong_command_line_ends_the_command(
+    subprocess_environment, words, message
+):
     """Before seconds of imports, and with the status of a wrong flag."""
-    words = ["trainers.train", "--reciep=photos"]
+    words = [f"trainers.{words[0]}", *words[1:]]
     result = run(subprocess_environment, "-X", "importtime", "-m", *words)
     assert result.returncode == 1
-    assert result.stderr.endswith(
-        "Error: there is no flag --reciep. Did you mean --recipe?\n"
-    )
+    assert result.stderr.endswith(f"Error: {message}\n")
     assert " keras" not in result.stderr
 
 

@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.command_lines import LAYOUT_TITLES, PARSERS
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.saving import WRITERS
+
+
+def test_the_layouts_are_those_that_can_be_written():
+    assert LAYOUT_TITLES == {name: LAYOUTS[name].title for name in WRITERS}
+
+
+@pytest.mark.parametrize(
+    "module, words, code, answer",
+    [
+        ("convert", ["a", "b", "--layot=timm"], 2, "required: --layout"),
+        ("convert", ["a", "b", "--layout=tim"], 2, "invalid choice: 'tim'"),
+        ("inspect", ["m", "x", "--out=d", "--mask"], 2, "arguments: --mask"),
+        ("inspect_checkpoint", [], 2, "required: path"),
+        ("serve", ["d", "--port=x"], 2, "--port: invalid int value: 'x'"),
+        ("convert", ["--help"], 0, "huggingface: Hugging Face"),
+    ],
+)
+def test_a_command_answers_before_it_imports_keras(
+    subprocess_environment, module, words, code, answer
+):
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", f"keras_vit.{module}"]
+        + words,
+        env=subprocess_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert result.returncode == code
+    assert answer in result.stdout + result.stderr
+    assert "keras_vit.command_lines" in result.stderr
+    assert not {"keras", "tensorflow"} & {
+        line.split("|")[-1].strip() for line in result.stderr.splitlines()
+    }
+
+
+@pytest.mark.parametrize("module", PARSERS)
+def test_a_command_is_called_by_its_module(module):
+    assert PARSERS[module]().prog == f"python -m {module}"
