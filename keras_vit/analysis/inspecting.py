@@ -12,20 +12,20 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
 )
 from keras_vit.analysis.inspection import Inspection
-from keras_vit.analysis.relevance import attention_relevance
+from keras_vit.analysis.relevance import accumulate_relevance
 from keras_vit.analysis.rollout import pools_patches, roll_out
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.attention_gradients import has_logits
+from keras_vit.models.attention_gradients import (
+    check_has_logits,
+    has_logits,
+    record_pass,
+)
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
-    enter_blocks,
-    get_block,
     grid_size_of,
-    layers_after_blocks,
     num_prefix_tokens_of,
-    run_with_scores,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import (
@@ -87,6 +87,8 @@ def inspect_model(
     """
     check_vision_transformer(model)
     images = np.asarray(images, "float32")
+    if has_logits(model):
+        check_has_logits(model)  # And that they can be read.
     classes = model.config.num_classes if has_logits(model) else 0
     image_names = _names(image_names, "image_names", len(images))
     if image_names is None:
@@ -151,54 +153,45 @@ class _StepCounter:
 
 
 def _look_at(model, image, activate, top, counter):
-    """Return the results for one image (1, H, W, C)."""
-    maps, norms, output = _run(model, image)
+    """Return the results for one image (1, H, W, C), from one forward pass."""
     config = model.config
-    distances = mean_attention_distance(
-        maps, _grid_size(model, image), config.patch_size * config.stem_stride
-    )
-    maps = maps[:, 0].astype("float16")
-    counter.count()
-    if not has_logits(model):
-        return _View(maps, norms, distances)
-    probabilities = as_float32(activate(output))[0]
-    # Negative, so that equal probabilities are sorted by class index.
-    top_classes = np.argsort(-probabilities, kind="stable")[:top]
-    relevances = []
-    for index in top_classes:
-        relevances.append(attention_relevance(model, image, index)[0])
+    with without_gradients():
+        recorded = record_pass(model, image)
+        maps = np.stack([as_float32(scores) for scores in recorded.scores])
+        norms = np.stack([_norms(tokens) for tokens in recorded.tokens])
+        distances = mean_attention_distance(
+            maps,
+            _grid_size(model, image),
+            config.patch_size * config.stem_stride,
+        )
+        maps = maps[:, 0].astype("float16")
         counter.count()
+        if not has_logits(model):
+            return _View(maps, norms, distances)
+        probabilities = as_float32(activate(recorded.logits))[0]
+        # Negative, so that equal probabilities are sorted by class index.
+        top_classes = np.argsort(-probabilities, kind="stable")[:top]
+        relevances = []
+        for index in top_classes:
+            gradients = recorded.score_gradients([index])
+            relevance = accumulate_relevance(recorded.scores, gradients)
+            relevances.append(as_float32(relevance)[0])
+            counter.count()
     relevances = np.asarray(relevances, "float32")
     return _View(maps, norms, distances, probabilities, top_classes, relevances)
 
 
-def _run(model, image):
-    """Run a model once, block by block.
-
-    Shapes:
-        image: (1, H, W, C).
-        returns: attention (layers, 1, K, T, T), norms of the tokens
-            (layers, T), and the output of the model.
-    """
-    maps, norms = [], []
-    with without_gradients():
-        x, positions = enter_blocks(model, image)
-        for index, inputs in enumerate(positions):
-            x, scores = run_with_scores(get_block(model, index), x, **inputs)
-            maps.append(as_float32(scores))
-            lengths = ops.norm(ops.cast(x[0], "float32"), axis=-1)
-            norms.append(as_float32(lengths))
-        for layer in layers_after_blocks(model):
-            x = layer(x)
-    return np.stack(maps), np.stack(norms), x
+def _norms(tokens):
+    """Return the norms (T,) of the tokens (1, T, D) of an image."""
+    return as_float32(ops.norm(ops.cast(tokens[0], "float32"), axis=-1))
 
 
 def _find_activation(model, activation):
-    """Return the function that turns a model's output into probabilities."""
+    """Return the function that turns a model's logits into probabilities."""
     activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
     if model.config.classifier_activation is None:
         return activate
-    return lambda output: output  # The model applies it.
+    return model.get_layer("predictions").activation
 
 
 def _similarity(model):

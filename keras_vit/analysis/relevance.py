@@ -9,7 +9,7 @@ from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.attention_gradients import (
     check_has_logits,
-    score_gradients,
+    record_pass,
 )
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import split_batches
@@ -63,9 +63,10 @@ def attention_relevance(
         for part, batch in split_batches(images, batch_size):
             chosen = _classes_of(classes, model, len(images))
             chosen = None if chosen is None else chosen[part]
-            scores, gradients = score_gradients(model, batch, chosen)
+            recorded = record_pass(model, batch)
+            gradients = recorded.score_gradients(chosen)
             relevance.append(
-                as_float32(accumulate_relevance(scores, gradients))
+                as_float32(accumulate_relevance(recorded.scores, gradients))
             )
     return np.concatenate(relevance)
 

@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit.export.agreement import Agreement, DisagreementError
 from keras_vit.export.contract import ExportOptions, ExportRequest
 from keras_vit.export.formats import FORMATS, find_format
-from keras_vit.export.latency import measure_latency
+from keras_vit.export.latency import measure_in, started
 from keras_vit.export.publishing import (
     check_destination,
     naming_a_full_disk,
@@ -93,10 +93,13 @@ def export_model(
     with (
         naming_a_full_disk(export_dir),
         published_together(folders, str(version)) as drafts,
+        started(threads) as processes,  # They import while others write.
     ):
         drafts = dict(zip(ordered(formats), drafts))
         agreements = write_formats(request, formats, drafts, say)
-        latencies, measurements = measure_all(request, agreements, threads, say)
+        latencies, measurements = measure_all(
+            request, agreements, processes, say
+        )
         final = {
             str(drafts[key]): str(export_dir / key / name / str(version))
             for key in drafts
@@ -161,16 +164,16 @@ def write_formats(request, formats, drafts, say) -> list[Agreement]:
     return agreements
 
 
-def measure_all(request, agreements, threads, say) -> tuple[list, list]:
+def measure_all(request, agreements, processes, say) -> tuple[list, list]:
     """Return the latencies and the other measurements of the exports."""
-    if not threads:
+    if not processes:
         return [], []
     say("Measuring latencies ...")
     rows = [(a, find_format(a.path)) for a in agreements]
-    latencies = measure_latency(
+    latencies = measure_in(
+        processes,
         request.model,
         {a.kind: a.path for a, row in rows if row.start},
-        threads,
         request.options.timed_batch_size,
     )
     return latencies, [row.measure(a.path) for a, row in rows if row.measure]

@@ -138,7 +138,9 @@ def write_endpoints(folder: str, endpoints: dict[str, Endpoint]):
         spec = tf.TensorSpec(
             endpoint.shape, endpoint.dtype, name=endpoint.input_name
         )
-        archive.add_endpoint(name, endpoint.call, input_signature=[spec])
+        # Autograph would search all our functions for control flow.
+        call = tf.autograph.experimental.do_not_convert(endpoint.call)
+        archive.add_endpoint(name, call, input_signature=[spec])
     archive.write_out(folder, verbose=False)
 
 

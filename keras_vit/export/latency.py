@@ -4,6 +4,7 @@ The number of threads must be set before TensorFlow starts, so each number is
 measured in its own process: see latency_process.py.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,11 +13,23 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import keras
 
 TIME_LIMIT = 1800  # Seconds, for one number of threads.
+READY = "ready\n"
+# Python's garbage collector would go through the objects of TensorFlow, which
+# stay until the end, again and again.
+PROGRAM = f"""
+import gc
+gc.disable()
+from keras_vit.export.latency_process import measure_request
+gc.freeze()
+gc.enable()
+print({READY!r}, end="", flush=True)
+measure_request(input())
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +89,26 @@ def measure_latency(
     Returns:
         One entry for each number of threads and each export, in this order.
     """
+    with started(threads) as processes:
+        return measure_in(processes, model, exports, batch_size, repetitions)
+
+
+def measure_in(
+    processes: Mapping[int, subprocess.Popen],
+    model: keras.Model,
+    exports: Mapping[str, str | os.PathLike],
+    batch_size: int = 1,
+    repetitions: int = 20,
+) -> list[Latency]:
+    """Return what `measure_latency` returns.
+
+    Args:
+        processes: See `started`.
+        model: See `measure_latency`, as for the other arguments.
+        exports: Paths by name.
+        batch_size: Number of images in a batch.
+        repetitions: Number of measurements of each export.
+    """
     request = {
         "exports": {name: os.fspath(path) for name, path in exports.items()},
         "batch_size": batch_size,
@@ -85,9 +118,11 @@ def measure_latency(
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         reason = save(model, folder / "model.keras")
-        for number in threads:
+        for process in processes.values():
+            wait_until_ready(process)
+        for number, process in processes.items():
             request["threads"] = number
-            found = {} if reason else run_process(folder, request)
+            found = {} if reason else run_process(process, folder, request)
             rows += [
                 Latency(
                     name=name,
@@ -109,10 +144,53 @@ def save(model: keras.Model, path: pathlib.Path) -> str:
     return ""
 
 
-def run_process(folder: pathlib.Path, request: dict) -> dict:
-    """Measure latencies in a new process.
+@contextlib.contextmanager
+def started(threads: Sequence[int]) -> Iterator[dict[int, subprocess.Popen]]:
+    """Start a process for each number of threads; kill those left at the end.
+
+    All of them import TensorFlow at once, and then wait to be asked.
 
     Args:
+        threads: The numbers of threads.
+    """
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for number in threads:
+            environment = {
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "KERAS_BACKEND": "tensorflow",
+                "OMP_NUM_THREADS": str(number),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes[number] = process
+        yield processes
+
+
+def wait_until_ready(process: subprocess.Popen):
+    """Wait until a process of `started` has imported TensorFlow, or ended."""
+    while process.stdout.readline() not in (READY, ""):
+        pass
+
+
+def run_process(
+    process: subprocess.Popen, folder: pathlib.Path, request: dict
+) -> dict:
+    """Measure latencies in a process.
+
+    Args:
+        process: See `started`.
         folder: Folder with the model, for the request and the result.
         request: The arguments of the measurement.
 
@@ -123,31 +201,14 @@ def run_process(folder: pathlib.Path, request: dict) -> dict:
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     (folder / "request.json").write_text(json.dumps(request))
-    environment = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "KERAS_BACKEND": "tensorflow",
-        "OMP_NUM_THREADS": str(request["threads"]),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
-    program = (
-        "from keras_vit.export.latency_process import measure_request; "
-        f"measure_request({str(folder)!r})"
-    )
     try:
-        process = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT,
-        )
+        _, errors = process.communicate(f"{folder}\n", TIME_LIMIT)
     except subprocess.TimeoutExpired:
+        process.kill()
         return {"": f"it took longer than {TIME_LIMIT} s"}
     if result.exists():
         return json.loads(result.read_text())
-    last = process.stderr.strip().splitlines()[-1:]
+    last = errors.strip().splitlines()[-1:]
     return {"": f"the process ended with {process.returncode}: {''.join(last)}"}
 
 

@@ -149,8 +149,10 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
         image = apply_steps(image, find_steps(serving, image_shape[:2]))
         return normalize_images(image, serving.settings.normalization)
 
+    read_image = serving.read_image or read_whole_image
     return tf.map_fn(
-        serving.read_image or read_whole_image,
+        # Autograph would search it for control flow, for each file anew.
+        tf.autograph.experimental.do_not_convert(read_image),
         image_bytes,
         fn_output_signature=tf.TensorSpec(image_shape, tf.float32),
     )

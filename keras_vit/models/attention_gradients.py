@@ -1,10 +1,13 @@
 """Gradients of the logit of a class with respect to attention."""
 
+import dataclasses
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
 from keras_vit.layers.distilled_head import DistilledHead
-from keras_vit.models.gradients import differentiate
+from keras_vit.models.gradients import record
 from keras_vit.models.intermediates import (
     enter_blocks,
     get_block,
@@ -15,39 +18,71 @@ from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 
 
-def score_gradients(model: VisionTransformer, images, classes) -> tuple:
-    """Return the attention probabilities, and the gradients of the logit.
+@dataclasses.dataclass(frozen=True)
+class RecordedPass:
+    """What a model has computed for images, and can be differentiated.
 
-    Both are lists with one tensor (B, K, T, T) for each block. To get the
-    gradients, zeros are added to the probabilities of each block, and the
-    logit is differentiated with respect to these zeros.
+    Shapes:
+        `scores` (B, K, T, T) and `tokens` (B, T, D), for each block. `logits`:
+        (B, C).
+
+    Args:
+        scores: The attention probabilities.
+        tokens: The tokens after each block.
+        logits: The logits; the last tokens of a model without logits.
+        pull_back: See `record`.
+    """
+
+    scores: list
+    tokens: list
+    logits: object
+    pull_back: Callable
+
+    def score_gradients(self, classes=None) -> list:
+        """Return the gradients of logits by the scores, for each block.
+
+        Args:
+            classes: (B,), integers, or None for the most probable classes.
+        """
+        chosen = classes
+        if chosen is None:
+            chosen = ops.argmax(self.logits, axis=-1)
+        # The sum over images separates, because the logit of an image depends
+        # only on the attention in that image.
+        mask = ops.one_hot(
+            chosen, self.logits.shape[-1], dtype=self.logits.dtype
+        )
+        return self.pull_back(mask)
+
+
+def record_pass(model: VisionTransformer, images) -> RecordedPass:
+    """Run a model once, for any number of gradients by its attention.
+
+    To get the gradients, zeros are added to the probabilities of each block,
+    and the logits are differentiated with respect to these zeros.
 
     Shapes:
         images: (B, H, W, C).
-        classes: (B,), integers, or None for the most probable classes.
     """
-    tokens, positions = enter_blocks(model, images)
+    first, positions = enter_blocks(model, images)
     blocks = [get_block(model, i) for i in range(model.config.depth)]
-    batch, length, _ = ops.shape(tokens)
+    batch, length, _ = ops.shape(first)
     shape = (batch, model.config.num_heads, length, length)
     shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
 
-    def sum_of_logits(shifts):
-        # The sum over images separates, because the logit of an image depends
-        # only on the attention in that image.
-        x, all_scores = tokens, []
+    def compute_logits(shifts):
+        x, all_scores, tokens = first, [], []
         for block, shift, inputs in zip(blocks, shifts, positions):
             x, scores = run_with_scores(
                 block, x, lambda weights, shift=shift: weights + shift, **inputs
             )
             all_scores.append(scores)
-        logits = read_logits(model, x)
-        chosen = ops.argmax(logits, axis=-1) if classes is None else classes
-        mask = ops.one_hot(chosen, logits.shape[-1], dtype=logits.dtype)
-        return ops.sum(logits * mask), all_scores
+            tokens.append(x)
+        logits = read_logits(model, x) if has_logits(model) else x
+        return logits, (all_scores, tokens)
 
-    gradients, scores = differentiate(sum_of_logits, shifts)
-    return scores, gradients
+    logits, (scores, tokens), pull_back = record(compute_logits, shifts)
+    return RecordedPass(scores, tokens, logits, pull_back)
 
 
 def read_logits(model: VisionTransformer, tokens):

@@ -17,52 +17,68 @@ def without_gradients():
     return torch.no_grad()
 
 
-def differentiate(function: Callable, tensors: Sequence) -> tuple:
-    """Return (gradients of `function` by `tensors`, its second result).
+def record(function: Callable, tensors: Sequence) -> tuple:
+    """Run a function and return what it takes to differentiate it.
 
     Args:
-        function: Maps a list of tensors to (a scalar, anything).
+        function: Maps a list of tensors to (a tensor, anything).
         tensors: The arguments of `function`.
+
+    Returns:
+        The two results of `function`, and a function that maps the gradient of
+        a scalar by the first result to its gradients by `tensors`. It may be
+        called several times.
 
     Example:
         >>> from keras import ops
         >>> x = [ops.convert_to_tensor([3.0, 4.0])]
-        >>> gradients, extra = differentiate(
-        ...     lambda x: (ops.sum(ops.square(x[0])), "extra"), x
+        >>> squares, extra, pull_back = record(
+        ...     lambda x: (ops.square(x[0]), "extra"), x
         ... )
-        >>> [float(g) for g in gradients[0]], extra
+        >>> [float(g) for g in pull_back(ops.ones_like(squares))[0]], extra
         ([6.0, 8.0], 'extra')
     """
     backend = keras.backend.backend()
-    return pick(GRADIENTS, backend, "KERAS_BACKEND")(function, list(tensors))
+    return pick(RECORDERS, backend, "KERAS_BACKEND")(function, list(tensors))
 
 
-def _differentiate_tensorflow(function, tensors):
+def _record_tensorflow(function, tensors):
     import tensorflow as tf
 
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
+    with tf.GradientTape(True, watch_accessed_variables=False) as tape:
         tape.watch(tensors)
         value, extra = function(tensors)
-    return tape.gradient(value, tensors), extra
+    return (
+        value,
+        extra,
+        lambda gradient: tape.gradient(value, tensors, gradient),
+    )
 
 
-def _differentiate_jax(function, tensors):
+def _record_jax(function, tensors):
     import jax
 
-    return jax.grad(function, has_aux=True)(tensors)
+    value, pull_back, extra = jax.vjp(function, tensors, has_aux=True)
+    return value, extra, lambda gradient: pull_back(gradient)[0]
 
 
-def _differentiate_torch(function, tensors):
+def _record_torch(function, tensors):
     import torch
 
     tensors = [tensor.detach().requires_grad_() for tensor in tensors]
     with torch.enable_grad():
         value, extra = function(tensors)
-    return list(torch.autograd.grad(value, tensors)), extra
+
+    def pull_back(gradient):
+        return list(
+            torch.autograd.grad(value, tensors, gradient, retain_graph=True)
+        )
+
+    return value, extra, pull_back
 
 
-GRADIENTS = {
-    "tensorflow": _differentiate_tensorflow,
-    "jax": _differentiate_jax,
-    "torch": _differentiate_torch,
+RECORDERS = {
+    "tensorflow": _record_tensorflow,
+    "jax": _record_jax,
+    "torch": _record_torch,
 }

@@ -12,7 +12,7 @@ from keras_vit.analysis import (
     attention_relevance,
     head_grid,
 )
-from keras_vit.models.attention_gradients import score_gradients
+from keras_vit.models.attention_gradients import record_pass
 from tests.analysis.cases import CHOICES, images_of, model_of
 from tests.layers.test_mlp_block import FORMULAS
 from tests.layers.test_transformer_block import layer_norm
@@ -87,13 +87,14 @@ def test_equals_finite_differences(choices):
             logits = logits_in_numpy(model, tokens[image], shifts)
             moved.append(logits[classes[image]])
         gradients[index] = (moved[0] - moved[1]) / (2 * step)
-    scores, actual = score_gradients(model, images, np.array(classes))
+    recorded = record_pass(model, images)
+    actual = recorded.score_gradients(np.array(classes))
     for layer in range(2):
         np.testing.assert_allclose(
             to_numpy(actual[layer]), gradients[layer], rtol=1e-4, atol=1e-5
         )
         np.testing.assert_allclose(
-            to_numpy(scores[layer]), maps[layer], atol=1e-6
+            to_numpy(recorded.scores[layer]), maps[layer], atol=1e-6
         )
     expected = relevance_in_numpy(maps, gradients)
     relevance = attention_relevance(model, images, classes)

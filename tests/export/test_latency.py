@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import subprocess
 
 import keras
 import numpy as np
@@ -10,7 +9,7 @@ import keras_vit.export.latency
 import keras_vit.export.latency_process
 from keras_vit.export import FORMATS, export_saved_model
 from keras_vit.export.formats.tflite import to_tflite
-from keras_vit.export.latency import Latency, measure_latency
+from keras_vit.export.latency import PROGRAM, Latency, measure_latency
 from keras_vit.export.latency_process import (
     compare_times,
     measure_request,
@@ -115,26 +114,34 @@ def test_every_format_is_really_run(model, exports, images, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_of_so_many_threads_measures(model, exports, monkeypatch):
-    counts = []
-    run = subprocess.run
-
-    def run_and_ask(arguments, **options):
-        ask = (
-            "; from tensorflow.config import threading as it"
-            "; print(it.get_intra_op_parallelism_threads(),"
-            " it.get_inter_op_parallelism_threads())"
-        )
-        process = run([*arguments[:-1], arguments[-1] + ask], **options)
-        counts.append(process.stdout.split()[-2:])
-        return process
-
-    monkeypatch.setattr("subprocess.run", run_and_ask)
-    rows = measure_latency(model, exports, [2], 2, repetitions=5)
-    assert counts == [["2", "1"]]
-    assert [row.name for row in rows] == list(exports)
+def test_processes_of_so_many_threads_measure_in_turn(
+    model, exports, monkeypatch, tmp_path
+):
+    log = tmp_path / "log"
+    program = PROGRAM.replace(
+        "measure_request(input())",
+        "folder = input(); begin = time.monotonic(); measure_request(folder)",
+    )
+    program += f"""
+from tensorflow.config import threading as it
+threads = it.get_intra_op_parallelism_threads()
+in_turn = it.get_inter_op_parallelism_threads()
+with open({str(log)!r}, "a") as file:
+    print(threads, in_turn, begin, time.monotonic(), file=file)
+"""
+    monkeypatch.setattr(
+        keras_vit.export.latency, "PROGRAM", "import time" + program
+    )
+    rows = measure_latency(model, exports, [2, 1], 2, repetitions=5)
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert [line[:2] for line in lines] == [["2", "1"], ["1", "1"]]
+    assert float(lines[0][3]) < float(lines[1][2])
+    assert [row.name for row in rows] == [*exports, *exports]
+    assert [row.threads for row in rows] == [2] * len(exports) + [1] * len(
+        exports
+    )
     for row in rows:
-        assert (row.batch_size, row.threads) == (2, 2)
+        assert row.batch_size == 2
         if row.name in ("saved_model", "tflite", "int8"):
             assert row.reason == ""
             assert 0 < row.milliseconds and 0 < row.keras_milliseconds
@@ -151,7 +158,7 @@ def test_a_process_of_so_many_threads_measures(model, exports, monkeypatch):
 def test_rows_are_in_the_order_of_threads_and_exports(model, monkeypatch):
     asked = []
 
-    def run_process(folder, request):
+    def run_process(process, folder, request):
         model = keras.saving.load_model(folder / "model.keras")
         asked.append((model.count_params(), dict(request)))
         return {name: {"ratio": 0.1} for name in request["exports"]}
@@ -180,7 +187,7 @@ def test_a_model_that_a_new_process_does_not_know(exports, monkeypatch):
         def call(self, x):
             return x
 
-    def run_process(folder, request):
+    def run_process(process, folder, request):
         (folder / "request.json").write_text(json.dumps(request))
         measure_request(folder)
         return json.loads((folder / "result.json").read_text())
