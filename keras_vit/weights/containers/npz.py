@@ -7,6 +7,7 @@ import pathlib
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable
 
 import ml_dtypes
@@ -160,14 +161,20 @@ def _read_stored(archive, member, offset, shape, dtype, index):
         shape = shape[1:]
         offset += index * math.prod(shape) * dtype.itemsize
     array = np.empty(shape, dtype)
-    with open(archive.filename, "rb", buffering=0) as file:
-        file.seek(member.header_offset)
-        # The directory does not contain the lengths of the name and the extra
-        # field before the data.
-        name, extra = struct.unpack("<26xHH", file.read(30))
-        file.seek(member.header_offset + 30 + name + extra + offset)
+    with _open_stored(archive, member, offset) as file:
         _fill(file, array.reshape(-1).view(np.uint8))
     return array
+
+
+def _open_stored(archive, member, offset=0):
+    """Return a file at `offset` in the data of a member not compressed."""
+    file = open(archive.filename, "rb", buffering=0)
+    file.seek(member.header_offset)
+    # The directory does not contain the lengths of the name and the extra
+    # field before the data.
+    name, extra = struct.unpack("<26xHH", file.read(30))
+    file.seek(member.header_offset + 30 + name + extra + offset)
+    return file
 
 
 def _fill(file, out):
@@ -181,14 +188,36 @@ def _fill(file, out):
 
 
 def _compare_checksum(archive, member, name):
-    """Read a member to its end, where zipfile compares the checksum.
+    """Read a member to its end and compare the checksum.
 
     This pass reads small pieces and keeps none of them, so no data of a
     damaged file is used.
     """
+    if member.compress_type == zipfile.ZIP_STORED:
+        checksum = _checksum_stored(archive, member, name)
+        if checksum != member.CRC:
+            raise ValueError(f"{name} does not have the checksum in the file")
+        return
     left = member.file_size
     with archive.open(member) as stream:
-        while chunk := stream.read(CHUNK_BYTES):
+        while chunk := stream.read(CHUNK_BYTES):  # zipfile compares.
             left -= len(chunk)
     if left:
         raise ValueError(f"{name} is shorter than its header states")
+
+
+def _checksum_stored(archive, member, name):
+    """Return the checksum of a member that is not compressed.
+
+    Twice as fast as zipfile, which copies each piece three times.
+    """
+    checksum, left = 0, member.file_size
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with _open_stored(archive, member) as file:
+        while left:
+            count = file.readinto(buffer[:left])
+            if not count:
+                raise ValueError(f"{name} is shorter than its header states")
+            checksum = zlib.crc32(buffer[:count], checksum)
+            left -= count
+    return checksum
