@@ -56,12 +56,12 @@ def make_prepare(
                 augmented, image_size, augmentation.normalization
             )
 
-        black = tf.zeros((*image_size, dataset.channels))
         # A label may be several classes, or none.
         label = tf.one_hot(tf.reshape(label, (-1,)), num_classes)
         label = tf.minimum(tf.reduce_sum(label, 0), 1.0)
         weight = is_good * tf.reduce_max(label)
-        image = tf.cond(is_good > 0, augment, lambda: black)
+        shape = (*image_size, dataset.channels)
+        image = tf.cond(is_good > 0, augment, lambda: tf.zeros(shape))
         return image, label * is_good, weight
 
     return prepare
