@@ -87,9 +87,7 @@ def inspect_model(
     """
     check_vision_transformer(model)
     images = np.asarray(images, "float32")
-    if has_logits(model):
-        check_has_logits(model)  # And that they can be read.
-    classes = model.config.num_classes if has_logits(model) else 0
+    classes = _count_classes(model)
     image_names = _names(image_names, "image_names", len(images))
     if image_names is None:
         image_names = tuple(f"image {i + 1}" for i in range(len(images)))
@@ -184,6 +182,14 @@ def _look_at(model, image, activate, top, counter):
 def _norms(tokens):
     """Return the norms (T,) of the tokens (1, T, D) of an image."""
     return as_float32(ops.norm(ops.cast(tokens[0], "float32"), axis=-1))
+
+
+def _count_classes(model):
+    """Return the number of classes; 0 for a model without logits."""
+    if not has_logits(model):
+        return 0
+    check_has_logits(model)  # And that they can be read.
+    return model.config.num_classes
 
 
 def _find_activation(model, activation):
