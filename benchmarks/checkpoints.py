@@ -23,7 +23,7 @@ from keras_vit.tables import format_table
 
 # A model is read into what is there, or built and read.
 MEMORY_CASES = ("load_checkpoint", "from_checkpoint")
-MAX_TIME, MAX_MEMORY = 2.0, 1.5
+MAX_TIME, MAX_MEMORY = 1.1, 1.5
 
 
 def make_files(folder: pathlib.Path, variant: str) -> dict[str, pathlib.Path]:

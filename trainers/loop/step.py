@@ -160,13 +160,10 @@ class Step:
     @functools.cached_property
     def _gradients(self):
         is_whole = self.accumulation_steps == 1
-        compute = self._compute_gradients if is_whole else self._sum_gradients
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if replicas == 1 and not self.use_xla:
-            return compute
-        # Traced once for all replicas.
         return tf.function(
-            compute, autograph=False, jit_compile=self.use_xla or None
+            self._compute_gradients if is_whole else self._sum_gradients,
+            autograph=False,
+            jit_compile=self.use_xla or None,
         )
 
     def _compute_gradients(
