@@ -33,12 +33,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
         choices=[*LAYOUT_TITLES, "keras"],
         help="format to write; see below",
     )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the position embedding to images of this size",
-    )
+    _add_image_size(parser)
     add_hints(parser)
     return parser
 
@@ -72,12 +67,7 @@ def make_inspect_parser() -> argparse.ArgumentParser:
         default="png",
         help="format of the pictures (default: %(default)s)",
     )
-    parser.add_argument(
-        "--image_size",
-        type=parse_image_size,
-        metavar="SIZE",
-        help="resize the position embedding to images of this size",
-    )
+    _add_image_size(parser)
     add_hints(parser)
     return parser
 
@@ -132,6 +122,15 @@ def make_serve_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_image_size(parser):
+    parser.add_argument(
+        "--image_size",
+        type=parse_image_size,
+        metavar="SIZE",
+        help="resize the position embedding to images of this size",
+    )
+
+
 def add_hints(parser: argparse.ArgumentParser):
     """Add the flags for what a file may not say.
 
@@ -150,10 +149,6 @@ def add_hints(parser: argparse.ArgumentParser):
         help="size of the images of the file in pixels, 224 or 224x160 "
         "(height x width), if the file does not state it",
     )
-    _add_architecture(parser)
-
-
-def _add_architecture(parser):
     parser.add_argument(
         "--architecture",
         help="name of the architecture in timm, such as "

@@ -94,7 +94,7 @@ def measure_latency(
 
 
 def measure_in(
-    processes: Mapping[int, subprocess.Popen],
+    processes: Sequence[tuple[int, subprocess.Popen]],
     model: keras.Model,
     exports: Mapping[str, str | os.PathLike],
     batch_size: int = 1,
@@ -118,9 +118,9 @@ def measure_in(
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         reason = save(model, folder / "model.keras")
-        for process in processes.values():
+        for _, process in processes:
             wait_until_ready(process)
-        for number, process in processes.items():
+        for number, process in processes:
             request["threads"] = number
             found = {} if reason else run_process(process, folder, request)
             rows += [
@@ -145,16 +145,19 @@ def save(model: keras.Model, path: pathlib.Path) -> str:
 
 
 @contextlib.contextmanager
-def started(threads: Sequence[int]) -> Iterator[dict[int, subprocess.Popen]]:
+def started(
+    threads: Sequence[int],
+) -> Iterator[list[tuple[int, subprocess.Popen]]]:
     """Start a process for each number of threads; kill those left at the end.
 
-    All of them import TensorFlow at once, and then wait to be asked.
+    All of them import TensorFlow at once, and then wait to be asked. Yields
+    the numbers, each with its process.
 
     Args:
         threads: The numbers of threads.
     """
     with contextlib.ExitStack() as stack:
-        processes = {}
+        processes = []
         for number in threads:
             environment = {
                 **os.environ,
@@ -174,7 +177,7 @@ def started(threads: Sequence[int]) -> Iterator[dict[int, subprocess.Popen]]:
             )
             stack.enter_context(process)
             stack.callback(process.kill)
-            processes[number] = process
+            processes.append((number, process))
         yield processes
 
 

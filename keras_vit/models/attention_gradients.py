@@ -44,13 +44,12 @@ class RecordedPass:
         Args:
             classes: (B,), integers, or None for the most probable classes.
         """
-        chosen = classes
-        if chosen is None:
-            chosen = ops.argmax(self.logits, axis=-1)
+        if classes is None:
+            classes = ops.argmax(self.logits, axis=-1)
         # The sum over images separates, because the logit of an image depends
         # only on the attention in that image.
         mask = ops.one_hot(
-            chosen, self.logits.shape[-1], dtype=self.logits.dtype
+            classes, self.logits.shape[-1], dtype=self.logits.dtype
         )
         return self.pull_back(mask)
 

@@ -27,8 +27,7 @@ def find_mistyped(
         >>> find_mistyped(["--epochs=ten"], rows)
         '--epochs must be an integer. Received: ten'
     """
-    words = [spell_out(word, aliases) for word in words]
-    given = list(split_flags(words, rows))
+    given = list(split_flags(words, rows, aliases))
     names = {name for name, _ in given}
     if names & {"flagfile", "undefok"}:
         return None  # More flags are in a file, or may be unknown.
@@ -45,27 +44,15 @@ def find_mistyped(
     return None
 
 
-def spell_out(word: str, aliases: Mapping[str, str]) -> str:
-    """Return a word with the first name of the flag in it.
-
-    Example:
-        >>> spell_out("--lr=0.1", {"lr": "learning_rate"})
-        '--learning_rate=0.1'
-    """
-    name, sign, value = word.lstrip("-").partition("=")
-    if not word.startswith("-") or name not in aliases:
-        return word
-    return f"--{aliases[name]}{sign}{value}"
-
-
 def split_flags(
-    words: Sequence[str], rows: dict[str, dict]
+    words: Sequence[str], rows: dict[str, dict], aliases: Mapping[str, str]
 ) -> Iterable[tuple[str, str]]:
     """Yield the flags of a command line, each with its value as text.
 
     Args:
         words: The command line.
         rows: The descriptions of the flags of the command.
+        aliases: See `find_mistyped`.
     """
     rest = iter(words)
     for word in rest:
@@ -74,6 +61,7 @@ def split_flags(
         name, has_value, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not name:
             continue
+        name = aliases.get(name, name)
         if not has_value and rows.get(name, SWITCH)["kind"] != "switch":
             value = next(rest, "")
         yield name, value

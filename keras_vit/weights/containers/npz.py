@@ -1,5 +1,6 @@
 """The `.npz` container: a zip archive of NumPy arrays."""
 
+import contextlib
 import io
 import math
 import os
@@ -166,15 +167,16 @@ def _read_stored(archive, member, offset, shape, dtype, index):
     return array
 
 
+@contextlib.contextmanager
 def _open_stored(archive, member, offset=0):
-    """Return a file at `offset` in the data of a member not compressed."""
-    file = open(archive.filename, "rb", buffering=0)
-    file.seek(member.header_offset)
-    # The directory does not contain the lengths of the name and the extra
-    # field before the data.
-    name, extra = struct.unpack("<26xHH", file.read(30))
-    file.seek(member.header_offset + 30 + name + extra + offset)
-    return file
+    """Yield a file at `offset` in the data of a member not compressed."""
+    with open(archive.filename, "rb", buffering=0) as file:
+        file.seek(member.header_offset)
+        # The directory does not contain the lengths of the name and the extra
+        # field before the data.
+        name, extra = struct.unpack("<26xHH", file.read(30))
+        file.seek(member.header_offset + 30 + name + extra + offset)
+        yield file
 
 
 def _fill(file, out):
@@ -209,7 +211,7 @@ def _compare_checksum(archive, member, name):
 def _checksum_stored(archive, member, name):
     """Return the checksum of a member that is not compressed.
 
-    Twice as fast as zipfile, which copies each piece three times.
+    Faster than with zipfile, which makes copies of each piece.
     """
     checksum, left = 0, member.file_size
     buffer = memoryview(bytearray(CHUNK_BYTES))
