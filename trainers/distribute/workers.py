@@ -133,6 +133,8 @@ def gather_rows(
     total = strategy.reduce(
         tf.distribute.ReduceOp.SUM, per_replica, axis=None
     ).numpy()
+    # Any of them could end because of this table. Until all have it, it waits.
+    part_from_all(strategy)
     return total // (strategy.num_replicas_in_sync // len(addresses))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.workers import num_workers
+from trainers.distribute.workers import gather_rows, num_workers
 from trainers.loop.step import Step
 
 
@@ -103,6 +103,11 @@ class InnerLoop:
         if num_workers(self.strategy) == 1:
             return float(value)
         return float(self._mean(tf.constant(value, tf.float32)))
+
+    def is_common(self, number: int) -> bool:
+        """Return whether a number is the same for all workers."""
+        numbers = gather_rows(self.strategy, np.array([number]))
+        return bool((numbers == number).all())
 
     @tf.function
     def _mean(self, value):

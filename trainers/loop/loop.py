@@ -99,8 +99,7 @@ class Loop:
                 found different ones.
         """
         self.checkpoints.restore()
-        apart = abs(self.step - self.inner.agree(self.step))
-        if self.inner.agree(apart):
+        if not self.inner.is_common(self.step):
             raise CheckpointError(
                 "The workers found different checkpoints; they must share the "
                 f"folder of the run. Here: update {self.step} in "

@@ -10,6 +10,7 @@ from trainers.distribute.strategies import make_strategy
 from trainers.distribute.workers import (
     check_agreement,
     describe_differences,
+    gather_rows,
     is_chief,
     name_lost_workers,
     num_processors,
@@ -57,6 +58,34 @@ def test_a_lost_worker_is_named(monkeypatch, error):
 
 def test_one_process_agrees_with_itself():
     check_agreement(make_strategy("mirrored"), "recipe", [("seed", b"0")])
+
+
+class OneOfTwo(tf.distribute.MultiWorkerMirroredStrategy):
+    """The first of two processes; the other one sends the row [5, 6]."""
+
+    cluster_resolver = Resolved("worker", 0, worker=["a:1", "b:1"])
+    cluster_resolver = cluster_resolver.cluster_resolver
+    num_replicas_in_sync = 2
+
+    def __init__(self):
+        self.sums = []
+
+    def run(self, function):
+        return function()
+
+    def reduce(self, operation, value, axis):
+        self.sums.append(value.shape.rank)
+        if len(self.sums) > 1:
+            raise tf.errors.UnavailableError(None, None, "Socket closed")
+        return value + [[0, 0], [5, 6]]
+
+
+def test_a_process_may_end_once_the_others_have_its_row():
+    """It may find in the table that they cannot train together, and end."""
+    strategy = OneOfTwo()
+    table = gather_rows(strategy, np.array([3, 4], "int32"))
+    np.testing.assert_array_equal(table, [[3, 4], [5, 6]])
+    assert strategy.sums == [2, 0]  # After the table, one to wait for all.
 
 
 def test_workers_that_differ_are_named_with_what_differs():
