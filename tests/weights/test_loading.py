@@ -334,17 +334,24 @@ def test_another_model_is_refused(changes, words):
         assert f"{field}={theirs!r}" in str(error.value), value
 
 
+@pytest.mark.parametrize("num_classes", [3, 1000])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_damaged_data_leaves_the_model_as_it_was(save, tmp_path):
+def test_damaged_data_leaves_the_model_as_it_was(save, num_classes, tmp_path):
+    """Also where the damage is far behind the header of the array."""
     path = tmp_path / "damaged.npz"
-    save(path, **stored_in(TOKEN))
+    model = fresh(TOKEN, num_classes=num_classes)
+    save_checkpoint(model, path)
+    with np.load(path) as archive:
+        arrays = dict(archive)
+    arrays["head/kernel"] = arrays.pop("head/kernel")  # Last in the file.
+    save(path, **arrays)
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
         last = archive.infolist()[-1]
-    # In the data of the last array; everything before is as it should be.
+    assert last.filename == "head/kernel.npy"
+    # Everything before is as it should be.
     data[archive.start_dir - last.compress_size // 4] ^= 1
     path.write_bytes(data)
-    model = fresh(TOKEN)
     with (
         untouched(model),
         pytest.raises(ValueError, match="damaged.npz cannot be read"),
