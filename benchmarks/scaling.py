@@ -151,7 +151,7 @@ def describe(rows: list[dict]) -> str:
     """Return the rows of the file as a Markdown table, with predictions.
 
     Two processes should take the time of one on its share of the batch, and
-    that of the sum of the gradients alone, which begins when the backward
+    that of the sum of the gradients alone, as if it began when the backward
     pass is over.
     """
     columns = ("model", "case", "processes", "batch", "s/step", "best")

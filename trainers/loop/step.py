@@ -22,6 +22,10 @@ from trainers.optim.optimizers import Optimizer
 # Distance between the seeds of two generators, more than a generator draws in
 # a step: Keras adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
+# Gradients are summed over the replicas in about as many packs, of at least so
+# many bytes. Each pack starts when the backward pass has computed it, so only
+# the last one has to be waited for; below 1 MB a network waits for latency.
+PACKS, LEAST_BYTES = 16, 2**20
 SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
 
 
@@ -93,7 +97,7 @@ class Step:
             seed,
             tf.convert_to_tensor(scale),
         )
-        gradients = replica.all_reduce(SUM, gradients)
+        gradients = replica.all_reduce(SUM, gradients, _packs(gradients))
         is_finite = None
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
@@ -244,6 +248,14 @@ class Step:
             parallel_iterations=1,  # One part at a time in memory.
         )
         return gradients, {i: means[i] for i in changed}, measured
+
+
+def _packs(gradients):
+    """Return how the gradients are summed: in packs, from the head down."""
+    size = sum(gradient.shape.num_elements() * 4 for gradient in gradients)
+    return tf.distribute.experimental.CommunicationOptions(
+        bytes_per_pack=max(size // PACKS, LEAST_BYTES)
+    )
 
 
 def _measure(losses, labels, logits, weights):

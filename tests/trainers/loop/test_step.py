@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager.context import context
 
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.step import Step
@@ -115,6 +116,49 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     )
     np.testing.assert_allclose(got[1], bias - RATE * slope.sum(0), atol=1e-7)
     np.testing.assert_array_equal(teacher.get_weights()[0], matrix)
+
+
+def test_the_sum_of_the_gradients_starts_during_the_backward_pass():
+    """The last layers are summed while the first ones are differentiated."""
+
+    def deep():
+        layers = [keras.layers.Dense(600, "relu") for _ in range(6)]
+        layers.append(keras.layers.Dense(3))
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    step = make_step(deep, "mirrored")
+    collector = context()
+    collector.enable_graph_collection()
+    try:
+        run(step, "mirrored")
+        graphs = collector.export_run_metadata().function_graphs
+    finally:
+        collector.disable_graph_collection()
+    nodes = {
+        node.name: node
+        for graph in graphs
+        for node in graph.post_optimization_graph.node
+    }
+    products = [
+        count_products(nodes, name)
+        for name, node in nodes.items()
+        if node.op == "CollectiveReduceV2" and node.device.endswith("CPU:0")
+    ]
+    # The five kernels of 1.4 MB end a pack each, the first layer the last one.
+    # A pack waits for the 7 products of the forward pass, and for two a layer
+    # from the head down to its own, but for the gradient of its own input.
+    assert sorted(products) == [10, 12, 14, 16, 18, 20]
+
+
+def count_products(nodes: dict, name: str) -> int:
+    """Return the number of matrix products that a node waits for."""
+    seen, waiting = set(), [name]
+    while waiting:
+        name = waiting.pop().partition(":")[0].removeprefix("^")
+        if name not in seen:
+            seen.add(name)
+            waiting += nodes[name].input
+    return sum("MatMul" in nodes[name].op for name in seen)
 
 
 class Scaled:
