@@ -22,7 +22,8 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 # One more than there are processors: tests wait for programs that they start.
 NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-ANY_BACKEND = tests/layers tests/analysis tests/models/test_golden_outputs.py \
+ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
+    tests/models/test_golden_outputs.py \
     tests/models/test_running.py tests/preprocessing tests/test_initialization.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/weights/test_image_settings.py \

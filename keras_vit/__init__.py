@@ -10,6 +10,7 @@ from keras_vit import (
     distribution,
     layers,
     models,
+    pretraining,
     weights,
 )
 from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
@@ -57,6 +58,7 @@ __all__ = [
     "models",
     "preprocess_input",
     "preprocess_patches",
+    "pretraining",
     "read_image",
     "save_checkpoint",
     "save_lora",

@@ -30,6 +30,7 @@ RANKS = {
     "keras_vit.preprocessing": 1,
     "keras_vit.layers": 2,
     "keras_vit.models": 3,
+    "keras_vit.pretraining": 4,
     "keras_vit.weights": 4,
     "keras_vit.analysis": 4,
     "keras_vit.serving": 4,

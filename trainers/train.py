@@ -93,6 +93,12 @@ def print_results(job: Job, seconds: float):
             "without a better one."
         )
     print(final_table(rows, seconds, str(job.run), keep_best))
+    if not job.recipe.needs_labels:
+        print(
+            f"model.keras is the encoder. Learn classes with it: python -m "
+            f"trainers.train --init_from={job.run.model_path}"
+        )
+        return
     num_classes = len(job.dataset.class_names)
     key = "val_accuracy"
     best = max((row[key] for row in rows if key in row), default=1)

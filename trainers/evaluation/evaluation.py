@@ -25,7 +25,7 @@ from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, write_atomically
 from trainers.runs.model_card import write_card
 from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run, write_report
+from trainers.runs.run import Run, check_has_classes, write_report
 
 
 def evaluate(
@@ -229,6 +229,7 @@ def write_confusion(
 def check_classes(source, names, dataset):
     """Raise a ValueError if a run was trained on classes of other names."""
     trained_on = source.load_class_names()
+    check_has_classes(source, trained_on)
     if trained_on not in (None, names):
         raise ValueError(
             "`dataset` must have the classes that the model was trained on. "

@@ -14,7 +14,7 @@ from trainers.data.readers.image_files import register_heif
 from trainers.data.readers.image_paths import list_images
 from trainers.evaluation.predictions import load_image, to_probabilities
 from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.runs.run import Run, check_has_classes
 
 BATCH_SIZE = 32
 
@@ -83,6 +83,7 @@ def predict_each(
     if preprocess is None:
         preprocess = source.preprocess
     names = source.load_class_names()
+    check_has_classes(source, names)
     num_classes = model.output_shape[-1]
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]

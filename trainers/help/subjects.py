@@ -48,6 +48,15 @@ SUBJECTS = {
         "seed",
     ),
     "Loss": ("loss", "label_smoothing", "class_weights"),
+    "Learning without labels": (
+        "objective",
+        "mask_ratio",
+        "patch_target",
+        "decoder_width",
+        "decoder_depth",
+        "decoder_heads",
+        "normalize_pixels",
+    ),
     "Distillation": (
         "teacher",
         "distillation_target",
@@ -64,6 +73,7 @@ SUBJECTS = {
         "timescale",
         "weight_decay",
         "layer_decay",
+        "adam_beta2",
         "clip_norm",
         "average_decay",
         "use_average_debias",

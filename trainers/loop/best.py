@@ -12,8 +12,9 @@ class Best:
     """Remembers the best evaluation so far.
 
     An evaluation is better than another if its accuracy is higher or, with the
-    same accuracy, its loss is lower. What is remembered is part of the state of
-    the training, so a run that continues goes on as one that was not stopped.
+    same accuracy or none, its loss is lower. What is remembered is part of the
+    state of the training, so a run that continues goes on as one that was not
+    stopped.
 
     Args:
         save: Called after an evaluation that is the best so far, on all
@@ -35,10 +36,10 @@ class Best:
         """Compare an evaluation with the best one, and save a better model.
 
         Args:
-            logs: `val_accuracy` and `val_loss` of the evaluation.
+            logs: `val_loss` of the evaluation, and `val_accuracy` if any.
         """
         *best, num_since = self.variable.numpy().tolist()
-        found = [logs["val_accuracy"], -logs["val_loss"]]
+        found = [logs.get("val_accuracy", 0.0), -logs["val_loss"]]
         if found > best:
             # The model comes before the checkpoint that remembers it: a run
             # that is killed in between saves it again.

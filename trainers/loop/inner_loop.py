@@ -58,7 +58,7 @@ class InnerLoop:
         after_call: Callable[[], None],
         steps_per_call: int = 10,
     ) -> dict[str, float]:
-        """Return loss and accuracy over batches.
+        """Return the `means` over batches.
 
         Args:
             batches: The batches of all replicas.
@@ -79,7 +79,17 @@ class InnerLoop:
                 "`eval_batches` must hold images of a weight above 0. "
                 f"Received: {num_steps} batches without any"
             )
-        return {"loss": sums[0] / sums[2], "accuracy": sums[1] / sums[2]}
+        return self.means(sums)
+
+    def means(self, sums) -> dict[str, float]:
+        """Return the means: loss and, if the step counts hits, accuracy.
+
+        Args:
+            sums: The sums of loss, hits and weights.
+        """
+        loss, hits, count = sums
+        accuracy = {"accuracy": hits / count} if self.step.hits else {}
+        return {"loss": loss / count, **accuracy}
 
     @tf.function
     def measure(self, iterator, num_steps):

@@ -24,7 +24,7 @@ from trainers.loop.errors import (
     NonFiniteLossError,
 )
 from trainers.loop.inner_loop import InnerLoop
-from trainers.loop.step import Step
+from trainers.loop.step import Step, is_best_class
 from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import Optimizer
@@ -42,7 +42,7 @@ class Loop:
         model, optimizer, loss: See `Step`.
         strategy: The strategy that runs the replicas of the model.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla, distillation,
-            variants: See `Step`.
+            variants, hits: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls; returns whether to save and stop.
@@ -59,6 +59,7 @@ class Loop:
     use_xla: bool = False
     distillation: Distillation | None = None
     variants: tuple = ()
+    hits: Callable | None = is_best_class
     checkpoints: Checkpoints | None = None
     best: Best | None = None
     must_stop: Callable[[], bool] = lambda: False
@@ -262,10 +263,8 @@ class Loop:
 
     def _figures(self):
         """Return loss and accuracy since the last evaluation, rate and step."""
-        loss, hits, count = self._sums.numpy()
         return {
-            "loss": loss / count,
-            "accuracy": hits / count,
+            **self.inner.means(self._sums.numpy()),
             "learning_rate": float(self.optimizer.learning_rate),
             "step": self.step,
         }

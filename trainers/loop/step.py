@@ -14,6 +14,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from trainers.distribute.gradient_sums import sum_gradients
 from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
@@ -22,11 +23,17 @@ from trainers.optim.optimizers import Optimizer
 # Distance between the seeds of two generators, more than a generator draws in
 # a step: Keras adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
-# Gradients are summed over the replicas in about as many packs, of at least so
-# many bytes. Each pack starts when the backward pass has computed it, so only
-# the last one has to be waited for; below 1 MB a network waits for latency.
-PACKS, LEAST_BYTES = 16, 2**20
-SUM, MEAN = tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN
+
+
+def is_best_class(labels, logits):
+    """Return whether the predicted class has the largest label.
+
+    Shapes:
+        labels, logits: (B, C). returns: (B,), bools.
+    """
+    predictions = tf.argmax(logits, -1)
+    chosen = tf.gather(labels, predictions, batch_dims=1)
+    return chosen == tf.reduce_max(labels, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +44,9 @@ class Step:
     have been created inside `strategy.scope()`.
 
     Args:
-        model: Returns logits (B, C).
+        model: Returns logits (B, C), or a dictionary that `loss` reads.
         optimizer: Makes the updates.
-        loss: Maps labels and logits, both (B, C), to losses (B,).
+        loss: Maps labels (B, C) and what the model returns to losses (B,).
         clip_norm: Largest global norm of the gradient of the whole batch;
             None does not clip.
         accumulation_steps: Number of parts of the batch of a replica. The
@@ -53,6 +60,8 @@ class Step:
         variants: Models with the same weights, each with a `stateless_call`.
             One of them, which depends only on the seed and the update, is
             trained in place of `model`. () for the model itself.
+        hits: Maps labels and what the model returns to the share of right
+            predictions of each image (B,); None for no accuracy.
     """
 
     model: keras.Model
@@ -65,6 +74,7 @@ class Step:
     use_xla: bool = False
     distillation: Distillation | None = None
     variants: tuple = ()
+    hits: Callable | None = is_best_class
 
     # Autograph would double the time of tracing.
     @tf.autograph.experimental.do_not_convert
@@ -97,7 +107,7 @@ class Step:
             seed,
             tf.convert_to_tensor(scale),
         )
-        gradients = replica.all_reduce(SUM, gradients, _packs(gradients))
+        gradients = sum_gradients(gradients)
         is_finite = None
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
@@ -111,7 +121,7 @@ class Step:
         if changed:  # The statistics of batch normalisations.
             variables = [states[index].value for index in changed]
             values = [tf.cast(new, tf.float32) for new in changed.values()]
-            means = replica.all_reduce(MEAN, values)
+            means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, values)
             assign_on_replicas(
                 variables,
                 [tf.cast(x, v.dtype) for x, v in zip(means, variables)],
@@ -131,15 +141,15 @@ class Step:
         weights = self.optimizer.averages
         if weights is None:
             weights = _values(self.model.trainable_variables)
-        logits, _ = self.model.stateless_call(
+        outputs, _ = self.model.stateless_call(
             weights,
             _values(self.model.non_trainable_variables),
             images,
             training=False,
         )
-        logits = tf.cast(logits, tf.float32)
-        losses = self.loss(labels, logits)
-        return _measure(losses, labels, logits, example_weights)
+        outputs = _in_float32(outputs)
+        losses = self.loss(labels, outputs)
+        return self._sum(losses, labels, outputs, example_weights)
 
     def _student(self, variant):
         """The model to train, by the index of a variant or None."""
@@ -195,7 +205,7 @@ class Step:
             outputs, new_states, penalties = student.stateless_call(
                 weights, given, images, training=True, return_losses=True
             )
-            outputs = [tf.cast(x, tf.float32) for x in tf.nest.flatten(outputs)]
+            outputs = _as_list(_in_float32(outputs))
             losses = self.loss(labels, outputs[0])  # (B / parts,)
             if taught:
                 losses = self.distillation.mix(losses, *taught, outputs[-1])
@@ -213,9 +223,18 @@ class Step:
             # A state that was not assigned is returned as the same object.
             if new is not old and not _is_seed(variable)
         }
-        logits = tf.add_n(outputs)
-        measured = _measure(losses, labels, logits, example_weights)
+        if not isinstance(outputs[0], dict):
+            outputs = [tf.add_n(outputs)]  # Of two kinds of logits.
+        measured = self._sum(losses, labels, outputs[0], example_weights)
         return gradients, changed, measured
+
+    def _sum(self, losses, labels, outputs, weights):
+        """Return the sums of loss, hits and weights over the images."""
+        hits = tf.zeros_like(weights)
+        if self.hits:
+            hits = tf.cast(self.hits(labels, outputs), tf.float32)
+        sums = [losses * weights, hits * weights, weights]
+        return tf.stack([tf.reduce_sum(x) for x in sums])
 
     def _sum_gradients(self, weights, states, batch, seed, scale, variant=None):
         """Return what `_compute_gradients` does, accumulated over parts."""
@@ -250,25 +269,15 @@ class Step:
         return gradients, {i: means[i] for i in changed}, measured
 
 
-def _packs(gradients):
-    """Return how the gradients are summed: in packs, from the head down."""
-    size = sum(gradient.shape.num_elements() * 4 for gradient in gradients)
-    return tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=max(size // PACKS, LEAST_BYTES)
+def _in_float32(outputs):
+    """Return outputs of a model, floats as float32."""
+    return tf.nest.map_structure(
+        lambda x: tf.cast(x, tf.float32) if x.dtype.is_floating else x, outputs
     )
 
 
-def _measure(losses, labels, logits, weights):
-    """Return the sums of loss, hits and weights over the images.
-
-    A hit is a predicted class with the largest label.
-    """
-    predictions = tf.argmax(logits, -1)
-    best = tf.gather(labels, predictions, batch_dims=1) == tf.reduce_max(
-        labels, -1
-    )
-    sums = [losses * weights, tf.cast(best, tf.float32) * weights, weights]
-    return tf.stack([tf.reduce_sum(x) for x in sums])
+def _as_list(outputs):
+    return [outputs] if isinstance(outputs, dict) else tf.nest.flatten(outputs)
 
 
 def _values(variables):

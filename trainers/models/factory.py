@@ -9,6 +9,7 @@ from keras_vit.models import VARIANTS, VisionTransformer
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.models.fine_tuning import choose_trained
+from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
 from trainers.recipes.model_options import BASELINES
 from trainers.recipes.precisions import PRECISIONS
@@ -18,7 +19,8 @@ from trainers.recipes.schema import Recipe
 def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     """Return the model of `recipe` for the images and classes of `dataset`.
 
-    What the recipe does not train is frozen.
+    What the recipe does not train is frozen. Without labels to learn, it is a
+    model around an encoder without a head.
 
     Raises:
         ValueError: If the model cannot be built, or `init_from` is neither a
@@ -32,11 +34,11 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
             model.config, preprocessing=recipe.preprocessing
         )
     choose_trained(model, recipe)
-    return model
+    return add_objective(model, recipe)
 
 
 def _build_whole(recipe, dataset):
-    num_classes = len(dataset.class_names)
+    num_classes = len(class_names_of(recipe, dataset))
     dtype = PRECISIONS[recipe.precision].policy
     if not recipe.init_from and recipe.model in BASELINES:
         return build_baseline(

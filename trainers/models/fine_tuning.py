@@ -3,6 +3,8 @@
 import keras
 
 from keras_vit.models import VisionTransformer
+from keras_vit.pretraining import PretrainingModel
+from trainers.models.objectives import plain_encoder
 from trainers.recipes.fine_tuning import (
     ALL,
     read_lora_layers,
@@ -35,9 +37,13 @@ def choose_trained(model: keras.Model, recipe: Recipe):
 def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
     """Return the model to keep: without LoRA, frozen as before the recipe.
 
+    Of a model that learns without labels, this is the encoder.
+
     What `recipe` froze is trainable again, so that another run from this
     model trains all weights unless its recipe freezes some.
     """
+    if isinstance(model, PretrainingModel):
+        return plain_encoder(model)
     if not isinstance(model, VisionTransformer):
         return model
     if recipe.train_only is None and not recipe.lora_rank:

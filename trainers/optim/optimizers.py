@@ -22,7 +22,13 @@ from trainers.optim.parameters import (
     make_slots,
     select,
 )
-from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS, mass
+from trainers.optim.rules import (
+    ACCUMULATOR_DTYPES,
+    BETA2,
+    OPTIMIZERS,
+    mass,
+    with_beta2,
+)
 
 
 class Optimizer(tf.Module):
@@ -187,6 +193,7 @@ def make_optimizer(
     average_decay: float = 0.0,
     use_average_debias: bool = False,
     model_variables: list | None = None,
+    beta2: float = BETA2,
 ) -> Optimizer:
     """Return an optimizer of `variables`. Call it in the strategy's scope.
 
@@ -208,10 +215,12 @@ def make_optimizer(
             of its weights; otherwise, it starts at the initial weights.
         model_variables: All variables of the model, for `layer_decay`; see
             `layer_rates`.
+        beta2: Decay of the mean square of the gradients in Adam.
 
     Raises:
         ValueError: If the optimizer or the dtype is unknown, a number is out
-            of range, or two variables have the same path.
+            of range or does not belong to the optimizer, or two variables have
+            the same path.
 
     Example:
         >>> import keras
@@ -226,7 +235,7 @@ def make_optimizer(
         dtype of the buffer, and therefore by 0.8984, the bfloat16 nearest to
         0.9.
     """
-    rule = pick(OPTIMIZERS, name, "optimizer")
+    rule = with_beta2(pick(OPTIMIZERS, name, "optimizer"), name, beta2)
     if not weight_decay >= 0:
         raise ValueError(
             "`weight_decay` must not be negative. "

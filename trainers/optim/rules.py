@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+BETA2 = 0.999  # Of Adam: decay of the mean square of the gradients.
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -54,7 +56,7 @@ def adam(gradient, slots, numbers):
     return mean / (root + numbers["epsilon"]), new
 
 
-def adam_numbers(step, beta1=0.9, beta2=0.999, epsilon=1e-8):
+def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
     """Return the share of the newest value in each mean, and their masses."""
     return {
         "share1": tf.constant(1 - beta1),
@@ -212,6 +214,28 @@ def mass(decay, count):
     Accurate even if the power is near 1, as with a decay of 0.9999.
     """
     return -tf.math.expm1(count * math.log(decay))
+
+
+def with_beta2(rule: Rule, name: str, beta2: float) -> Rule:
+    """Return a rule of Adam with another decay of the mean square.
+
+    Args:
+        rule: A row of OPTIMIZERS.
+        name: Its key.
+        beta2: The decay; BETA2 changes nothing.
+
+    Raises:
+        ValueError: If the rule is not one of Adam.
+    """
+    if beta2 == BETA2:
+        return rule
+    if rule.direction is not adam:
+        raise ValueError(
+            "`beta2` is for adam, adamw and lamb. "
+            f"Received: beta2={beta2}, optimizer={name!r}"
+        )
+    numbers = functools.partial(rule.numbers, beta2=beta2)
+    return dataclasses.replace(rule, numbers=numbers)
 
 
 OPTIMIZERS = {

@@ -6,6 +6,7 @@ from trainers.recipes import (
     photos,
     plain_vit,
     resnet,
+    self_supervised,
     small_images,
     vit,
 )
@@ -20,4 +21,5 @@ RECIPES = {
     **augreg.RECIPES,
     **plain_vit.RECIPES,
     **resnet.RECIPES,
+    **self_supervised.RECIPES,
 }

@@ -11,8 +11,11 @@ from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS
-from trainers.recipes.distillation_options import DistillationOptions
 from trainers.recipes.fine_tuning import check_fine_tuning
+from trainers.recipes.objective_options import (
+    ObjectiveOptions,
+    check_objective,
+)
 from trainers.recipes.options import (
     FRACTION,
     NOT_NEGATIVE,
@@ -27,11 +30,11 @@ from trainers.recipes.precisions import PRECISIONS
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe(DistillationOptions):
+class Recipe(ObjectiveOptions):
     """Every setting of a training run; each field is a flag of the same name.
 
     The settings of the model are in `ModelOptions`, those of a teacher in
-    `DistillationOptions`.
+    `DistillationOptions`, and what is learned in `ObjectiveOptions`.
     `source` and `expected` are notes without flags: the source of the values
     and the expected accuracy.
     """
@@ -113,6 +116,11 @@ class Recipe(DistillationOptions):
         ["none", "balanced"],
     )
     optimizer: str = option("adamw", "Optimizer.", OPTIMIZERS)
+    adam_beta2: float = option(
+        0.999,
+        "Decay of the mean square of the gradients, for adam, adamw and lamb.",
+        range=FRACTION,
+    )
     learning_rate: float = option(
         1e-3, "Highest learning rate.", range=POSITIVE
     )
@@ -251,6 +259,7 @@ class Recipe(DistillationOptions):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
         check_fine_tuning(self)
+        check_objective(self)
         read_patch_sizes(self)  # Raises if it is invalid.
         if self.patience and not self.keep_best:
             raise ValueError(

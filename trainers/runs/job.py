@@ -8,7 +8,6 @@ import math
 import keras
 import tensorflow as tf
 
-from keras_vit.analysis.callbacks import AttentionPictures
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
@@ -23,9 +22,11 @@ from trainers.loop.memory import variable_bytes
 from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
 from trainers.models.fine_tuning import plain_model
+from trainers.models.objectives import class_names_of
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
+from trainers.runs.job_pictures import attention_pictures, reconstructions
 from trainers.runs.memory_plan import MemoryPlan
 from trainers.runs.model_card import write_card
 from trainers.runs.pictures import plot_learning_curve
@@ -141,7 +142,8 @@ class Job:
             # While one is written, the older ones are kept.
             missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
             check_space(self.run.folder, max(missing, 1) * state + model)
-        self.run.save_recipe(self.recipe, self.dataset.class_names)
+        names = class_names_of(self.recipe, self.dataset)
+        self.run.save_recipe(self.recipe, names)
         if self.loop.step == 0:
             self.draw_first_batch()
 
@@ -197,7 +199,9 @@ class Job:
             ),
         ]
         if self.recipe.log_attention:
-            callbacks.append(self.attention_pictures())
+            callbacks.append(attention_pictures(self))
+        if not self.recipe.needs_labels:
+            callbacks.append(reconstructions(self))
         return callbacks
 
     @property
@@ -212,30 +216,6 @@ class Job:
                 strategy.extended.worker_devices[0],
             )
         return one * num_processors(strategy)
-
-    def attention_pictures(self) -> AttentionPictures:
-        """Return the callback that draws attention to the first test images."""
-        recipe = self.recipe
-        batches = eval_batches(
-            self.dataset,
-            image_size=self.loop.model.input_shape[1:3],
-            batch_size=recipe.log_attention,
-            preprocess=recipe.eval_preprocess,
-            bad_examples=self.bad_examples,
-        )
-        with self.bad_examples.named_errors():
-            images, _, weights = next(iter(batches))
-        return AttentionPictures(
-            images[weights > 0],
-            self.run.folder / "tensorboard",
-            self.run.positions_path,
-            class_names=self.dataset.class_names,
-            activation=recipe.activation,
-            normalization=recipe.normalization,
-            # The weights that are evaluated, and saved in the end.
-            averages=lambda: self.loop.optimizer.averages,
-            first_step=self.loop.step,
-        )
 
 
 def _share(context):
@@ -290,7 +270,8 @@ def train(job: Job) -> dict[str, float]:
             plot_learning_curve(
                 run.metrics_path, run.folder / "learning_curve.png"
             )
-            # With LoRA, the saved model has fewer weights than the trained one.
-            saved = run.load_model() if recipe.lora_rank else loop.model
-            write_card(run, saved)
+            # With LoRA or without labels, the saved model has fewer weights
+            # than the trained one.
+            is_other = recipe.lora_rank or not recipe.needs_labels
+            write_card(run, run.load_model() if is_other else loop.model)
     return logs

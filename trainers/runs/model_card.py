@@ -37,6 +37,8 @@ def describe_run(
             name, for a card beside it.
     """
     recipe, names = run.load_recipe(), run.load_class_names()
+    if not recipe.needs_labels:
+        return describe_encoder(run, recipe, model)
     figures = read_figures(run, recipe)
     height, width, channels = model.input_shape[1:]
     colours = "grey" if channels == 1 else "colour"
@@ -56,11 +58,45 @@ def describe_run(
         _describe_figures(figures),
         "## Use",
         _describe_use(model_file or run.model_path.name, recipe),
+        *_describe_training(recipe),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_encoder(run: Run, recipe: Recipe, model: keras.Model) -> str:
+    """Return the card of a run that learned without labels.
+
+    Args:
+        run: See `write_card`.
+        recipe: Its recipe.
+        model: Its model, the encoder.
+    """
+    height, width, channels = model.input_shape[1:]
+    colours = "grey" if channels == 1 else "colour"
+    parts = [
+        _front_matter(run, recipe, None, "image-feature-extraction"),
+        f"# {run.folder.name}",
+        f"An encoder of {model.count_params():,} parameters: "
+        f"{recipe.init_from or recipe.model}, trained with keras_vit on "
+        f"`{recipe.dataset}` without labels ({recipe.objective}). It turns "
+        f"{colours} images of {height}x{width} pixels into features.",
+        "## Use",
+        "Train a classifier from it, or test its features:",
+        "```bash\n"
+        f"python -m trainers.train --init_from={run.model_path.name} ...\n"
+        "python -m trainers.probe --run_dir=...\n```",
+        _describe_pixels(recipe),
+        *_describe_training(recipe),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe_training(recipe):
+    return (
         "## Training",
         "The settings that differ from the defaults of `trainers.train`:",
         _list_settings(recipe),
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
 def read_figures(run: Run, recipe: Recipe) -> dict | None:
@@ -72,12 +108,12 @@ def read_figures(run: Run, recipe: Recipe) -> dict | None:
     return report if report.get("dataset") == recipe.dataset else None
 
 
-def _front_matter(run, recipe, figures):
+def _front_matter(run, recipe, figures, task="image-classification"):
     """Return the YAML at the start of a card; JSON strings are YAML."""
     lines = [
         "---",
         "library_name: keras",
-        "pipeline_tag: image-classification",
+        f"pipeline_tag: {task}",
         "tags:",
         "- vision-transformer",
         "- keras-vit",
@@ -122,17 +158,23 @@ def _describe_figures(figures):
 
 
 def _describe_use(model_file, recipe):
-    mean, deviation = recipe.normalization
-    steps = recipe.eval_preprocess or "the image is resized"
     return (
         f"```python\nimport keras\nimport keras_vit\n\n"
         f'model = keras.saving.load_model("{model_file}")\n```\n\n'
         f"The model returns logits; `{recipe.activation}` makes them "
-        "probabilities. Pixels x of 0..255 become (x / 255 - mean) / deviation "
+        f"probabilities. {_describe_pixels(recipe)} "
+        "`python -m trainers.predict` does all of this."
+    )
+
+
+def _describe_pixels(recipe):
+    mean, deviation = recipe.normalization
+    steps = recipe.eval_preprocess or "the image is resized"
+    return (
+        "Pixels x of 0..255 become (x / 255 - mean) / deviation "
         f"with the mean {_join(mean)} and the deviation {_join(deviation)}: "
         "`keras_vit.preprocess_input(images, model=model)`. "
-        f"Preprocessing of the evaluation: `{steps}`. "
-        "`python -m trainers.predict` does all of this."
+        f"Preprocessing of the evaluation: `{steps}`."
     )
 
 

@@ -158,13 +158,39 @@ def plot_predictions(
     _draw_tiles(to_fractions(images, normalization), texts, colors, path)
 
 
-def _draw_tiles(images, texts, colors, path):
-    """Draw images (B, H, W, C) of 0..1 with a text below each, 8 in a row.
+def plot_reconstructions(
+    images: np.ndarray,
+    covered: np.ndarray,
+    predicted: np.ndarray,
+    normalization: Normalization,
+    path: Path,
+):
+    """Draw images in one row, and what a model sees and makes of them below.
+
+    Shapes:
+        images, covered, predicted: (B, H, W, C) with 1 or 3 channels.
+
+    Args:
+        images: As the model reads them.
+        covered: Without the hidden patches.
+        predicted: With the predictions in their place.
+        normalization: Mean and deviation of the images.
+        path: The PNG file to write.
+    """
+    rows = {"image": images, "visible": covered, "reconstruction": predicted}
+    count = len(images)
+    pixels = to_fractions(np.concatenate([*rows.values()]), normalization)
+    texts = [name for name in rows for _ in range(count)]
+    _draw_tiles(pixels, texts, ["black"] * len(texts), path, count)
+
+
+def _draw_tiles(images, texts, colors, path, columns=8):
+    """Draw images (B, H, W, C) of 0..1 with a text below each, in rows.
 
     All on one pair of axes, in inches: matplotlib needs more time for axes
     than for images.
     """
-    columns = min(8, len(images))
+    columns = min(columns, len(images))
     rows = -(-len(images) // columns)
     side, gap, line = 1.38, 0.12, 0.15
     down = side * images.shape[1] / images.shape[2]

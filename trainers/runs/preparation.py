@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.models import VisionTransformer
@@ -24,9 +23,9 @@ from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Loop
 from trainers.models.factory import build_model
 from trainers.models.initial_preprocessing import initial_preprocessing
+from trainers.models.objectives import class_names_of
 from trainers.models.patch_sizes import make_variants
 from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import LOSSES, smooth_labels
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.paths import as_path
@@ -34,11 +33,10 @@ from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
+from trainers.runs.losses import make_loss
 from trainers.runs.memory_fitting import build_loop
 from trainers.runs.run import Run
 from trainers.runs.teacher import make_distillation
-
-NUM_LABELS_READ = 1024  # At once: one by one, they take three times as long.
 
 
 def prepare(
@@ -90,7 +88,7 @@ def prepare(
         steps = count_steps(recipe, dataset)
         check_batch_size(recipe.batch_size, replicas, recipe.accumulation_steps)
         if not force:
-            run.check_recipe(recipe, dataset.class_names)
+            run.check_recipe(recipe, class_names_of(recipe, dataset))
         recipe, loop, plan = build_loop(
             recipe,
             free,
@@ -186,15 +184,7 @@ def make_loop(
     with strategy.scope():
         model = build_model(recipe, dataset)
     check_trainable(model, recipe)
-    schedule = WarmupSchedule(
-        recipe.learning_rate,
-        total_steps,
-        recipe.warmup_steps,
-        recipe.schedule,
-        cooldown_steps=recipe.cooldown_steps,
-        final_fraction=recipe.final_fraction,
-        timescale=recipe.timescale,
-    )
+    schedule = make_schedule(recipe, total_steps)
     with strategy.scope():
         optimizer = make_optimizer(
             recipe.optimizer,
@@ -206,13 +196,16 @@ def make_loop(
             average_decay=recipe.average_decay,
             use_average_debias=recipe.use_average_debias,
             model_variables=model.variables,
+            beta2=recipe.adam_beta2,
         )
         scale = LossScale() if needs_loss_scale(recipe) else None
         distillation = make_distillation(recipe, dataset, model)
+    loss, hits = make_loss(recipe, dataset, model)
     return Loop(
         model=model,
         optimizer=optimizer,
-        loss=make_loss(recipe, dataset),
+        loss=loss,
+        hits=hits,
         strategy=strategy,
         clip_norm=recipe.clip_norm or None,
         accumulation_steps=recipe.accumulation_steps,
@@ -225,6 +218,19 @@ def make_loop(
     )
 
 
+def make_schedule(recipe: Recipe, total_steps: int) -> WarmupSchedule:
+    """Return the learning rates of all updates."""
+    return WarmupSchedule(
+        recipe.learning_rate,
+        total_steps,
+        recipe.warmup_steps,
+        recipe.schedule,
+        cooldown_steps=recipe.cooldown_steps,
+        final_fraction=recipe.final_fraction,
+        timescale=recipe.timescale,
+    )
+
+
 def needs_loss_scale(recipe: Recipe) -> bool:
     """Return whether small gradients would underflow in the precision."""
     return PRECISIONS[recipe.precision].scales_loss
@@ -232,7 +238,8 @@ def needs_loss_scale(recipe: Recipe) -> bool:
 
 def check_trainable(model: keras.Model, recipe: Recipe):
     """Raise a ValueError if `model` cannot be trained or drawn."""
-    if len(model.output_shape) != 2 or not model.trainable_variables:
+    is_classifier = recipe.needs_labels and len(model.output_shape) == 2
+    if recipe.needs_labels != is_classifier or not model.trainable_variables:
         raise ValueError(
             "The model must give one prediction an image and have weights that "
             f"are not frozen. Received: output_shape={model.output_shape}, "
@@ -244,53 +251,3 @@ def check_trainable(model: keras.Model, recipe: Recipe):
             "`log_attention` needs a VisionTransformer. Received: "
             f"log_attention={recipe.log_attention}, model={recipe.model!r}"
         )
-
-
-def make_loss(recipe: Recipe, dataset: ImageDataset):
-    """Return the loss of `recipe`, with smoothed labels and class weights."""
-    per_image = LOSSES[recipe.loss].function
-    class_weights = None
-    if recipe.class_weights == "balanced":
-        class_weights = balance_classes(dataset)
-
-    def loss(labels, logits):
-        smoothed = smooth_labels(labels, recipe.label_smoothing)
-        losses = per_image(smoothed, logits)
-        if class_weights is None:
-            return losses
-        return losses * tf.linalg.matvec(labels, class_weights)
-
-    return loss
-
-
-def balance_classes(dataset: ImageDataset) -> np.ndarray:
-    """Return weights with which all classes count equally.
-
-    The weight of a class is inversely proportional to its number of training
-    images; the mean over the images is 1.
-
-    Shapes:
-        returns: (C,), float32.
-
-    Raises:
-        ValueError: If a class has no training images, or an image several
-            classes.
-    """
-    examples = dataset.reader.read(dataset.ranges(dataset.train_split))
-    labels = examples.map(lambda stored, label, name: label)
-    if labels.element_spec.shape.rank:
-        raise ValueError(
-            "`class_weights` must be 'none' if images have several classes. "
-            f"Received: dataset={dataset.name!r}"
-        )
-    counts = np.zeros(len(dataset.class_names), int)
-    for batch in labels.batch(NUM_LABELS_READ).as_numpy_iterator():
-        counts += np.bincount(batch, minlength=len(counts))
-    empty = [name for name, n in zip(dataset.class_names, counts) if not n]
-    if empty:
-        raise ValueError(
-            "`class_weights` must be 'none' unless each class has training "
-            f"images. Received: dataset={dataset.name!r} without any of "
-            f"{', '.join(map(repr, empty))}"
-        )
-    return (counts.sum() / (len(counts) * counts)).astype("float32")

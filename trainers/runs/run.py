@@ -226,6 +226,22 @@ class Run:
             ) from None
 
 
+def check_has_classes(source, names: list[str] | None):
+    """Raise a ValueError if a model was trained without labels.
+
+    Args:
+        source: The Run, or whatever else the model is from.
+        names: What its `load_class_names` returns.
+    """
+    if names == []:
+        raise ValueError(
+            "`run_dir` holds an encoder that was trained without labels and "
+            "knows no classes. Train a classifier from it with --init_from="
+            f"{source}/model.keras, or read its features with trainers.probe. "
+            f"Received: run_dir={str(source)!r}"
+        )
+
+
 def _binding_fields(recipe):
     return {
         field.name: getattr(recipe, field.name)

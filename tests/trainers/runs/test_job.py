@@ -20,6 +20,7 @@ from trainers.loop.errors import Interrupted, NonFiniteLossError
 from trainers.loop.loop import Loop
 from trainers.runs import job as jobs
 from trainers.runs.job import Job
+from trainers.runs.job_pictures import attention_pictures
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 
@@ -262,7 +263,7 @@ def test_attention_is_that_to_the_first_test_images(recipe, tmp_path, digits):
         average_decay=0.9,
     )
     job = prepare(recipe, str(tmp_path))
-    callback = job.attention_pictures()
+    callback = attention_pictures(job)
     images = [
         image
         for image, _ in digits.examples("test").take(4).as_numpy_iterator()
@@ -274,7 +275,7 @@ def test_attention_is_that_to_the_first_test_images(recipe, tmp_path, digits):
     assert callback.first_step == 0
     assert len(callback.averages()) == len(job.loop.model.trainable_variables)
     job = prepare(dataclasses.replace(recipe, log_attention=999), str(tmp_path))
-    assert len(job.attention_pictures().images) == 355  # All there are.
+    assert len(attention_pictures(job).images) == 355  # All there are.
 
 
 @pytest.mark.parametrize(

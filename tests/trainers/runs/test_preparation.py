@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from trainers.runs import preparation
-from trainers.runs.preparation import make_loss
+from trainers.runs.losses import make_loss
 from trainers.runs.run import Run
 from trainers.train import prepare
 
@@ -163,7 +163,7 @@ def test_balanced_classes_count_equally(recipe, tmp_path, digits):
     logits = tf.Variable(tf.zeros(10))
     for job_recipe, want in ((recipe, counts / counts.sum()), (balanced, 0.1)):
         job_recipe = dataclasses.replace(job_recipe, label_smoothing=0.0)
-        loss = make_loss(job_recipe, digits)
+        loss, _ = make_loss(job_recipe, digits, keras.Sequential())
         with tf.GradientTape() as tape:
             value = tf.reduce_mean(loss(labels, logits + 0 * labels))
         # The softmax is 0.1 everywhere: the gradient is 0.1 minus the share

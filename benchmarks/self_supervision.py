@@ -1,0 +1,223 @@
+"""Measure what unlabelled images teach: python -m benchmarks.self_supervision.
+
+An encoder learns scikit-learn's digits without their labels, by masked patch
+prediction and as a masked autoencoder. Then classifiers learn few labelled
+digits, from both encoders and from new weights. All make the same number of
+updates. The learning rate of each is chosen on other images than those of the
+report. An interrupted run goes on where its CSV file ends.
+"""
+
+import argparse
+import csv
+import dataclasses
+import pathlib
+import statistics
+import sys
+
+import keras
+
+from benchmarks.harness import make_parser, split_numbers, write_csv
+from benchmarks.self_supervision_report import describe, draw
+from keras_vit.tables import pick
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
+from trainers.train import prepare, train
+
+# Way -> the recipe that its encoder comes from.
+WAYS = {
+    "new weights": None,
+    "masked patches": "mpp_digits",
+    "autoencoder": "mae_digits",
+}
+# Images to learn from, to choose the rate with, and to report: the last are
+# those of the test split.
+NUM_TRAINED = 1153  # 80 % of the training split.
+TRAINED, CHOICE, REPORT = "train[:80%]", "train[80%:]", "test"
+NUM_LABELS = (10, 30, 100, 300, NUM_TRAINED)
+RATES = (3e-4, 1e-3, 3e-3)
+CHOICE_SEED = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One classifier.
+
+    Args:
+        purpose: "choice" of the learning rate, or "report".
+        way: A key of WAYS.
+        labels: Number of labelled images.
+        learning_rate: The highest.
+        seed: Of the images, the head, the order and the augmentation.
+        accuracy: On images that were not trained on.
+    """
+
+    purpose: str
+    way: str
+    labels: int
+    learning_rate: float
+    seed: int
+    accuracy: float
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run everything that the CSV file lacks, and print the table."""
+    options = parse(arguments)
+    results = read_results(options.csv)
+    known = {_key(result): result for result in results}
+    cases = 0
+    for labels in options.labels:
+        for way in WAYS:
+            choice = []
+            for rate in RATES:
+                case = ("choice", way, labels, rate, CHOICE_SEED)
+                choice.append(known.get(case) or tune(case, options))
+                results = _add(results, choice[-1], options.csv)
+            for seed in range(options.seeds):
+                rate = best_rate(choice)
+                case = ("report", way, labels, rate, seed)
+                result = known.get(case) or tune(case, options)
+                results = _add(results, result, options.csv)
+            cases += 1
+            total = len(options.labels) * len(WAYS)
+            print(f"{cases}/{total}: {labels} labels, {way}", flush=True)
+    print(describe(results))
+    draw(results, options.csv.with_suffix(".png"))
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options of the command line."""
+    parser = make_parser(__doc__)
+    add = parser.add_argument
+    add("--seeds", type=int, default=5, help="number, from 0")
+    add(
+        "--labels",
+        type=split_numbers,
+        default=",".join(map(str, NUM_LABELS)),
+        help="numbers of labelled images",
+    )
+    add("--updates", type=int, default=1000, help="of a classifier")
+    add("--epochs", type=int, default=400, help="of an encoder")
+    add(
+        "--folder",
+        type=pathlib.Path,
+        default="build/self_supervision",
+        help="for the encoders",
+    )
+    add(
+        "--csv",
+        type=pathlib.Path,
+        default="benchmarks/results/self_supervision.csv",
+        help="file to write; the picture is beside it",
+    )
+    options = parser.parse_args(arguments)
+    for labels in options.labels:
+        if not 0 < labels <= NUM_TRAINED:
+            parser.error(f"--labels must be from 1 to {NUM_TRAINED}: {labels}")
+    return options
+
+
+def tune(case: tuple, options: argparse.Namespace) -> Result:
+    """Return the result of one classifier."""
+    purpose, way, labels, rate, seed = case
+    encoder = find_encoder(way, options)
+    first = round(seed % options.seeds * spread(labels, options.seeds))
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        train_split=f"train[{first}:{first + labels}]",
+        eval_split=CHOICE if purpose == "choice" else REPORT,
+        init_from=encoder and str(encoder / "model.keras"),
+        batch_size=min(32, labels),
+        total_steps=options.updates,
+        warmup_steps=options.updates // 10,
+        learning_rate=rate,
+        seed=seed,
+        peak_tflops=1.0,  # Not measured.
+    )
+    keras.backend.clear_session()
+    job = prepare(recipe, str(options.folder / "classifier"))
+    job.loop.checkpoints = None
+    logs = job.loop.train(
+        job.train_batches,
+        job.eval_batches,
+        total_steps=recipe.total_steps,
+        steps_per_epoch=recipe.total_steps,
+        eval_steps=job.eval_steps,
+        steps_per_loop=recipe.steps_per_loop,
+    )
+    return Result(*case, float(logs["val_accuracy"]))
+
+
+def find_encoder(way: str, options) -> pathlib.Path | None:
+    """Return the folder of the encoder of a way, trained if need be."""
+    name = pick(WAYS, way, "way")
+    if name is None:
+        return None
+    folder = options.folder / name
+    if not (folder / "model.keras").exists():
+        keras.backend.clear_session()
+        train(prepare(pretraining(name, options.epochs), str(folder)))
+    return folder
+
+
+def pretraining(name: str, epochs: int) -> Recipe:
+    """Return the recipe of an encoder, without the images of the choice."""
+    return dataclasses.replace(
+        RECIPES[name],
+        train_split=TRAINED,
+        eval_split=CHOICE,
+        epochs=epochs,
+        warmup_steps=min(RECIPES[name].warmup_steps, epochs),
+        epochs_per_eval=max(epochs // 4, 1),
+    )
+
+
+def spread(labels: int, num_seeds: int) -> float:
+    """Return how far the labelled images of two seeds are apart."""
+    return (NUM_TRAINED - labels) / max(num_seeds - 1, 1)
+
+
+def best_rate(choice: list[Result]) -> float:
+    """Return the rate with the highest accuracy; of equals the lowest."""
+    ordered = sorted(choice, key=lambda result: result.learning_rate)
+    return max(ordered, key=lambda result: result.accuracy).learning_rate
+
+
+def read_results(path: pathlib.Path) -> list[Result]:
+    """Return the results of a CSV file; none if there is no file."""
+    if not path.exists():
+        return []
+    kinds = {f.name: f.type for f in dataclasses.fields(Result)}
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [
+        Result(**{name: kinds[name](row[name]) for name in kinds})
+        for row in rows
+    ]
+
+
+def mean_accuracy(results: list[Result], way: str, labels: int) -> float:
+    """Return the mean over the seeds of the report."""
+    return statistics.mean(
+        result.accuracy
+        for result in results
+        if (result.purpose, result.way, result.labels)
+        == ("report", way, labels)
+    )
+
+
+def _key(result):
+    return dataclasses.astuple(result)[:-1]
+
+
+def _add(results, new, path):
+    if new in results:
+        return results
+    results = [*results, new]
+    # After each, so that an interrupted run leaves what it has.
+    write_csv(path, [dataclasses.asdict(result) for result in results])
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""MaskedAutoencoder: an encoder of the visible patches, and a decoder."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.learned_position_embedding import (
+    LearnedPositionEmbedding,
+)
+from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.models import VisionTransformer
+from keras_vit.pretraining.mask_tokens import MaskTokens
+from keras_vit.pretraining.pretraining_model import (
+    PretrainingModel,
+    block_inputs,
+    check_encoder,
+    count_hidden,
+    last_layer,
+    write_fixed_table,
+)
+from keras_vit.pretraining.random_patch_order import RandomPatchOrder
+from keras_vit.pretraining.take_tokens import TakeTokens
+from keras_vit.pretraining.targets import cut_grid, patch_moments
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedAutoencoder(PretrainingModel):
+    """Predict the pixels of hidden patches from the visible ones.
+
+    The encoder reads the visible patches alone, so a step costs little. A small
+    decoder reads its outputs, and a learned token in each hidden place.
+
+    Shapes:
+        images: (B, H, W, C), floats.
+        returns: "predictions" and "targets" (B, M, P * P * C) of the M hidden
+            patches, "order" (B, N).
+
+    Args:
+        encoder: The VisionTransformer to train; see `fix_positions` for the
+            positions of the paper.
+        mask_ratio: Share of hidden patches.
+        decoder_width: Size of a token of the decoder.
+        decoder_depth: Number of its blocks.
+        decoder_heads: Number of its attention heads.
+        normalize_pixels: Whether the target of a patch has mean 0 and
+            variance 1.
+        name: Name of the model.
+
+    Raises:
+        ValueError: If the encoder has a stem or accepts any image size, or an
+            argument is out of range.
+
+    Example:
+        >>> encoder = VisionTransformer(
+        ...     dataclasses.replace(
+        ...         VARIANTS["mu/16"].config, image_size=64, num_classes=0
+        ...     )
+        ... )
+        >>> model = pretraining.MaskedAutoencoder(
+        ...     encoder, decoder_width=16, decoder_depth=1, decoder_heads=2
+        ... )
+        >>> outputs = model(np.ones((2, 64, 64, 3)))
+        >>> tuple(outputs["predictions"].shape)
+        (2, 12, 768)
+
+    Reference: He et al. 2021, arXiv:2111.06377.
+    """
+
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        mask_ratio: float = 0.75,
+        decoder_width: int = 512,
+        decoder_depth: int = 8,
+        decoder_heads: int = 16,
+        normalize_pixels: bool = True,
+        name: str = "masked_autoencoder",
+    ):
+        check_encoder(encoder)
+        sizes = {
+            "decoder_width": decoder_width,
+            "decoder_depth": decoder_depth,
+            "decoder_heads": decoder_heads,
+        }
+        _check_sizes(**sizes)
+        config = encoder.config
+        images, hidden = encoder.inputs[0], count_hidden(config, mask_ratio)
+        order = RandomPatchOrder(
+            config.grid_size[0] * config.grid_size[1], name="patch_order"
+        )(images)
+        encoded = encode_visible(encoder, order, hidden)
+        predictions = _decode(encoder, encoded, order, hidden, *sizes.values())
+        patches = cut_grid(images, config)
+        if normalize_pixels:
+            mean, deviation = patch_moments(patches)
+            patches = (patches - mean) / deviation
+        targets = TakeTokens(dtype="float32", name="targets")(
+            patches, order[:, :hidden]
+        )
+        super().__init__(
+            encoder,
+            {"predictions": predictions, "targets": targets, "order": order},
+            {
+                "mask_ratio": mask_ratio,
+                **sizes,
+                "normalize_pixels": normalize_pixels,
+            },
+            name,
+        )
+        self.normalize_pixels = normalize_pixels
+        write_fixed_table(self.get_layer("decoder_positions"))
+
+    def compute_losses(self, outputs):
+        error = outputs["predictions"] - outputs["targets"]
+        return ops.mean(ops.square(error), axis=(1, 2))
+
+    def paint(self, predictions, truths):
+        if not self.normalize_pixels:
+            return predictions
+        # The predictions know nothing of brightness and contrast.
+        mean, deviation = map(
+            ops.convert_to_numpy, patch_moments(ops.convert_to_tensor(truths))
+        )
+        return predictions * deviation + mean
+
+
+def _check_sizes(**sizes):
+    for argument, value in sizes.items():
+        if value < 1:
+            raise ValueError(
+                f"`{argument}` must be positive. Received: {argument}={value}"
+            )
+
+
+def encode_visible(encoder, order, hidden: int):
+    """Return the symbolic tokens of the prefix and the visible patches.
+
+    Shapes:
+        order: (B, N). returns: (B, T - M, D).
+
+    Args:
+        encoder: The VisionTransformer.
+        order: The order of the patches.
+        hidden: Number M of hidden patches, the first in the order.
+    """
+    config = encoder.config
+    prefix = config.num_prefix_tokens
+    # The indices of the prefix tokens, and then those of the visible patches.
+    own = np.zeros(prefix + order.shape[1] - hidden, "int32")
+    own[:prefix] = np.arange(prefix)
+    indices = ops.pad(order[:, hidden:] + prefix, ((0, 0), (prefix, 0))) + own
+    tokens, positions = block_inputs(encoder)
+    x = TakeTokens(dtype=encoder.dtype_policy, name="visible")(tokens, indices)
+    for index, row in enumerate(positions):
+        choose = {
+            key: CHOOSERS[key](rows, indices) for key, rows in row.items()
+        }
+        x = encoder.get_layer(f"block_{index:02d}")(x, **choose)
+    last = last_layer(encoder)
+    return last(x) if last.name == "encoder_norm" else x
+
+
+def _choose_rotation(rotation, indices):
+    """Return (2, B, S, K, E) of (2, T, K, E)."""
+    return ops.take(rotation, indices, axis=1)
+
+
+def _choose_bias(bias, indices):
+    """Return (B, K, S, S) of (1, K, T, T)."""
+    heads, length = bias.shape[1], bias.shape[-1]
+    pairs = indices[:, :, None] * length + indices[:, None, :]  # (B, S, S)
+    flat = ops.reshape(bias, (heads, length * length))
+    return ops.transpose(ops.take(flat, pairs, axis=1), (1, 0, 2, 3))
+
+
+CHOOSERS = {"rotation": _choose_rotation, "bias": _choose_bias}
+
+
+def _decode(encoder, x, order, hidden, width, depth, heads):
+    """Return the predictions (B, M, P * P * C) of the hidden patches."""
+    config, dtype = encoder.config, encoder.dtype_policy
+    prefix = config.num_prefix_tokens
+    x = keras.layers.Dense(width, dtype=dtype, name="decoder_embed")(x)
+    patches = MaskTokens(hidden, dtype=dtype, name="mask_token")(x[:, prefix:])
+    patches = TakeTokens(dtype=dtype, name="unshuffled")(
+        patches, ops.argsort(order, axis=-1)
+    )
+    x = ops.concatenate([x[:, :prefix], patches], axis=1)  # (B, T, D)
+    x = LearnedPositionEmbedding(
+        config.grid_size, prefix, dtype=dtype, name="decoder_positions"
+    )(x)
+    for index in range(depth):
+        x = TransformerBlock(
+            heads,
+            4 * width,
+            activation=config.activation,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            use_remat=config.use_remat,
+            dtype=dtype,
+            name=f"decoder_block_{index:02d}",
+        )(x)
+    x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="decoder_norm")(
+        x
+    )
+    # Only what the loss reads.
+    x = TakeTokens(dtype=dtype, name="hidden")(x, order[:, :hidden] + prefix)
+    length = config.patch_size**2 * config.channels
+    return keras.layers.Dense(
+        length, dtype="float32", name="decoder_predictions"
+    )(x)

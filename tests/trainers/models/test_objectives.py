@@ -1,0 +1,223 @@
+"""Runs that learn without labels: what they save, show and refuse."""
+
+import dataclasses
+import json
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from keras_vit import VisionTransformer
+from keras_vit.pretraining import MaskedAutoencoder, MaskedPatchPrediction
+from tests import commands
+from tests.tiny import noise
+from trainers.evaluation.evaluation import evaluate
+from trainers.evaluation.file_predictions import predict_each
+from trainers.loop.errors import Interrupted
+from trainers.loop.metrics import read_metrics
+from trainers.models.factory import build_model
+from trainers.recipes.objective_options import MASK_RATIOS
+from trainers.runs.requirements import estimate_job_memory
+from trainers.runs.run import Run
+from trainers.train import prepare, train
+
+SMALL = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
+objective = pytest.mark.parametrize("objective", MASK_RATIOS)
+
+
+@pytest.fixture
+def without_labels(recipe):
+    """Return a function from an objective to a short recipe."""
+
+    def choose(objective, **changes):
+        short = {"total_steps": 6, "warmup_steps": 0, "epochs_per_eval": 0.1}
+        return dataclasses.replace(
+            recipe, objective=objective, **{**SMALL, **short, **changes}
+        )
+
+    return choose
+
+
+def test_the_model_is_the_one_of_the_objective(without_labels, digits):
+    model = build_model(without_labels("autoencoder", mask_ratio=0.5), digits)
+    assert isinstance(model, MaskedAutoencoder)
+    grid = model.config.grid_size
+    assert model(noise(1, *model.input_shape[1:]))["targets"].shape[1] == (
+        grid[0] * grid[1] // 2
+    )
+    # The positions of both are fixed.
+    for name in ("position_embedding", "decoder_positions"):
+        assert not model.get_layer(name).trainable
+    assert model.config.num_classes == 0
+    model = build_model(
+        without_labels("masked_patches", patch_target="pixels"), digits
+    )
+    assert isinstance(model, MaskedPatchPrediction)
+    assert model.target == "pixels"
+    assert model.encoder.get_layer("position_embedding").trainable
+
+
+@objective
+def test_a_run_saves_the_encoder_that_others_begin_from(
+    without_labels, recipe, digits, tmp_path, objective
+):
+    chosen = without_labels(objective)
+    job = prepare(chosen, str(tmp_path / "run"))
+    assert estimate_job_memory(job).total > 0
+    assert "no labels" not in str(job)
+    logs = train(job)
+    assert ("val_accuracy" in logs) == (objective == "masked_patches")
+    rows = read_metrics(tmp_path / "run/metrics.csv")
+    assert all(row["val_loss"] > 0 and row["loss"] > 0 for row in rows)
+    assert ("accuracy" in rows[-1]) == (objective == "masked_patches")
+    run = Run(tmp_path / "run")
+    encoder = run.load_model()
+    assert isinstance(encoder, VisionTransformer)
+    assert len(encoder.trainable_variables) == len(encoder.variables)
+    for variable in encoder.variables:
+        trained = next(
+            other
+            for other in job.loop.model.encoder.variables
+            if other.path == variable.path
+        )
+        np.testing.assert_array_equal(variable.numpy(), trained.numpy())
+    fine_tuned = dataclasses.replace(
+        recipe, init_from=str(run.model_path), total_steps=2, warmup_steps=0
+    )
+    classifier = build_model(fine_tuned, digits)
+    assert classifier.config.num_classes == 10
+    np.testing.assert_array_equal(
+        classifier.get_layer("patch_encoder").kernel.numpy(),
+        encoder.get_layer("patch_encoder").kernel.numpy(),
+    )
+    # It can also learn on without labels, with the positions that it has.
+    again = build_model(
+        dataclasses.replace(chosen, init_from=str(run.model_path)), digits
+    )
+    np.testing.assert_array_equal(
+        again.encoder.get_layer("block_00").get_weights()[0],
+        encoder.get_layer("block_00").get_weights()[0],
+    )
+
+
+@objective
+def test_a_run_draws_what_it_reconstructs(without_labels, tmp_path, objective):
+    train(prepare(without_labels(objective), str(tmp_path)))
+    with Image.open(tmp_path / "reconstructions.png") as picture:
+        assert picture.width > 8 * 100
+    files = (tmp_path / "tensorboard/reconstructions").iterdir()
+    events = [
+        event
+        for file in files
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+    ]
+    steps = [event.step for event in events if event.summary.value]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 6
+
+
+@objective
+def test_an_interrupted_run_goes_on_to_the_same_bits(
+    without_labels, tmp_path, objective
+):
+    recipe = without_labels(objective, steps_per_loop=1)
+    whole, parted = str(tmp_path / "whole"), str(tmp_path / "parted")
+    train(prepare(recipe, whole))
+    job = prepare(recipe, parted)
+    steps = iter([False, True])
+    job.loop.must_stop = lambda: next(steps, False)
+    with pytest.raises(Interrupted):
+        train(job)
+    train(prepare(recipe, parted))
+    one, other = (
+        keras.saving.load_model(f"{folder}/model.keras").get_weights()
+        for folder in (whole, parted)
+    )
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+    one, other = (
+        (tmp_path / name / "metrics.csv").read_text().split("\n")[1].split(",")
+        for name in ("whole", "parted")
+    )
+    assert one[:4] == other[:4]
+
+
+def test_the_loss_of_an_evaluation_is_the_same_on_two_devices(
+    without_labels, tmp_path
+):
+    """The patches that are hidden depend on the image alone."""
+    losses = []
+    for strategy in ("one_device", "mirrored"):
+        recipe = without_labels("autoencoder", strategy=strategy)
+        job = prepare(recipe, str(tmp_path / strategy))
+        report = job.loop.evaluate(job.eval_batches, job.eval_steps)
+        losses.append(report["loss"])
+        assert report.keys() == {"loss"}
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+@objective
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulation_steps": 2},
+        {"use_xla": True},
+        {"precision": "bfloat16"},
+        {"use_remat": True},
+        {"average_decay": 0.9},
+        {"keep_best": True},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_it_trains_with(without_labels, tmp_path, objective, changes):
+    recipe = without_labels(objective, total_steps=3, **changes)
+    job = prepare(recipe, str(tmp_path))
+    logs = train(job)
+    assert np.isfinite(logs["loss"])
+    assert Run(tmp_path).load_model().config.num_classes == 0
+
+
+def test_an_encoder_is_not_evaluated_as_a_classifier(
+    without_labels, digits, tmp_path
+):
+    train(prepare(without_labels("autoencoder", total_steps=1), str(tmp_path)))
+    run = Run(tmp_path)
+    message = "`run_dir` holds an encoder that was trained without labels"
+    with pytest.raises(ValueError, match=message):
+        evaluate(run, digits)
+    with pytest.raises(ValueError, match=message):
+        next(predict_each(run, ["image.png"]))
+    card = (tmp_path / "README.md").read_text()
+    assert "An encoder of" in card
+    assert "image-feature-extraction" in card
+    assert "classes" not in card.partition("## Training")[0]
+    content = json.loads((tmp_path / "recipe.json").read_text())
+    assert content["class_names"] == []
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"teacher": "run"}, "`teacher` needs --objective=classify"),
+        ({"lora_rank": 2}, "`lora_rank` needs --objective=classify"),
+        ({"class_weights": "balanced"}, "`class_weights` needs"),
+        ({"mask_ratio": 1.5}, r"`mask_ratio` must be in \(0, 1\)"),
+        ({"model": "ResNet50"}, "needs a Vision Transformer"),
+    ],
+)
+def test_what_needs_labels_is_refused_without(without_labels, changes, message):
+    with pytest.raises(ValueError, match=message):
+        without_labels("autoencoder", **changes)
+
+
+@pytest.mark.slow
+def test_the_command_says_what_to_do_with_the_encoder(tmp_path):
+    words = ["python", "-m", "trainers.train", "--recipe=mae_digits"]
+    words += [f"--run_dir={tmp_path}", "--total_steps=3", "--warmup_steps=1"]
+    result = commands.run(words, os.environ)
+    assert result.returncode == 0, result.stderr
+    assert f"--init_from={tmp_path}/model.keras" in result.stdout
+    assert "guessing" not in result.stdout

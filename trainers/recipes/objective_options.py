@@ -1,0 +1,87 @@
+"""ObjectiveOptions: the fields of a recipe about what the model learns."""
+
+import dataclasses
+
+from keras_vit.pretraining import PATCH_TARGETS
+from trainers.recipes.distillation_options import DistillationOptions
+from trainers.recipes.model_options import BASELINES
+from trainers.recipes.options import POSITIVE, NumberRange, option
+
+INNER_SHARE = NumberRange("in (0, 1)", lambda x: 0 < x < 1)
+CLASSIFY = "classify"
+# Share of hidden patches of each objective without labels, as in its paper.
+MASK_RATIOS = {"masked_patches": 0.5, "autoencoder": 0.75}
+# Fields that need a classifier, and the value that does without them.
+NEEDS_LABELS = {
+    "teacher": None,
+    "patch_sizes": "",
+    "representation_size": None,
+    "lora_rank": 0,
+    "train_only": None,
+    "class_weights": "none",
+    "log_attention": 0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectiveOptions(DistillationOptions):
+    """The model of a recipe, and what it learns: classes, or its images."""
+
+    objective: str = option(
+        CLASSIFY,
+        "What is learned: the classes, or without labels the colours of "
+        "corrupted patches, or the pixels of hidden ones (masked autoencoder). "
+        "Without labels, the saved model is the encoder, for --init_from.",
+        [CLASSIFY, *MASK_RATIOS],
+    )
+    mask_ratio: float | None = option(
+        None,
+        "Without labels: share of the patches that are hidden. Default: 0.5 "
+        "for masked_patches, 0.75 for autoencoder.",
+        range=INNER_SHARE,
+    )
+    patch_target: str = option(
+        "mean_color",
+        "For masked_patches: the mean colour of a patch, those of its 4x4 "
+        "cells, or its pixels.",
+        PATCH_TARGETS,
+    )
+    decoder_width: int = option(
+        512, "For autoencoder: width of the decoder.", range=POSITIVE
+    )
+    decoder_depth: int = option(
+        8, "For autoencoder: number of blocks of the decoder.", range=POSITIVE
+    )
+    decoder_heads: int = option(
+        16,
+        "For autoencoder: number of attention heads of the decoder.",
+        range=POSITIVE,
+    )
+    normalize_pixels: bool = option(
+        True,
+        "For autoencoder: predict the pixels of a patch relative to their "
+        "mean and deviation.",
+    )
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the model learns classes."""
+        return self.objective == CLASSIFY
+
+
+def check_objective(options: ObjectiveOptions):
+    """Raise a ValueError if other fields contradict the objective."""
+    if options.needs_labels:
+        return
+    for name, unused in NEEDS_LABELS.items():
+        if getattr(options, name) != unused:
+            raise ValueError(
+                f"`{name}` needs --objective=classify. Received: "
+                f"{name}={getattr(options, name)!r}, "
+                f"objective={options.objective!r}"
+            )
+    if not options.init_from and options.model in BASELINES:
+        raise ValueError(
+            f"`objective` {options.objective!r} needs a Vision Transformer. "
+            f"Received: model={options.model!r}"
+        )
