@@ -52,17 +52,13 @@ class MaskedAutoencoder(PretrainingModel):
             argument is out of range.
 
     Example:
-        >>> encoder = VisionTransformer(
-        ...     dataclasses.replace(
-        ...         VARIANTS["mu/16"].config, image_size=64, num_classes=0
-        ...     )
-        ... )
+        >>> encoder = VisionTransformer(VARIANTS["mu/16"].config)
         >>> model = pretraining.MaskedAutoencoder(
         ...     encoder, decoder_width=16, decoder_depth=1, decoder_heads=2
         ... )
-        >>> outputs = model(np.ones((2, 64, 64, 3)))
+        >>> outputs = model(np.ones((2, 224, 224, 3)))
         >>> tuple(outputs["predictions"].shape)
-        (2, 12, 768)
+        (2, 147, 768)
 
     Reference: He et al. 2021, arXiv:2111.06377.
     """

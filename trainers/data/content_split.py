@@ -11,7 +11,7 @@ NUM_THREADS = 16  # They wait for the disk.
 
 
 def split_by_content(
-    files: Sequence[tuple[str, str]], dataset: str
+    files: Sequence[tuple[str, str]], dataset: str, least_classes: int = 2
 ) -> dict[str, list[tuple[str, str]]]:
     """Split files into `train` and `test`.
 
@@ -24,18 +24,19 @@ def split_by_content(
     Args:
         files: (path, class) pairs.
         dataset: Name of the data set, for errors.
+        least_classes: Smallest number of classes.
 
     Returns:
         The pairs of each split, in an order that depends on the content as
         well.
 
     Raises:
-        ValueError: If there are not two classes, or not two different files
-            of each.
+        ValueError: If there are fewer classes, or not two different files of
+            each.
         OSError: If a file cannot be read.
     """
     classes = sorted({label for _, label in files})
-    if len(classes) < 2:
+    if len(classes) < least_classes:
         raise ValueError(
             "`dataset` must have two classes or more, each a folder with "
             f"images or a label. Received: dataset={dataset!r} with "

@@ -130,8 +130,9 @@ def open_dataset(
 
     Args:
         name: A key of DATASETS, any name of TFDS, `folder:PATH` (see
-            `list_image_folder`), `csv:PATH` (see `list_csv`) or
-            `tfrecord:PATH` (see `open_tfrecords`).
+            `list_image_folder`), `csv:PATH` (see `list_csv`), `images:PATH`
+            (see `list_unlabelled_images`) or `tfrecord:PATH` (see
+            `open_tfrecords`).
         data_dir: Folder of the TFDS data sets; None for the default of TFDS.
         train_split: Split to train on, in the notation of TFDS. Default: that
             of the data set, or `train`.

@@ -18,7 +18,6 @@ NEEDS_LABELS = {
     "representation_size": None,
     "lora_rank": 0,
     "train_only": None,
-    "class_weights": "none",
     "log_attention": 0,
 }
 

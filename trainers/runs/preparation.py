@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.readers.unlabelled import UNLABELLED
 from trainers.distribute.cluster import ALONE, WorkerConfig
 from trainers.distribute.rendezvous import wait_for_service
 from trainers.distribute.strategies import make_strategy
@@ -75,6 +76,7 @@ def prepare(
     with name_lost_workers(strategy, lambda: "before the first update"):
         check_agreement(strategy, "recipe", _shared_fields(recipe))
         dataset = open_in_turn(recipe, strategy)
+        check_labels(recipe, dataset)
         started = None if force else run.started_recipe()
         replicas = strategy.num_replicas_in_sync
         free = ()
@@ -149,6 +151,15 @@ def open_in_turn(
     if first:
         wait_for_all(strategy)
     return dataset
+
+
+def check_labels(recipe: Recipe, dataset: ImageDataset):
+    """Raise a ValueError if the labels that a recipe needs are missing."""
+    if recipe.needs_labels and dataset.class_names == [UNLABELLED]:
+        raise ValueError(
+            "`dataset` must have labels, unless --objective=autoencoder or "
+            f"masked_patches. Received: dataset={recipe.dataset!r}"
+        )
 
 
 def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:

@@ -13,6 +13,8 @@ from absl import flags
 import keras_vit
 from keras_vit import VARIANTS
 from keras_vit.weights import PRETRAINED
+from keras_vit.weights.hub import DESCRIPTIONS
+from keras_vit.weights.hub_models import HUB_MODELS
 from tests.trainers.mocked import write_metadata
 from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
@@ -474,6 +476,8 @@ def test_a_page_without_the_table_is_refused(tmp_path):
 
 # A step of each.
 
+RECORDS = ("imagenet21k", "jft300m")  # Data sets of TFRecord files.
+
 
 def shrink(recipe: Recipe) -> Recipe:
     """Cut down what takes time; the mathematics of an update stay."""
@@ -547,7 +551,8 @@ def made_up(tmp_path_factory):
         write_metadata(name, ["train", "test"], folder)
     write_metadata("cifar100", ["train", "test"], folder, train=50_000)
     write_metadata("imagenet2012", ["train", "validation"], folder)
-    write_records(folder / "imagenet21k", num_classes=9)
+    for name in RECORDS:
+        write_records(folder / name, num_classes=9)
     for name in {r.init_from for r in RECIPES.values()} & set(PRETRAINED):
         config = PRETRAINED[name].config
         hidden = config.representation_size and 32
@@ -555,6 +560,14 @@ def made_up(tmp_path_factory):
         path = folder / "cache" / PRETRAINED[name].file
         path.parent.mkdir(parents=True, exist_ok=True)
         keras_vit.save_checkpoint(keras_vit.VisionTransformer(config), path)
+    for name in {r.init_from for r in RECIPES.values()} & set(HUB_MODELS):
+        config = VARIANTS[name.rpartition("-")[0]].config
+        config = shrink_model(config, num_classes=0, activation="exact")
+        path = folder / "cache/huggingface" / HUB_MODELS[name].repository
+        model = keras_vit.VisionTransformer(config)
+        keras_vit.save_checkpoint(model, path, layout="timm")
+        for file in DESCRIPTIONS:  # As if the repository had none.
+            (path / f".no_{file}").touch()
     return folder
 
 
@@ -590,7 +603,8 @@ def take_step(made_up, tmp_path, monkeypatch):
     """Return a function that makes one update of a recipe, in small."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(made_up / "cache"))
-    (tmp_path / "imagenet21k").symlink_to(made_up / "imagenet21k")
+    for name in RECORDS:
+        (tmp_path / name).symlink_to(made_up / name)
     make_photos(tmp_path / "photos")
     # Each takes as long as the step itself, and has tests of its own.
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
@@ -624,6 +638,7 @@ def graph_of(recipe):
         *(bool(getattr(recipe, name)) for name in switches),
         *(getattr(recipe, name) for name in names),
         recipe.position_embedding,
+        recipe.objective,
         row and (config.pooling, config.stem_stages, config.use_class_token),
     )
 
@@ -667,6 +682,9 @@ def test_every_recipe_takes_a_step(name, take_step, request):
     assert all(np.isfinite(weight).all() for weight in model.get_weights())
     if recipe.model in BASELINES or name == "digits_transfer":
         return  # No head of zeros.
+    if not recipe.needs_labels:
+        assert model.config.num_classes == 0  # The encoder.
+        return
     classes, bias = model.output_shape[-1], recipe.head_bias
     loss = {
         "softmax": math.log(classes),

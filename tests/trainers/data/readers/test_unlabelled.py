@@ -1,0 +1,61 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from trainers.data.batches import eval_batches
+from trainers.data.datasets import open_dataset
+from trainers.runs.preparation import check_labels
+from trainers.train import prepare, train
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with images beside and inside of other folders."""
+    draws = np.random.default_rng(0)
+    path = tmp_path / "photos"
+    for index in range(12):
+        place = path / ["", "2024", "2025/summer"][index % 3]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = draws.integers(0, 256, (12, 16, 3), "uint8")
+        Image.fromarray(pixels).save(place / f"{index}.png")
+    (path / "notes.txt").write_text("No image.")
+    return path
+
+
+def test_all_images_are_found_wherever_they_are(folder):
+    dataset = open_dataset(f"images:{folder}")
+    assert dataset.class_names == ["unlabelled"]
+    sizes = [dataset.num_examples(split) for split in ("train", "test")]
+    assert sum(sizes) == 12 and min(sizes) > 0
+    [(images, labels, _)] = eval_batches(
+        dataset, image_size=(12, 16), batch_size=sizes[1]
+    ).take(1)
+    assert images.shape == (sizes[1], 12, 16, 3)
+    assert (labels.numpy() == 1).all()
+
+
+def test_they_train_an_encoder_but_no_classifier(folder, recipe, tmp_path):
+    recipe = dataclasses.replace(
+        recipe, dataset=f"images:{folder}", batch_size=4, augment=""
+    )
+    with pytest.raises(ValueError, match="`dataset` must have labels"):
+        prepare(recipe, str(tmp_path / "run"))
+    encoder = dataclasses.replace(recipe, objective="masked_patches")
+    job = prepare(encoder, str(tmp_path / "run"))
+    check_labels(encoder, job.dataset)
+    assert np.isfinite(train(job)["val_loss"])
+
+
+def test_a_folder_without_images_is_named(tmp_path):
+    with pytest.raises(ValueError, match="`dataset=images:PATH` must name"):
+        open_dataset(f"images:{tmp_path}")
+
+
+def test_one_image_cannot_be_split(folder):
+    place = folder / "alone"
+    place.mkdir()
+    (folder / "0.png").rename(place / "0.png")
+    with pytest.raises(ValueError, match="two different images or more"):
+        open_dataset(f"images:{place}")
