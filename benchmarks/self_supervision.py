@@ -11,7 +11,6 @@ import argparse
 import csv
 import dataclasses
 import pathlib
-import statistics
 import sys
 
 import keras
@@ -194,16 +193,6 @@ def read_results(path: pathlib.Path) -> list[Result]:
         Result(**{name: kinds[name](row[name]) for name in kinds})
         for row in rows
     ]
-
-
-def mean_accuracy(results: list[Result], way: str, labels: int) -> float:
-    """Return the mean over the seeds of the report."""
-    return statistics.mean(
-        result.accuracy
-        for result in results
-        if (result.purpose, result.way, result.labels)
-        == ("report", way, labels)
-    )
 
 
 def _key(result):

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
-from trainers.data.file_lists import FILE_LISTS
+from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
 from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
@@ -182,4 +182,4 @@ def _open_reader(name, data_dir):
 
 # The kinds of data sets that are named KIND:PATH, besides FILE_LISTS.
 READERS = {"tfrecord": open_tfrecords}
-PATH_NAMES = " or ".join(f"{kind}:PATH" for kind in (*FILE_LISTS, *READERS))
+PATH_NAMES = " or ".join([LIST_NAMES, *(f"{kind}:PATH" for kind in READERS)])

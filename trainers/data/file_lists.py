@@ -10,3 +10,4 @@ FILE_LISTS = {
     "csv": list_csv,
     "images": list_unlabelled_images,
 }
+LIST_NAMES = " or ".join(f"{kind}:PATH" for kind in FILE_LISTS)

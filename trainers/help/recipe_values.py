@@ -3,7 +3,7 @@
 import warnings
 from typing import NamedTuple
 
-from trainers.data.file_lists import FILE_LISTS
+from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
 from trainers.data.split_names import TRAIN_SPLITS, find_split
 from trainers.recipes.photo_rules import (
     FITTED_FIELDS,
@@ -87,8 +87,7 @@ def count_images(dataset: str, split: str | None) -> int:
     kind, _, path = dataset.partition(":")
     if kind not in FILE_LISTS:
         raise ValueError(
-            "`dataset` must be folder:PATH or csv:PATH. "
-            f"Received: dataset={dataset!r}"
+            f"`dataset` must be {LIST_NAMES}. Received: dataset={dataset!r}"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # About files that are left out.

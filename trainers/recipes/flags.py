@@ -6,7 +6,7 @@ import typing
 
 from absl import flags
 
-from trainers.data.file_lists import FILE_LISTS
+from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
 from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
@@ -122,8 +122,8 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
         )
     if name is None:
         raise ValueError(
-            "`recipe` must be given, unless `dataset` is folder:PATH or "
-            f"csv:PATH: one of {', '.join(RECIPES)}. Received: "
+            f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
+            f"one of {', '.join(RECIPES)}. Received: "
             f"recipe=None, dataset={given.get('dataset')!r}"
         )
     return ChosenRecipe(name, given)

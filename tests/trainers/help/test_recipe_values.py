@@ -72,7 +72,7 @@ def test_without_images_the_values_follow_from_them():
     [
         ("folder:nowhere", None, "PATH/CLASS/IMAGE.jpg"),
         ("csv:nowhere", None, "a column `path`"),
-        ("cifar10", None, "folder:PATH or csv:PATH"),
+        ("cifar10", None, "folder:PATH or csv:PATH or images:PATH"),
     ],
 )
 def test_images_that_are_not_there_are_no_error(dataset, split, fault):
