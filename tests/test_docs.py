@@ -40,6 +40,7 @@ GUIDES = [
         "models",
         "train",
         "fine_tune",
+        "unlabelled",
         "export",
         "web",
         "phone",
@@ -125,10 +126,11 @@ def put_small_checkpoint(folder=pathlib.Path()):
 def put_checkpoint_and_photos(folder):
     """Put a small file of the official form and four photos into a folder."""
     put_small_checkpoint(folder)
-    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
-    for part in ("train/cat", "train/dog", "test/cat", "test/dog"):
+    noise = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3), "uint8")
+    parts = ("train/cat", "train/dog", "test/cat", "test/dog")
+    for part, image in zip(parts, noise):
         (folder / "photos" / part).mkdir(parents=True)
-        keras.utils.save_img(folder / "photos" / part / "1.png", noise)
+        keras.utils.save_img(folder / "photos" / part / "1.png", image)
 
 
 def tracked_texts():
@@ -270,6 +272,7 @@ def checkout(digits_run, tmp_path_factory):
     shutil.copytree(digits_run / "saved_models", folder / "saved_models")
     put_checkpoint_and_photos(folder)
     put_photos(folder)
+    (folder / "unlabelled").symlink_to(folder / "photos")
     return folder
 
 
@@ -496,6 +499,7 @@ def test_files_that_a_page_names_exist(page):
     made = (
         "saved_models/digits",
         "saved_models/photos",
+        "saved_models/mae_digits",
         "build/",
         ".venv",
         "export/",

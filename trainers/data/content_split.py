@@ -55,6 +55,11 @@ def split_by_content(
         is_test[own[-1]] = False
         if own[0] == own[-1]:
             short.append(label)
+    if short and len(classes) == 1:
+        raise ValueError(
+            "`dataset` must have two different images or more. "
+            f"Received: dataset={dataset!r} with one"
+        )
     if short:
         raise ValueError(
             "`dataset` must have two different images or more of each class. "

@@ -1,0 +1,96 @@
+import csv
+
+import pytest
+
+from benchmarks import self_supervision
+from benchmarks.self_supervision import Result
+from trainers.data.datasets import open_dataset
+
+
+def result(rate, accuracy, purpose="choice", seed=100):
+    return Result(purpose, "new weights", 10, rate, seed, accuracy)
+
+
+def test_the_best_rate_is_chosen_and_of_equals_the_lowest():
+    choice = [result(0.01, 0.9), result(0.003, 0.9), result(0.001, 0.8)]
+    assert self_supervision.best_rate(choice) == 0.003
+
+
+def test_the_images_of_the_choice_and_the_report_are_new():
+    """Neither the encoders nor the classifiers learn from them."""
+    digits = open_dataset("digits")
+    splits = {
+        name: digits.ranges(split)
+        for name, split in (
+            ("trained", self_supervision.TRAINED),
+            ("choice", self_supervision.CHOICE),
+            ("report", self_supervision.REPORT),
+        )
+    }
+    [(trained, first, last)] = splits["trained"]
+    assert (trained, first) == ("train", 0)
+    assert last >= self_supervision.NUM_TRAINED
+    assert splits["choice"] == [("train", last, 1442)]
+    assert splits["report"][0][0] == "test"
+    encoder = self_supervision.pretraining("mae_digits", 2)
+    assert encoder.train_split == self_supervision.TRAINED
+    assert encoder.eval_split == self_supervision.CHOICE
+
+
+@pytest.mark.parametrize("labels", [10, 1153])
+def test_the_images_of_the_seeds_are_within_the_trained_ones(labels):
+    apart = self_supervision.spread(labels, 5)
+    assert round(4 * apart) + labels == self_supervision.NUM_TRAINED
+    assert self_supervision.spread(labels, 1) * 0 == 0
+
+
+def test_table_shows_the_mean_and_deviation_of_the_report():
+    results = [
+        result(0.01, 1.0),
+        result(0.01, 0.5, "report", seed=0),
+        result(0.01, 0.6, "report", seed=1),
+    ]
+    table = self_supervision.describe(results).splitlines()
+    assert table[0] == "| labelled images | new weights |"
+    assert table[-1] == "| 10 | 55.0 ± 7.1 % |"
+
+
+def test_a_number_of_labels_that_is_not_there_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        self_supervision.parse(["--labels=10,2000"])
+    assert "from 1 to 1153: 2000" in capsys.readouterr().err
+
+
+@pytest.mark.slow(60)
+def test_it_runs_and_goes_on_where_it_was_interrupted(
+    tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "results.csv"
+    line = ["--labels=10", "--seeds=1", "--updates=2", "--epochs=1"]
+    line += [f"--folder={tmp_path / 'encoders'}", f"--csv={path}"]
+    monkeypatch.setattr(self_supervision, "RATES", (1e-3,))
+    assert self_supervision.main(line) == 0
+    table = capsys.readouterr().out.partition("| labelled")[2]
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["way"], row["purpose"]) for row in rows] == [
+        (way, purpose)
+        for way in self_supervision.WAYS
+        for purpose in ("choice", "report")
+    ]
+    assert path.with_suffix(".png").stat().st_size > 1000
+    # The last classifier alone is missing; its encoder is there.
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    tuned = []
+    tune = self_supervision.tune
+    monkeypatch.setattr(
+        self_supervision,
+        "tune",
+        lambda case, options: tuned.append(case) or tune(case, options),
+    )
+    monkeypatch.setattr(self_supervision, "train", None)
+    assert self_supervision.main(line) == 0
+    assert tuned == [("report", "autoencoder", 10, 1e-3, 0)]
+    assert path.read_text() == "".join(lines)
+    assert capsys.readouterr().out.partition("| labelled")[2] == table
