@@ -8,7 +8,6 @@ report. An interrupted run goes on where its CSV file ends.
 """
 
 import argparse
-import csv
 import dataclasses
 import pathlib
 import sys
@@ -17,6 +16,7 @@ import keras
 
 from benchmarks.harness import make_parser, split_numbers, write_csv
 from benchmarks.self_supervision_report import describe, draw
+from benchmarks.study import read_trials, train_once
 from keras_vit.tables import pick
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
@@ -61,7 +61,7 @@ class Result:
 def main(arguments: list[str] | None = None) -> int:
     """Run everything that the CSV file lacks, and print the table."""
     options = parse(arguments)
-    results = read_results(options.csv)
+    results = read_trials(options.csv, Result)
     known = {_key(result): result for result in results}
     cases = 0
     for labels in options.labels:
@@ -131,20 +131,8 @@ def tune(case: tuple, options: argparse.Namespace) -> Result:
         warmup_steps=options.updates // 10,
         learning_rate=rate,
         seed=seed,
-        peak_tflops=1.0,  # Not measured.
     )
-    keras.backend.clear_session()
-    job = prepare(recipe, str(options.folder / "classifier"))
-    job.loop.checkpoints = None
-    logs = job.loop.train(
-        job.train_batches,
-        job.eval_batches,
-        total_steps=recipe.total_steps,
-        steps_per_epoch=recipe.total_steps,
-        eval_steps=job.eval_steps,
-        steps_per_loop=recipe.steps_per_loop,
-    )
-    return Result(*case, float(logs["val_accuracy"]))
+    return Result(*case, float(train_once(recipe)["val_accuracy"]))
 
 
 def find_encoder(way: str, options) -> pathlib.Path | None:
@@ -180,19 +168,6 @@ def best_rate(choice: list[Result]) -> float:
     """Return the rate with the highest accuracy; of equals the lowest."""
     ordered = sorted(choice, key=lambda result: result.learning_rate)
     return max(ordered, key=lambda result: result.accuracy).learning_rate
-
-
-def read_results(path: pathlib.Path) -> list[Result]:
-    """Return the results of a CSV file; none if there is no file."""
-    if not path.exists():
-        return []
-    kinds = {f.name: f.type for f in dataclasses.fields(Result)}
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [
-        Result(**{name: kinds[name](row[name]) for name in kinds})
-        for row in rows
-    ]
 
 
 def _key(result):

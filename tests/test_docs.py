@@ -560,7 +560,11 @@ def test_flags_that_the_pages_name_exist():
         known |= set(vars(benchmark.parse([])))
     for make_parser in PARSERS.values():
         known |= {action.dest for action in make_parser()._actions}
-    for path in ("benchmarks/scaling.py", "docs/cluster/serve_data.py"):
+    for path in (
+        "benchmarks/scaling.py",
+        "benchmarks/study.py",
+        "docs/cluster/serve_data.py",
+    ):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\("--(\w+)"', source))
     # Those of TensorFlow Serving; tests/serving/test_page.py knows them.

@@ -42,6 +42,16 @@ def silu(x):
     return ops.silu(x)
 
 
+def relu(x):
+    """max(x, 0)."""
+    return ops.relu(x)
+
+
+def elu(x):
+    """Return x if x > 0, else exp(x) - 1."""
+    return ops.elu(x)
+
+
 @ops.custom_gradient
 def gelu_tanh_written_out(x):
     """Compute `gelu_tanh` with an explicit gradient, for TensorFlow.
@@ -70,6 +80,8 @@ ACTIVATIONS = {
     "exact": gelu_exact,
     "quick": gelu_quick,
     "silu": silu,
+    "relu": relu,
+    "elu": elu,
 }
 # Those that overwrite their input, in PyTorch.
 IN_PLACE_ACTIVATIONS = {

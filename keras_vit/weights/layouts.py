@@ -129,7 +129,7 @@ class Layout(NamedTuple):
             for the file of a model, where they are not its defaults.
         refuse: Returns the reason why a configuration cannot be written; None
             if it can.
-        said: Fields of ViTConfig that are written in addition to the weights.
+        said: Fields of ViTConfig that config.json of a folder states.
         remedies: For a field, a function from its value to advice on how to
             make the family's code compute it.
     """

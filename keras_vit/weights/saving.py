@@ -234,7 +234,8 @@ def _notes(config, family, is_file) -> Iterator[str]:
         ours = getattr(config, field)
         theirs = computed.get(field, getattr(family, field))
         matters = field != "stem_epsilons" or config.stem_stages is not None
-        if ours != theirs and matters and field not in family.said:
+        is_said = field in family.said and not is_file
+        if ours != theirs and matters and not is_said:
             note = describe(ours, theirs, family.title)
             advise = family.remedies.get(field, lambda value: "")
             yield f"{note} {advise(ours)}".strip()
@@ -247,7 +248,7 @@ def _amount(ours, theirs):
 # Fields that a file cannot record, and their effect on the outputs.
 DIFFERENCES = {
     "activation": lambda ours, theirs, title: (
-        f"the model computes the {ours} GELU and {title} the {theirs} one; "
+        f"the model has activation={ours!r} and {title} {theirs!r}; "
         f"outputs differ{_amount(ours, theirs)}."
     ),
     "stem_epsilons": lambda ours, theirs, title: (

@@ -18,6 +18,8 @@ from tests.tiny import (
 )
 
 FORMULAS = {
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "quick": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "exact": lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))),
@@ -28,7 +30,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gelu_equals_its_formula(activation):
+def test_activation_equals_its_formula(activation):
     x = np.linspace(-6, 6, 241, dtype="float32")
     np.testing.assert_allclose(
         to_numpy(ACTIVATIONS[activation](x)), FORMULAS[activation](x), atol=2e-6
@@ -99,11 +101,11 @@ def test_dropout_follows_either_dense_layer():
     np.testing.assert_allclose(to_numpy(layer(x)), 2.996, atol=0.005)
 
 
-def test_an_unknown_gelu_is_an_error():
+def test_an_unknown_activation_is_an_error():
     with pytest.raises(
         ValueError,
-        match="`activation` must be one of 'tanh', 'exact', 'quick', 'silu'. "
-        "Received: activation='erf'",
+        match="`activation` must be one of 'tanh', 'exact', 'quick', 'silu', "
+        "'relu', 'elu'. Received: activation='erf'",
     ):
         MlpBlock(mlp_dim=8, activation="erf")
 

@@ -48,6 +48,7 @@ HYBRID_THERE = {"img_size": 128, "embed_dim": 24, "depth": 2, "num_heads": 3}
 TIMM_WRITTEN = {
     "token": ({}, {}),
     "tanh": ({"activation": "tanh"}, {"act_layer": "gelu_tanh"}),
+    "elu": ({"activation": "elu"}, {"act_layer": "elu"}),
     "avg": (
         {"pooling": "avg", "use_pooling_norm": True},
         {"global_pool": "avg"},
@@ -92,6 +93,7 @@ HYBRIDS_WRITTEN = {
 HF_WRITTEN = {
     "token": ({}, {}),
     "tanh": ({"activation": "tanh"}, {}),
+    "relu": ({"activation": "relu"}, {}),
     "epsilon": ({"layer_norm_epsilon": 1e-12}, {}),
     "large_epsilon": ({"layer_norm_epsilon": 1e-2}, {}),
     "rectangle": ({"image_size": (24, 48)}, {}),

@@ -62,8 +62,8 @@ def test_what_configurations_of_others_say(name):
 @pytest.mark.parametrize(
     "config",
     [
-        {"hidden_act": "relu"},
-        {"model_args": {"act_layer": "relu"}},
+        {"hidden_act": "mish"},
+        {"model_args": {"act_layer": "mish"}},
         {"global_pool": "avgmax"},
         {"global_pool": "avg", "model_args": {"pool_include_prefix": True}},
     ],

@@ -304,6 +304,8 @@ DOUBTFUL_TIMM = {
     ),
     "hub_avgmax": timm_hub(global_pool="avgmax"),
     "hub_quick_gelu": timm_hub(act_layer="quick_gelu"),
+    "hub_relu": timm_hub(act_layer="relu"),
+    "hub_elu": timm_hub(act_layer="elu"),
     "hub_pools_the_token_too": timm_hub(
         global_pool="avg", pool_include_prefix=True
     ),
@@ -320,6 +322,7 @@ DOUBTFUL_TIMM = {
 }
 DOUBTFUL_HF = {
     "relu": huggingface({"hidden_act": "relu"}),
+    "mish": huggingface({"hidden_act": "mish"}),
     "quick_gelu": huggingface({"hidden_act": "quick_gelu"}),
     "pooler_act": huggingface({"pooler_act": "gelu"}, head="Model"),
 }
@@ -537,6 +540,8 @@ def test_what_of_timm_is_refused(name, built):
         "rectangle_as_a_square_and_token",
         "hub_avgmax",
         "hub_quick_gelu",
+        "hub_relu",
+        "hub_elu",
         "hub_pools_the_token_too",
         "hub_post_norm",
         "hub_rotates_halves",
@@ -552,6 +557,7 @@ def test_no_model_of_timm_is_taken_for_another(name, built):
     "name",
     [
         "relu",
+        "mish",
         "quick_gelu",
         "pooler_act",
     ],

@@ -104,6 +104,7 @@ def test_a_new_file_can_be_read_by_others(tmp_path):
         ({"representation_size": 8}, "huggingface", "as the pooler"),
         ({"num_registers": 4}, "official", "has no num_registers=4"),
         ({"activation": "quick"}, "official", "has no activation='quick'"),
+        ({"activation": "elu"}, "huggingface", "has no activation 'elu'"),
         ({"qk_norm": "width"}, "timm", "are those of each head"),
         (
             {"rotary_positions": "axial", "norm_placement": "after"},
@@ -209,11 +210,13 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         notes = save_checkpoint(model, tmp_path / "model.npz")
     assert len(notes) == 2
-    assert "the exact GELU" in notes[0] and "2e-4" in notes[0]
+    assert "activation='exact'" in notes[0] and "2e-4" in notes[0]
     assert "layer_norm_epsilon=1e-12" in notes[1]
     assert all(note in caplog.text for note in notes)
     tanh = save_checkpoint(make(), tmp_path / "m.safetensors", layout="timm")
     assert "act_layer='gelu_tanh'" in tanh[0]
+    # Its config.json says it.
+    assert not save_checkpoint(make(), tmp_path / "timm", layout="timm")
     assert not save_checkpoint(model, tmp_path / "hf", layout="huggingface")
     soft = model.with_classifier_activation("softmax")
     notes = save_checkpoint(soft, tmp_path / "hf", layout="huggingface")

@@ -43,8 +43,8 @@ class ModelOptions:
     )
     mlp_activation: str = option(
         "tanh",
-        "Activation of the MLPs: the tanh, exact or quick form of the GELU, or "
-        "SiLU.",
+        "Activation of the MLPs: the tanh, exact or quick form of the GELU, "
+        "SiLU, ReLU or ELU.",
         ACTIVATIONS,
     )
     representation_size: int | None = option(

@@ -216,6 +216,7 @@ LAYOUT = Layout(
     later_fields=lambda config: find_base(config).later_fields,
     computes=_computes,
     refuse=explain_refusal,
+    said=("activation",),
     remedies={
         "activation": lambda value: (
             f"Pass act_layer={ACT_LAYERS.get(value)!r} there."

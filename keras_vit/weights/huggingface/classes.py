@@ -36,6 +36,7 @@ HIDDEN_ACTS = {
     "tanh": "gelu_pytorch_tanh",
     "quick": "quick_gelu",
     "silu": "silu",
+    "relu": "relu",
 }
 
 
@@ -75,6 +76,9 @@ class ClassFamily(NamedTuple):
         headless, _ = self.kinds
         problems = {
             "its models have no ResNet stem": config.stem_stages is not None,
+            f"it has no activation {config.activation!r}": (
+                config.activation not in HIDDEN_ACTS
+            ),
             "its classifier returns one output per image": (
                 config.pooling == "none" and config.num_classes > 0
             ),
@@ -264,7 +268,7 @@ CLASS_FAMILIES = (
     ClassFamily(
         "vit",
         lambda config: True,
-        (),
+        ("activation",),
         problems_of_vit,
         ("ViTModel", "ViTForImageClassification"),
         "vit.",

@@ -5,7 +5,14 @@ import math
 from keras_vit.models.config import ViTConfig
 
 ROPE_TYPES = {"axial": "cat", "mixed": "mixed", "centered": "dinov3"}
-ACT_LAYERS = {"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}
+ACT_LAYERS = {
+    "exact": "gelu",
+    "tanh": "gelu_tanh",
+    "quick": "quick_gelu",
+    "silu": "silu",
+    "relu": "relu",
+    "elu": "elu",
+}
 # The defaults of VisionTransformer.
 CLASS_DEFAULTS = {
     "reg_tokens": 0,
@@ -77,7 +84,7 @@ def vision_transformer_arguments(config: ViTConfig) -> dict:
     arguments = {
         "class_token": config.use_class_token,
         "fc_norm": config.use_pooling_norm,
-        "act_layer": ACT_LAYERS.get(config.activation, "silu"),
+        "act_layer": ACT_LAYERS[config.activation],
     }
     later = {
         "reg_tokens": config.num_registers,
@@ -188,4 +195,4 @@ def distilled_arguments(config: ViTConfig) -> dict:
     Args:
         config: Configuration of the model.
     """
-    return {"act_layer": ACT_LAYERS.get(config.activation, "silu")}
+    return {"act_layer": ACT_LAYERS[config.activation]}

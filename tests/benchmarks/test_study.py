@@ -1,0 +1,165 @@
+import dataclasses
+import functools
+
+import pytest
+
+from benchmarks import activations, pooling, study
+from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Study, Trial
+from trainers.data.datasets import open_dataset
+
+
+def arm(name, accuracies, purpose=REPORT, rate=0.01):
+    """Return a trial of an arm for each accuracy, by seed."""
+    return [
+        Trial(purpose, name, rate, seed, accuracy, 1 - accuracy)
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """Return the list of the cases that are "trained"."""
+    cases = []
+
+    def train_trial(study, case, options):
+        cases.append(case)
+        return Trial(*case, *ANSWERS[case[1], case[2]])
+
+    monkeypatch.setattr(study, "train_trial", train_trial)
+    return cases
+
+
+# Arm and rate -> accuracy and loss.
+ANSWERS = {
+    ("a", 0.1): (0.5, 1.0),
+    ("a", 0.2): (0.5, 0.9),
+    ("b", 0.1): (0.6, 2.0),
+    ("b", 0.2): (0.4, 0.1),
+}
+TWO = Study("two", {"a": {}, "b": {}}, rates=(0.1, 0.2))
+
+
+def options_for(some, tmp_path, *more):
+    line = ["--seeds=2", f"--csv={tmp_path / 'study.csv'}", *more]
+    return study.parse_options(some, study.__doc__, line)
+
+
+def test_each_arm_reports_its_best_rate(tried, tmp_path):
+    options = options_for(TWO, tmp_path)
+    trials = study.run(TWO, options)
+    choice = [
+        (CHOICE, name, rate, CHOICE_SEED)
+        for name in "ab"
+        for rate in (0.1, 0.2)
+    ]
+    best = {"a": 0.2, "b": 0.1}  # By the loss, and by the accuracy.
+    report = [(REPORT, k, r, seed) for k, r in best.items() for seed in (0, 1)]
+    assert tried == [*choice[:2], *report[:2], *choice[2:], *report[2:]]
+    assert [trial.case for trial in trials] == tried
+    assert study.read_trials(options.csv) == trials
+
+
+def test_a_study_of_rates_reports_all_of_them(tried, tmp_path):
+    some = dataclasses.replace(TWO, chooses_rate=False)
+    trials = study.run(some, options_for(some, tmp_path, "--rates=0.2,0.1"))
+    assert [trial.case for trial in trials] == [
+        (REPORT, name, rate, seed)
+        for name in "ab"
+        for rate in (0.2, 0.1)
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("text", ["much", "0.1,", "0.1,-1", "nan"])
+def test_rates_that_are_no_rates_are_refused(text, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        options_for(TWO, tmp_path, f"--rates={text}")
+    assert f"not positive numbers: {text!r}" in capsys.readouterr().err
+
+
+def test_an_interrupted_study_goes_on(tried, tmp_path):
+    options = options_for(TWO, tmp_path)
+    trials = study.run(TWO, options)
+    whole = options.csv.read_text()
+    lines = whole.splitlines(keepends=True)
+    # As if it had been interrupted, and as if a result in its middle was lost.
+    for kept in (lines[:4], lines[:3] + lines[4:]):
+        options.csv.write_text("".join(kept))
+        tried.clear()
+        assert study.run(TWO, options) == trials
+        assert len(tried) == len(lines) - len(kept)
+        assert options.csv.read_text() == whole
+
+
+def test_the_images_of_the_choice_are_not_reported():
+    digits = open_dataset("digits")
+    trained, chosen = (
+        digits.ranges(split) for split in study.SPLITS[CHOICE].values()
+    )
+    assert {name for name, _, _ in trained + chosen} == {"train"}
+    assert trained[0][2] <= chosen[0][1]
+    assert digits.ranges(digits.eval_split)[0][0] == "test"
+    assert study.SPLITS[REPORT] == {}  # The defaults of the data set.
+
+
+def test_a_table_has_medians_of_the_report():
+    trials = [
+        *arm("a", [0.0, 1.0], CHOICE, 0.3),
+        *arm("a", [0.9, 0.5, 0.6]),
+        *arm("b", [0.25], rate=0.003),
+    ]
+    table = study.describe_arms(trials).splitlines()
+    assert table[2:] == [
+        "| a | 0.01 | 60.0 % | 50.0 to 90.0 % | 0.400 |",
+        "| b | 0.003 | 25.0 % | 25.0 to 25.0 % | 0.750 |",
+    ]
+
+
+def test_the_table_of_rates_has_means(tmp_path):
+    options = options_for(pooling.STUDY, tmp_path, "--rates=0.01,0.1")
+    trials = [
+        *arm("class token", [0.5, 0.6]),
+        *arm("class token", [0.1], rate=0.1),
+        *arm("average", [0.7]),
+        *arm("average", [0.2], rate=0.1),
+    ]
+    assert pooling.describe(trials, options).splitlines()[2:] == [
+        "| class token | 55.0 % | 10.0 % |",
+        "| average | 70.0 % | 20.0 % |",
+    ]
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize(
+    "module", [activations, pooling], ids=lambda module: module.STUDY.name
+)
+def test_each_study_runs_at_its_smallest_size(
+    module, tmp_path, monkeypatch, capsys
+):
+    """Two arms of each, which differ in the model or the training."""
+    arms = dict(list(module.STUDY.arms.items())[:2])
+    small = dataclasses.replace(module.STUDY, arms=arms)
+    monkeypatch.setattr(module, "STUDY", small)
+    path = tmp_path / "study.csv"
+    line = ["--updates=2", "--seeds=1", "--rates=1e-3", f"--csv={path}"]
+    recipes = []
+    train_once = study.train_once
+    monkeypatch.setattr(
+        study,
+        "train_once",
+        lambda recipe: recipes.append(recipe) or train_once(recipe),
+    )
+    assert module.main(line) == 0
+    shown = capsys.readouterr()
+    assert f"{small.name}: 100%" in shown.err
+    assert all(name in shown.out for name in arms)
+    trials = study.read_trials(path)
+    assert all(0 < trial.loss < 10 for trial in trials)
+    assert len({trial.loss for trial in trials}) == len(trials)
+    assert path.with_suffix(".png").stat().st_size > 1000
+    for recipe, trial in zip(recipes, trials, strict=True):
+        for field, value in arms[trial.arm].items():
+            assert getattr(recipe, field) == value
+        assert (recipe.seed, recipe.total_steps) == (trial.seed, 2)
+    again = functools.partial(module.main, line)
+    assert again() == 0 and len(recipes) == len(trials)
