@@ -566,7 +566,7 @@ def test_flags_that_the_pages_name_exist():
         "docs/cluster/serve_data.py",
     ):
         source = (ROOT / path).read_text()
-        known |= set(re.findall(r'add\("--(\w+)"', source))
+        known |= set(re.findall(r'add\(\s*"--(\w+)"', source))
     # Those of TensorFlow Serving; tests/serving/test_page.py knows them.
     source = (ROOT / "docs/serving/compose.yaml").read_text()
     known |= set(re.findall(r"--(\w+)=", source))
