@@ -330,6 +330,11 @@ CLAIMS = {
     "docs/background/convolution.md": lambda names: (
         names["distances"].shape == (12, 3)
     ),
+    "docs/background/from_scratch.md": lambda names: (
+        names["difference"].max() < 1e-5
+        and names["change"] < 1e-5
+        and names["count"] == 86_567_656
+    ),
     "docs/models.md": lambda names: (
         names["larger"].input_shape == (None, 384, 384, 3)
         and names["other_task"].output_shape == (None, 3)
