@@ -318,6 +318,9 @@ CLAIMS = {
     "docs/background/transformer.md": lambda names: (
         names["difference"].max() < 1e-5
     ),
+    "docs/background/masks.md": lambda names: (
+        names["changes"][0] < 1e-6 < 0.1 < names["changes"][1]
+    ),
     "docs/background/patches.md": lambda names: (
         names["difference"].max() < 1e-5
     ),
