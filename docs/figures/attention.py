@@ -6,6 +6,7 @@ import style
 from keras import ops
 from matplotlib.patheffects import withStroke
 
+from keras_vit import VARIANTS
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
 from keras_vit.layers.attention import attend_by_products
 from keras_vit.models.intermediates import attend_with_scores
@@ -169,9 +170,73 @@ def draw_channels():
     return figure
 
 
+def draw_heads():
+    """Draw the path of the tokens through three of the heads."""
+    config = VARIANTS["B/16"].config
+    tokens, width, heads = 197, config.width, config.num_heads
+    slice_width = width // heads
+    figure, axes = plt.subplots(figsize=(style.WIDTH, 2.9))
+    style.box(
+        axes, 0.6, 0, f"tokens\n({tokens}, {width})", style.GREY, 1.2, 0.8
+    )
+    rows = {1.2: "head 0", 0.3: "head 1", -1.2: f"head {heads - 1}"}
+    for y, name in rows.items():
+        style.arrow(axes, (1.2, 0), (2.1, y))
+        text = f"{name}: Q, K, V\n({tokens}, {slice_width}) each"
+        style.box(axes, 2.95, y, text, style.BLUE, 1.7, 0.7)
+        style.arrow(axes, (3.8, y), (4.15, y))
+        text = f"softmax(Q Kᵀ / √{slice_width})\n({tokens}, {tokens})"
+        style.box(axes, 5.1, y, text, style.ORANGE, 1.9, 0.7)
+        style.arrow(axes, (6.05, y), (6.4, y))
+        text = f"times V\n({tokens}, {slice_width})"
+        style.box(axes, 7.0, y, text, style.GREEN, 1.2, 0.7)
+        style.arrow(axes, (7.6, y), (8.1, 0))
+    for x in (2.95, 5.1, 7.0):
+        axes.text(x, -0.45, "⋮", ha="center", va="center", size=12)
+    text = f"side by side\n({tokens}, {width})"
+    style.box(axes, 8.75, 0, text, style.GREEN, 1.3, 0.8)
+    style.arrow(axes, (9.4, 0), (9.8, 0))
+    text = f"times W$_o$\n({tokens}, {width})"
+    style.box(axes, 10.4, 0, text, style.GREY, 1.2, 0.8)
+    axes.set(xlim=(-0.1, 11.1), ylim=(-1.7, 1.7))
+    style.hide_frame(axes)
+    return figure
+
+
+def draw_squeeze(channels=256, ratio=16):
+    """Draw squeeze-and-excitation around a feature map."""
+    figure, axes = plt.subplots(figsize=(style.WIDTH, 2.0))
+    inner = channels // ratio
+    style.box(axes, 0.7, 0, f"x\n(h, w, {channels})", style.GREY, 1.2, 0.8)
+    steps = {
+        2.7: (f"mean over\nh and w: ({channels})", style.BLUE),
+        4.7: (f"dense, ReLU\n({inner})", style.ORANGE),
+        6.7: (f"dense, sigmoid\n({channels})", style.ORANGE),
+    }
+    left = 1.3
+    for x, (text, color) in steps.items():
+        start = (left, 0 if left == 1.3 else 1)
+        style.arrow(axes, start, (x - 0.8, 1))
+        style.box(axes, x, 1, text, color, 1.6, 0.8)
+        left = x + 0.8
+    axes.text(4.7, 1.55, f"C / r, r = {ratio}", ha="center", size=8)
+    style.arrow(axes, (left, 1), (8.6, 0.15))
+    style.arrow(axes, (1.3, 0), (8.45, 0))
+    style.box(axes, 8.65, 0, "×", style.GREY, 0.4, 0.3)
+    style.arrow(axes, (8.85, 0), (9.5, 0))
+    style.box(
+        axes, 10.2, 0, f"result\n(h, w, {channels})", style.GREY, 1.3, 0.8
+    )
+    axes.set(xlim=(0, 11), ylim=(-0.6, 1.9))
+    style.hide_frame(axes)
+    return figure
+
+
 FIGURES = {
     "attention_words.svg": draw_words,
     "attention_patches.png": draw_patches,
+    "attention_heads.svg": draw_heads,
+    "attention_squeeze.svg": draw_squeeze,
     "attention_channels.svg": draw_channels,
 }
 

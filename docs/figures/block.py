@@ -40,6 +40,47 @@ def draw_axes():
     return figure
 
 
+# Which axes of (N, C, H W) share a mean: batch, layer, instance, group norm.
+NORMS = {
+    "batch norm": lambda n, c, place: c == 0,
+    "layer norm": lambda n, c, place: n == 0,
+    "layer norm in a ViT": lambda n, c, place: n == 0 and place == 0,
+    "instance norm": lambda n, c, place: n == 0 and c == 0,
+    "group norm": lambda n, c, place: n == 0 and c < 3,
+}
+
+
+def draw_cubes():
+    """Draw which numbers of a batch share a mean, for five normalisations."""
+    sizes = (4, 6, 5)  # N, C and H W.
+    figure, all_axes = plt.subplots(
+        1,
+        len(NORMS),
+        figsize=(style.WIDTH, 1.9),
+        subplot_kw={"projection": "3d"},
+    )
+    for axes, (name, shares_mean) in zip(all_axes, NORMS.items()):
+        colors = np.full(sizes, "#ececec", object)
+        for n, c, place in np.ndindex(sizes):
+            if shares_mean(n, c, sizes[2] - 1 - place):
+                colors[n, c, place] = style.BLUE
+        axes.voxels(
+            np.ones(sizes, bool),
+            facecolors=colors,
+            edgecolor=style.GREY,
+            linewidth=0.3,
+            shade=False,
+        )
+        axes.view_init(elev=24, azim=-128)
+        axes.set_box_aspect(sizes, zoom=1.05)
+        axes.set_axis_off()
+        axes.set_title(name.replace(" in", "\nin"), y=1.0)
+        axes.text(2, -1.8, -0.8, "N", size=8)
+        axes.text(-2.0, 3, -0.8, "C", size=8)
+        axes.text(-0.4, 8.4, 2.0, "HW", size=8)
+    return figure
+
+
 def run(blocks, tokens, is_pre_norm):
     """Return the tokens behind blocks, the norm before or after the sum."""
     if is_pre_norm:
@@ -113,7 +154,11 @@ def draw_pre_norm():
     return figure
 
 
-FIGURES = {"normalisation.svg": draw_axes, "pre_norm.svg": draw_pre_norm}
+FIGURES = {
+    "normalisation.svg": draw_axes,
+    "normalisation_cubes.png": draw_cubes,
+    "pre_norm.svg": draw_pre_norm,
+}
 
 if __name__ == "__main__":
     style.write(FIGURES)

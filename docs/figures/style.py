@@ -107,3 +107,44 @@ def hide_frame(axes):
         one.set_yticks([])
         for spine in one.spines.values():
             spine.set_visible(False)
+
+
+def box(axes, x, y, text, color, width=1.5, height=0.5):
+    """Draw a box with a text around a point.
+
+    Args:
+        axes: Where to draw.
+        x: Its column.
+        y: Its row.
+        text: The text.
+        color: Colour of the box.
+        width: Width of the box.
+        height: Its height.
+    """
+    axes.add_patch(
+        plt.Rectangle(
+            (x - width / 2, y - height / 2),
+            width,
+            height,
+            facecolor=color,
+            edgecolor=GREY,
+            alpha=0.25,
+        )
+    )
+    axes.text(x, y, text, ha="center", va="center", size=8)
+
+
+def arrow(axes, start, end):
+    """Draw an arrow.
+
+    Args:
+        axes: Where to draw.
+        start: Where it begins, (x, y).
+        end: Where it points.
+    """
+    axes.annotate(
+        "",
+        end,
+        start,
+        arrowprops={"arrowstyle": "->", "color": GREY},
+    )
