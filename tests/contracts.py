@@ -107,6 +107,12 @@ CASES = {
     "mlp_quick": Case(
         layers.MlpBlock, {"mlp_dim": 20, "activation": "quick"}, TOKENS, TOKENS
     ),
+    "mlp_relu": Case(
+        layers.MlpBlock, {"mlp_dim": 20, "activation": "relu"}, TOKENS, TOKENS
+    ),
+    "mlp_elu": Case(
+        layers.MlpBlock, {"mlp_dim": 20, "activation": "elu"}, TOKENS, TOKENS
+    ),
     "mlp_silu": Case(
         layers.MlpBlock,
         {
