@@ -240,8 +240,8 @@ ERRORS = [
     ),
     (
         {"activation": "erf"},
-        "`activation` must be one of 'tanh', 'exact', 'quick', 'silu'. "
-        "Received: activation='erf'",
+        "`activation` must be one of 'tanh', 'exact', 'quick', 'silu', "
+        "'relu', 'elu'. Received: activation='erf'",
     ),
     (
         {"position_embedding": "rope"},
