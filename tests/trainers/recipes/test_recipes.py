@@ -199,16 +199,41 @@ MAE_TUNING = {
     "warmup_steps": pytest.approx(5 * 1_281_167 / 1024, abs=1),
     "label_smoothing": 0.1,
 }
+OF_I21K = I21K | {"epochs": 90, "learning_rate": 1e-3, "schedule": "linear"}
+OF_I21K |= {"weight_decay": 0.03, "dropout_rate": 0.1, "clip_norm": 0.0}
+OF_I21K |= {"loss": "sigmoid", "head_bias": -10.0}
+OF_I1K = PAPER | {"epochs": 300, "learning_rate": 3e-3, "schedule": "cosine"}
+OF_I1K |= {"weight_decay": 0.3, "dropout_rate": 0.1, "clip_norm": 1.0}
+OF_I1K |= {"final_fraction": 0.0, "loss": "sigmoid"}
+
+
+def of_jft(model, epochs, rate):
+    """Return a row of JFT-300M in table 3."""
+    own = {"dataset": "tfrecord:jft300m", "dropout_rate": 0.0}
+    own |= {"weight_decay": 0.1, "model": model}
+    return OF_I21K | own | {"epochs": epochs, "learning_rate": rate}
+
+
 FIGURES = {
     # arXiv:2010.11929, table 3 and its caption.
-    "i21k_b16": I21K
-    | {"epochs": 90, "learning_rate": 1e-3, "schedule": "linear"}
-    | {"weight_decay": 0.03, "dropout_rate": 0.1, "clip_norm": 0.0}
-    | {"loss": "sigmoid", "head_bias": -10.0, "representation_size": 768},
-    "i1k_b16": PAPER
-    | {"epochs": 300, "learning_rate": 3e-3, "schedule": "cosine"}
-    | {"weight_decay": 0.3, "dropout_rate": 0.1, "clip_norm": 1.0}
-    | {"final_fraction": 0.0, "loss": "sigmoid"},
+    "i21k_b16": OF_I21K | {"model": "B/16", "representation_size": 768},
+    "i21k_b32": OF_I21K | {"model": "B/32", "representation_size": 768},
+    "i21k_l16": OF_I21K | {"model": "L/16", "representation_size": 1024},
+    "i21k_l16_30ep": OF_I21K | {"model": "L/16", "epochs": 30},
+    "i21k_l32": OF_I21K | {"model": "L/32"},
+    "i21k_l32_30ep": OF_I21K | {"model": "L/32", "epochs": 30},
+    "i1k_b16": OF_I1K | {"model": "B/16"},
+    "i1k_b32": OF_I1K | {"model": "B/32"},
+    "i1k_l16": OF_I1K | {"model": "L/16"},
+    "i1k_l32": OF_I1K | {"model": "L/32"},
+    "jft_b16": of_jft("B/16", 7, 8e-4),
+    "jft_b32": of_jft("B/32", 7, 8e-4),
+    "jft_l16": of_jft("L/16", 7, 4e-4),
+    "jft_l16_14ep": of_jft("L/16", 14, 4e-4),
+    "jft_l32": of_jft("L/32", 7, 6e-4),
+    "jft_h14": of_jft("H/14", 14, 3e-4),
+    "jft_r50_b16": of_jft("R50+B/16", 7, 8e-4),
+    "jft_r50_l32": of_jft("R50+L/32", 7, 2e-4),
     # arXiv:2010.11929, table 4; rates of vision_transformer/configs.
     "imagenet_b16": TUNING | steps(20_000, 500, 0.03) | {"augment": CROP},
     "cifar10_b16": TUNING | steps(10_000, 500, 0.01) | {"augment": CROP},
@@ -327,7 +352,21 @@ RESULTS = {
     "mae_finetune_b16": "B/16: 83.664 %",
     "mae_finetune_l16": "L/16: 85.952 %",
     "i21k_b16": "B/16: 47.88 %",
+    "i21k_b32": "B/32: 81.28 %",
+    "i21k_l16": "L/16: 85.15 %",
+    "i21k_l32": "L/32: 80.99 %",
     "i1k_b16": "B/16: 74.79 %",
+    "i1k_b32": "B/32: 69.19 %",
+    "i1k_l16": "L/16: 72.59 %",
+    "i1k_l32": "L/32: 66.90 %",
+    "jft_b16": "B/16: 84.15 %",
+    "jft_b32": "B/32: 80.73 %",
+    "jft_l16": "L/16: 86.30 %",
+    "jft_l16_14ep": "L/16: 87.12 %",
+    "jft_l32": "L/32: 84.37 %",
+    "jft_h14": "H/14: 88.08 %",
+    "jft_r50_b16": "R50+B/16: 85.58 %",
+    "jft_r50_l32": "R50+L/32: 85.68 %",
     "imagenet_b16": "B/16: 83.97 %",
     "imagenet_l16_512": "L/16: 85.30 %",
     "cifar10_b16": "B/16: 98.95 %",
@@ -397,8 +436,9 @@ def test_every_recipe_says_where_it_is_from_and_what_was_run(name):
     assert "|" not in recipe.source + recipe.expected  # Cells of a table.
 
 
-def test_linear_decay_of_the_paper_ends_at_1e_5():
-    recipe = RECIPES["i21k_b16"]
+@pytest.mark.parametrize("name", ["i21k_b16", "jft_l16", "jft_h14"])
+def test_linear_decay_of_the_paper_ends_at_1e_5(name):
+    recipe = RECIPES[name]
     schedule = WarmupSchedule(
         recipe.learning_rate,
         20_000,

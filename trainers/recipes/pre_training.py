@@ -1,0 +1,91 @@
+"""Recipes of table 3 of the first paper, arXiv:2010.11929, for all models.
+
+Those of ViT-B/16 on ImageNet and ImageNet-21k are in `vit.py`.
+"""
+
+import dataclasses
+
+from keras_vit.models import VARIANTS
+from trainers.recipes.vit import RECIPES as OF_B16
+
+_I21K = dataclasses.replace(
+    OF_B16["i21k_b16"],
+    source="arXiv:2010.11929, table 3; the rest as i21k_b16",
+)
+_I1K = dataclasses.replace(
+    OF_B16["i1k_b16"], source="arXiv:2010.11929, table 3; the rest as i1k_b16"
+)
+_JFT = dataclasses.replace(
+    _I21K,
+    dataset="tfrecord:jft300m",  # Of Google; never released.
+    dropout_rate=0.0,
+    weight_decay=0.1,
+)
+
+
+def _recipe(base, model, result, **changes):
+    """Return a recipe of a model; the hidden layer is as wide as the model."""
+    if "learning_rate" in changes:
+        changes["final_fraction"] = 1e-5 / changes["learning_rate"]
+    return dataclasses.replace(
+        base,
+        model=model,
+        representation_size=VARIANTS[model].config.width,
+        expected=f"{model}: {result}. Not run here.",
+        **changes,
+    )
+
+
+def _tuned(accuracy):
+    return f"{accuracy} % on ImageNet, fine-tuned at 384 pixels (table 5)"
+
+
+def _tuned_jft(accuracy):
+    return f"{accuracy} % on ImageNet, fine-tuned (table 6)"
+
+
+def _at_once(accuracy):
+    return (
+        f"{accuracy} % on ImageNet at 224 pixels (issue 62 of "
+        "vision_transformer)"
+    )
+
+
+RECIPES = {
+    "i21k_b32": _recipe(_I21K, "B/32", _tuned("81.28")),
+    "i21k_l16": _recipe(_I21K, "L/16", _tuned("85.15")),
+    "i21k_l16_30ep": _recipe(
+        _I21K, "L/16", "no figure in the paper", epochs=30
+    ),
+    "i21k_l32": _recipe(_I21K, "L/32", _tuned("80.99")),
+    "i21k_l32_30ep": _recipe(
+        _I21K, "L/32", "no figure in the paper", epochs=30
+    ),
+    "i1k_b32": _recipe(_I1K, "B/32", _at_once("69.19")),
+    "i1k_l16": _recipe(_I1K, "L/16", _at_once("72.59")),
+    "i1k_l32": _recipe(_I1K, "L/32", _at_once("66.90")),
+    "jft_b16": _recipe(
+        _JFT, "B/16", _tuned_jft("84.15"), epochs=7, learning_rate=8e-4
+    ),
+    "jft_b32": _recipe(
+        _JFT, "B/32", _tuned_jft("80.73"), epochs=7, learning_rate=8e-4
+    ),
+    "jft_l16": _recipe(
+        _JFT, "L/16", _tuned_jft("86.30"), epochs=7, learning_rate=4e-4
+    ),
+    "jft_l16_14ep": _recipe(
+        _JFT, "L/16", _tuned_jft("87.12"), epochs=14, learning_rate=4e-4
+    ),
+    "jft_l32": _recipe(
+        _JFT, "L/32", _tuned_jft("84.37"), epochs=7, learning_rate=6e-4
+    ),
+    "jft_h14": _recipe(
+        _JFT, "H/14", _tuned_jft("88.08"), epochs=14, learning_rate=3e-4
+    ),
+    "jft_r50_b16": _recipe(
+        _JFT, "R50+B/16", _tuned_jft("85.58"), epochs=7, learning_rate=8e-4
+    ),
+    "jft_r50_l32": _recipe(
+        _JFT, "R50+L/32", _tuned_jft("85.68"), epochs=7, learning_rate=2e-4
+    ),
+}
