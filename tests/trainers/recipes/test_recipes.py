@@ -525,7 +525,8 @@ def shrink(recipe: Recipe) -> Recipe:
         # Without a warm-up its rate would blow it up.
         recipe = dataclasses.replace(recipe, image_size=32, learning_rate=1e-3)
     elif recipe.image_size == 224 and not recipe.init_from:
-        recipe = dataclasses.replace(recipe, image_size=64)
+        side = VARIANTS[recipe.model].config.patch_size
+        recipe = dataclasses.replace(recipe, image_size=64 - 64 % side)
     return dataclasses.replace(
         recipe,
         batch_size=4,
