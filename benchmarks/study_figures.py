@@ -21,6 +21,7 @@ def draw_arms(trials: list[Trial], path: pathlib.Path):
         axes.plot(losses, [row] * len(losses), "o", color="0.6", markersize=4)
         axes.plot(statistics.median(losses), row, "|", color="k", markersize=16)
     axes.set_yticks(range(len(arms)), arms)
+    axes.margins(y=0.1)
     axes.invert_yaxis()
     axes.set_xlabel("loss on the test images")
     _save(figure, path)
