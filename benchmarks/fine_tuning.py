@@ -20,6 +20,7 @@ import keras
 
 from benchmarks.fine_tuning_images import SIDE, Part, write_images
 from benchmarks.harness import make_parser, write_csv
+from benchmarks.study import train_job
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.tables import format_table
 from trainers.loop.memory import estimate_memory
@@ -214,20 +215,11 @@ def run(recipe: Recipe, folder: pathlib.Path):
     """Train; return the job, the last logs, and the time of an update."""
     keras.backend.clear_session()
     job = prepare(recipe, str(folder / "run"))
-    job.loop.checkpoints = None
     if not recipe.init_from:
         kernel = job.loop.model.get_layer("patch_encoder").kernel
         kernel.assign(KERNEL_SCALE * kernel)
     stopwatch = Stopwatch()
-    logs = job.loop.train(
-        job.train_batches,
-        job.eval_batches,
-        total_steps=recipe.total_steps,
-        steps_per_epoch=recipe.total_steps,
-        eval_steps=job.eval_steps,
-        steps_per_loop=recipe.steps_per_loop,
-        callbacks=[stopwatch],
-    )
+    logs = train_job(job, [stopwatch])
     return job, logs, statistics.median(stopwatch.milliseconds)
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import keras
 from tqdm import tqdm
@@ -19,7 +19,7 @@ from benchmarks.harness import make_parser, read_csv, write_csv
 from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
-from trainers.train import prepare
+from trainers.train import Job, prepare
 
 CHOICE, REPORT = "choice", "report"
 CHOICE_SEED = 100
@@ -111,11 +111,9 @@ def _split_rates(text):
 def run(study: Study, options: argparse.Namespace) -> list[Trial]:
     """Train what the CSV file lacks, and return all that the study has."""
     known = {t.case: t for t in read_trials(options.csv)}
-    trials, per_arm = (
-        [],
-        len(options.rates) * (1 if study.chooses_rate else options.seeds),
-    )
-    per_arm += options.seeds if study.chooses_rate else 0
+    num_rates, seeds = len(options.rates), options.seeds
+    per_arm = num_rates + seeds if study.chooses_rate else num_rates * seeds
+    trials = []
     with tqdm(total=per_arm * len(study.arms), desc=study.name) as bar:
         for arm in study.arms:
             own = []
@@ -174,16 +172,28 @@ def train_once(recipe: Recipe) -> dict:
     keras.backend.clear_session()
     recipe = dataclasses.replace(recipe, peak_tflops=1.0)  # Not measured.
     with tempfile.TemporaryDirectory() as folder:
-        job = prepare(recipe, folder)
-        job.loop.checkpoints = None
-        return job.loop.train(
-            job.train_batches,
-            job.eval_batches,
-            total_steps=recipe.total_steps,
-            steps_per_epoch=recipe.total_steps,
-            eval_steps=job.eval_steps,
-            steps_per_loop=recipe.steps_per_loop,
-        )
+        return train_job(prepare(recipe, folder))
+
+
+def train_job(
+    job: Job, callbacks: Iterable[keras.callbacks.Callback] = ()
+) -> dict:
+    """Train a job without checkpoints, and evaluate it once, at the end.
+
+    Args:
+        job: Of a recipe with `total_steps`.
+        callbacks: Called during the training.
+    """
+    job.loop.checkpoints = None
+    return job.loop.train(
+        job.train_batches,
+        job.eval_batches,
+        total_steps=job.recipe.total_steps,
+        steps_per_epoch=job.recipe.total_steps,
+        eval_steps=job.eval_steps,
+        steps_per_loop=job.recipe.steps_per_loop,
+        callbacks=callbacks,
+    )
 
 
 def read_trials(path: pathlib.Path, kind: type = Trial) -> list:

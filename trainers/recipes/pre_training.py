@@ -25,8 +25,6 @@ _JFT = dataclasses.replace(
 
 def _recipe(base, model, result, **changes):
     """Return a recipe of a model; the hidden layer is as wide as the model."""
-    if "learning_rate" in changes:
-        changes["final_fraction"] = 1e-5 / changes["learning_rate"]
     return dataclasses.replace(
         base,
         model=model,
@@ -40,10 +38,6 @@ def _tuned(accuracy):
     return f"{accuracy} % on ImageNet, fine-tuned at 384 pixels (table 5)"
 
 
-def _tuned_jft(accuracy):
-    return f"{accuracy} % on ImageNet, fine-tuned (table 6)"
-
-
 def _at_once(accuracy):
     return (
         f"{accuracy} % on ImageNet at 224 pixels (issue 62 of "
@@ -51,6 +45,17 @@ def _at_once(accuracy):
     )
 
 
+# Name -> model, epochs, learning rate, accuracy on ImageNet (table 6).
+_ROWS_OF_JFT = {
+    "jft_b16": ("B/16", 7, 8e-4, "84.15"),
+    "jft_b32": ("B/32", 7, 8e-4, "80.73"),
+    "jft_l16": ("L/16", 7, 4e-4, "86.30"),
+    "jft_l16_14ep": ("L/16", 14, 4e-4, "87.12"),
+    "jft_l32": ("L/32", 7, 6e-4, "84.37"),
+    "jft_h14": ("H/14", 14, 3e-4, "88.08"),
+    "jft_r50_b16": ("R50+B/16", 7, 8e-4, "85.58"),
+    "jft_r50_l32": ("R50+L/32", 7, 2e-4, "85.68"),
+}
 RECIPES = {
     "i21k_b32": _recipe(_I21K, "B/32", _tuned("81.28")),
     "i21k_l16": _recipe(_I21K, "L/16", _tuned("85.15")),
@@ -64,28 +69,15 @@ RECIPES = {
     "i1k_b32": _recipe(_I1K, "B/32", _at_once("69.19")),
     "i1k_l16": _recipe(_I1K, "L/16", _at_once("72.59")),
     "i1k_l32": _recipe(_I1K, "L/32", _at_once("66.90")),
-    "jft_b16": _recipe(
-        _JFT, "B/16", _tuned_jft("84.15"), epochs=7, learning_rate=8e-4
-    ),
-    "jft_b32": _recipe(
-        _JFT, "B/32", _tuned_jft("80.73"), epochs=7, learning_rate=8e-4
-    ),
-    "jft_l16": _recipe(
-        _JFT, "L/16", _tuned_jft("86.30"), epochs=7, learning_rate=4e-4
-    ),
-    "jft_l16_14ep": _recipe(
-        _JFT, "L/16", _tuned_jft("87.12"), epochs=14, learning_rate=4e-4
-    ),
-    "jft_l32": _recipe(
-        _JFT, "L/32", _tuned_jft("84.37"), epochs=7, learning_rate=6e-4
-    ),
-    "jft_h14": _recipe(
-        _JFT, "H/14", _tuned_jft("88.08"), epochs=14, learning_rate=3e-4
-    ),
-    "jft_r50_b16": _recipe(
-        _JFT, "R50+B/16", _tuned_jft("85.58"), epochs=7, learning_rate=8e-4
-    ),
-    "jft_r50_l32": _recipe(
-        _JFT, "R50+L/32", _tuned_jft("85.68"), epochs=7, learning_rate=2e-4
-    ),
+    **{
+        name: _recipe(
+            _JFT,
+            model,
+            f"{accuracy} % on ImageNet, fine-tuned (table 6)",
+            epochs=epochs,
+            learning_rate=rate,
+            final_fraction=1e-5 / rate,  # It ends at 1e-5.
+        )
+        for name, (model, epochs, rate, accuracy) in _ROWS_OF_JFT.items()
+    },
 }
