@@ -68,7 +68,7 @@ def layout_map(
         f"{_FIRST}/bias": (model,),
         f"{_SECOND}/kernel": (model, data),
         "patch_encoder/kernel": (None, None, None, data),
-        "position_embedding/embedding": (None, data),
+        "position_embedding(_[0-9]+)?/embedding": (None, data),
         "(predictions|pre_logits)/kernel": (data, None),
     }
     layouts = keras.distribution.LayoutMap(device_mesh)

@@ -6,7 +6,8 @@ import re
 import keras
 
 BLOCK_PATH = re.compile(
-    r"(?:^|/)(?:block|rotary_positions|relative_positions)_(\d+)(?=/)"
+    r"(?:^|/)(?:block|position_embedding|rotary_positions|relative_positions)"
+    r"_(\d+)(?=/)"
 )
 
 

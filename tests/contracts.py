@@ -251,6 +251,13 @@ CASES = {
         (1, 3, 7, 7),
         is_beside=True,
     ),
+    "keys": Case(
+        layers.RelativePositionKeys,
+        {"num_heads": 3, **GRID_TOKENS},
+        TOKENS,
+        (7, 7, 8),
+        is_beside=True,
+    ),
     "resnet_stem": Case(
         layers.ResNetStem, {"stages": (1, 1)}, (2, 16, 24, 3), (2, 2, 3, 512)
     ),

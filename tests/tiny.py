@@ -82,6 +82,15 @@ LATER_KINDS = {
     },
     "internvit": {"qk_norm": "width", "use_final_norm": False},
 }
+# Other forms of positions of the first paper, in table 8.
+PAPER_POSITIONS = {
+    "every_block": {"position_placement": "every_block"},
+    "every_block_shared": {"position_placement": "every_block_shared"},
+    "relative_keys": {
+        "position_embedding": "none",
+        "relative_positions": "keys",
+    },
+}
 
 
 def tiny_config(**choices):

@@ -48,7 +48,8 @@ def position_similarity(model: VisionTransformer) -> np.ndarray:
             "Received: position_embedding='none'"
         )
     grid_size = model.config.grid_size
-    layer = model.get_layer("position_embedding")
+    is_single = model.config.position_placement != "every_block"
+    layer = model.get_layer("position_embedding" + ("" if is_single else "_00"))
     table = as_float32(layer.table(grid_size))
     rows = table[layer.num_prefix_tokens :]  # (N, D)
     rows = rows.astype("float64")

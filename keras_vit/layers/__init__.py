@@ -28,11 +28,15 @@ from keras_vit.layers.pooling import (
     TokenPooling,
 )
 from keras_vit.layers.position_grid import resize_position_grid
-from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
+from keras_vit.layers.position_kinds import (
+    POSITION_EMBEDDINGS,
+    POSITION_PLACEMENTS,
+)
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.probe_pooling import ProbePooling
 from keras_vit.layers.relative_positions import (
     RELATIVE_POSITIONS,
+    RelativePositionKeys,
     RelativePositionMlp,
     RelativePositionTable,
 )
@@ -52,6 +56,7 @@ __all__ = [
     "NORMS",
     "POOLINGS",
     "POSITION_EMBEDDINGS",
+    "POSITION_PLACEMENTS",
     "RELATIVE_POSITIONS",
     "ROTARY_POSITIONS",
     "STEM_EPSILONS",
@@ -75,6 +80,7 @@ __all__ = [
     "ProbePooling",
     "PatchEncoder",
     "PrefixTokens",
+    "RelativePositionKeys",
     "RelativePositionMlp",
     "RelativePositionTable",
     "ResNetStem",

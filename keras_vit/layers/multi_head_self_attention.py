@@ -40,6 +40,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         mask: (B, T) or (B, T, T), True where a key may be attended to.
         rotation: (2, T, 1, E) or (2, T, K, E), see `RotaryPositions`.
         bias: (1, K, T, T), added to the scaled products.
+        relative_keys: (T, T, E), see `RelativePositionKeys`.
         returns: (B, T, D).
 
     Args:
@@ -142,8 +143,18 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
         self.built = True
 
-    def call(self, tokens, mask=None, rotation=None, bias=None, training=None):
+    def call(
+        self,
+        tokens,
+        mask=None,
+        rotation=None,
+        bias=None,
+        relative_keys=None,
+        training=None,
+    ):
         qkv = self.compute_qkv(tokens, rotation)  # (B, T, D) each
+        if relative_keys is not None:
+            bias = self.add_relative_products(bias, qkv[0], relative_keys)
         options = {"num_heads": self.num_heads, "mask": mask, "bias": bias}
         if training and self.dropout_rate:
             dropout = functools.partial(self.dropout, training=True)
@@ -170,6 +181,20 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         query, key, value = ops.split(qkv, 3, axis=-1)
         query = self._place(query, self.query_norm, rotation)
         return query, self._place(key, self.key_norm, rotation), value
+
+    def add_relative_products(self, bias, query, relative_keys):
+        """Return the bias with the products of queries and relative keys.
+
+        Shapes:
+            bias: (1, K, T, T) or None. query: (B, T, D).
+            relative_keys: (T, T, E). returns: (B, K, T, T).
+        """
+        length, width = ops.shape(query)[1:]
+        size = width // self.num_heads
+        query = ops.reshape(query, (-1, length, self.num_heads, size))
+        products = ops.einsum("btke,tse->bkts", query, relative_keys)
+        products = products * size**-0.5  # As the products with the keys.
+        return products if bias is None else products + bias
 
     def _place(self, x, norm, rotation):
         """Return queries or keys (B, T, D) after their norm and rotation."""

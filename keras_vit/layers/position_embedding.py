@@ -26,7 +26,7 @@ class PositionEmbedding(keras.layers.Layer):
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w.
         features: (B, h * P, w * P, C), or None.
-        returns: (B, T, D).
+        returns: (B, T, D); with `returns_rows` (1, T, D).
 
     Args:
         grid_size: (h, w), rows and columns of the grid of the table.
@@ -34,6 +34,7 @@ class PositionEmbedding(keras.layers.Layer):
             token.
         patch_size: Side P of a patch in `features`; unused without them.
         resize: A key of RESIZES: how a learned table is resized.
+        returns_rows: Whether the layer returns the table instead of adding it.
 
     Raises:
         ValueError: If the number of tokens does not match the grid.
@@ -45,6 +46,7 @@ class PositionEmbedding(keras.layers.Layer):
         num_prefix_tokens: int = 1,
         patch_size: int = 1,
         resize: str = "official",
+        returns_rows: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -53,6 +55,7 @@ class PositionEmbedding(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.patch_size = patch_size
         self.resize = resize
+        self.returns_rows = returns_rows
         self.supports_masking = True
 
     def build(self, tokens_shape, features_shape=None):
@@ -79,7 +82,8 @@ class PositionEmbedding(keras.layers.Layer):
             grid_size = height // self.patch_size, width // self.patch_size
         table = ops.cast(self.table(grid_size), tokens.dtype)
         self._check_length(tokens.shape[1], table.shape[0])
-        return tokens + table[None]  # (B, T, D)
+        rows = table[None]  # (1, T, D)
+        return rows if self.returns_rows else tokens + rows
 
     def build_table(self, width: int):
         """Check `width` and create the weights that the table needs."""
@@ -127,7 +131,8 @@ class PositionEmbedding(keras.layers.Layer):
             raise NotImplementedError
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
-        return tuple(tokens_shape)
+        batch_size, length, width = tokens_shape
+        return (1 if self.returns_rows else batch_size, length, width)
 
     def get_config(self):
         return {
@@ -136,6 +141,7 @@ class PositionEmbedding(keras.layers.Layer):
             "num_prefix_tokens": self.num_prefix_tokens,
             "patch_size": self.patch_size,
             "resize": self.resize,
+            "returns_rows": self.returns_rows,
         }
 
 

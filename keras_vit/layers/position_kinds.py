@@ -10,6 +10,11 @@ from keras_vit.layers.sincos_position_embedding_2d import (
 )
 from keras_vit.tables import pick
 
+# Where a model adds its position embedding.
+POSITION_PLACEMENTS = dict.fromkeys(
+    ("stem", "every_block", "every_block_shared")
+)
+
 
 def make_position_embedding(kind: str, **kwargs):
     """Return the layer of `kind`, or None for "none".

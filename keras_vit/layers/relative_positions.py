@@ -1,4 +1,4 @@
-"""Relative positions: what attention adds for the distance of two patches."""
+"""Relative positions: what attention knows of the distance of two patches."""
 
 import math
 
@@ -134,6 +134,56 @@ class RelativePositionMlp(RelativePositions):
         return {**super().get_config(), "hidden_dim": self.hidden_dim}
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionKeys(RelativePositions):
+    """One learned key for each difference of two places in the sequence.
+
+    Attention adds the scaled products of its queries and these keys to those
+    of the queries and the keys of the tokens. All heads share them.
+
+    Shapes:
+        tokens: (B, T, D).
+        returns: (T, T, D / K), query by key.
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.4, relative
+        positions; initialised as the absolute ones.
+    """
+
+    def build(self, tokens_shape):
+        length = self.num_prefix_tokens + math.prod(self.grid_size)
+        self.keys = self.add_weight(
+            name="keys",
+            shape=(2 * length - 1, tokens_shape[-1] // self.num_heads),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
+        places = np.arange(length)
+        index = places[:, None] - places + length - 1  # (T, T)
+        self.index = graph_constant(index, "int32")
+        self.built = True
+
+    def call(self, tokens):
+        return ops.take(ops.cast(self.keys, tokens.dtype), self.index, axis=0)
+
+    def compute_output_shape(self, tokens_shape):
+        _, *pair = super().compute_output_shape(tokens_shape)[1:]
+        return (*pair, tokens_shape[-1] // self.num_heads)
+
+    def resize_from(self, source: "RelativePositionKeys"):
+        """Copy the keys of `source`, which must have the same grid.
+
+        Raises:
+            ValueError: If it has another one: a difference of places in a
+                sequence means other distances there.
+        """
+        if source.grid_size != self.grid_size:
+            raise ValueError(
+                "`relative_positions='keys'` belong to one grid of patches, "
+                f"{source.grid_size} (rows, columns), and cannot be resized. "
+                f"Received: a grid of {self.grid_size}"
+            )
+        self.set_weights(source.get_weights())
+
+
 def distances(grid_size: tuple[int, int]) -> np.ndarray:
     """Return all distances of two cells of a grid, as (rows, columns).
 
@@ -216,4 +266,5 @@ RELATIVE_POSITIONS = {
     "none": None,
     "table": RelativePositionTable,
     "mlp": RelativePositionMlp,
+    "keys": RelativePositionKeys,
 }

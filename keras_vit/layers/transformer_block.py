@@ -28,7 +28,8 @@ class TransformerBlock(keras.layers.Layer):
     Shapes:
         tokens: (B, T, D).
         mask: (B, T) or (B, T, T), True where a key may be attended to.
-        rotation, bias: See `MultiHeadSelfAttention`.
+        rotation, bias, relative_keys: See `MultiHeadSelfAttention`.
+        position_rows: (1, T, D), added to the tokens first.
         returns: (B, T, D).
 
     Args:
@@ -145,8 +146,22 @@ class TransformerBlock(keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: input_shape[-1]})
         self.built = True
 
-    def call(self, tokens, mask=None, rotation=None, bias=None, training=None):
-        positions = {"rotation": rotation, "bias": bias}
+    def call(
+        self,
+        tokens,
+        mask=None,
+        rotation=None,
+        bias=None,
+        relative_keys=None,
+        position_rows=None,
+        training=None,
+    ):
+        positions = {
+            "rotation": rotation,
+            "bias": bias,
+            "relative_keys": relative_keys,
+            "position_rows": position_rows,
+        }
         positions = {k: x for k, x in positions.items() if x is not None}
         if self.use_remat and training and not is_rematerializing():
 
@@ -155,6 +170,8 @@ class TransformerBlock(keras.layers.Layer):
                 return self.call(tokens, mask, **inputs, training=True)
 
             return rematerialize(self, call, tokens, *positions.values())
+        rows = positions.pop("position_rows", None)
+        tokens = tokens if rows is None else tokens + rows
         attend = find_call(self.attention, tokens)
         # No name keeps what was attended, so its memory is free for the MLP.
         tokens = self.add_attended(

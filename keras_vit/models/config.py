@@ -43,6 +43,9 @@ class ViTConfig:
         position_embedding: A key of POSITION_EMBEDDINGS.
         position_resize: A key of RESIZES: how its table is resized for
             another grid.
+        position_placement: Where it is added: before the first block ("stem"),
+            before each with a table of its own ("every_block"), or with one
+            table for all ("every_block_shared").
         use_prefix_positions: Whether the tokens before the patches have
             positions as well.
         use_embedding_norm: Whether the tokens are normalised before the first
@@ -121,6 +124,7 @@ class ViTConfig:
     num_registers: int = 0
     position_embedding: str = "learned"
     position_resize: str = "official"
+    position_placement: str = "stem"
     use_prefix_positions: bool = True
     use_embedding_norm: bool = False
     rotary_positions: str = "none"

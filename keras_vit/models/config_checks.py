@@ -4,7 +4,10 @@ from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
+from keras_vit.layers.position_kinds import (
+    POSITION_EMBEDDINGS,
+    POSITION_PLACEMENTS,
+)
 from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
@@ -17,6 +20,7 @@ from keras_vit.tables import pick
 CHOICES = {
     "position_embedding": POSITION_EMBEDDINGS,
     "position_resize": RESIZES,
+    "position_placement": POSITION_PLACEMENTS,
     "rotary_positions": ROTARY_POSITIONS,
     "relative_positions": RELATIVE_POSITIONS,
     "norm": NORMS,
@@ -120,6 +124,17 @@ def _check_positions(config):
             f"Received: rotary_positions={config.rotary_positions!r}, "
             f"num_heads={config.num_heads}, width={config.width}"
         )
+    if config.position_placement != "stem":
+        for name, bad in (
+            ("position_embedding", "none"),
+            ("use_prefix_positions", False),
+        ):
+            if getattr(config, name) == bad:
+                raise ValueError(
+                    f"`{name}` must not be {bad!r} if positions are added "
+                    "before every block. Received: "
+                    f"position_placement={config.position_placement!r}"
+                )
     if config.relative_positions == "none":
         return
     if config.relative_positions == "mlp" and not config.relative_hidden_dim:

@@ -157,7 +157,12 @@ def split_at_last_block(model: VisionTransformer, has_head: bool) -> Callable:
 
 
 def run_for_class_token(
-    block: TransformerBlock, tokens, rotation=None, bias=None
+    block: TransformerBlock,
+    tokens,
+    rotation=None,
+    bias=None,
+    relative_keys=None,
+    position_rows=None,
 ):
     """Return the first output token of a block, without computing the others.
 
@@ -171,11 +176,17 @@ def run_for_class_token(
         tokens: The input of the block.
         rotation: Rotary positions, see `MultiHeadSelfAttention`.
         bias: Relative positions, see there.
+        relative_keys: The same in another form, see there.
+        position_rows: See `TransformerBlock`.
     """
     tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    if position_rows is not None:
+        tokens = tokens + position_rows
     query, key, value = block.attention.compute_qkv(
         block.attention_input(tokens), rotation
     )
+    if relative_keys is not None:
+        bias = block.attention.add_relative_products(bias, query, relative_keys)
     x = attend(
         query[:, :1],
         key,

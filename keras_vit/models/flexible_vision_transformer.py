@@ -68,11 +68,13 @@ class FlexibleVisionTransformer(keras.Model):
         for field, default in (
             ("stem_stages", None),
             ("relative_positions", "none"),
+            ("position_placement", "stem"),
         ):
             if getattr(config, field) != default:
                 raise ValueError(
-                    "`vision_transformer` must have no stem and no relative "
-                    "positions, which belong to one grid. Received: "
+                    "`vision_transformer` must have no stem, no relative "
+                    "positions, which belong to one grid, and positions "
+                    "before the first block alone. Received: "
                     f"{field}={getattr(config, field)!r}"
                 )
         self.vision_transformer = vision_transformer

@@ -70,9 +70,13 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     names = [layer.name for layer in model.layers]
     first = depth - num_last_blocks
     last = names[names.index(f"block_{first:02d}") :]
-    # It stands before its block.
-    last.append(f"relative_positions_{first:02d}")
-    last.append(f"rotary_positions_{first:02d}")
+    # They stand before their block.
+    for kind in (
+        "position_embedding",
+        "relative_positions",
+        "rotary_positions",
+    ):
+        last.append(f"{kind}_{first:02d}")
     return lambda path: path.split("/")[0] in last
 
 
@@ -159,6 +163,6 @@ PARTS = {
     "head": r"^predictions/",
     "norms": r"/(gamma|beta)$",
     "biases": r"/(query_|value_)?bias$",
-    "positions": r"^(position_embedding|(rotary|relative)_positions(_\d+)?)/",
+    "positions": r"^(position_embedding|(rotary|relative)_positions)(_\d+)?/",
     "class_token": r"^(class_token|distillation_token|registers)/",
 }

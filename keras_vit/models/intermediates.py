@@ -25,6 +25,7 @@ def attend_with_scores(
     change_scores: Callable | None = None,
     rotation=None,
     bias=None,
+    relative_keys=None,
 ) -> tuple:
     """Return the output of an attention layer and its probabilities.
 
@@ -42,6 +43,7 @@ def attend_with_scores(
             weigh the values. The returned probabilities are the original ones.
         rotation: Rotary positions, see `MultiHeadSelfAttention`.
         bias: Relative positions, see there.
+        relative_keys: The same in another form, see there.
 
     Example:
         >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
@@ -53,8 +55,11 @@ def attend_with_scores(
         (2, 3, 5, 5)
     """
     tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
+    qkv = attention.compute_qkv(tokens, rotation)
+    if relative_keys is not None:
+        bias = attention.add_relative_products(bias, qkv[0], relative_keys)
     x, scores = attend_by_products(
-        *attention.compute_qkv(tokens, rotation),
+        *qkv,
         num_heads=attention.num_heads,
         mask=mask,
         bias=bias,
@@ -67,6 +72,7 @@ def run_with_scores(
     block: TransformerBlock,
     tokens,
     change_scores: Callable | None = None,
+    position_rows=None,
     **positions,
 ) -> tuple:
     """Return the output of a block and its attention probabilities.
@@ -78,9 +84,11 @@ def run_with_scores(
         block: A built block.
         tokens: The input of the block.
         change_scores: See `attend_with_scores`.
-        **positions: What the block gets beside the tokens.
+        position_rows: See `TransformerBlock`.
+        **positions: What its attention gets beside the tokens.
     """
     tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    tokens = _with_rows(tokens, position_rows)
     attended, scores = attend_with_scores(
         block.attention,
         block.attention_input(tokens),
@@ -138,9 +146,10 @@ def yield_scores(
         else:
             tokens = block(tokens, **positions[index], training=False)
     # The MLP of the last block need not run.
-    block = get_block(model, last)
+    block, others = get_block(model, last), dict(positions[last])
+    tokens = _with_rows(tokens, others.pop("position_rows", None))
     _, scores = attend_with_scores(
-        block.attention, block.attention_input(tokens), **positions[last]
+        block.attention, block.attention_input(tokens), **others
     )
     yield last, scores
 
@@ -163,7 +172,7 @@ def enter_blocks(model: VisionTransformer, images) -> tuple:
     Shapes:
         images: (B, H, W, C).
         returns: (B, T, D), and for each block a dictionary of its other
-            arguments: `rotation` and `bias`, if the model has them.
+            arguments, as `position_layers` names them.
     """
     check_vision_transformer(model)
     rows = position_layers(model.config)
@@ -271,3 +280,7 @@ def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
     for start in range(0, len(images), batch_size):
         part = slice(start, min(start + batch_size, len(images)))
         yield part, images[part]
+
+
+def _with_rows(tokens, position_rows):
+    return tokens if position_rows is None else tokens + position_rows

@@ -57,7 +57,7 @@ def add_prefix_and_positions(config, tokens, features, dtype):
 
 
 def add_positions(config, num_prefix_tokens, tokens, features, dtype):
-    """Return `tokens` with the position embedding of `config` added."""
+    """Return `tokens` with the position embedding of the stem added."""
     layer = make_position_embedding(
         config.position_embedding,
         grid_size=config.grid_size,
@@ -67,7 +67,7 @@ def add_positions(config, num_prefix_tokens, tokens, features, dtype):
         dtype=dtype,
         name="position_embedding",
     )
-    if layer is None:
+    if layer is None or config.position_placement != "stem":
         return tokens
     if config.use_dynamic_image_size:
         return layer(tokens, features)

@@ -6,6 +6,7 @@ blocks.
 
 import dataclasses
 
+from keras_vit.layers.position_kinds import make_position_embedding
 from keras_vit.layers.relative_positions import make_relative_positions
 from keras_vit.layers.rotary_kinds import make_rotary_positions
 
@@ -33,7 +34,12 @@ def position_layers(config) -> list[dict[str, str]]:
         names["rotation"] = _template("rotary_positions", is_shared)
     if config.relative_positions != "none":
         is_shared = config.use_shared_relative_positions
-        names["bias"] = _template("relative_positions", is_shared)
+        is_key = config.relative_positions == "keys"
+        argument = "relative_keys" if is_key else "bias"
+        names[argument] = _template("relative_positions", is_shared)
+    if config.position_placement != "stem":
+        is_shared = config.position_placement == "every_block_shared"
+        names["position_rows"] = _template("position_embedding", is_shared)
     return [
         {argument: name.format(index) for argument, name in names.items()}
         for index in range(config.depth)
@@ -89,4 +95,22 @@ def _make_relative(config, name, dtype):
     )
 
 
-MAKERS = {"rotation": _make_rotary, "bias": _make_relative}
+def _make_rows(config, name, dtype):
+    return make_position_embedding(
+        config.position_embedding,
+        grid_size=config.grid_size,
+        num_prefix_tokens=config.num_prefix_tokens,
+        patch_size=config.patch_size,
+        resize=config.position_resize,
+        returns_rows=True,
+        dtype=dtype,
+        name=name,
+    )
+
+
+MAKERS = {
+    "rotation": _make_rotary,
+    "bias": _make_relative,
+    "relative_keys": _make_relative,
+    "position_rows": _make_rows,
+}

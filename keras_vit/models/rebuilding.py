@@ -5,7 +5,10 @@ import dataclasses
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.position_embedding import PositionEmbedding
-from keras_vit.layers.relative_positions import RelativePositionTable
+from keras_vit.layers.relative_positions import (
+    RelativePositionKeys,
+    RelativePositionTable,
+)
 from keras_vit.models.freezing import is_factor
 from keras_vit.models.lora import merged_values
 
@@ -72,4 +75,9 @@ def copy_layer(layer, source, values=None):
 
 # Layers whose weights depend on the size of the images or of the patches. They
 # have no LoRA updates.
-RESIZABLE = (PatchEncoder, PositionEmbedding, RelativePositionTable)
+RESIZABLE = (
+    PatchEncoder,
+    PositionEmbedding,
+    RelativePositionKeys,
+    RelativePositionTable,
+)

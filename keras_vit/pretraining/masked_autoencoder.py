@@ -74,6 +74,11 @@ class MaskedAutoencoder(PretrainingModel):
         name: str = "masked_autoencoder",
     ):
         check_encoder(encoder)
+        if encoder.config.relative_positions == "keys":
+            raise ValueError(
+                "`encoder` must have no relative keys, which belong to a whole "
+                "grid of patches. Received: relative_positions='keys'"
+            )
         sizes = {
             "decoder_width": decoder_width,
             "decoder_depth": decoder_depth,
@@ -170,7 +175,16 @@ def _choose_bias(bias, indices):
     return ops.transpose(ops.take(flat, pairs, axis=1), (1, 0, 2, 3))
 
 
-CHOOSERS = {"rotation": _choose_rotation, "bias": _choose_bias}
+def _choose_rows(rows, indices):
+    """Return (B, S, D) of (1, T, D)."""
+    return ops.take(rows[0], indices, axis=0)
+
+
+CHOOSERS = {
+    "rotation": _choose_rotation,
+    "bias": _choose_bias,
+    "position_rows": _choose_rows,
+}
 
 
 def _decode(encoder, x, order, hidden, width, depth, heads):

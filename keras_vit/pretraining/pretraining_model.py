@@ -6,6 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.learned_position_embedding import (
+    LearnedPositionEmbedding,
+)
 from keras_vit.models import VisionTransformer
 from keras_vit.models.position_inputs import position_layers
 from keras_vit.models.submodels import check_vision_transformer
@@ -192,8 +195,9 @@ def fix_positions(encoder: VisionTransformer):
 
     Reference: the code of He et al. 2021, arXiv:2111.06377.
     """
-    if encoder.config.position_embedding == "learned":
-        write_fixed_table(encoder.get_layer("position_embedding"))
+    for layer in encoder.layers:
+        if isinstance(layer, LearnedPositionEmbedding):
+            write_fixed_table(layer)
 
 
 def write_fixed_table(layer):

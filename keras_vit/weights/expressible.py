@@ -12,6 +12,7 @@ LATER_FIELDS = (
     "use_patch_norm",
     "use_distillation_token",
     "num_registers",
+    "position_placement",
     "use_prefix_positions",
     "use_embedding_norm",
     "rotary_positions",

@@ -2,13 +2,17 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from keras_vit.layers import (
+    MultiHeadSelfAttention,
+    RelativePositionKeys,
     RelativePositionMlp,
     RelativePositionTable,
     TransformerBlock,
 )
 from keras_vit.layers.relative_positions import pair_index, resize_distances
+from keras_vit.models.intermediates import attend_with_scores
 from tests.layers.block_in_numpy import block_in_numpy
 from tests.tiny import noise, randomize, to_numpy
 
@@ -74,6 +78,31 @@ def test_a_block_adds_them_to_its_products():
         atol=1e-5,
     )
     assert np.abs(to_numpy(block(x, bias=bias) - block(x))).max() > 0.01
+
+
+def test_queries_are_multiplied_with_the_keys_of_differences():
+    x = noise(2, 7, 12)
+    keys = build(RelativePositionKeys)
+    attention = MultiHeadSelfAttention(3)
+    attention(x)
+    randomize(attention)
+    kernel, bias, *_ = (np.asarray(w, "float64") for w in attention.weights[:2])
+    query, key, value = np.split(x @ kernel + bias, 3, axis=-1)
+    table = to_numpy(keys.keys)  # (2 * 7 - 1, 4)
+    y, scores = attend_with_scores(attention, x, relative_keys=keys(x))
+    for head in range(3):
+        part = slice(4 * head, 4 * head + 4)
+        q, k = query[..., part], key[..., part]
+        logits = np.empty((2, 7, 7))
+        for i, j in itertools.product(range(7), range(7)):
+            own = k[:, j] + table[i - j + 6]
+            logits[:, i, j] = (q[:, i] * own).sum(-1) / 2  # 2 is the root of 4.
+        np.testing.assert_allclose(
+            to_numpy(scores)[:, head], softmax(logits, axis=-1), atol=1e-5
+        )
+    found = to_numpy(attention(x, relative_keys=keys(x)))
+    np.testing.assert_allclose(found, to_numpy(y), atol=1e-5)
+    assert np.abs(found - to_numpy(attention(x))).max() > 0.01
 
 
 def test_a_resized_table_is_that_of_tensorflow():

@@ -5,7 +5,14 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    PAPER_POSITIONS,
+    noise,
+    randomize,
+    tiny_config,
+    to_numpy,
+)
 
 
 def make(**choices):
@@ -80,6 +87,21 @@ def test_the_named_parts_are_trained(case):
             ["relative_positions_00", "relative_positions_01"],
         ),
         (
+            "every_block",
+            {"keep": ["positions"]},
+            ["position_embedding_00", "position_embedding_01"],
+        ),
+        (
+            "every_block",
+            {"keep": (), "num_last_blocks": 1},
+            [
+                "position_embedding_01",
+                "block_01",
+                "encoder_norm",
+                "predictions",
+            ],
+        ),
+        (
             "mixed",
             {"keep": (), "num_last_blocks": 1},
             ["rotary_positions_01", "block_01", "encoder_norm", "predictions"],
@@ -87,7 +109,8 @@ def test_the_named_parts_are_trained(case):
     ],
 )
 def test_parts_of_other_families(kind, arguments, expected):
-    model = VisionTransformer(tiny_config(**LATER_KINDS[kind]))
+    kinds = {**LATER_KINDS, **PAPER_POSITIONS}
+    model = VisionTransformer(tiny_config(**kinds[kind]))
     model.freeze(**arguments)
     trained = {v.path.split("/")[0] for v in model.trainable_variables}
     assert trained == set(expected)

@@ -17,7 +17,14 @@ from keras_vit.models.intermediates import (
     yield_tokens,
 )
 from tests.layers.test_transformer_block import block_in_numpy
-from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.tiny import (
+    LATER_KINDS,
+    PAPER_POSITIONS,
+    noise,
+    randomize,
+    tiny_config,
+    to_numpy,
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +101,13 @@ def test_the_parts_keep_the_compute_type_of_the_block(policy):
         )
 
 
-each_kind = pytest.mark.parametrize("kind", LATER_KINDS)
+KINDS = {**LATER_KINDS, **PAPER_POSITIONS}
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @each_kind
 def test_models_of_other_families_run_from_their_parts(kind):
-    model = randomize(VisionTransformer(tiny_config(**LATER_KINDS[kind])))
+    model = randomize(VisionTransformer(tiny_config(**KINDS[kind])))
     images = noise(2, 32, 32, 3)
     x, positions = enter_blocks(model, images)
     for index, inputs in enumerate(positions):
@@ -118,7 +126,7 @@ def test_models_of_other_families_run_from_their_parts(kind):
 
 @each_kind
 def test_the_last_block_may_compute_one_token(kind):
-    choices = {**LATER_KINDS[kind], "pooling": "token", "use_class_token": True}
+    choices = {**KINDS[kind], "pooling": "token", "use_class_token": True}
     model = randomize(VisionTransformer(tiny_config(**choices)))
     images = noise(2, 32, 32, 3)
     _, outputs = split_at_last_block(model, has_head=True)(images)

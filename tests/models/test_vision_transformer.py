@@ -10,8 +10,10 @@ import pytest
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
 from keras_vit.layers.relative_positions import resize_distances
+from keras_vit.weights.saving import save_checkpoint
 from tests.tiny import (
     LATER_KINDS,
+    PAPER_POSITIONS,
     noise,
     randomize,
     tensorflow_only,
@@ -510,6 +512,66 @@ def test_a_table_of_relative_positions_is_resized():
     again = larger.with_image_size((48, 40))
     x = noise(1, 48, 40, 3)
     np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(larger(x)))
+
+
+@pytest.mark.parametrize("kind", ["every_block", "every_block_shared"])
+def test_positions_are_added_before_every_block(kind):
+    model = build(**PAPER_POSITIONS[kind])
+    names = {x.name for x in model.layers if "position" in x.name}
+    own = [f"position_embedding_{index:02d}" for index in range(2)]
+    shared = ["position_embedding"] * 2
+    chosen = own if kind == "every_block" else shared
+    assert names == set(chosen)
+    x = images(model)
+    start = keras.Model(model.input, model.get_layer("class_token").output)
+    tokens = start(x)
+    for index, name in enumerate(chosen):
+        table = model.get_layer(name).embedding  # (17, 24)
+        tokens = model.get_layer(f"block_{index:02d}")(tokens + table)
+    for name in ("encoder_norm", "pooling", "predictions"):
+        tokens = model.get_layer(name)(tokens)
+    np.testing.assert_allclose(to_numpy(model(x)), to_numpy(tokens), atol=1e-5)
+    larger = model.with_image_size((48, 32))
+    assert np.isfinite(to_numpy(larger(images(larger)))).all()
+    old, new = (
+        to_numpy(each.get_layer(chosen[1]).embedding)
+        for each in (model, larger)
+    )
+    assert new.shape == (25, 24)
+    np.testing.assert_array_equal(new[0], old[0])
+    dynamic = build(use_dynamic_image_size=True, **PAPER_POSITIONS[kind])
+    assert tuple(dynamic(noise(1, 48, 32, 3)).shape) == (1, 7)
+
+
+def test_relative_keys_belong_to_one_grid():
+    model = build(**PAPER_POSITIONS["relative_keys"])
+    with pytest.raises(ValueError, match="belong to one grid of patches"):
+        model.with_image_size(48)
+    x, same = images(model), model.with_image_size(32)
+    np.testing.assert_array_equal(to_numpy(same(x)), to_numpy(model(x)))
+
+
+@pytest.mark.parametrize("kind", PAPER_POSITIONS)
+def test_other_positions_are_saved_and_trained(kind, tmp_path):
+    model = build(**PAPER_POSITIONS[kind])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    x = images(model)
+    np.testing.assert_array_equal(to_numpy(again(x)), to_numpy(model(x)))
+    before = {w.path: to_numpy(w) for w in model.weights}
+    model.compile("sgd", "mse")
+    model.fit(x, np.ones((len(x), 7), "float32"), verbose=0)
+    for weight in model.weights:
+        if "position" in weight.path:
+            assert (to_numpy(weight) != before[weight.path]).any()
+
+
+@pytest.mark.parametrize("layout", ["official", "timm", "huggingface"])
+@pytest.mark.parametrize("kind", PAPER_POSITIONS)
+def test_other_libraries_do_not_know_these_positions(kind, layout, tmp_path):
+    model = build(**PAPER_POSITIONS[kind])
+    with pytest.raises(ValueError, match="it has no"):
+        save_checkpoint(model, tmp_path / "model.npz", layout=layout)
 
 
 @pytest.mark.parametrize("kind", LATER_KINDS)

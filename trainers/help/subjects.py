@@ -21,6 +21,8 @@ SUBJECTS = {
         "patch_sizes",
         "pooling",
         "position_embedding",
+        "position_placement",
+        "relative_positions",
         "mlp_activation",
         "representation_size",
         "dropout_rate",

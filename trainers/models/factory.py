@@ -112,6 +112,8 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "patch_size": recipe.patch_size,
         "pooling": recipe.pooling,
         "position_embedding": recipe.position_embedding,
+        "position_placement": recipe.position_placement,
+        "relative_positions": recipe.relative_positions,
         "activation": recipe.mlp_activation,
         "representation_size": recipe.representation_size,
         **_training_options(recipe),

@@ -2,7 +2,12 @@
 
 import dataclasses
 
-from keras_vit.layers import ACTIVATIONS, POOLINGS, POSITION_EMBEDDINGS
+from keras_vit.layers import (
+    ACTIVATIONS,
+    POOLINGS,
+    POSITION_EMBEDDINGS,
+    POSITION_PLACEMENTS,
+)
 from keras_vit.models import VARIANTS
 from trainers.recipes.options import (
     NOT_NEGATIVE,
@@ -40,6 +45,18 @@ class ModelOptions:
     )
     position_embedding: str = option(
         "learned", "Position embedding.", POSITION_EMBEDDINGS
+    )
+    position_placement: str = option(
+        "stem",
+        "Where it is added: before the first block, before each with a table "
+        "of its own, or with one table for all.",
+        POSITION_PLACEMENTS,
+    )
+    relative_positions: str = option(
+        "none",
+        "What attention knows of the distance of patches: a number for each "
+        "distance and head, or a key for each difference of places.",
+        ("none", "table", "keys"),
     )
     mlp_activation: str = option(
         "tanh",
