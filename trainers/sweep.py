@@ -25,14 +25,12 @@ from trainers.runs.worker_flags import (
     define_worker_flags,
     worker_config_from_flags,
 )
-from trainers.sweeps.plan import Sweep, open_sweep
-from trainers.sweeps.sweeping import run_sweep
-from trainers.sweeps.trials import (
-    CHOICE,
-    Trial,
-    describe_choice,
-    describe_report,
-)
+from trainers.sweeps.opening import open_sweep
+from trainers.sweeps.plan import Sweep
+from trainers.sweeps.reports import describe_choice, describe_report
+from trainers.sweeps.sweeping import prepare_case, run_sweep
+from trainers.sweeps.trials import CHOICE, Trial
+from trainers.train import dry_run
 
 FLAGS = flags.FLAGS
 
@@ -53,6 +51,12 @@ def main(arguments):
         )
         if sweep.is_writer:
             print(sweep, flush=True)
+        if FLAGS.dry_run:
+            job = prepare_case(sweep, next(sweep.cases([])))
+            if sweep.is_writer:
+                print(f"\nThe first run: {job}")
+                dry_run(job)
+            return
     must_stop = StopSignals().were_received
     with (
         training_errors(),
@@ -60,7 +64,7 @@ def main(arguments):
     ):
         trials = run_sweep(sweep, must_stop, user_errors)
     if sweep.is_writer:
-        print_results(sweep, trials)
+        print_tables(sweep, trials)
 
 
 def parse_rates(words: list[str] | None) -> list[float] | None:
@@ -76,7 +80,7 @@ def parse_rates(words: list[str] | None) -> list[float] | None:
         ) from None
 
 
-def print_results(sweep: Sweep, trials: list[Trial]):
+def print_tables(sweep: Sweep, trials: list[Trial]):
     """Print the tables of a sweep."""
     choice = [trial for trial in trials if trial.purpose == CHOICE]
     best = sweep.best_rate(trials)
@@ -84,7 +88,7 @@ def print_results(sweep: Sweep, trials: list[Trial]):
         print(f"\n{describe_choice(choice, best)}")
     print(f"\nLearning rate {best:g}:\n")
     print(describe_report(trials[len(choice) :]))
-    print(f"\nFiles: {sweep.report_path}, sweep.csv, and a folder of each run")
+    print(f"\nFiles: {sweep.run}, with sweep.csv and a folder for each run")
 
 
 def define_flags():
@@ -114,6 +118,11 @@ def define_flags():
         None,
         "Folder of the sweep, with a folder for each run, or an address in a "
         "bucket. Default: saved_models/<recipe>_sweep.",
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the plan and what its first run would need, and stop.",
     )
     define_worker_flags()
 

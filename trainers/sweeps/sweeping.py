@@ -1,19 +1,16 @@
 """`run_sweep`: train what a sweep lacks, and write its report."""
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 
-from trainers.evaluation.probing import summarize
 from trainers.loop.errors import NonFiniteLossError
-from trainers.paths import write_atomically
-from trainers.runs.job import train
+from trainers.runs.job import Job, train
 from trainers.runs.preparation import prepare
-from trainers.runs.run import write_report
 from trainers.sweeps.plan import Sweep
-from trainers.sweeps.trials import REPORT, Case, Trial, format_trials
+from trainers.sweeps.reports import save_report
+from trainers.sweeps.trials import REPORT, Case, Trial, read_trials
 
 
 def run_sweep(
@@ -42,7 +39,7 @@ def run_sweep(
         NonFiniteLossError: If the loss is not finite with the chosen rate.
         Interrupted, WorkerLostError, CheckpointError, OSError: See `train`.
     """
-    known = sweep.read_trials()
+    known = read_trials(sweep.run.folder)
     trials = []
     writes = sweep.is_writer
     with sweep.run.claimed("sweep_dir") if writes else contextlib.nullcontext():
@@ -77,15 +74,8 @@ def train_case(
         must_stop: See `run_sweep`.
         preparing: See `run_sweep`.
     """
-    keras.backend.clear_session()
-    recipe = sweep.recipe_of(case)
     with preparing():
-        job = prepare(
-            recipe,
-            str(sweep.run.folder / case.folder),
-            sweep.config,
-            chosen=sweep.choice_of(recipe),
-        )
+        job = prepare_case(sweep, case)
     if sweep.is_writer:
         print(f"\n{number}: {case}\n{job}", flush=True)
     job.loop.must_stop = must_stop
@@ -100,46 +90,18 @@ def train_case(
     return Trial(*case, float(logs["val_accuracy"]), float(logs["val_loss"]))
 
 
-def save_report(
-    sweep: Sweep, trials: Sequence[Trial], others: Sequence[Trial] = ()
-):
-    """Write sweep.json and sweep.csv.
+def prepare_case(sweep: Sweep, case: Case) -> Job:
+    """Return the job of one run; see `prepare` for its errors.
 
     Args:
         sweep: The sweep.
-        trials: The trials so far.
-        others: Trials of earlier starts that are not among them, perhaps of
-            learning rates that are not tried any more.
+        case: What to train.
     """
-    whole = [*trials, *others]
-    report = make_report(sweep, trials) | {
-        "trials": [dataclasses.asdict(trial) for trial in whole]
-    }
-    write_report(sweep.run.folder, sweep.report_path.name, report)
-    write_atomically(sweep.run.folder / "sweep.csv", format_trials(whole))
-
-
-def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
-    """Return what a sweep has found so far.
-
-    Args:
-        sweep: The sweep.
-        trials: Its trials.
-
-    Returns:
-        dataset, train_split, held_out, test_split: The images.
-        learning_rates: Those that are tried.
-        learning_rate: The one that was chosen, if all were tried.
-        test: Mean, deviation and accuracies on the test split, after all runs.
-    """
-    tested = [t.accuracy for t in trials if t.purpose == REPORT]
-    is_over = len(tested) == sweep.num_seeds
-    return {
-        "dataset": sweep.dataset.name,
-        "train_split": sweep.dataset.train_split,
-        "held_out": sweep.splits[1],
-        "test_split": sweep.dataset.eval_split,
-        "learning_rates": list(sweep.grid.learning_rates),
-        "learning_rate": sweep.best_rate(trials),
-        "test": summarize(tested) if is_over else None,
-    }
+    keras.backend.clear_session()  # Forgets the model of the run before.
+    recipe = sweep.recipe_of(case)
+    return prepare(
+        recipe,
+        str(sweep.run.folder / case.folder),
+        sweep.config,
+        chosen=sweep.choice_of(recipe),
+    )

@@ -1,15 +1,14 @@
-"""Trial: the result of one run of a sweep, and what is chosen from several."""
+"""Trial: the result of one run of a sweep, and the choice among several."""
 
-import csv
 import dataclasses
-import io
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from keras_vit.tables import format_table
-from trainers.evaluation.probing import summarize
+from trainers.paths import Path
 
 CHOICE, REPORT = "choice", "report"
+REPORT_NAME = "sweep.json"
 
 
 class Case(NamedTuple):
@@ -66,51 +65,33 @@ def best_rate(choice: Iterable[Trial]) -> float:
     return max(choice, key=lambda t: (t.accuracy, -t.loss)).learning_rate
 
 
-def describe_choice(trials: Sequence[Trial], best: float | None) -> str:
-    """Return a Markdown table of the learning rates.
+def read_report(folder: Path) -> dict:
+    """Return the report of an earlier start, empty if there is none.
 
     Args:
-        trials: The trials of the choice.
-        best: The learning rate that was chosen, if all were tried.
+        folder: The folder of the sweep.
+
+    Raises:
+        ValueError: If the file is not a report.
     """
-    rows = [
-        [
-            f"{t.learning_rate:g}",
-            *_format_result(t),
-            "chosen" if t.learning_rate == best else "",
-        ]
-        for t in trials
-    ]
-    return format_table(
-        ["learning rate", "held-out accuracy", "loss", ""], rows
-    )
+    path = folder / REPORT_NAME
+    if not path.exists():
+        return {}
+    try:
+        report = json.loads(path.read_text())
+        report["trials"] = [Trial(**row) for row in report["trials"]]
+        return report
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not what a sweep has written "
+            f"({type(error).__name__}: {error}); choose another folder"
+        ) from None
 
 
-def describe_report(trials: Sequence[Trial]) -> str:
-    """Return a Markdown table of the seeds, and a line with their mean."""
-    rows = [[t.seed, *_format_result(t)] for t in trials]
-    table = format_table(["seed", "test accuracy", "loss"], rows)
-    found = summarize([t.accuracy for t in trials])
-    line = f"Test accuracy: {100 * found['mean']:.2f}"
-    if found["deviation"] is not None:
-        line += f" +- {100 * found['deviation']:.2f}"
-    noun = "seed" if len(trials) == 1 else "seeds, mean and standard deviation"
-    return f"{table}\n\n{line} % ({len(trials)} {noun})"
+def read_trials(folder: Path) -> list[Trial]:
+    """Return the trials of earlier starts.
 
-
-def _format_result(trial):
-    if trial.accuracy is None:
-        return "-", "not finite"
-    return f"{100 * trial.accuracy:.2f} %", f"{trial.loss:.4f}"
-
-
-def format_trials(trials: Iterable[Trial]) -> str:
-    """Return trials as CSV text, with empty cells for missing values."""
-    text = io.StringIO()
-    fields = [field.name for field in dataclasses.fields(Trial)]
-    writer = csv.DictWriter(text, [*fields, "run"], lineterminator="\n")
-    writer.writeheader()
-    for trial in trials:
-        row = dataclasses.asdict(trial)
-        writer.writerow({**row, "run": trial.case.folder})
-    return text.getvalue()
+    Args:
+        folder: The folder of the sweep.
+    """
+    return read_report(folder).get("trials", [])
