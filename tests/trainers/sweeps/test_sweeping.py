@@ -2,6 +2,7 @@
 
 import csv
 import json
+import types
 
 import pytest
 
@@ -9,7 +10,11 @@ from trainers.loop.errors import NonFiniteLossError
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
 from trainers.sweeps.opening import open_sweep
-from trainers.sweeps.reports import describe_choice, describe_report
+from trainers.sweeps.reports import (
+    describe_choice,
+    describe_edge,
+    describe_report,
+)
 from trainers.sweeps.sweeping import run_sweep
 from trainers.sweeps.trials import Case, Trial, best_rate
 
@@ -26,10 +31,11 @@ ANSWERS = {
 
 
 class Job:
-    """Stands for a training."""
+    """Stands for a training, one of whose images cannot be read."""
 
-    class loop:
-        pass
+    memory_plan = "fits"
+    loop = types.SimpleNamespace()
+    bad_examples = types.SimpleNamespace(names=["bad.jpg"])
 
     def __init__(self, case):
         self.case = case
@@ -151,7 +157,12 @@ def test_another_worker_trains_and_writes_nothing(
     assert len(sweep(tmp_path / "new", (0.1, 0.2))) == 4
     assert len(trained) == 4
     assert not (tmp_path / "new").exists()
-    assert not capsys.readouterr().out
+    assert "Run 1" not in capsys.readouterr().out
+
+
+def test_skipped_images_are_named(trained, tmp_path, capsys):
+    sweep(tmp_path, (0.1,), num_seeds=1)
+    assert "Skipped 1 unreadable images: bad.jpg" in capsys.readouterr().out
 
 
 def test_tables():
@@ -177,6 +188,14 @@ def test_tables():
         "deviation)",
     ]
     assert describe_report(report[:1]).endswith("accuracy: 50.00 % (1 seed)")
+
+
+@pytest.mark.parametrize(
+    "best, hint", [(0.1, "lowest"), (0.2, ""), (0.3, "highest")]
+)
+def test_a_rate_at_the_edge_is_named(best, hint):
+    found = describe_edge((0.3, 0.1, 0.2), best)
+    assert hint in found and bool(found) == bool(hint)
 
 
 def test_the_folder_of_a_run_names_what_it_trains():
