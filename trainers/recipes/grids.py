@@ -47,6 +47,7 @@ _PETS = Grid((0.001, 0.003, 0.01, 0.03), "10%")
 GRIDS = {
     "imagenet_b16": _IMAGENET,
     "imagenet_l16_512": _IMAGENET,
+    "imagenet_h14_518": _IMAGENET,
     "cifar10_b16": _CIFAR,
     "cifar100_b16": _CIFAR,
     "pets_b16": _PETS,
