@@ -17,7 +17,12 @@ from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
-from trainers.data.splits import Range, cut_ranges, locate_split
+from trainers.data.splits import (
+    Range,
+    count_examples,
+    cut_ranges,
+    locate_split,
+)
 
 
 class ExampleReader(Protocol):
@@ -86,7 +91,7 @@ class ImageDataset:
 
     def num_examples(self, split: str | None) -> int:
         """Return the number of examples in `split`."""
-        return sum(last - first for _, first, last in self.ranges(split))
+        return count_examples(self.ranges(split))
 
     def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""

@@ -15,6 +15,11 @@ def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
     )
 
 
+def count_examples(ranges: Sequence[Range]) -> int:
+    """Return the number of examples in some ranges."""
+    return sum(last - first for _, first, last in ranges)
+
+
 def locate_split(
     dataset: str,
     splits: Mapping[str, tfds.core.SplitInfo],
@@ -67,8 +72,19 @@ def cut_ranges(
         part: Index of the part, from 0.
         num_parts: Number of parts.
     """
-    size = sum(last - first for _, first, last in ranges)
+    size = count_examples(ranges)
     start, stop = (size * p // num_parts for p in (part, part + 1))
+    return slice_ranges(ranges, start, stop)
+
+
+def slice_ranges(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
+    """Return the ranges of some consecutive examples of ranges.
+
+    Args:
+        ranges: The ranges, one after the other.
+        start: Position of the first example.
+        stop: Position of the one after the last.
+    """
     found, passed = [], 0
     for name, first, last in ranges:
         low = max(first, first + start - passed)
