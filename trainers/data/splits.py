@@ -15,11 +15,6 @@ def count_split(name: str, num_examples: int) -> tfds.core.SplitInfo:
     )
 
 
-def count_examples(ranges: Sequence[Range]) -> int:
-    """Return the number of examples in some ranges."""
-    return sum(last - first for _, first, last in ranges)
-
-
 def locate_split(
     dataset: str,
     splits: Mapping[str, tfds.core.SplitInfo],
@@ -74,16 +69,21 @@ def cut_ranges(
     """
     size = count_examples(ranges)
     start, stop = (size * p // num_parts for p in (part, part + 1))
-    return slice_ranges(ranges, start, stop)
+    return take_ranges(ranges, start, stop)
 
 
-def slice_ranges(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
-    """Return the ranges of some consecutive examples of ranges.
+def count_examples(ranges: Sequence[Range]) -> int:
+    """Return the number of examples in some ranges."""
+    return sum(last - first for _, first, last in ranges)
+
+
+def take_ranges(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
+    """Return the ranges of the examples from `start` to before `stop`.
 
     Args:
-        ranges: The ranges, one after the other.
-        start: Position of the first example.
-        stop: Position of the one after the last.
+        ranges: The ranges, whose examples are counted from 0 in this order.
+        start: The first example.
+        stop: The one after the last.
     """
     found, passed = [], 0
     for name, first, last in ranges:

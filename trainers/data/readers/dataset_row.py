@@ -42,8 +42,8 @@ class DatasetRow:
             leaves it as it is.
         train_split: Split to train on; None for `train`, if it exists.
         eval_split: Split to evaluate on; None for the default one.
-        splits: The ranges of examples of each split, which must end where the
-            splits of TFDS end; None for the splits of TFDS.
+        splits: The ranges of examples of each split; None for the splits of
+            TFDS.
     """
 
     builder: Callable[..., tfds.core.DatasetBuilder] | None = None

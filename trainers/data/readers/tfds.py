@@ -5,6 +5,7 @@ import functools
 import logging
 import operator
 import re
+import warnings
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -14,7 +15,7 @@ from trainers.data.readers.dataset_row import DatasetRow, LabelRule
 from trainers.data.readers.digits import Digits, Digits0To4, Digits5To9
 from trainers.data.readers.imagenet_subsets import IMAGENET_A, IMAGENET_R
 from trainers.data.readers.vtab import VTAB_TASKS
-from trainers.data.splits import count_examples, count_split, slice_ranges
+from trainers.data.splits import count_examples, count_split, take_ranges
 
 
 def _is_news(record):
@@ -58,10 +59,16 @@ class TfdsReader:
         return list(self.label.class_names)
 
     @property
+    def logit_columns(self):
+        classes = self.row.classes
+        return (
+            range(len(self.label.class_names)) if classes is None else classes
+        )
+
+    @property
     def class_names(self):
         names = self.model_class_names
-        classes = self.row.classes
-        return names if classes is None else [names[i] for i in classes]
+        return [names[index] for index in self.logit_columns]
 
     @property
     def image_shape(self):
@@ -82,7 +89,7 @@ class TfdsReader:
             ranges = [
                 part
                 for name, first, last in ranges
-                for part in slice_ranges(self.row.splits[name], first, last)
+                for part in take_ranges(self.row.splits[name], first, last)
             ]
         instructions = [
             tfds.core.ReadInstruction(name, from_=first, to=last, unit="abs")
@@ -151,7 +158,7 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
             f"`dataset` could not be prepared: {error} "
             f"Received: dataset={name!r}"
         ) from None
-    check_sizes(name, builder, row)
+    row = fit_splits(name, builder, row)
     features = builder.info.features
     label = row.label
     if isinstance(label, str):
@@ -201,22 +208,36 @@ def renumber(label: tf.Tensor, classes: Sequence[int]) -> tf.Tensor:
     return tf.where(tf.reduce_any(matches, -1), places, -1)
 
 
-def check_sizes(name: str, builder: tfds.core.DatasetBuilder, row: DatasetRow):
-    """Raise a ValueError if splits of TFDS do not have the size of the row.
+def fit_splits(
+    name: str, builder: tfds.core.DatasetBuilder, row: DatasetRow
+) -> DatasetRow:
+    """Return a row whose splits end where those of TFDS end.
 
-    Its parts would be other images than those that others have used.
+    Versions of TFDS may differ by some images. A warning says so then, because
+    results are not those of exactly the same images.
     """
-    sizes = {}
-    for ranges in (row.splits or {}).values():
-        for split, _, last in ranges:
-            sizes[split] = max(sizes.get(split, 0), last)
-    found = {split: builder.info.splits[split].num_examples for split in sizes}
-    if found != sizes:
-        raise ValueError(
-            f"`dataset` must have splits of {sizes} images; this version of "
-            f"tensorflow-datasets has others. Received: dataset={name!r}, "
-            f"{builder.info.full_name} with {found}"
-        )
+    if row.splits is None:
+        return row
+    ranges = [part for parts in row.splits.values() for part in parts]
+    stated, found = {}, {}
+    for split, _, last in ranges:
+        stated[split] = max(stated.get(split, 0), last)
+        found[split] = builder.info.splits[split].num_examples
+    if found == stated:
+        return row
+    warnings.warn(
+        f"{name}: {builder.info.full_name} has {found} images; the benchmark "
+        f"was defined on {stated}.",
+        stacklevel=2,
+    )
+    splits = {
+        name: [
+            (split, first, found[split] if last == stated[split] else last)
+            for split, first, last in parts
+        ]
+        for name, parts in row.splits.items()
+    }
+    return dataclasses.replace(row, splits=splits)
 
 
 DATASETS: dict[str, DatasetRow] = {

@@ -1,8 +1,7 @@
 """VTAB_TASKS: the 19 tasks of the Visual Task Adaptation Benchmark.
 
 Reference: Zhai et al. 2019, arXiv:1910.04867. The splits are those of
-    task_adaptation, the code of its authors; the flips and crops that a task
-    allows are those of Kolesnikov et al. 2020, arXiv:1912.11370, supplement F.
+    task_adaptation, the code of its authors.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from trainers.data.readers.derived_labels import (
 from trainers.data.splits import Range
 
 NUM_TRAIN, NUM_VAL = 800, 200
-GROUPS = ("natural", "specialized", "structured")
+VTAB_GROUPS = ("natural", "specialized", "structured")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +29,13 @@ class VtabTask:
     """A task of VTAB: a TFDS data set, its label and its splits.
 
     Args:
-        group: One of GROUPS.
-        builder: Name of the data set in TFDS, with its version if another one
-            would have other splits.
+        group: One of VTAB_GROUPS.
+        builder: Name of the data set in TFDS.
         num_classes: Number of classes.
         train, val, test: The ranges of TFDS splits that the task calls so.
         label: See `DatasetRow`.
         scale: The factor of the pixels of a grey image, which is copied to
             three channels; None for a colour image.
-        may_flip: Whether a mirrored image keeps its label.
-        may_crop: Whether a part of an image keeps its label.
     """
 
     group: str
@@ -50,8 +46,6 @@ class VtabTask:
     test: Range
     label: str | LabelRule = "label"
     scale: int | None = None
-    may_flip: bool = True
-    may_crop: bool = True
 
     @property
     def row(self) -> DatasetRow:
@@ -87,12 +81,12 @@ def to_colour(image: tf.Tensor, scale: int) -> tf.Tensor:
     return tf.repeat(image * tf.constant(scale, image.dtype), 3, -1)
 
 
-def three(train: int, val: int, test: int) -> tuple[Range, Range, Range]:
+def three_splits(train: int, val: int, test: int) -> tuple[Range, Range, Range]:
     """Return the splits of a task that are those of TFDS, by their sizes."""
     return ("train", 0, train), ("validation", 0, val), ("test", 0, test)
 
 
-def held_out(train: int, val: int, test: int, name: str = "test"):
+def two_splits(train: int, val: int, test: int, name: str = "test"):
     """Return splits whose validation images are the last for training.
 
     Args:
@@ -105,61 +99,62 @@ def held_out(train: int, val: int, test: int, name: str = "test"):
     return ("train", 0, train), ("train", train, size), (name, 0, test)
 
 
-def one(train: int, val: int, test: int) -> tuple[Range, Range, Range]:
+def one_split(train: int, val: int, test: int) -> tuple[Range, Range, Range]:
     """Return splits that are consecutive parts of the only one of TFDS."""
     size = train + val
     first = ("train", 0, train), ("train", train, size)
     return *first, ("train", size, size + test)
 
 
-_CLEVR = held_out(63_000, 7000, 15_000, "validation")
-_DSPRITES = one(589_824, 73_728, 73_728)
+_CLEVR = two_splits(63_000, 7000, 15_000, "validation")
+_DSPRITES = one_split(589_824, 73_728, 73_728)
 # Its validation images are from its test split.
 _SMALLNORB = ("train", 0, 24_300), ("test", 0, 12_150), ("test", 12_150, 24_300)
 
 _TASKS = {
     "caltech101": VtabTask(
-        "natural", "caltech101", 102, *held_out(2754, 306, 6084)
+        "natural", "caltech101", 102, *two_splits(2754, 306, 6084)
     ),
     "cifar100": VtabTask(
-        "natural", "cifar100", 100, *held_out(45_000, 5000, 10_000)
+        "natural", "cifar100", 100, *two_splits(45_000, 5000, 10_000)
     ),
-    "dtd": VtabTask("natural", "dtd", 47, *three(1880, 1880, 1880)),
+    "dtd": VtabTask("natural", "dtd", 47, *three_splits(1880, 1880, 1880)),
     "flowers102": VtabTask(
-        "natural", "oxford_flowers102", 102, *three(1020, 1020, 6149)
+        "natural", "oxford_flowers102", 102, *three_splits(1020, 1020, 6149)
     ),
     "pets": VtabTask(
-        "natural", "oxford_iiit_pet", 37, *held_out(2944, 736, 3669)
+        "natural", "oxford_iiit_pet", 37, *two_splits(2944, 736, 3669)
     ),
     "sun397": VtabTask(
-        "natural", "sun397/tfds", 397, *three(76_128, 10_875, 21_750)
+        "natural", "sun397/tfds", 397, *three_splits(76_128, 10_875, 21_750)
     ),
     "svhn": VtabTask(
-        "natural", "svhn_cropped", 10, *held_out(65_931, 7326, 26_032)
+        "natural", "svhn_cropped", 10, *two_splits(65_931, 7326, 26_032)
     ),
     "camelyon": VtabTask(
-        "specialized", "patch_camelyon", 2, *three(262_144, 32_768, 32_768)
+        "specialized",
+        "patch_camelyon",
+        2,
+        *three_splits(262_144, 32_768, 32_768),
     ),
     "eurosat": VtabTask(
-        "specialized", "eurosat/rgb", 10, *one(16_200, 5400, 5400)
+        "specialized", "eurosat/rgb", 10, *one_split(16_200, 5400, 5400)
     ),
     "resisc45": VtabTask(
-        "specialized", "resisc45", 45, *one(18_900, 6300, 6300)
+        "specialized", "resisc45", 45, *one_split(18_900, 6300, 6300)
     ),
     "retinopathy": VtabTask(
         "specialized",
         "diabetic_retinopathy_detection/btgraham-300",
         5,
-        *three(35_126, 10_906, 42_670),
+        *three_splits(35_126, 10_906, 42_670),
     ),
-    "clevr_count": VtabTask(
-        "structured", "clevr", 8, *_CLEVR, CLEVR_COUNT, may_crop=False
-    ),
+    "clevr_count": VtabTask("structured", "clevr", 8, *_CLEVR, CLEVR_COUNT),
     "clevr_distance": VtabTask(
-        "structured", "clevr", 6, *_CLEVR, CLEVR_DISTANCE, may_crop=False
+        "structured", "clevr", 6, *_CLEVR, CLEVR_DISTANCE
     ),
     "dmlab": VtabTask(
-        "structured", "dmlab", 6, *three(65_550, 22_628, 22_735), may_crop=False
+        "structured", "dmlab", 6, *three_splits(65_550, 22_628, 22_735)
     ),
     # The pixels of dSprites are 0 and 1.
     "dsprites_location": VtabTask(
@@ -169,8 +164,6 @@ _TASKS = {
         *_DSPRITES,
         DSPRITES_LOCATION,
         scale=255,
-        may_flip=False,
-        may_crop=False,
     ),
     "dsprites_orientation": VtabTask(
         "structured",
@@ -179,15 +172,13 @@ _TASKS = {
         *_DSPRITES,
         DSPRITES_ORIENTATION,
         scale=255,
-        may_flip=False,
     ),
     "kitti_distance": VtabTask(
         "structured",
-        "kitti:3.1.0",
+        "kitti",
         4,
-        *three(6347, 423, 711),
+        *three_splits(6347, 423, 711),
         KITTI_DISTANCE,
-        may_crop=False,
     ),
     "smallnorb_azimuth": VtabTask(
         "structured",
@@ -196,7 +187,6 @@ _TASKS = {
         *_SMALLNORB,
         "label_azimuth",
         scale=1,
-        may_flip=False,
     ),
     "smallnorb_elevation": VtabTask(
         "structured", "smallnorb", 9, *_SMALLNORB, "label_elevation", scale=1
