@@ -93,3 +93,13 @@ def take_ranges(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
         if low < high:
             found.append((name, low, high))
     return found
+
+
+def format_ranges(ranges: Sequence[Range]) -> str:
+    """Return some ranges in the notation of TFDS.
+
+    Example:
+        >>> format_ranges([("train", 0, 800), ("validation", 0, 200)])
+        'train[0:800]+validation[0:200]'
+    """
+    return "+".join(f"{name}[{first}:{last}]" for name, first, last in ranges)
