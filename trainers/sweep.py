@@ -27,7 +27,11 @@ from trainers.runs.worker_flags import (
 )
 from trainers.sweeps.opening import open_sweep
 from trainers.sweeps.plan import Sweep
-from trainers.sweeps.reports import describe_choice, describe_report
+from trainers.sweeps.reports import (
+    describe_choice,
+    describe_edge,
+    describe_report,
+)
 from trainers.sweeps.sweeping import prepare_case, run_sweep
 from trainers.sweeps.trials import CHOICE, Trial
 from trainers.train import dry_run
@@ -86,6 +90,7 @@ def print_tables(sweep: Sweep, trials: list[Trial]):
     best = sweep.best_rate(trials)
     if choice:
         print(f"\n{describe_choice(choice, best)}")
+        print(describe_edge(sweep.grid.learning_rates, best), end="")
     print(f"\nLearning rate {best:g}:\n")
     print(describe_report(trials[len(choice) :]))
     print(f"\nFiles: {sweep.run}, with sweep.csv and a folder for each run")

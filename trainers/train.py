@@ -28,7 +28,7 @@ from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
 from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
-from trainers.runs.reports import final_table
+from trainers.runs.reports import describe_skipped, final_table
 from trainers.runs.requirements import (
     available_bytes,
     describe_memory,
@@ -79,7 +79,7 @@ def main(arguments):
         train(job)
     bad = job.bad_examples.names
     if bad:
-        print(f"Skipped {len(bad)} unreadable images: {', '.join(bad)}")
+        print(describe_skipped(bad))
     if job.is_writer:
         print_results(job, time.perf_counter() - start_time)
 

@@ -80,6 +80,26 @@ def describe_choice(trials: Sequence[Trial], best: float | None) -> str:
     )
 
 
+def describe_edge(rates: Iterable[float], best: float) -> str:
+    """Return a line if the best rate is at the edge of those tried, else "".
+
+    Example:
+        >>> describe_edge((0.1, 0.2, 0.3), 0.2)
+        ''
+    """
+    places = {
+        min(rates): ("lowest", "lower"),
+        max(rates): ("highest", "higher"),
+    }
+    if best not in places:
+        return ""
+    place, beyond = places[best]
+    return (
+        f"\nThis is the {place} of the rates tried. If a {beyond} one may be "
+        "better, add it to --learning_rates and run the command again.\n"
+    )
+
+
 def describe_report(trials: Sequence[Trial]) -> str:
     """Return a Markdown table of the seeds, and a line with their mean."""
     rows = [[t.seed, *_format_result(t)] for t in trials]

@@ -8,6 +8,8 @@ import keras
 from trainers.loop.errors import NonFiniteLossError
 from trainers.runs.job import Job, train
 from trainers.runs.preparation import prepare
+from trainers.runs.reports import describe_skipped
+from trainers.runs.requirements import warn_of_shortage
 from trainers.sweeps.plan import Sweep
 from trainers.sweeps.reports import save_report
 from trainers.sweeps.trials import REPORT, Case, Trial, read_trials
@@ -78,6 +80,8 @@ def train_case(
         job = prepare_case(sweep, case)
     if sweep.is_writer:
         print(f"\n{number}: {case}\n{job}", flush=True)
+        if not job.memory_plan:
+            warn_of_shortage(job)
     job.loop.must_stop = must_stop
     try:
         logs = train(job)
@@ -87,6 +91,8 @@ def train_case(
         if sweep.is_writer:
             print(f"This learning rate is not chosen. {error}", flush=True)
         return Trial(*case, None, None)
+    if job.bad_examples.names:
+        print(describe_skipped(job.bad_examples.names))
     return Trial(*case, float(logs["val_accuracy"]), float(logs["val_loss"]))
 
 
