@@ -23,8 +23,13 @@ NO_CROP = (
 )
 
 
-def choose_augment(dataset: str) -> str:
-    """Return the augmentation for a task of VTAB, at 384 pixels.
+def choose_augment(dataset: str, image_size: int = 384) -> str:
+    """Return the augmentation for a task of VTAB.
+
+    Args:
+        dataset: The task.
+        image_size: Side of the images for the model. Crops are cut out of
+            images that are larger by a sixth, 448 pixels for 384.
 
     Example:
         >>> choose_augment("vtab:pets")
@@ -32,7 +37,8 @@ def choose_augment(dataset: str) -> str:
         >>> choose_augment("vtab:dsprites_location")
         'resize'
     """
-    line = "resize" if dataset in NO_CROP else "resize(448)|random_crop"
+    larger = round(image_size * 7 / 6)
+    line = "resize" if dataset in NO_CROP else f"resize({larger})|random_crop"
     return line if dataset in NO_FLIP else f"{line}|flip_lr"
 
 
@@ -46,4 +52,5 @@ def fit_to_task(name: str, given: dict) -> dict:
     dataset = given.get("dataset", "")
     if name not in RECIPES_BY_TASK or not dataset.startswith("vtab:"):
         return given
-    return {"augment": choose_augment(dataset), **given}
+    augment = choose_augment(dataset, given.get("image_size", 384))
+    return {"augment": augment, **given}
