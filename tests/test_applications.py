@@ -61,7 +61,7 @@ def test_a_builder_is_a_public_function_of_the_package(name):
 
 
 def test_the_official_variants_have_a_builder():
-    assert len(BUILDERS) == 18
+    assert len(BUILDERS) == 20
 
 
 # The configuration of each, by the fields that tell the variants apart.
@@ -85,6 +85,8 @@ def test_the_official_variants_have_a_builder():
         ("R26_ViT_S32", "R26+S/32"),
         ("R26_ViT_B32", "R26+B/32"),
         ("R50_ViT_B16", "R50+B/16"),
+        ("R50_ViT_B32", "R50+B/32"),
+        ("R50_ViT_L16", "R50+L/16"),
         ("R50_ViT_L32", "R50+L/32"),
     ],
 )

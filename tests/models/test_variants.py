@@ -42,6 +42,18 @@ BIG_VISION_ENCODERS = {
     "G-opt/16": (1_663_486_464, 1536),
     "e/14": (3_805_417_728, 1792),
 }
+# Of the paper alone. By hand, from the stems of two official hybrids,
+# 98,659,112 - 86,764,264 = 11,894,848 (3, 4, 9) and 328,994,856 - 305,486,824 =
+# 23,508,032 (3, 4, 6, 3), and the rest of the other model: projection of 1024
+# or 2048 channels, token, positions, blocks, norm, head.
+OF_THE_PAPER = {
+    "R50+B/32": 23_508_032
+    + (2048 * 768 + 768 + 768 + 50 * 768)
+    + (12 * 7_087_872 + 2 * 768 + 769 * 1000),
+    "R50+L/16": 11_894_848
+    + (1024 * 1024 + 1024 + 1024 + 197 * 1024)
+    + (24 * 12_596_224 + 2 * 1024 + 1025 * 1000),
+}
 # By hand, D=64, M=256, 16 patches of 2x2x1: 320 patches + 64 class token +
 # 17*64 positions + 6*(4*64 + 4*(64*64+64) + 2*64*256+256+64) blocks + 128
 # norm + 65*1000 head.
@@ -53,6 +65,7 @@ GOLDEN = {
         name: encoder + (width + 1) * 1000
         for name, (encoder, width) in BIG_VISION_ENCODERS.items()
     },
+    **OF_THE_PAPER,
     **OURS,
 }
 

@@ -97,6 +97,17 @@ RECIPES = {
         total_steps=20_000,
         average_decay=0.9999,
     ),
+    "imagenet_h14_518": dataclasses.replace(
+        FINE_TUNING,
+        source="arXiv:2010.11929, tables 2 and 4",
+        expected="H/14: 88.55 % on ImageNet, 90.72 % on ReaL (table 2). Not "
+        "run here.",
+        dataset="imagenet2012",
+        image_size=518,
+        init_from="saved_models/jft_h14/model.keras",
+        total_steps=20_000,
+        average_decay=0.9999,
+    ),
     "cifar10_b16": dataclasses.replace(
         _CIFAR10,
         expected="B/16: 98.95 % on CIFAR-10 (table 5); 99.02 % by the official "
