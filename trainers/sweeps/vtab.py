@@ -1,7 +1,7 @@
 """The benchmark VTAB-1k: a sweep for each of its 19 tasks.
 
 Reference: Zhai et al. 2019, arXiv:1910.04867; as used by Dosovitskiy et al.
-    2021, arXiv:2010.11929, section 4.1 and appendix D.10.
+    2021, arXiv:2010.11929, table 9.
 """
 
 import contextlib
