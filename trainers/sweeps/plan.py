@@ -52,11 +52,12 @@ class Sweep:
         choice += f"{held_out} ({count(held_out):,})"
         if len(self.grid.learning_rates) == 1:
             choice = "no other to choose from"
+        seeds = "1 seed" if self.num_seeds == 1 else f"{self.num_seeds} seeds"
         whole, test = self.dataset.train_split, self.dataset.eval_split
         return (
             f"Sweep of {self.num_runs} runs in {self.run}\n"
             f"Learning rates {join_rates(self.grid.learning_rates)}: {choice}\n"
-            f"Then {self.num_seeds} seeds: trained on {whole} "
+            f"Then {seeds}: trained on {whole} "
             f"({count(whole):,}), tested on {test} ({count(test):,})"
         )
 
