@@ -85,6 +85,20 @@ class ImageDataset:
         return list(self.reader.class_names)
 
     @property
+    def model_class_names(self) -> list[str]:
+        """Names of the classes of the models that are evaluated on it.
+
+        A test set of ImageNet models may have only some of their classes.
+        """
+        names = getattr(self.reader, "model_class_names", None)
+        return self.class_names if names is None else names
+
+    @property
+    def logit_columns(self) -> slice | Sequence[int]:
+        """The logits of these models that are for a class of the data set."""
+        return getattr(self.reader, "logit_columns", slice(None))
+
+    @property
     def channels(self) -> int:
         """Channels of the images."""
         return self.reader.image_shape[-1]

@@ -2,7 +2,7 @@
 
 SUBJECTS = {
     "Run": ("recipe", "run_dir", "sweep_dir", "force", "dry_run"),
-    "Sweep": ("learning_rates", "held_out"),
+    "Sweep": ("learning_rates", "held_out", "tasks"),
     "Data": (
         "dataset",
         "data_dir",
