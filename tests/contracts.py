@@ -168,6 +168,7 @@ CASES = {
             "norm": "rms",
             "norm_placement": "after",
             "layer_scale_init": 0.1,
+            "layer_scale_branches": "attention",
             "attention_options": {
                 "qkv_bias": "none",
                 "qk_norm": "width",

@@ -64,6 +64,8 @@ class ViTConfig:
             "after" them.
         layer_scale_init: Initial factors at the end of each branch of a block;
             None for a model without them.
+        layer_scale_branches: "both", or whether the branch of the "attention"
+            alone has them.
         qkv_bias: Which of queries, keys and values have biases, a key of
             QKV_BIASES.
         use_block_bias: Whether the other projections of a block have biases.
@@ -138,6 +140,7 @@ class ViTConfig:
     norm: str = "layer"
     norm_placement: str = "before"
     layer_scale_init: float | None = None
+    layer_scale_branches: str = "both"
     qkv_bias: str = "all"
     use_block_bias: bool = True
     qk_norm: str = "none"

@@ -12,7 +12,10 @@ from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
-from keras_vit.layers.transformer_block import NORM_PLACEMENTS
+from keras_vit.layers.transformer_block import (
+    LAYER_SCALE_BRANCHES,
+    NORM_PLACEMENTS,
+)
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 
@@ -25,6 +28,7 @@ CHOICES = {
     "relative_positions": RELATIVE_POSITIONS,
     "norm": NORMS,
     "norm_placement": NORM_PLACEMENTS,
+    "layer_scale_branches": LAYER_SCALE_BRANCHES,
     "qkv_bias": QKV_BIASES,
     "qk_norm": QK_NORMS,
     "activation": ACTIVATIONS,

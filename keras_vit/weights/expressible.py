@@ -20,6 +20,7 @@ LATER_FIELDS = (
     "norm",
     "norm_placement",
     "layer_scale_init",
+    "layer_scale_branches",
     "qkv_bias",
     "use_block_bias",
     "qk_norm",

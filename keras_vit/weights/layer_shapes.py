@@ -163,7 +163,8 @@ def _block_layers(config, index):
     has_bias = config.use_block_bias
     yield _norm(config, BLOCK + "attention_norm", width, numbers)
     yield from _attention_layers(config, numbers)
-    if config.layer_scale_init is not None:
+    has_scale = config.layer_scale_init is not None
+    if has_scale:
         yield _scale(BLOCK + "attention_scale", width, numbers)
     yield _norm(config, BLOCK + "mlp_norm", width, numbers)
     hidden = (1 + config.use_gated_mlp) * mlp_dim
@@ -171,7 +172,7 @@ def _block_layers(config, index):
     if config.use_mlp_inner_norm:
         yield _norm(config, BLOCK + "mlp/inner_norm", mlp_dim, numbers)
     yield _dense(BLOCK + "mlp/out", mlp_dim, width, numbers, has_bias)
-    if config.layer_scale_init is not None:
+    if has_scale and config.layer_scale_branches == "both":
         yield _scale(BLOCK + "mlp_scale", width, numbers)
 
 

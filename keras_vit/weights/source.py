@@ -178,8 +178,8 @@ def check_complete(
     expected = {part.name: part for row in parts.values() for part in row}
     unread = re.compile(detected.layout.unread(config))
     extra = [name for name in detected.names if name not in expected]
-    # DINOv3 without register tokens stores none of them.
-    empty = [n for n in extra if n.endswith(".register_tokens")]
+    # DINOv3 and Sapiens 2 without register tokens store none of them.
+    empty = [n for n in extra if n.endswith(("register_tokens", "reg_token"))]
     empty = [name for name in empty if 0 in detected.shape(name)]
     unused = [n for n in extra if unread.match(n) or n in empty]
     left_over = [name for name in extra if name not in unused]
@@ -190,7 +190,7 @@ def check_complete(
     }
     lines = [f"{key}: {', '.join(v)}." for key, v in problems.items() if v]
     if lines:
-        foreign = foreign_parts(left_over)
+        foreign = foreign_parts(left_over) + _grouped_queries(detected, parts)
         if foreign:
             lines.append(f"It is a model with {', '.join(foreign)}.")
         start = f"is not a complete ViT of {detected.layout.title}. "
@@ -232,6 +232,18 @@ def _misshapen(detected, config, parts):
             elif path != POSITION_TABLE and not _is_same(shape, wanted):
                 found.append(f"{raw} {shape}, expected {wanted}")
     return found
+
+
+def _grouped_queries(detected, parts):
+    """Return a description of keys with fewer heads than queries, if any."""
+    for path, row in parts.items():
+        if path.endswith("/attention/qkv/kernel") and len(row) == 3:
+            names = [part.name for part in row if part.name in detected.names]
+            sizes = [math.prod(detected.shape(name)) for name in names]
+            if len(sizes) == 3 and sizes[1] < sizes[0]:
+                raw, _ = detected.names[names[1]]
+                return [f"grouped queries ({raw})"]
+    return []
 
 
 def _is_same(shape, wanted):

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_vit import from_checkpoint, save_checkpoint
-from tests.tiny import LATER_KINDS, noise, to_numpy
+from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
 from tests.weights.peer_process import HYBRID, MARKS, work
 
@@ -52,6 +52,7 @@ READ = (
     "vit_base_patch16_rope_mixed_ape_224",
     "vit_base_patch16_rope_reg1_gap_256",
     "vit_base_patch16_rpn_224",
+    "vit_base_patch16_sapiens2",
     "vit_giant_patch14_reg4_dinov2",
     "vit_huge_plus_patch16_dinov3",
     "vit_intern300m_patch14_448",
@@ -78,6 +79,7 @@ REFUSED = {
     "vit_pwee_patch16_reg1_gap_256": "parallel blocks",
     "vit_small_patch16_18x2_224": "parallel blocks",
     "vit_base_resnet26d_224": "a convolutional stem",
+    "vit_large_patch16_sapiens2": "grouped queries",
 }
 # Files without config.json that would be read, and wrongly.
 AMBIGUOUS = {
@@ -221,6 +223,7 @@ LOADED_THERE = (
     "vit_base_patch16_rope_mixed_ape_224",
     "vit_base_patch16_rope_reg1_gap_256",
     "vit_base_patch16_rpn_224",
+    "vit_base_patch16_sapiens2",
     "vit_giant_patch14_reg4_dinov2",
     "vit_intern300m_patch14_448",
     "vit_pe_core_gigantic_patch14_448",
@@ -263,6 +266,7 @@ def written(built, peers_folder):
 # One of each kind that the package can build, whether timm has it or not.
 KINDS = {
     **LATER_KINDS,
+    "sapiens2": SAPIENS_2,
     "beit_after": {**LATER_KINDS["beit"], "norm_placement": "after"},
     "beit_clip": {**LATER_KINDS["beit"], "use_embedding_norm": True},
     "beit_registers": {**LATER_KINDS["beit"], "num_registers": 1},
@@ -334,6 +338,7 @@ def test_the_kinds_that_are_written(any_kind):
         "eva02",
         "mixed",
         "dinov3",
+        "sapiens2",
         "eva_after",
         "eva_clip",
         "rms",

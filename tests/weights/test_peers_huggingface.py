@@ -185,6 +185,33 @@ CASES = {
         {"text_config": LANGUAGE, "vision_config": INTERN},
     ),
     "Tipsv2VisionModel": ("Tipsv2VisionConfig", DINO),
+    "Sapiens2Model": ("Sapiens2Config", TINY),
+    "ungated Sapiens2Model": (
+        "Sapiens2Config",
+        {**TINY, "use_gated_mlp": False, "num_register_tokens": 0},
+    ),
+    "hot Sapiens2Model": (
+        "Sapiens2Config",
+        {
+            **TINY,
+            "rope_theta": 7.0,
+            "rms_norm_eps": 1e-3,
+            "hidden_act": "gelu",
+            "key_bias": False,
+            "use_qk_norm": False,
+        },
+    ),
+    "Sapiens2ForSemanticSegmentation": (
+        "Sapiens2Config",
+        {
+            **TINY,
+            **LABELS,
+            "head_config": {
+                "upsample_out_channels": [8],
+                "conv_out_channels": [8],
+            },
+        },
+    ),
     "TimmWrapperModel": ("TimmWrapperConfig", TIMM),
     "TimmWrapperForImageClassification": (
         "TimmWrapperConfig",
@@ -192,6 +219,11 @@ CASES = {
     ),
 }
 REFUSED = {
+    "grouped Sapiens2Model": (
+        "Sapiens2Config",
+        {**TINY, "num_key_value_heads_per_layer": [3, 1]},
+        "grouped queries",
+    ),
     "MLCDVisionModel": (
         "MLCDVisionConfig",
         TINY,
@@ -203,7 +235,10 @@ REFUSED = {
         "model_type='vitpose_backbone'",
     ),
 }
-CLASSES = {"ViTPose": "VitPoseBackbone"}
+CLASSES = {
+    "ViTPose": "VitPoseBackbone",
+    "grouped Sapiens2Model": "Sapiens2Model",
+}
 INTERPOLATE = {"interpolate_pos_encoding": True}
 # Inputs that let a class resize its positions to larger images.
 RESIZED = {
@@ -332,6 +367,7 @@ NOT_WRITTEN = {
     "CLIPForImageClassification": "its CLIP pools by the class token",
     "InternVLVisionModel": "its DINOv2 has `pooling='token'`",
     "Data2VecVisionModel": "its BEiT normalises the average",
+    "Sapiens2Model": "it has no",
 }
 
 

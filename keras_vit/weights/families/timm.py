@@ -1,7 +1,10 @@
 """timm: huggingface/pytorch-image-models."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import describe_tower
+from keras_vit.weights.huggingface.model_types import (
+    IN_TIMM_NAMES,
+    describe_tower,
+)
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, NameVariant, Spelling
 from keras_vit.weights.styles import FLAT_CONV, LATER_TORCH, SAME, TORCH
@@ -53,9 +56,9 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
 
 
 def _describe(json):
-    """Return the configuration of TIPSv2's tower, else the JSON of timm."""
-    kinds = ("tipsv2", "tipsv2_vision_model")
-    return describe_tower(json) if json.get("model_type") in kinds else json
+    """Return the configuration of a class of transformers, else the JSON."""
+    is_class = json.get("model_type") in IN_TIMM_NAMES
+    return describe_tower(json) if is_class else json
 
 
 def _computes(config):
@@ -121,7 +124,11 @@ LAYOUT = Layout(
         UNIT + "shortcut_conv": STAGES + "downsample.conv",
         UNIT + "shortcut_norm": STAGES + "downsample.norm",
     },
-    recognise=("patch_embed.proj.weight", "embeds.proj.weight"),
+    recognise=(
+        "patch_embed.proj.weight",
+        "embeds.proj.weight",
+        "patch_embed.projection.weight",
+    ),
     variants=(
         NameVariant(
             r"blocks\.0\.attn\.q_proj\.",
@@ -173,6 +180,7 @@ LAYOUT = Layout(
         "state_dict.",
         "timm_model.",
         "visual.trunk.",
+        "backbone.",
     ),
     # A stem without stages is not nested.
     aliases=(
@@ -180,6 +188,13 @@ LAYOUT = Layout(
             r"^patch_embed\.backbone\.(conv|norm)\.",
             r"patch_embed.backbone.stem.\1.",
         ),
+        # Sapiens 2.
+        (r"^patch_embed\.projection\.", "patch_embed.proj."),
+        (r"\.attn\.w([qkv])\.", r".attn.\1_proj."),
+        (r"\.attn\.gamma\.weight$", ".gamma_1"),
+        (r"\.ffn\.", ".mlp."),
+        (r"\.ln([12])\.", r".norm\1."),
+        (r"^ln1\.", "norm."),
         # The DINOv2 code and TIPSv2.
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
         (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
@@ -198,7 +213,8 @@ LAYOUT = Layout(
     ),
     # The last two are constants, which the model computes by itself.
     ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
-    r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$",
+    r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
+    r"(decode_head|scale_head)\.",
     prepare=name_as_timm,
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),

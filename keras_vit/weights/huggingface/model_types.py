@@ -46,8 +46,16 @@ MODEL_TYPES = {
         "num_attention_heads": 8,
     },
     "tipsv2_vision_model": DINOV2,
+    "sapiens2": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "num_attention_heads": 16,
+        "rope_theta": 100.0,
+    },
     "timm_wrapper": {},
 }
+# Those whose arrays have the names of timm, or of code that timm reads.
+IN_TIMM_NAMES = ("tipsv2", "tipsv2_vision_model", "sapiens2")
 # How positions are resized, where it is not PyTorch's bicubic.
 POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
@@ -144,7 +152,9 @@ def read_settings(json: dict) -> dict:
         found["pooling"] = "probe"
     if kind in POSITION_RESIZES:
         found["position_resize"] = POSITION_RESIZES[kind]
-    if kind == "dinov3_vit":
+    if kind == "sapiens2":
+        found["layer_scale_branches"] = "attention"
+    if kind in ("dinov3_vit", "sapiens2"):
         found["rotary_positions"] = "centered"
         found["rotary_temperature"] = json["rope_theta"]
     return found

@@ -16,6 +16,7 @@ from keras_vit.weights.timm.arguments import (
     distilled_arguments,
     eva_arguments,
     is_eva,
+    is_sapiens,
     ratio_of,
     relative_arguments,
     vision_transformer_arguments,
@@ -124,7 +125,10 @@ def explain_refusal(config: ViTConfig) -> str | None:
             config.use_patch_norm and not (is_rms and config.use_gated_mlp)
         ),
         "RMS norms and a gated MLP come with a norm of the patches": (
-            is_rms and config.use_gated_mlp and not config.use_patch_norm
+            is_rms
+            and config.use_gated_mlp
+            and not config.use_patch_norm
+            and rotary == "none"
         ),
         "its class with a distillation token has two classifiers": (
             config.use_distillation_token and config.pooling != "distilled"
@@ -194,6 +198,7 @@ EVA_FIELDS = (
     "use_gated_mlp",
     "pooling_heads",
     "pooling_mlp_dim",
+    "layer_scale_branches",
     # Its attention pooling reads all tokens.
     *(name for name in VISION_TRANSFORMER_FIELDS if name != "pooling"),
 )
@@ -225,6 +230,12 @@ BASES = (
         distilled_arguments,
         "deit_tiny_distilled_patch16_224",
         ("use_distillation_token", "pooling", "activation"),
+    ),
+    Base(
+        is_sapiens,
+        eva_arguments,
+        "vit_base_patch16_sapiens2",
+        ("norm", *EVA_FIELDS),
     ),
     Base(
         lambda config: is_eva(config) and _has_large_epsilon(config),

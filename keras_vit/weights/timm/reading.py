@@ -5,7 +5,10 @@ import re
 from collections.abc import Collection, Iterator
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import read_settings
+from keras_vit.weights.huggingface.model_types import (
+    IN_TIMM_NAMES,
+    read_settings,
+)
 from keras_vit.weights.timm.architectures import (
     heads_of,
     is_published_size,
@@ -30,8 +33,8 @@ def read_hints(json: dict) -> dict:
     hints = settings_in(arguments)
     architecture = json.get("architecture")
     settings = settings_of(str(architecture))
-    if json.get("model_type") == "tipsv2_vision_model":
-        return {**read_settings(json), **hints}
+    if json.get("model_type") in IN_TIMM_NAMES:
+        return {**read_settings(json), **hints, "is_of_transformers": True}
     if settings is None:
         return hints
     tag = str(published.get("tag", ""))
@@ -74,6 +77,8 @@ def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
         yield "no position table", ("rotary_positions",)
     elif _is_like_rpn(config) and config.width == 768:
         yield "the names and sizes of two models", ("norm_placement",)
+    if config.layer_scale_branches != "both":
+        yield "LayerScale in one branch alone", ("layer_scale_branches",)
     if config.rotary_positions == "axial":
         yield "rotary positions", ROTARY_FIELDS
     if config.pooling == "map" and config.num_prefix_tokens:
@@ -113,7 +118,7 @@ def complete(
         for name in ("norm_placement", "pooling_heads", *ALL_ROTARY_FIELDS)
         if name in told
     }
-    if config.use_gated_mlp:
+    if config.use_gated_mlp and "is_of_transformers" not in hints:
         changes["activation"] = "silu"  # Of all gates in timm.
     if config.use_distillation_token and config.pooling == "token":
         changes["pooling"] = "distilled"
