@@ -231,6 +231,13 @@ CASES = {
         (2, 7, 1, 8),
         is_beside=True,
     ),
+    "centered_bfloat16": Case(
+        layers.RoundedRotaryPositions,
+        {"temperature": 50.0, **ROTARY},
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
     "mixed": Case(
         layers.MixedRotaryPositions,
         {"num_heads": 3, **ROTARY},

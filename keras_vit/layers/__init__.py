@@ -43,6 +43,7 @@ from keras_vit.layers.relative_positions import (
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rms_norm import RmsNorm
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
+from keras_vit.layers.rounded_rotary_positions import RoundedRotaryPositions
 from keras_vit.layers.sincos_position_embedding import SinCosPositionEmbedding
 from keras_vit.layers.sincos_position_embedding_2d import (
     SinCosPositionEmbedding2D,
@@ -85,6 +86,7 @@ __all__ = [
     "RelativePositionTable",
     "ResNetStem",
     "RmsNorm",
+    "RoundedRotaryPositions",
     "SinCosPositionEmbedding",
     "SinCosPositionEmbedding2D",
     "StochasticDepth",

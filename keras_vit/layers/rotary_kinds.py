@@ -4,6 +4,7 @@ from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
 from keras_vit.layers.centered_rotary_positions import CenteredRotaryPositions
 from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.mixed_rotary_positions import MixedRotaryPositions
+from keras_vit.layers.rounded_rotary_positions import RoundedRotaryPositions
 
 
 def make_rotary_positions(kind: str, choices: dict, **kwargs):
@@ -26,5 +27,6 @@ ROTARY_POSITIONS = {
     "none": None,
     "axial": AxialRotaryPositions,
     "centered": CenteredRotaryPositions,
+    "centered_bfloat16": RoundedRotaryPositions,
     "mixed": MixedRotaryPositions,
 }

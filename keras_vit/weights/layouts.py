@@ -110,6 +110,9 @@ class Layout(NamedTuple):
             the file. Returns the configuration that the family's code
             computes, and notes on assumptions. Raises a ValueError if it
             cannot be known, or as `read_hints` does.
+        settle: Takes this configuration and a function that returns an ignored
+            array by its name, None without it. Returns the configuration that
+            the values of the array tell.
         untold: Takes a configuration and the names in a file. Yields what the
             file does not show although its model needs it: a description of
             the part, and the fields of ViTConfig.
@@ -167,6 +170,9 @@ class Layout(NamedTuple):
     )
     complete: Callable[[ViTConfig, dict, Names], tuple[ViTConfig, tuple]] = (
         lambda config, hints, names: (config, ())
+    )
+    settle: Callable[[ViTConfig, Callable], ViTConfig] = lambda config, read: (
+        config
     )
     untold: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
         lambda config, names: ()

@@ -127,9 +127,10 @@ def identify(
         unread = check_complete(
             detected, found.config, parts, found.open_questions
         )
+        config = _settle(detected, found.config)
     ignored = (*detected.ignored, *unread)
     resize = hints.get("position_resize", layout.position_resize)
-    config = dataclasses.replace(found.config, position_resize=resize)
+    config = dataclasses.replace(config, position_resize=resize)
     if settings is not None:
         config = dataclasses.replace(config, preprocessing=settings)
     return Source(
@@ -141,6 +142,17 @@ def identify(
         found.notes,
         settings,
     )
+
+
+def _settle(detected, config):
+    """Return the configuration that the values of ignored arrays tell."""
+    stored = {name.rpartition(".")[2]: name for name in detected.ignored}
+
+    def read(name):
+        found = stored.get(name)
+        return None if found is None else detected.checkpoint.read(found)
+
+    return detected.layout.settle(config, read)
 
 
 def _read_hints(checkpoint, layout, architecture):

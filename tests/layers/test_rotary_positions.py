@@ -6,6 +6,7 @@ from keras_vit.layers import (
     AxialRotaryPositions,
     CenteredRotaryPositions,
     MixedRotaryPositions,
+    RoundedRotaryPositions,
 )
 from tests.tiny import noise, randomize, to_numpy
 
@@ -17,7 +18,9 @@ def angles_of(layer, tokens=None, features=None):
     tokens = noise(1, 7, 24) if tokens is None else tokens
     cosines, sines = to_numpy(layer(tokens, features))
     turned = cosines + 1j * sines
-    return turned[..., 0::2] if layer.pairs == "neighbours" else turned[..., :4]
+    is_paired = layer.pairs == "neighbours"
+    half = turned.shape[-1] // 2
+    return turned[..., 0::2] if is_paired else turned[..., :half]
 
 
 def expected_angles(angle, grid=GRID):
@@ -64,6 +67,22 @@ def test_centered_angles_equal_their_formula():
     def angle(row, column):
         y, x = 2 * (row + 0.5) / 2 - 1, 2 * (column + 0.5) / 3 - 1
         return 2 * np.pi * np.array([*(y * STEPS[50]), *(x * STEPS[50])])
+
+    np.testing.assert_allclose(
+        angles_of(layer)[:, 0], expected_angles(angle), atol=1e-5
+    )
+
+
+def test_rounded_angles_have_periods_of_eight_bits():
+    """Of 10^0, 10^(1/2), ... for a temperature of 100, rounded by hand."""
+    layer = RoundedRotaryPositions(
+        temperature=100.0, grid_size=GRID, head_size=16
+    )
+    periods = np.array([1, 202 / 64, 10, 253 / 8])
+
+    def angle(row, column):
+        y, x = 2 * (row + 0.5) / 2 - 1, 2 * (column + 0.5) / 3 - 1
+        return 2 * np.pi * np.array([*(y / periods), *(x / periods)])
 
     np.testing.assert_allclose(
         angles_of(layer)[:, 0], expected_angles(angle), atol=1e-5

@@ -20,7 +20,10 @@ from keras_vit.weights.timm.classes import (
     find_base,
     make_json,
 )
-from keras_vit.weights.timm.original_names import name_as_timm
+from keras_vit.weights.timm.original_names import (
+    name_as_timm,
+    settle_periods,
+)
 from keras_vit.weights.timm.reading import (
     complete,
     guess_heads,
@@ -211,7 +214,7 @@ LAYOUT = Layout(
     spelling_of=lambda config: (
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
-    # The last two are constants, which the model computes by itself.
+    # The frequencies are constants, which the model computes by itself.
     ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
     r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
     r"(decode_head|scale_head)\.",
@@ -223,6 +226,7 @@ LAYOUT = Layout(
     read_hints=read_hints,
     guess_heads=guess_heads,
     complete=complete,
+    settle=settle_periods,
     untold=untold,
     writers={
         ".safetensors": write_safetensors_file,

@@ -72,7 +72,7 @@ def has_split_gate(config: ViTConfig) -> bool:
     return config.use_gated_mlp and (
         config.norm == "rms"
         or config.use_mlp_inner_norm
-        or config.rotary_positions == "centered"
+        or config.rotary_positions.startswith("centered")
     )
 
 

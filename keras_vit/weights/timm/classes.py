@@ -118,6 +118,7 @@ def explain_refusal(config: ViTConfig) -> str | None:
         "its norms of queries and keys are those of each head": (
             config.qk_norm == "width"
         ),
+        "its rotary positions are not rounded": rotary == "centered_bfloat16",
         "its relative positions stand alone": relative != "none"
         and (rotary != "none" or config.position_embedding != "none"),
         "its gates are SiLU": is_glu,
