@@ -24,6 +24,7 @@ from keras_vit.layers.pooling import (
     AveragePooling,
     DistilledPooling,
     MaxPooling,
+    PrefixPooling,
     TokenAndAveragePooling,
     TokenPooling,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "RelativePositionTable",
     "ResNetStem",
     "RmsNorm",
+    "PrefixPooling",
     "RoundedRotaryPositions",
     "SinCosPositionEmbedding",
     "SinCosPositionEmbedding2D",

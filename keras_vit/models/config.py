@@ -82,6 +82,7 @@ class ViTConfig:
         use_pooling_norm: Whether the last norm follows the pooling, as
             `fc_norm` does in timm, instead of the last block.
         pooling: A key of POOLINGS; "none" returns an output for every token.
+        pooling_indices: Which tokens before the patches "prefix" joins.
         pooling_heads: Number of attention heads of the pooling "map". Default:
             `num_heads`.
         pooling_mlp_dim: Hidden size of its MLP. Default: `mlp_dim`.
@@ -151,6 +152,7 @@ class ViTConfig:
     use_final_norm: bool = True
     use_pooling_norm: bool = False
     pooling: str = "token"
+    pooling_indices: tuple[int, ...] = (0,)
     pooling_heads: int | None = None
     pooling_mlp_dim: int | None = None
     representation_size: int | None = None

@@ -108,6 +108,13 @@ def _check_tokens(config):
             f"`pooling={config.pooling!r}` needs the class token. "
             "Received: use_class_token=False"
         )
+    count = config.num_prefix_tokens
+    if config.pooling == "prefix" and not (
+        config.pooling_indices
+        and all(0 <= index < count for index in config.pooling_indices)
+    ):
+        rule = f"must be places among the {count} tokens before the patches"
+        _fail(config, "pooling_indices", rule)
     if config.use_distillation_token and not config.use_class_token:
         _fail(
             config,

@@ -34,7 +34,7 @@ LATER_FIELDS = (
 # Values of the other fields, as far as they are of later models.
 LATER_VALUES = {
     "activation": ("quick", "silu", "relu", "elu"),
-    "pooling": ("token_and_avg", "distilled", "map_patches", "probe"),
+    "pooling": ("token_and_avg", "distilled", "prefix", "map_patches", "probe"),
 }
 
 

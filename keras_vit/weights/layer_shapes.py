@@ -224,6 +224,8 @@ def _head_layers(config):
         for name in ("class_head", "teacher_head"):
             yield _dense(f"predictions/{name}", features, config.num_classes)
         return
+    if config.pooling == "prefix":
+        features *= len(config.pooling_indices)
     features *= 1 + (config.pooling == "token_and_avg")
     yield _dense("predictions", features, config.num_classes)
 

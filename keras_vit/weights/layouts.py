@@ -113,6 +113,8 @@ class Layout(NamedTuple):
         settle: Takes this configuration and a function that returns an ignored
             array by its name, None without it. Returns the configuration that
             the values of the array tell.
+        conditioner: Names of ignored arrays: the mean and the deviation by
+            which the family's code normalises pixels from 0 to 1.
         untold: Takes a configuration and the names in a file. Yields what the
             file does not show although its model needs it: a description of
             the part, and the fields of ViTConfig.
@@ -174,6 +176,7 @@ class Layout(NamedTuple):
     settle: Callable[[ViTConfig, Callable], ViTConfig] = lambda config, read: (
         config
     )
+    conditioner: tuple[str, str] | None = None
     untold: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
         lambda config, names: ()
     )

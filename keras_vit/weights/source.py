@@ -11,7 +11,10 @@ from keras_vit.weights.containers import Checkpoint, errors_name
 from keras_vit.weights.detect import Detected, Index, detect
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
-from keras_vit.weights.image_settings import find_preprocessing
+from keras_vit.weights.image_settings import (
+    add_conditioner,
+    find_preprocessing,
+)
 from keras_vit.weights.infer import infer
 from keras_vit.weights.layouts import Layout
 from keras_vit.weights.positions import Known
@@ -127,7 +130,10 @@ def identify(
         unread = check_complete(
             detected, found.config, parts, found.open_questions
         )
-        config = _settle(detected, found.config)
+        config = layout.settle(found.config, detected.read_ignored)
+        if layout.conditioner:
+            arrays = map(detected.read_ignored, layout.conditioner)
+            settings = add_conditioner(settings, *arrays)
     ignored = (*detected.ignored, *unread)
     resize = hints.get("position_resize", layout.position_resize)
     config = dataclasses.replace(config, position_resize=resize)
@@ -142,17 +148,6 @@ def identify(
         found.notes,
         settings,
     )
-
-
-def _settle(detected, config):
-    """Return the configuration that the values of ignored arrays tell."""
-    stored = {name.rpartition(".")[2]: name for name in detected.ignored}
-
-    def read(name):
-        found = stored.get(name)
-        return None if found is None else detected.checkpoint.read(found)
-
-    return detected.layout.settle(config, read)
 
 
 def _read_hints(checkpoint, layout, architecture):

@@ -334,7 +334,7 @@ def run_any_huggingface(model, images, **inputs):
     if torch.is_tensor(answer):
         return {"answer": answer.numpy()}
     found = {}
-    for key in ("logits", "image_embeds", "pooler_output"):
+    for key in ("logits", "image_embeds", "pooler_output", "summary"):
         if getattr(answer, key, None) is not None:
             found.setdefault("answer", getattr(answer, key).numpy())
     tokens = getattr(answer, "last_hidden_state", None)

@@ -7,7 +7,13 @@ from keras_vit.weights.huggingface.model_types import (
 )
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, NameVariant, Spelling
-from keras_vit.weights.styles import FLAT_CONV, LATER_TORCH, SAME, TORCH
+from keras_vit.weights.styles import (
+    FLAT_CONV,
+    LATER_TORCH,
+    RADIO,
+    SAME,
+    TORCH,
+)
 from keras_vit.weights.timm.arguments import (
     ACT_LAYERS,
     has_split_gate,
@@ -22,7 +28,7 @@ from keras_vit.weights.timm.classes import (
 )
 from keras_vit.weights.timm.original_names import (
     name_as_timm,
-    settle_periods,
+    settle_constants,
 )
 from keras_vit.weights.timm.reading import (
     complete,
@@ -131,6 +137,7 @@ LAYOUT = Layout(
         "patch_embed.proj.weight",
         "embeds.proj.weight",
         "patch_embed.projection.weight",
+        "patch_generator.embedder.weight",
     ),
     variants=(
         NameVariant(
@@ -171,6 +178,11 @@ LAYOUT = Layout(
             names={"patch_encoder": "embeds.proj"},
             style=FLAT_CONV,
         ),
+        NameVariant(
+            r"patch_generator\.embedder\.",
+            names={"patch_encoder": "patch_generator.embedder"},
+            style=RADIO,
+        ),
     ),
     has_architectures=True,
     has_later_parts=True,
@@ -184,6 +196,7 @@ LAYOUT = Layout(
         "timm_model.",
         "visual.trunk.",
         "backbone.",
+        "radio_model.model.",
     ),
     # A stem without stages is not nested.
     aliases=(
@@ -198,10 +211,13 @@ LAYOUT = Layout(
         (r"\.ffn\.", ".mlp."),
         (r"\.ln([12])\.", r".norm\1."),
         (r"^ln1\.", "norm."),
+        # RADIO.
+        (r"^patch_generator\.pos_embed$", "pos_embed"),
+        (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
         # The DINOv2 code and TIPSv2.
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
-        (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
-        (r"\.mlp\.(c_proj|w3)\.", ".mlp.fc2."),
+        (r"\.mlp\.(c_fc|w12|weights_in)\.", ".mlp.fc1."),
+        (r"\.mlp\.(c_proj|w3|weights_out)\.", ".mlp.fc2."),
         # The code of DINOv3 and EVA.
         (r"\.mlp\.w1\.", ".mlp.fc1_g."),
         (r"\.mlp\.w2\.", ".mlp.fc1_x."),
@@ -217,7 +233,8 @@ LAYOUT = Layout(
     # The frequencies are constants, which the model computes by itself.
     ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
     r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
-    r"(decode_head|scale_head)\.",
+    r"(decode_head|scale_head|patch_generator\.video_embedder)\.|"
+    r"radio_model\.(input_conditioner\.|summary_idxs$)",
     prepare=name_as_timm,
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
@@ -226,7 +243,8 @@ LAYOUT = Layout(
     read_hints=read_hints,
     guess_heads=guess_heads,
     complete=complete,
-    settle=settle_periods,
+    settle=settle_constants,
+    conditioner=("norm_mean", "norm_std"),
     untold=untold,
     writers={
         ".safetensors": write_safetensors_file,

@@ -52,14 +52,16 @@ MODEL_TYPES = {
         "num_attention_heads": 16,
         "rope_theta": 100.0,
     },
+    "radio": {**DINOV2, "num_attention_heads": 16},
     "timm_wrapper": {},
 }
 # Those whose arrays have the names of timm, or of code that timm reads.
-IN_TIMM_NAMES = ("tipsv2", "tipsv2_vision_model", "sapiens2")
+IN_TIMM_NAMES = ("tipsv2", "tipsv2_vision_model", "sapiens2", "radio")
 # How positions are resized, where it is not PyTorch's bicubic.
 POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
+    "radio": "bilinear_square",
 }
 WITHOUT_CLASS_TOKEN = (
     "ijepa",
@@ -150,6 +152,12 @@ def read_settings(json: dict) -> dict:
         found["pooling"] = "map" if json.get("vision_use_head", True) else "avg"
     elif kind == "aimv2_vision_model" and json.get("use_head", True):
         found["pooling"] = "probe"
+    elif kind == "radio":
+        found |= {
+            "pooling": "prefix",
+            "use_final_norm": False,
+            "use_patch_bias": False,
+        }
     if kind in POSITION_RESIZES:
         found["position_resize"] = POSITION_RESIZES[kind]
     if kind == "sapiens2":

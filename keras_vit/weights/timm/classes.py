@@ -114,7 +114,7 @@ def explain_refusal(config: ViTConfig) -> str | None:
     reasons = {
         "it has no pre-logits layer": config.representation_size,
         f"it has no pooling {config.pooling!r}": config.pooling
-        in ("probe", "token_and_avg"),
+        in ("prefix", "probe", "token_and_avg"),
         "its norms of queries and keys are those of each head": (
             config.qk_norm == "width"
         ),

@@ -1,4 +1,4 @@
-"""Files of the code of DINOv3 and EVA: their names and their constants."""
+"""Files of the code of DINOv3, EVA and RADIO: their names and their constants."""
 
 import dataclasses
 import re
@@ -12,6 +12,7 @@ from keras_vit.models.config import ViTConfig
 
 # What an original file has of the weights of an attention, and timm has not.
 KEY_MASK = re.compile(r"(.*\.attn\.qkv\.)bias_mask$")
+RADIO_TOKENS = "patch_generator.cls_token.token"
 QUERY_OR_VALUE_BIAS = re.compile(r"(.*\.attn\.)([qv])_bias$")
 
 
@@ -20,13 +21,18 @@ def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
 
     DINOv3 stores biases of queries, keys and values in one array, and its code
     ignores those of the keys. EVA-02 stores the biases of queries and values
-    beside their projections, not in them.
+    beside their projections, not in them. RADIO stores class tokens and
+    registers in one array.
 
     Args:
         shapes: Shapes of the arrays in the file, by name.
     """
     prepared = {name: (name, None) for name in shapes}
     for name in shapes:
+        if name == RADIO_TOKENS:
+            del prepared[name]
+            prepared["cls_token"] = (name, (slice(0, 1),))
+            prepared["reg_token"] = (name, (slice(1, None),))
         masked = KEY_MASK.match(name)
         if masked and f"{masked[1]}bias" in shapes:
             del prepared[name]
@@ -43,18 +49,25 @@ def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
     return prepared
 
 
-def settle_periods(config: ViTConfig, read: Callable) -> ViTConfig:
-    """Return the configuration with the precision of the periods of DINOv3.
+def settle_constants(config: ViTConfig, read: Callable) -> ViTConfig:
+    """Return the configuration that the constants in a file tell.
 
-    Its code computes with the periods in its files, which are rounded.
+    The code of DINOv3 computes with the periods in its files, which are
+    rounded. RADIO states which class tokens its summary joins.
 
     Args:
         config: The configuration of the model.
         read: Returns an array by its name, see `Layout.settle`.
 
     Raises:
-        ValueError: If these are not the periods of the configuration.
+        ValueError: If these are not constants of such a model.
     """
+    summary = read("summary_idxs")
+    if config.pooling == "prefix":
+        if summary is None:
+            raise ValueError("it lacks summary_idxs.")
+        indices = tuple(int(index) for index in summary)
+        config = dataclasses.replace(config, pooling_indices=indices)
     periods = read("periods")
     kind = config.rotary_positions
     if periods is None:
