@@ -193,6 +193,7 @@ CASES = {
     "distilled": Case(
         layers.DistilledPooling, {"num_classes": 5}, TOKENS, (2, 2, 12)
     ),
+    "prefix": Case(layers.PrefixPooling, {"indices": [2, 0]}, TOKENS, (2, 24)),
     "map_patches": Case(
         layers.PatchAttentionPooling,
         {"num_heads": 3, "mlp_dim": 20, "num_prefix_tokens": 2},

@@ -1,4 +1,4 @@
-"""Files of the code of DINOv3, EVA and RADIO: their names and their constants."""
+"""Files of the code of DINOv3, EVA and RADIO, read as those of timm."""
 
 import dataclasses
 import re
