@@ -225,6 +225,13 @@ CASES = {
         (2, 7, 1, 8),
         is_beside=True,
     ),
+    "axial_class": Case(
+        layers.ClassRotaryPositions,
+        {"temperature": 50.0, **ROTARY},
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
     "centered": Case(
         layers.CenteredRotaryPositions,
         {"temperature": 50.0, **ROTARY},

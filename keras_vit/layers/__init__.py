@@ -4,6 +4,7 @@ from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
 from keras_vit.layers.centered_rotary_positions import CenteredRotaryPositions
+from keras_vit.layers.class_rotary_positions import ClassRotaryPositions
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.image_preprocessor import ImagePreprocessor
@@ -66,6 +67,7 @@ __all__ = [
     "AveragePooling",
     "AxialRotaryPositions",
     "CenteredRotaryPositions",
+    "ClassRotaryPositions",
     "ClassToken",
     "DistilledHead",
     "DistilledPooling",

@@ -135,6 +135,11 @@ def _check_positions(config):
             f"Received: rotary_positions={config.rotary_positions!r}, "
             f"num_heads={config.num_heads}, width={config.width}"
         )
+    if config.rotary_positions == "axial_class" and not config.use_class_token:
+        raise ValueError(
+            "`rotary_positions='axial_class'` needs the class token. "
+            "Received: use_class_token=False"
+        )
     if config.position_placement != "stem":
         for name, bad in (
             ("position_embedding", "none"),

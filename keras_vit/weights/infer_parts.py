@@ -136,6 +136,8 @@ def _infer_positions(shapes):
     fields = {"use_shared_relative_positions": False}
     if _has(shapes, ROTARY, "frequency", "frequency"):
         fields["rotary_positions"] = "mixed"
+    if _has(shapes, "rotary_positions", "class_angles", "class_angles"):
+        fields["rotary_positions"] = "axial_class"
     for template in (RELATIVE, "relative_positions"):
         is_shared = template != RELATIVE
         hidden = _shape(shapes, template + "/hidden", "dense", "bias")

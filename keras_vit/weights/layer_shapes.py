@@ -139,6 +139,9 @@ def _position_layers(config) -> Iterator[LayerWeights]:
         shape = (2, heads, config.head_size // 2)
         for i in range(config.depth):
             yield _single(ROTARY, "frequency", shape, {"i": i})
+    if config.rotary_positions == "axial_class":
+        shape = (1, config.head_size // 2)
+        yield _single("rotary_positions", "class_angles", shape)
     if config.relative_positions == "none":
         return
     h, w = config.grid_size

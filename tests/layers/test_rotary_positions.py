@@ -5,6 +5,7 @@ import pytest
 from keras_vit.layers import (
     AxialRotaryPositions,
     CenteredRotaryPositions,
+    ClassRotaryPositions,
     MixedRotaryPositions,
     RoundedRotaryPositions,
 )
@@ -89,6 +90,20 @@ def test_rounded_angles_have_periods_of_eight_bits():
     )
 
 
+def test_the_class_token_has_learned_angles():
+    layer = ClassRotaryPositions(
+        temperature=50.0, num_prefix_tokens=2, grid_size=GRID, head_size=SIZE
+    )
+    layer(noise(1, 8, 24))
+    randomize(layer)
+    found = angles_of(layer)[:, 0]
+    own = to_numpy(layer.class_angles)[0]
+    np.testing.assert_allclose(found[0], np.exp(1j * own), atol=1e-5)
+    # Registers are not turned, and patches as those of other models.
+    others = expected_angles(lambda y, x: [*(y * STEPS[50]), *(x * STEPS[50])])
+    np.testing.assert_allclose(found[1:], others, atol=1e-5)
+
+
 def test_mixed_angles_equal_their_formula():
     layer = MixedRotaryPositions(num_heads=3, grid_size=GRID, head_size=SIZE)
     layer(noise(1, 7, 24))
@@ -104,6 +119,7 @@ def test_mixed_angles_equal_their_formula():
 
 LAYERS = {
     "axial": (AxialRotaryPositions, {"reference_size": (4, 4)}),
+    "axial_class": (ClassRotaryPositions, {}),
     "centered": (CenteredRotaryPositions, {}),
     "mixed": (MixedRotaryPositions, {"num_heads": 3}),
 }

@@ -25,6 +25,12 @@ CONFIGS = {
     "stem": {"stem_stages": (2, 1, 2), "patch_size": 1, "depth": 1},
     **LATER_KINDS,
     "sapiens2": SAPIENS_2,
+    "radio": {
+        "num_registers": 3,
+        "pooling": "prefix",
+        "pooling_indices": (2, 0),
+    },
+    "mlcd": {"rotary_positions": "axial_class", "position_embedding": "none"},
 }
 
 

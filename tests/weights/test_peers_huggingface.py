@@ -186,6 +186,15 @@ CASES = {
         {"text_config": LANGUAGE, "vision_config": INTERN},
     ),
     "Tipsv2VisionModel": ("Tipsv2VisionConfig", DINO),
+    "MLCDVisionModel": ("MLCDVisionConfig", TINY),
+    "hot MLCDVisionModel": (
+        "MLCDVisionConfig",
+        {
+            **TINY,
+            "hidden_act": "quick_gelu",
+            "rope_parameters": {"rope_type": "axial", "rope_theta": 7.0},
+        },
+    ),
     "RadioModel": ("RadioConfig", RADIO),
     "large RadioModel": ("RadioConfig", {**RADIO, "max_img_size": 48}),
     "other RadioModel": (
@@ -241,21 +250,13 @@ REFUSED = {
         {**TINY, "num_key_value_heads_per_layer": [3, 1]},
         "grouped queries",
     ),
-    "MLCDVisionModel": (
-        "MLCDVisionConfig",
-        TINY,
-        "not a ViT of a known family",
-    ),
     "ViTPose": (
         "VitPoseBackboneConfig",
         TINY,
         "model_type='vitpose_backbone'",
     ),
 }
-CLASSES = {
-    "ViTPose": "VitPoseBackbone",
-    "grouped Sapiens2Model": "Sapiens2Model",
-}
+CLASSES = {"ViTPose": "VitPoseBackbone"}
 INTERPOLATE = {"interpolate_pos_encoding": True}
 # Inputs that let a class resize its positions to larger images.
 RESIZED = {
@@ -269,6 +270,7 @@ RESIZED = {
     "Siglip2VisionModel": {},
     "BeitModel": {},
     "RadioModel": {},
+    "MLCDVisionModel": {},
 }
 
 
@@ -312,7 +314,7 @@ def pixels_for(model, name, x):
 
 
 # CLIP returns the tokens before the last norm.
-BEFORE_NORM = ("CLIP", "MetaClip2")
+BEFORE_NORM = ("CLIP", "MetaClip2", "MLCD")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -398,6 +400,7 @@ NOT_WRITTEN = {
     "CLIPForImageClassification": "its CLIP pools by the class token",
     "InternVLVisionModel": "its DINOv2 has `pooling='token'`",
     "Data2VecVisionModel": "its BEiT normalises the average",
+    "MLCDVisionModel": "it has no rotary_positions='axial_class'",
     "RadioModel": "its DINOv2 has `pooling='token'`",
     "Sapiens2Model": "it has no norm='rms', .*layer_scale_branches",
 }

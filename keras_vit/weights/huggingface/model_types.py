@@ -38,6 +38,11 @@ MODEL_TYPES = {
     },
     "clip_vision_model": CLIP,
     "metaclip_2_vision_model": CLIP,
+    "mlcd_vision_model": {
+        **CLIP,
+        "hidden_act": "gelu",
+        "num_attention_heads": 16,
+    },
     "siglip_vision_model": SIGLIP,
     "siglip2_vision_model": SIGLIP,
     "aimv2_vision_model": {
@@ -162,6 +167,12 @@ def read_settings(json: dict) -> dict:
         found["position_resize"] = POSITION_RESIZES[kind]
     if kind == "sapiens2":
         found["layer_scale_branches"] = "attention"
+    if kind == "mlcd_vision_model":
+        if json.get("num_key_value_groups", 1) != 1:
+            raise ValueError("its configuration has grouped queries")
+        rotary = json.get("rope_parameters") or {}
+        found["rotary_positions"] = "axial_class"
+        found["rotary_temperature"] = rotary.get("rope_theta", 10_000.0)
     if kind in ("dinov3_vit", "sapiens2"):
         found["rotary_positions"] = "centered"
         found["rotary_temperature"] = json["rope_theta"]

@@ -12,6 +12,7 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
 from keras_vit.weights.timm.arguments import (
     CLASS_DEFAULTS,
+    ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
     eva_arguments,
@@ -118,7 +119,9 @@ def explain_refusal(config: ViTConfig) -> str | None:
         "its norms of queries and keys are those of each head": (
             config.qk_norm == "width"
         ),
-        "its rotary positions are not rounded": rotary == "centered_bfloat16",
+        f"it has no rotary positions {rotary!r}": (
+            rotary not in ("none", *ROPE_TYPES)
+        ),
         "its relative positions stand alone": relative != "none"
         and (rotary != "none" or config.position_embedding != "none"),
         "its gates are SiLU": is_glu,
