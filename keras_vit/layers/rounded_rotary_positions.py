@@ -14,9 +14,6 @@ class RoundedRotaryPositions(CenteredRotaryPositions):
 
     The files of the code of DINOv3 hold such periods, temperature^(j / q);
     those of timm and Hugging Face hold none, and their code does not round.
-
-    Args:
-        temperature: Base of the periods.
     """
 
     def frequencies(self, temperature: float):

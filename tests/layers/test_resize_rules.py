@@ -283,8 +283,9 @@ def test_an_unknown_rule_of_patches_is_an_error():
     with pytest.raises(ValueError) as error:
         resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
     assert str(error.value) == (
-        "`patch_resize` must be one of 'official', 'bilinear', 'bicubic', "
-        "'bicubic_antialias', 'bilinear_antialias'. Received: "
+        "`patch_resize` must be one of 'official', 'bilinear', "
+        "'bilinear_square', 'bicubic', 'bicubic_antialias', "
+        "'bilinear_antialias'. Received: "
         "patch_resize='area'"
     )
 

@@ -89,8 +89,9 @@ def test_an_unknown_rule_of_positions_is_an_error_even_if_nothing_is_resized():
     with pytest.raises(ValueError) as error:
         resize_positions(noise(4, 2), (2, 2), (2, 2), "nearest")
     assert str(error.value) == (
-        "`position_resize` must be one of 'official', 'bilinear', 'bicubic', "
-        "'bicubic_antialias', 'bilinear_antialias'. Received: "
+        "`position_resize` must be one of 'official', 'bilinear', "
+        "'bilinear_square', 'bicubic', 'bicubic_antialias', "
+        "'bilinear_antialias'. Received: "
         "position_resize='nearest'"
     )
 

@@ -167,13 +167,22 @@ def read_settings(json: dict) -> dict:
         found["position_resize"] = POSITION_RESIZES[kind]
     if kind == "sapiens2":
         found["layer_scale_branches"] = "attention"
+    return {**found, **_read_rotary_positions(kind, json)}
+
+
+def _read_rotary_positions(kind, json):
+    """Return the fields of rotary positions, {} without them."""
     if kind == "mlcd_vision_model":
         if json.get("num_key_value_groups", 1) != 1:
             raise ValueError("its configuration has grouped queries")
-        rotary = json.get("rope_parameters") or {}
-        found["rotary_positions"] = "axial_class"
-        found["rotary_temperature"] = rotary.get("rope_theta", 10_000.0)
+        parameters = json.get("rope_parameters") or {}
+        return {
+            "rotary_positions": "axial_class",
+            "rotary_temperature": parameters.get("rope_theta", 10_000.0),
+        }
     if kind in ("dinov3_vit", "sapiens2"):
-        found["rotary_positions"] = "centered"
-        found["rotary_temperature"] = json["rope_theta"]
-    return found
+        return {
+            "rotary_positions": "centered",
+            "rotary_temperature": json["rope_theta"],
+        }
+    return {}
