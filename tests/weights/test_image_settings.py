@@ -77,7 +77,13 @@ def found(folder, config=None, preprocessor=None, name="model"):
         ({"architecture": "eva_large_patch14_196.in22k_ft_in1k"}, "clip"),
         ({"architecture": "vit_base_patch16_224.bamboo"}, "clip"),
         ({"architecture": "vit_base_patch16_224_miil.in21k"}, "zero_one"),
-        ({"architecture": "vit_base_patch16_siglip_224.webli"}, None),
+        (
+            {
+                "architecture": "vit_base_patch16_siglip_224.webli",
+                "global_pool": "token",
+            },
+            None,
+        ),
         ({"architecture": "vit_base_patch16_224.augreg_in21k"}, None),
     ],
 )

@@ -3,13 +3,16 @@
 One of each kind that is read; `python -m benchmarks.families` takes all.
 """
 
+import re
+import shutil
 import warnings
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit.weights.loading import read_preprocessing
 from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
 from tests.weights.peer_process import HYBRID, MARKS, work
@@ -135,6 +138,45 @@ def test_an_architecture_answers_the_same(name, built):
     compare(model, folder, HYBRID if "_r_" in name else TOLERANCE)
     assert not model.load_report.reset
     assert not model.load_report.ignored
+
+
+# Arrays without which a file of timm may look like one of another model.
+TELLING = (
+    r"\.(ls\d\.gamma|gamma_\d)$",
+    r"\.(ls2\.gamma|gamma_2)$",
+    "reg_token",
+    "cls_token",
+    "dist_token",
+    "pos_embed$",
+    "norm_pre",
+    "^norm\\.",
+    "^fc_norm\\.",
+    r"norm\d?\.bias$",
+    r"\.[qk]_norm\.",
+    r"\.mlp\.norm\.",
+    r"\.attn\.norm\.",
+    r"patch_embed\.norm\.",
+    r"\.(qkv\.|[qkv]_proj\.|[qv]_)bias$",
+    r"\.k_proj\.bias$",
+    r"proj\.bias$",
+    r"rope\.freqs",
+    "rel_pos|relative_position",
+    "attn_pool",
+)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_that_lacks_a_part_is_refused(name, built, tmp_path):
+    """All arrays of a part at once, as if the model never had it."""
+    folder = built(f"arch/{name}")
+    arrays = load_file(folder / "model.safetensors")
+    shutil.copy(folder / "config.json", tmp_path)
+    for pattern in TELLING:
+        rest = {k: a for k, a in arrays.items() if not re.search(pattern, k)}
+        if len(rest) < len(arrays):
+            save_file(rest, tmp_path / "model.safetensors")
+            with pytest.raises(ValueError, match="model.safetensors"):
+                read_preprocessing(tmp_path)
 
 
 FEATURES = (

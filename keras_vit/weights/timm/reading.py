@@ -15,6 +15,7 @@ from keras_vit.weights.timm.architectures import (
     settings_in,
     settings_of,
 )
+from keras_vit.weights.timm.visible_parts import check_parts
 
 
 def read_hints(json: dict) -> dict:
@@ -39,6 +40,8 @@ def read_hints(json: dict) -> dict:
         return hints
     tag = str(published.get("tag", ""))
     names = {"architecture": architecture, "tag": tag, "is_published": True}
+    pooling = {key: json[key] for key in ("global_pool",) if key in json}
+    names["arguments"] = {**pooling, **arguments}
     return {**names, **settings, **hints}
 
 
@@ -154,6 +157,8 @@ def _settle_pooling(config, hints):
 def _assume(config, hints):
     """Return the configuration, with notes on what is not known but usual."""
     if "is_published" in hints:
+        architecture = hints["architecture"].split(".")[0]
+        check_parts(config, architecture, hints["arguments"])
         return config, _note_quick(hints)
     if config.use_class_token:
         return config, ()
