@@ -29,8 +29,8 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
         weights: None for new weights; a name of `PRETRAINED` or `HUB_MODELS`,
             with or without the variant: {weights}; the path of a checkpoint
             of any family, see `from_checkpoint`; or a `.weights.h5` or
-            `.keras` file that this package saved. Arguments that are not given are then
-            those of the checkpoint, the image size among them.
+            `.keras` file that this package saved. Arguments that are not given
+            are then those of the checkpoint, the image size among them.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)

@@ -6,6 +6,7 @@ from keras_vit.weights.huggingface.model_types import (
     describe_tower,
     read_settings,
 )
+from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
@@ -34,6 +35,7 @@ def _untold(config, names):
 
 
 def _complete(config, hints, names):
+    check_expected(config, hints.get("expected", {}))
     if config.pooling == "avg" and hints.get("use_final_norm") is False:
         # The norm is in the file, and the classifier does not read it.
         config = dataclasses.replace(config, use_final_norm=False)

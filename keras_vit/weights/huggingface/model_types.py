@@ -3,6 +3,8 @@
 Source: the model definitions of transformers 5.23.
 """
 
+from keras_vit.weights.huggingface.visible_parts import expected_fields
+
 # For each model_type, the fields of ViTConfig and the entries of config.json
 # that hold if its file does not state them.
 COMMON = {
@@ -67,6 +69,15 @@ POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
     "radio": "bilinear_square",
+}
+# What else its models have, as fields of ViTConfig.
+FURTHER_FIELDS = {
+    "radio": {
+        "pooling": "prefix",
+        "use_final_norm": False,
+        "use_patch_bias": False,
+    },
+    "sapiens2": {"layer_scale_branches": "attention"},
 }
 WITHOUT_CLASS_TOKEN = (
     "ijepa",
@@ -157,16 +168,10 @@ def read_settings(json: dict) -> dict:
         found["pooling"] = "map" if json.get("vision_use_head", True) else "avg"
     elif kind == "aimv2_vision_model" and json.get("use_head", True):
         found["pooling"] = "probe"
-    elif kind == "radio":
-        found |= {
-            "pooling": "prefix",
-            "use_final_norm": False,
-            "use_patch_bias": False,
-        }
     if kind in POSITION_RESIZES:
         found["position_resize"] = POSITION_RESIZES[kind]
-    if kind == "sapiens2":
-        found["layer_scale_branches"] = "attention"
+    found |= FURTHER_FIELDS.get(kind, {})
+    found["expected"] = expected_fields(kind, json)
     return {**found, **_read_rotary_positions(kind, json)}
 
 

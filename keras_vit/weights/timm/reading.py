@@ -9,6 +9,7 @@ from keras_vit.weights.huggingface.model_types import (
     IN_TIMM_NAMES,
     read_settings,
 )
+from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.timm.architectures import (
     heads_of,
     is_published_size,
@@ -114,6 +115,7 @@ def complete(
     Raises:
         ValueError: If no VisionTransformer computes it.
     """
+    check_expected(config, hints.get("expected", {}))
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
     told = {key: value for key, value in hints.items() if key in fields}
     changes = {
