@@ -1,5 +1,6 @@
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -293,9 +294,10 @@ def test_a_rectangle_is_cut_out_of_a_resized_square(sizes):
     rule = "bilinear_square"
     actual = to_numpy(resize_position_grid(table, sizes, rule))
     np.testing.assert_allclose(actual, expected, atol=1e-6)
-    tensors = np.float32(sizes)[None, None]
     places = np.float32([[[1, 0], [1, 2], [0, 1]]])
     if sizes[1] > 2:
-        found = read_position_grid(table, places, tensors, rule)
+        tensors = (table, places, np.float32(sizes)[None, None])
+        tensors = map(keras.ops.convert_to_tensor, tensors)
+        found = read_position_grid(*tensors, rule)
         chosen = expected[[1, 1, 0], [0, 2, 1]]
         np.testing.assert_allclose(to_numpy(found)[0], chosen, atol=1e-6)

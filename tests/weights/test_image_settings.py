@@ -22,7 +22,10 @@ from keras_vit import (
 )
 from keras_vit.preprocessing import NORMALIZATIONS
 from keras_vit.weights.containers import open_checkpoint
-from keras_vit.weights.image_settings import guess_normalization
+from keras_vit.weights.image_settings import (
+    add_conditioner,
+    guess_normalization,
+)
 from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 
@@ -479,3 +482,28 @@ def test_settings_are_written_and_read_again(tmp_path, layout, name, caplog):
     assert dataclasses.replace(again, crop_fraction=1) == dataclasses.replace(
         settings, crop_fraction=1
     )
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        # Pixels from 0 to 1 are normalised once.
+        (None, ([0.25, 0.5, 0.75], [0.5, 0.25, 0.125])),
+        # (x - 0.5) / 0.5 - m is (x - 0.5 - 0.5 m) / 0.5.
+        (
+            Preprocessing("vit", "shortest"),
+            ([0.625, 0.75, 0.875], [0.25, 0.125, 0.0625]),
+        ),
+    ],
+)
+def test_the_normalisation_inside_a_model_follows_that_of_images(
+    before, expected
+):
+    mean = np.float32([0.25, 0.5, 0.75]).reshape(3, 1, 1)
+    deviation = np.float32([0.5, 0.25, 0.125]).reshape(3, 1, 1)
+    after = add_conditioner(before, mean, deviation)
+    assert (list(after.mean), list(after.deviation)) == expected
+    assert after.resize_mode == (before or after).resize_mode
+    assert add_conditioner(before, None, None) is before
+    with pytest.raises(ValueError, match="lacks the mean or deviation"):
+        add_conditioner(before, mean, None)

@@ -402,6 +402,16 @@ def test_a_class_that_is_refused(name, built):
         from_checkpoint(built(name))
 
 
+def test_grouped_queries_are_refused(built, tmp_path):
+    folder = tmp_path / "grouped"
+    shutil.copytree(built("MLCDVisionModel"), folder)
+    described = json.loads((folder / "config.json").read_text())
+    described["num_key_value_groups"] = 3
+    (folder / "config.json").write_text(json.dumps(described))
+    with pytest.raises(ValueError, match="grouped queries"):
+        from_checkpoint(folder)
+
+
 # Models that are written in the class they come from, or in an equal one.
 WRITTEN = {
     "DeiTForImageClassification": "DeiTForImageClassification",
