@@ -26,9 +26,16 @@ KINDS = ["ViT_B8", "ViT_L32", "ViT_H14", "ViT_M16", "R_ViT_Ti16", "R26_ViT_S32"]
 each_kind = pytest.mark.parametrize("name", KINDS)
 
 
-def test_the_old_name_of_the_activation_is_read():
-    model = keras_vit.ViT_Ti16(depth=1, gelu="exact", weights=None)
-    assert model.config.activation == "exact"
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: keras_vit.ViT_Ti16(gelu="exact"),
+        lambda: keras_vit.from_checkpoint("model.npz", gelu="exact"),
+    ],
+)
+def test_the_old_name_of_the_activation_is_an_error(call):
+    with pytest.raises(ValueError, match="`activation` in place of `gelu`"):
+        call()
 
 
 def small(name, **arguments):
@@ -304,7 +311,9 @@ ERRORS = {
         {"weights": "imagenet"},
         "`weights` must be None, the path of an existing file or folder, or "
         "the name of a pretrained B/16: 'i21k', 'i21k+i1k', 'i21k+i1k-224', "
-        "'augreg', 'augreg-i1k', 'sam'. Received: weights='imagenet'",
+        "'augreg', 'augreg-i1k', 'sam', 'dinov3', 'clip-openai', "
+        "'clip-laion2b', 'siglip', 'siglip2', 'beit', 'beit2', 'deit3', "
+        "'deit-distilled', 'mae', 'pe-core'. Received: weights='imagenet'",
     ),
     "weights_missing_file": (
         {"weights": "missing.weights.h5"},

@@ -264,7 +264,7 @@ ERRORS = [
     (
         {"pooling": "gap"},
         "`pooling` must be one of 'token', 'avg', 'max', 'token_and_avg', "
-        "'distilled', 'map', 'map_patches', 'probe', 'none'. "
+        "'distilled', 'prefix', 'map', 'map_patches', 'probe', 'none'. "
         "Received: pooling='gap'",
     ),
     (
@@ -299,6 +299,26 @@ ERRORS = [
         {"relative_positions": "table", "use_dynamic_image_size": True},
         "`relative_positions` are those of one grid of patches. "
         "Received: use_dynamic_image_size=True",
+    ),
+    (
+        {"pooling": "prefix", "num_registers": 1, "pooling_indices": (0, 2)},
+        "`pooling_indices` must be places among the 2 tokens before the "
+        "patches. Received: pooling_indices=(0, 2)",
+    ),
+    (
+        {"pooling": "prefix", "pooling_indices": ()},
+        "`pooling_indices` must be places among the 1 tokens before the "
+        "patches. Received: pooling_indices=()",
+    ),
+    (
+        {**NO_TOKEN, "rotary_positions": "axial_class"},
+        "`rotary_positions='axial_class'` needs the class token. "
+        "Received: use_class_token=False",
+    ),
+    (
+        {"layer_scale_branches": "mlp"},
+        "`layer_scale_branches` must be one of 'both', 'attention'. "
+        "Received: layer_scale_branches='mlp'",
     ),
     (
         {"pooling": "token", "use_class_token": False},
