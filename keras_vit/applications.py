@@ -8,7 +8,7 @@ import os
 
 import keras
 
-from keras_vit.layers.old_arguments import RENAMED
+from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.connecting import connect
 from keras_vit.models.variants import VARIANTS
@@ -84,7 +84,7 @@ def make_builder(variant: str):
             **({} if include_top or pooling else {"pooling": "none"}),
             "num_classes": classes if include_top else 0,
             "classifier_activation": classifier_activation,
-            **check_choices(choices),
+            **check_choices(with_new_names(choices)),
         }
         build_model = functools.partial(
             build_on, input_tensor=input_tensor, dtype=dtype, name=name
@@ -183,7 +183,6 @@ def check_choices(choices: dict) -> dict:
     names the argument.
     """
     renamed = {
-        **RENAMED,
         "image_size": "input_shape",
         "channels": "input_shape",
         "use_dynamic_image_size": "input_shape",
