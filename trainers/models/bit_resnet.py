@@ -30,7 +30,7 @@ def build_bit_resnet(
         size: A row of BIT_SIZES, or another one.
         image_size: Side of the images, in pixels; None for images of any size.
         channels: Channels of the images.
-        num_classes: Number of logits.
+        num_classes: Number of logits; 0 for a model without a head.
         head_bias: Initial bias of the head.
         dtype: Dtype policy of the layers.
         name: Name of the model.
@@ -58,6 +58,8 @@ def build_bit_resnet(
     x = keras.layers.ReLU(dtype=dtype, name="relu")(x)
     pool = keras.layers.GlobalAveragePooling2D
     x = pool("channels_last", dtype=dtype, name="pool")(x)  # (B, C)
+    if not num_classes:
+        return keras.Model(images, x, name=name)
     head = keras.layers.Dense(
         num_classes,
         kernel_initializer="zeros",
