@@ -82,10 +82,10 @@ class ModelOptions:
     init_from: str | None = option(
         None,
         "Initial model: a model.keras, a checkpoint, or the name of a "
-        "published one. Checkpoints of any family are read. The position table "
-        "is resized, and a head for another number of classes is replaced. The "
-        "flags of the model are ignored; with a checkpoint, the dropout rates "
-        "and the head bias are used.",
+        "published one. Checkpoints of any family are read, and those of BiT. "
+        "The position table is resized, and a head for another number of "
+        "classes is replaced. The flags of the model are ignored; with a "
+        "checkpoint, the dropout rates and the head bias are used.",
         is_local=True,
     )
     num_heads: int | None = option(
