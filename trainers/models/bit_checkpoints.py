@@ -19,10 +19,10 @@ from trainers.models.bit_resnet import build_bit_resnet
 from trainers.recipes.baselines import BIT_SIZES, BitSize
 
 # Names of arrays are those of big_transfer, without the prefix "resnet/".
-ROOT = "root_block/standardized_conv2d/kernel"
-HEAD = ("head/conv2d/kernel", "head/conv2d/bias")
-UNIT = re.compile(r"block\d/unit\d+")
-MOST_NAMES = 3  # That an error lists.
+BIT_ROOT = "root_block/standardized_conv2d/kernel"
+BIT_HEAD = ("head/conv2d/kernel", "head/conv2d/bias")
+BIT_UNIT = re.compile(r"block\d/unit\d+")
+MOST_LISTED_ARRAYS = 3  # That an error lists.
 
 
 def find_bit(path_or_name: str) -> pathlib.Path | None:
@@ -47,7 +47,7 @@ def find_bit(path_or_name: str) -> pathlib.Path | None:
         return fetch(storage_url(file), cache_dir() / file)
     path = locate(path_or_name)
     with open_checkpoint(path) as checkpoint:
-        is_bit = ROOT in {_plain_name(name) for name in checkpoint.entries}
+        is_bit = BIT_ROOT in {_plain_name(name) for name in checkpoint.entries}
     # The hybrids of the ViT paper have no such prefix.
     return path if is_bit else None
 
@@ -140,23 +140,25 @@ def _build(
         name=names.get(size, "bit_resnet"),
     )
     weights = dict(_named_weights(model))
-    num_stored = shapes.get(HEAD[0], (0,))[-1]
+    num_stored = shapes.get(BIT_HEAD[0], (0,))[-1]
     if head == "reset" or num_stored != num_classes:
-        weights = {name: w for name, w in weights.items() if name not in HEAD}
+        weights = {
+            name: w for name, w in weights.items() if name not in BIT_HEAD
+        }
     _check_fit(shapes, weights)
     return model, weights
 
 
 def _infer_size(shapes) -> BitSize:
     """Return the size of the model with arrays of `shapes`."""
-    root = shapes.get(ROOT, ())
+    root = shapes.get(BIT_ROOT, ())
     if len(root) != 4:
         raise ValueError(
-            f"it is no BiT ResNet: resnet/{ROOT} must have four axes. "
+            f"it is no BiT ResNet: resnet/{BIT_ROOT} must have four axes. "
             f"Received: shape={root or None}"
         )
     units = {"/".join(name.split("/")[:2]) for name in shapes}
-    blocks = Counter(unit[5] for unit in units if UNIT.fullmatch(unit))
+    blocks = Counter(unit[5] for unit in units if BIT_UNIT.fullmatch(unit))
     counts = tuple(blocks[block] for block in sorted(blocks))
     return BitSize(counts, root[-1] / ROOT_WIDTH, use_small_root=root[0] == 3)
 
@@ -164,7 +166,7 @@ def _infer_size(shapes) -> BitSize:
 def _check_fit(shapes, weights):
     """Raise a ValueError unless the arrays are those of the weights."""
     missing = [name for name in weights if name not in shapes]
-    left_over = [n for n in shapes if n not in weights and n not in HEAD]
+    left_over = [n for n in shapes if n not in weights and n not in BIT_HEAD]
     different = [
         f"{name} {shapes[name]} instead of {tuple(weight.shape)}"
         for name, weight in weights.items()
@@ -177,8 +179,12 @@ def _check_fit(shapes, weights):
         "of another shape": different,
     }
     texts = [
-        f"{problem}: {', '.join(names[:MOST_NAMES])}"
-        + (f" and {len(names) - MOST_NAMES} more" if names[MOST_NAMES:] else "")
+        f"{problem}: {', '.join(names[:MOST_LISTED_ARRAYS])}"
+        + (
+            f" and {len(names) - MOST_LISTED_ARRAYS} more"
+            if names[MOST_LISTED_ARRAYS:]
+            else ""
+        )
         for problem, names in problems.items()
         if names
     ]
@@ -188,7 +194,7 @@ def _check_fit(shapes, weights):
 
 def _essential(name, shape):
     """Return a shape without axes of length 1, and channels of images."""
-    if name == ROOT:
+    if name == BIT_ROOT:
         shape = (*shape[:2], *shape[3:])
     return [length for length in shape if length != 1]
 
@@ -196,7 +202,7 @@ def _essential(name, shape):
 def _fill(weights, read: Callable[[str], np.ndarray]):
     for name, weight in weights.items():
         array = read(name)
-        if name == ROOT:
+        if name == BIT_ROOT:
             array = adapt_channels(array, weight.shape[2])
         weight.assign(array.reshape(weight.shape))
 
@@ -204,7 +210,7 @@ def _fill(weights, read: Callable[[str], np.ndarray]):
 def _named_weights(model: keras.Model) -> Iterator[tuple]:
     """Yield (name of the array, weight) of each weight of a BiT ResNet."""
     for layer in model.layers:
-        parts = {PREFIXES.get(layer.name): layer}
+        parts = {BIT_PREFIXES.get(layer.name): layer}
         if isinstance(layer, PreActivationUnit):
             stage, unit = map(int, re.findall(r"\d+", layer.name))
             parts = _parts_of_unit(layer, f"block{stage + 1}/unit{unit + 1:02}")
@@ -232,7 +238,7 @@ def _plain_name(name):
     return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+/", r"\1/", name)
 
 
-PREFIXES = {
+BIT_PREFIXES = {
     "root_conv": "root_block/standardized_conv2d",
     "norm": "group_norm",
     "predictions": "head/conv2d",
