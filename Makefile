@@ -56,6 +56,7 @@ test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST:worksteal=loadfile) \
 	    $(ANY_BACKEND) tests/weights/test_peers.py \
 	    tests/weights/test_peers_architectures.py \
+	    tests/weights/test_peers_bit.py \
 	    tests/weights/test_peers_huggingface.py \
 	    tests/weights/test_peers_preprocessing.py \
 	    tests/weights/test_files_for_peers.py

@@ -40,10 +40,8 @@ class Pretrained(NamedTuple):
 
     @property
     def url(self) -> str:
-        """The address, on KERAS_VIT_MIRROR if that variable is set."""
-        mirror = os.environ.get("KERAS_VIT_MIRROR") or STORAGE
-        path = urllib.parse.quote(self.file, safe="/+")
-        return f"{mirror.rstrip('/')}/{path}"
+        """The address of the file, see `storage_url`."""
+        return storage_url(self.file)
 
     @property
     def config(self) -> ViTConfig:
@@ -55,6 +53,17 @@ class Pretrained(NamedTuple):
             dropout_rate=0.0,
             **self.choices,
         )
+
+
+def storage_url(file: str) -> str:
+    """Return the address of a file, on KERAS_VIT_MIRROR if that is set.
+
+    Args:
+        file: The bucket and the path in it.
+    """
+    mirror = os.environ.get("KERAS_VIT_MIRROR") or STORAGE
+    path = urllib.parse.quote(file, safe="/+")
+    return f"{mirror.rstrip('/')}/{path}"
 
 
 def find_pretrained(name: str) -> Pretrained | None:

@@ -9,6 +9,7 @@ and (B, T, D).
 """
 
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -227,6 +228,28 @@ def build_architecture(folder, name, seed, hub=True):
         for index, map_ in enumerate(maps if type(maps) is list else ()):
             found[f"map/{index}"] = map_.permute(0, 2, 3, 1).numpy()
     np.savez(folder / "expected.npz", x=x, **found)
+
+
+def answer_bit(path, arguments, shapes):
+    """Let timm read a published file of BiT; write its logits beside it."""
+    timm = import_peer("timm")
+    import torch
+
+    resnetv2 = timm.models.resnetv2
+    model = resnetv2.ResNetV2(
+        **arguments,
+        stem_type="fixed",
+        conv_layer=functools.partial(resnetv2.StdConv2d, eps=1e-8),
+    )
+    model.load_pretrained(path)
+    model.eval()
+    found = {}
+    for index, shape in enumerate(shapes):
+        x = draw_images(shape, index)
+        with torch.inference_mode():
+            logits = model(channels_first(x)).numpy()
+        found |= {f"x/{index}": x, f"logits/{index}": logits}
+    np.savez(pathlib.Path(path).with_suffix(".answers.npz"), **found)
 
 
 def run_huggingface(model, images, details=False, **arguments):
@@ -566,6 +589,7 @@ TASKS = {
     for task in (
         build_timm,
         build_architecture,
+        answer_bit,
         build_huggingface,
         build_huggingface_class,
         load_timm,

@@ -8,10 +8,16 @@ from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
+from trainers.models.bit_checkpoints import (
+    find_bit,
+    is_bit_resnet,
+    load_bit_checkpoint,
+    rebuild_bit_resnet,
+)
 from trainers.models.fine_tuning import choose_trained
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
-from trainers.recipes.model_options import BASELINES
+from trainers.recipes.baselines import BASELINES
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 
@@ -24,8 +30,8 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
 
     Raises:
         ValueError: If the model cannot be built, or `init_from` is neither a
-            VisionTransformer nor a checkpoint, or has another number of
-            channels.
+            VisionTransformer, a BiT ResNet nor a checkpoint, or has another
+            number of channels.
     """
     model = _build_whole(recipe, dataset)
     if isinstance(model, VisionTransformer):
@@ -47,6 +53,7 @@ def _build_whole(recipe, dataset):
             channels=dataset.channels,
             num_classes=num_classes,
             dtype=dtype,
+            head_bias=recipe.head_bias,
         )
     if not recipe.init_from:
         return _build_variant(recipe, dataset.channels, num_classes, dtype)
@@ -58,8 +65,11 @@ def _build_whole(recipe, dataset):
         num_classes,
         dataset.channels,
         recipe.init_head,
+        dtype,
     )
-    return model.with_dtype(dtype).with_remat(recipe.use_remat)
+    if isinstance(model, VisionTransformer):
+        return model.with_remat(recipe.use_remat)
+    return model
 
 
 def load_initial_model(
@@ -68,15 +78,17 @@ def load_initial_model(
     num_classes: int,
     channels: int,
     head: str = "auto",
-) -> VisionTransformer:
+    dtype: str | None = None,
+) -> keras.Model:
     """Return the model of a `.keras` file, resized and with a fitting head.
 
     Args:
         path: The file, which may be in a bucket.
         image_size: Side of the images, in pixels.
         num_classes: Number of logits. A head for another number is replaced.
-        channels: Channels of the images; must match the model.
+        channels: Channels of the images; must match a VisionTransformer.
         head: "reset" always replaces the head.
+        dtype: Dtype policy of the layers. Default: that of the file.
 
     Raises:
         ValueError: If the file does not exist or contains no such model.
@@ -87,9 +99,18 @@ def load_initial_model(
             f"Received: init_from={path!r}"
         )
     model = keras.saving.load_model(path, compile=False)
+    if is_bit_resnet(model):
+        return rebuild_bit_resnet(
+            model,
+            image_size=image_size,
+            channels=channels,
+            num_classes=num_classes,
+            head=head,
+            dtype=dtype or model.layers[-1].dtype_policy,
+        )
     if not isinstance(model, VisionTransformer):
         raise ValueError(
-            "`init_from` must hold a VisionTransformer. "
+            "`init_from` must hold a VisionTransformer or a BiT ResNet. "
             f"Received: {type(model).__name__} in {path!r}"
         )
     if model.config.channels != channels:
@@ -101,7 +122,7 @@ def load_initial_model(
     model = model.with_classifier_activation(None)  # The losses take logits.
     if model.config.num_classes != num_classes or head == "reset":
         model = model.with_num_classes(num_classes)
-    return model
+    return model.with_dtype(dtype) if dtype else model
 
 
 def _build_variant(recipe, channels, num_classes, dtype):
@@ -126,6 +147,17 @@ def _build_variant(recipe, channels, num_classes, dtype):
 
 
 def _load_checkpoint(recipe, channels, num_classes, dtype):
+    bit_path = find_bit(recipe.init_from)
+    if bit_path:
+        return load_bit_checkpoint(
+            bit_path,
+            image_size=recipe.image_size,
+            channels=channels,
+            num_classes=num_classes,
+            head=recipe.init_head,
+            head_bias=recipe.head_bias,
+            dtype=dtype,
+        )
     options = _given(_training_options(recipe))
     if recipe.init_head == "reset":
         # As in the official fine-tuning, a new head does not keep the tanh

@@ -18,9 +18,16 @@ def choose_trained(model: keras.Model, recipe: Recipe):
 
     Raises:
         ValueError: If the model has fewer blocks than the recipe trains, or a
-            kernel is smaller than the rank of its update.
+            kernel is smaller than the rank of its update. If it is no
+            VisionTransformer, and the recipe chooses.
     """
     parts, num_last_blocks = read_train_only(recipe)
+    is_chosen = recipe.lora_rank or recipe.train_only is not None
+    if is_chosen and not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`train_only` and `lora_rank` need a VisionTransformer. "
+            f"Received: init_from={recipe.init_from!r}, a {model.name}"
+        )
     if recipe.lora_rank:
         model.enable_lora(
             recipe.lora_rank,

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
 from keras_vit.weights import read_preprocessing
+from trainers.models.bit_checkpoints import find_bit
 from trainers.recipes.schema import Recipe
 
 
@@ -25,7 +26,7 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
     found = Preprocessing()
     if recipe.init_from and recipe.init_from.endswith(".keras"):
         found = _read_keras_file(recipe.init_from)
-    elif recipe.init_from:
+    elif recipe.init_from and not find_bit(recipe.init_from):
         found = read_preprocessing(
             recipe.init_from,
             num_heads=recipe.num_heads or "published",

@@ -22,6 +22,11 @@ def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:
     """
     if recipe.needs_labels:
         return encoder
+    if not isinstance(encoder, VisionTransformer):
+        raise ValueError(
+            f"`objective` {recipe.objective!r} needs a VisionTransformer. "
+            f"Received: init_from={recipe.init_from!r}, a {encoder.name}"
+        )
     return MODELS_OF_OBJECTIVES[recipe.objective](encoder, recipe)
 
 
