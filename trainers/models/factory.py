@@ -6,6 +6,8 @@ import keras
 
 from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
+from keras_vit.models.freezing import train_layer
+from keras_vit.models.rebuilding import copy_model
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.models.bit_checkpoints import (
@@ -66,6 +68,8 @@ def _build_whole(recipe, dataset):
         dataset.channels,
         recipe.init_head,
         dtype,
+        representation_size=recipe.representation_size,
+        head_bias=recipe.head_bias,
     )
     if isinstance(model, VisionTransformer):
         return model.with_remat(recipe.use_remat)
@@ -79,8 +83,14 @@ def load_initial_model(
     channels: int,
     head: str = "auto",
     dtype: str | None = None,
+    *,
+    representation_size: int | None = None,
+    head_bias: float = 0.0,
 ) -> keras.Model:
     """Return the model of a `.keras` file, resized and with a fitting head.
+
+    A head that is reset does not keep the tanh layer of the old one, as in the
+    official fine-tuning.
 
     Args:
         path: The file, which may be in a bucket.
@@ -89,6 +99,8 @@ def load_initial_model(
         channels: Channels of the images; must match a VisionTransformer.
         head: "reset" always replaces the head.
         dtype: Dtype policy of the layers. Default: that of the file.
+        representation_size: Size of a tanh layer of a head that is reset.
+        head_bias: Initial bias of a head that is reset.
 
     Raises:
         ValueError: If the file does not exist or contains no such model.
@@ -106,6 +118,7 @@ def load_initial_model(
             channels=channels,
             num_classes=num_classes,
             head=head,
+            head_bias=head_bias,
             dtype=dtype or model.layers[-1].dtype_policy,
         )
     if not isinstance(model, VisionTransformer):
@@ -120,9 +133,31 @@ def load_initial_model(
         )
     model = model.with_image_size(image_size)
     model = model.with_classifier_activation(None)  # The losses take logits.
-    if model.config.num_classes != num_classes or head == "reset":
+    if head == "reset":
+        model = _reset_head(
+            model,
+            num_classes=num_classes,
+            representation_size=representation_size,
+            head_bias=head_bias,
+        )
+    elif model.config.num_classes != num_classes:
         model = model.with_num_classes(num_classes)
     return model.with_dtype(dtype) if dtype else model
+
+
+def _reset_head(model, **changes):
+    """Return a copy with a new head, which is trained even if all else is not.
+
+    Args:
+        model: A VisionTransformer.
+        **changes: Fields of the configuration.
+    """
+    head = ("pre_logits", "predictions")
+    copy = copy_model(model, head, **changes)
+    for layer in copy.layers:
+        if layer.name in head:
+            train_layer(copy, layer.name)
+    return copy
 
 
 def _build_variant(recipe, channels, num_classes, dtype):

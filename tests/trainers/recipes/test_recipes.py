@@ -435,10 +435,16 @@ def test_expected_results_are_those_of_the_source(name):
     assert recipe.expected.startswith(RESULTS[name])
     # That of the model that the recipe is about.
     model = RESULTS[name].partition(":")[0]
-    folder, _, file = str(recipe.init_from).rpartition("/")
-    if file == "model.keras":  # Of the run of another recipe.
-        recipe = RECIPES[folder.removeprefix("saved_models/")]
+    before = recipe_before(recipe)
+    recipe = RECIPES[before] if before else recipe
     assert (recipe.init_from or recipe.model).startswith(model)
+
+
+def recipe_before(recipe):
+    """Return the name of the recipe whose run a recipe starts from, or None."""
+    folder, _, file = str(recipe.init_from).rpartition("/")
+    is_run = file == "model.keras"
+    return folder.removeprefix("saved_models/") if is_run else None
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -731,9 +737,9 @@ def test_every_recipe_takes_a_step(name, take_step, request):
     if name not in COMPILED:
         request.getfixturevalue("eagerly")
     recipe = shrink(RECIPES[name])
-    if name == "digits_transfer":
-        before = shrink(RECIPES["digits_pretrain"])
-        take_step(before, "saved_models/digits_pretrain")
+    before = recipe_before(recipe)
+    if before:
+        take_step(shrink(RECIPES[before]), f"saved_models/{before}")
     logs = take_step(recipe, "run")
     model = Run(pathlib.Path("run")).load_model()
     assert logs["step"] == 1
