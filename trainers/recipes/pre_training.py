@@ -25,10 +25,11 @@ _JFT = dataclasses.replace(
 
 def _recipe(base, model, result, **changes):
     """Return a recipe of a model; the hidden layer is as wide as the model."""
+    row = VARIANTS.get(model)  # A ResNet has no hidden layer.
     return dataclasses.replace(
         base,
         model=model,
-        representation_size=VARIANTS[model].config.width,
+        representation_size=row and row.config.width,
         expected=f"{model}: {result}. Not run here.",
         **changes,
     )
@@ -58,6 +59,11 @@ _ROWS_OF_JFT = {
     "jft_r50_l16": ("R50+L/16", 7, 4e-4, "86.60"),
     "jft_r50_l16_14ep": ("R50+L/16", 14, 4e-4, "87.12"),
     "jft_r50_l32": ("R50+L/32", 7, 2e-4, "85.68"),
+    "jft_r50x1": ("R50x1", 7, 1e-3, "77.54"),
+    "jft_r50x2": ("R50x2", 7, 1e-3, "82.12"),
+    "jft_r101x1": ("R101x1", 7, 8e-4, "80.67"),
+    "jft_r152x1": ("R152x1", 7, 6e-4, "81.88"),
+    "jft_r152x2": ("R152x2", 7, 6e-4, "84.97"),
 }
 RECIPES = {
     "i21k_b32": _recipe(_I21K, "B/32", _tuned("81.28")),

@@ -19,7 +19,7 @@ from tests.trainers.mocked import write_metadata
 from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
-from trainers.recipes.baselines import APPLICATIONS, BASELINES
+from trainers.recipes.baselines import APPLICATIONS, BASELINES, BIT_SIZES
 from trainers.recipes.documentation import (
     describe_settings,
     describe_sources,
@@ -237,6 +237,11 @@ FIGURES = {
     "jft_r50_l16": of_jft("R50+L/16", 7, 4e-4),
     "jft_r50_l16_14ep": of_jft("R50+L/16", 14, 4e-4),
     "jft_r50_l32": of_jft("R50+L/32", 7, 2e-4),
+    "jft_r50x1": of_jft("R50x1", 7, 1e-3),
+    "jft_r50x2": of_jft("R50x2", 7, 1e-3),
+    "jft_r101x1": of_jft("R101x1", 7, 8e-4),
+    "jft_r152x1": of_jft("R152x1", 7, 6e-4),
+    "jft_r152x2": of_jft("R152x2", 7, 6e-4),
     # arXiv:2010.11929, table 4; rates of vision_transformer/configs.
     "imagenet_b16": TUNING | steps(20_000, 500, 0.03) | {"augment": CROP},
     "cifar10_b16": TUNING | steps(10_000, 500, 0.01) | {"augment": CROP},
@@ -378,6 +383,11 @@ RESULTS = {
     "jft_r50_l16": "R50+L/16: 86.60 %",
     "jft_r50_l16_14ep": "R50+L/16: 87.12 %",
     "jft_r50_l32": "R50+L/32: 85.68 %",
+    "jft_r50x1": "R50x1: 77.54 %",
+    "jft_r50x2": "R50x2: 82.12 %",
+    "jft_r101x1": "R101x1: 80.67 %",
+    "jft_r152x1": "R152x1: 81.88 %",
+    "jft_r152x2": "R152x2: 84.97 %",
     "imagenet_b16": "B/16: 83.97 %",
     "imagenet_l16_512": "L/16: 85.30 %",
     "imagenet_h14_518": "H/14: 88.55 %",
@@ -544,7 +554,11 @@ def shrink(recipe: Recipe) -> Recipe:
     """Cut down what takes time; the mathematics of an update stay."""
     if recipe.model in BASELINES and not recipe.init_from:
         # Without a warm-up its rate would blow it up.
-        recipe = dataclasses.replace(recipe, image_size=32, learning_rate=1e-3)
+        recipe = dataclasses.replace(
+            recipe, image_size=32, learning_rate=1e-3, final_fraction=0.0
+        )
+        if recipe.model in BIT_SIZES:
+            recipe = dataclasses.replace(recipe, model="R14x0.25-small")
     elif recipe.image_size == 224 and not recipe.init_from:
         side = VARIANTS[recipe.model].config.patch_size
         recipe = dataclasses.replace(recipe, image_size=64 - 64 % side)
