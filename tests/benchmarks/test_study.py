@@ -4,7 +4,7 @@ import functools
 import pytest
 
 from benchmarks import activations, pooling, study
-from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Study, Trial
+from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Arm, Study, Trial
 from trainers.data.datasets import open_dataset
 
 
@@ -36,7 +36,7 @@ ANSWERS = {
     ("b", 0.1): (0.6, 2.0),
     ("b", 0.2): (0.4, 0.1),
 }
-TWO = Study("two", {"a": {}, "b": {}}, rates=(0.1, 0.2))
+TWO = Study("two", {"a": Arm(), "b": Arm()}, rates=(0.1, 0.2))
 
 
 def options_for(some, tmp_path, *more):
@@ -147,7 +147,9 @@ def test_each_study_runs_at_its_smallest_size(
     monkeypatch.setattr(
         study,
         "train_once",
-        lambda recipe: recipes.append(recipe) or train_once(recipe),
+        lambda recipe, *more: (
+            recipes.append(recipe) or train_once(recipe, *more)
+        ),
     )
     assert module.main(line) == 0
     shown = capsys.readouterr()
@@ -158,7 +160,7 @@ def test_each_study_runs_at_its_smallest_size(
     assert len({trial.loss for trial in trials}) == len(trials)
     assert path.with_suffix(".png").stat().st_size > 1000
     for recipe, trial in zip(recipes, trials, strict=True):
-        for field, value in arms[trial.arm].items():
+        for field, value in arms[trial.arm].fields.items():
             assert getattr(recipe, field) == value
         assert (recipe.seed, recipe.total_steps) == (trial.seed, 2)
     again = functools.partial(module.main, line)
