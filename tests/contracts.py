@@ -273,6 +273,30 @@ CASES = {
         (2, 4, 6, 32),
         (2, 2, 3, 128),
     ),
+    "pre_activation_unit": Case(
+        layers.PreActivationUnit,
+        {"features": 16, "stride": 2, "groups": 8},
+        (2, 5, 6, 32),
+        (2, 3, 3, 64),
+    ),
+    "pre_activation_unit_without_projection": Case(
+        layers.PreActivationUnit,
+        {"features": 32},
+        (2, 4, 3, 128),
+        (2, 4, 3, 128),
+    ),
+    "standardized_conv_symmetric": Case(
+        StandardizedConv2D,
+        {
+            "filters": 8,
+            "kernel_size": 3,
+            "strides": 2,
+            "epsilons": "bit",
+            "use_symmetric_padding": True,
+        },
+        (2, 5, 6, 3),
+        (2, 3, 3, 8),
+    ),
     "standardized_conv": Case(
         StandardizedConv2D,
         {"filters": 8, "kernel_size": 3, "strides": 2},

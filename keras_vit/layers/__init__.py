@@ -32,6 +32,7 @@ from keras_vit.layers.position_kinds import (
     POSITION_EMBEDDINGS,
     POSITION_PLACEMENTS,
 )
+from keras_vit.layers.pre_activation_unit import PreActivationUnit
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.probe_pooling import ProbePooling
 from keras_vit.layers.relative_positions import (
@@ -79,6 +80,7 @@ __all__ = [
     "PatchAttentionPooling",
     "ProbePooling",
     "PatchEncoder",
+    "PreActivationUnit",
     "PrefixTokens",
     "RelativePositionKeys",
     "RelativePositionMlp",

@@ -13,20 +13,30 @@ class StandardizedConv2D(keras.layers.Conv2D):
 
     The layer stores the raw kernel and standardises it in each call: it
     subtracts the mean, then divides by the standard deviation, with the
-    constants of `epsilons`. The layer has no bias and uses SAME padding.
+    constants of `epsilons`. The layer has no bias. It pads with zeros: SAME
+    padding, or equally on all sides.
 
     Args:
         filters: Number of output channels.
-        kernel_size: Side of the kernel.
+        kernel_size: Side of the kernel, odd with symmetric padding.
         strides: Stride of the convolution.
         epsilons: A key of STEM_EPSILONS.
+        use_symmetric_padding: Whether to pad equally on all sides, as PyTorch
+            and BiT do. With a stride, SAME padding adds less at the top and
+            left. The output has the same shape.
 
     Reference: Qiao et al. 2019, arXiv:1903.10520; as in the official code,
         the epsilon is added to the standard deviation.
     """
 
     def __init__(
-        self, filters, kernel_size, strides=1, epsilons="official", **kwargs
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        epsilons="official",
+        use_symmetric_padding=False,
+        **kwargs,
     ):
         fixed = {
             "padding": "same",
@@ -38,6 +48,7 @@ class StandardizedConv2D(keras.layers.Conv2D):
             filters, kernel_size, strides=strides, **{**kwargs, **fixed}
         )
         self.epsilons = epsilons
+        self.use_symmetric_padding = use_symmetric_padding
         self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
 
     def convolution_op(self, inputs, kernel):
@@ -47,7 +58,22 @@ class StandardizedConv2D(keras.layers.Conv2D):
         variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
         deviation = ops.sqrt(variance + self._epsilons.variance)
         weights = weights / (deviation + self._epsilons.deviation)
-        return super().convolution_op(inputs, ops.cast(weights, kernel.dtype))
+        weights = ops.cast(weights, kernel.dtype)
+        if not self.use_symmetric_padding:
+            return super().convolution_op(inputs, weights)
+        rows, columns = (side // 2 for side in self.kernel_size)
+        pads = ((0, 0), (rows, rows), (columns, columns), (0, 0))
+        return ops.conv(
+            ops.pad(inputs, pads),
+            weights,
+            strides=self.strides,
+            padding="valid",
+            data_format=self.data_format,
+        )
 
     def get_config(self):
-        return {**super().get_config(), "epsilons": self.epsilons}
+        return {
+            **super().get_config(),
+            "epsilons": self.epsilons,
+            "use_symmetric_padding": self.use_symmetric_padding,
+        }

@@ -1,4 +1,4 @@
-"""STEM_EPSILONS: the constants that a stem adds to its divisors."""
+"""STEM_EPSILONS: the constants that ResNets add to their divisors."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ GROUPS = 32
 
 
 class Epsilons(NamedTuple):
-    """The small constants that a stem adds to its divisors.
+    """The small constants that a ResNet adds to its divisors.
 
     Args:
         norm: Added to the variance in a group normalisation.
@@ -23,10 +23,16 @@ class Epsilons(NamedTuple):
     deviation: float
 
 
-def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
-    """Return a group normalisation for the stem, with 32 groups."""
+def group_norm(
+    name: str,
+    epsilons: str,
+    dtype,
+    gamma_initializer="ones",
+    groups: int = GROUPS,
+):
+    """Return a group normalisation for a ResNet."""
     return keras.layers.GroupNormalization(
-        groups=GROUPS,
+        groups=groups,
         epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
         gamma_initializer=gamma_initializer,
         dtype=dtype,
@@ -34,9 +40,10 @@ def group_norm(name: str, epsilons: str, dtype, gamma_initializer="ones"):
     )
 
 
-# With kernels of standard deviation 0.1, the logits of the two rows differ by
-# about 2e-4.
+# With kernels of standard deviation 0.1, the logits of the first two rows
+# differ by about 2e-4.
 STEM_EPSILONS = {
     "official": Epsilons(norm=1e-6, variance=0.0, deviation=1e-5),
     "timm": Epsilons(norm=1e-5, variance=1e-8, deviation=0.0),
+    "bit": Epsilons(norm=1e-5, variance=1e-10, deviation=0.0),
 }

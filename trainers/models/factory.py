@@ -11,7 +11,7 @@ from trainers.models.baselines import build_baseline
 from trainers.models.fine_tuning import choose_trained
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
-from trainers.recipes.model_options import BASELINES
+from trainers.recipes.baselines import BASELINES
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 
@@ -47,6 +47,7 @@ def _build_whole(recipe, dataset):
             channels=dataset.channels,
             num_classes=num_classes,
             dtype=dtype,
+            head_bias=recipe.head_bias,
         )
     if not recipe.init_from:
         return _build_variant(recipe, dataset.channels, num_classes, dtype)

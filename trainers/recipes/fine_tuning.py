@@ -5,7 +5,8 @@ import re
 from keras_vit.models.freezing import PARTS
 from keras_vit.models.lora import LORA_LAYERS
 from keras_vit.tables import pick
-from trainers.recipes.model_options import BASELINES, ModelOptions
+from trainers.recipes.baselines import BASELINES
+from trainers.recipes.model_options import ModelOptions
 
 ALL, LAST_BLOCKS = "all", "last_blocks:N"
 

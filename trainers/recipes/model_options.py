@@ -9,6 +9,7 @@ from keras_vit.layers import (
     POSITION_PLACEMENTS,
 )
 from keras_vit.models import VARIANTS
+from trainers.recipes.baselines import BASELINES
 from trainers.recipes.options import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -16,8 +17,6 @@ from trainers.recipes.options import (
     option,
 )
 
-# Models of keras.applications, trained in the same way as baselines.
-BASELINES = ("ResNet50", "ResNet50V2")
 # The name of a field in version 0.1, and its name now.
 OLD_FLAGS = {"gelu": "mlp_activation"}
 
@@ -28,7 +27,7 @@ class ModelOptions:
 
     model: str = option(
         "B/16",
-        "Variant of the model, or a model of keras.applications.",
+        "Variant of the model; or a ResNet, of BiT or of keras.applications.",
         [*VARIANTS, *BASELINES],
     )
     patch_size: int | None = option(

@@ -3,8 +3,8 @@
 import dataclasses
 
 from keras_vit.pretraining import PATCH_TARGETS
+from trainers.recipes.baselines import BASELINES
 from trainers.recipes.distillation_options import DistillationOptions
-from trainers.recipes.model_options import BASELINES
 from trainers.recipes.options import POSITIVE, NumberRange, option
 
 INNER_SHARE = NumberRange("in (0, 1)", lambda x: 0 < x < 1)

@@ -19,6 +19,7 @@ from tests.trainers.mocked import write_metadata
 from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
 from trainers.optim.schedules import WarmupSchedule
+from trainers.recipes.baselines import APPLICATIONS, BASELINES
 from trainers.recipes.documentation import (
     describe_settings,
     describe_sources,
@@ -29,7 +30,6 @@ from trainers.recipes.flags import (
     flag_fields,
     recipe_from_flags,
 )
-from trainers.recipes.model_options import BASELINES
 from trainers.recipes.photo_rules import RULES
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
@@ -571,7 +571,7 @@ def small_network(weights, input_shape, classes, classifier_activation):
     )
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", APPLICATIONS)
 def test_a_baseline_answers_logits_in_the_precision_asked_for(name):
     model = build_baseline(
         name, image_size=32, channels=1, num_classes=3, dtype="mixed_bfloat16"
@@ -651,7 +651,7 @@ def take_step(made_up, tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
     monkeypatch.setattr(Job, "flops_per_image", 1)
     monkeypatch.setattr("trainers.runs.job.plot_learning_curve", min)
-    for name in BASELINES:
+    for name in APPLICATIONS:
         monkeypatch.setattr(keras.applications, name, small_network)
     for name, row in VARIANTS.items():
         row = row._replace(config=shrink_model(row.config))
