@@ -64,8 +64,8 @@ class Arm:
         fields: Fields of the recipe that it changes.
         build: Returns its model, see `prepare`; None for that of the recipe.
         length: Its updates, as a multiple of `--updates`.
-        rate_of: An arm before it, whose learning rate it takes; None to
-            choose its own.
+        rate_of: The arm, itself or one before it, that chooses its learning
+            rate; None for itself.
     """
 
     fields: Mapping = dataclasses.field(default_factory=dict)
@@ -161,8 +161,8 @@ def count_cases(study: Study, options: argparse.Namespace) -> int:
     num_rates = len(options.rates)
     if not study.chooses_rate:
         return len(study.arms) * num_rates * options.seeds
-    choosing = sum(arm.rate_of is None for arm in study.arms.values())
-    return choosing * num_rates + len(study.arms) * options.seeds
+    choosing = {arm.rate_of or name for name, arm in study.arms.items()}
+    return len(choosing) * num_rates + len(study.arms) * options.seeds
 
 
 def _cases(study, name, options, done) -> Iterator[tuple]:

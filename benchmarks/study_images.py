@@ -1,9 +1,14 @@
 """Moved digits: the images of the studies of data and compute."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow_datasets as tfds
 
-SIDE, DIGIT_SIDE = 16, 8
+from benchmarks.study import CHOICE, REPORT
+from trainers.recipes.recipes import RECIPES
+
+SIDE, DIGIT_SIDE = 12, 8
 # Images of each split. A handwritten digit is in one split only.
 SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 
@@ -12,7 +17,7 @@ class MovedDigits(tfds.core.GeneratorBasedBuilder):
     """The digits of scikit-learn, each somewhere in a larger image.
 
     There can be more images than handwritten digits. A model must learn that a
-    digit is the same in all of the 81 places, unless it is convolutional.
+    digit is the same in all of the 25 places, unless it is convolutional.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -66,7 +71,7 @@ def move(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return an image with the digit at a random place.
 
     Shapes:
-        digit: (8, 8), 0 to 16. returns: (16, 16, 1), uint8.
+        digit: (8, 8), 0 to 16. returns: (12, 12, 1), uint8.
     """
     y, x = rng.integers(SIDE - DIGIT_SIDE + 1, size=2)
     image = np.zeros((SIDE, SIDE, 1), "uint8")
@@ -74,3 +79,18 @@ def move(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         digit * (255 / 16)
     )
     return image
+
+
+# TFDS knows the builder by its name as soon as this module is imported.
+RECIPE = dataclasses.replace(
+    RECIPES["digits"],
+    dataset=MovedDigits.name,
+    image_size=SIDE,
+    augment="",
+    label_smoothing=0.0,
+    batch_size=32,
+)
+SPLITS = {
+    CHOICE: {"eval_split": "validation"},
+    REPORT: {"eval_split": "test"},
+}
