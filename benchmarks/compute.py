@@ -11,20 +11,15 @@ import sys
 
 from benchmarks import study_images
 from benchmarks.power_law import PowerLaw, fit_power_law
-from benchmarks.study import (
-    Arm,
-    Study,
-    Trial,
-    parse_options,
-    reported,
-    run,
-)
+from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
 from benchmarks.study_figures import Panel, draw_panels
 from benchmarks.study_models import MODELS
 from keras_vit.tables import format_table
 from trainers.loop.flops import TRAINING_PASSES
 from trainers.train import Job
 
+# FLOPs within those of all families, at which the laws are compared.
+PREDICTED = (2e10, 1.5e11)
 # Size and length of the trainings of a family, the length as a multiple of
 # --updates. The learning rate of all is chosen with the first.
 TRAININGS = (
@@ -132,7 +127,8 @@ def fit_laws(curves: dict) -> dict[str, PowerLaw]:
 def describe_trainings(trials: list[CountedTrial]) -> str:
     """Return a table of the FLOPs and the mean accuracy of each arm."""
     rows = []
-    for arm in dict.fromkeys(t.arm for t in trials):
+    arms = dict.fromkeys(t.arm for t in trials)
+    for arm in sorted(arms, key=lambda arm: list(MODELS).index(FAMILIES[arm])):
         own = reported(trials, arm)
         found = [100 * t.accuracy for t in own]
         rows.append(
@@ -161,8 +157,6 @@ def describe_laws(laws: dict[str, PowerLaw]) -> str:
     predicted = [f"error at {flops / 1e9:g} GFLOPs" for flops in PREDICTED]
     return format_table(["", "exponent", *predicted], rows)
 
-
-PREDICTED = (1e11, 1e12)
 
 if __name__ == "__main__":
     sys.exit(main())

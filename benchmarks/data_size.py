@@ -35,7 +35,7 @@ CONTENDERS = {
     "ResNet": MODELS["ResNet"]["medium"],
 }
 # The learning rate is chosen with the most images.
-NUM_IMAGES = (10_000, 1_000, 100)
+NUM_IMAGES = (10_000, 3_000, 1_000, 300, 100)
 SHOTS = 10
 
 
