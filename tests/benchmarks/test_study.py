@@ -175,6 +175,10 @@ def test_the_table_of_rates_has_means(tmp_path):
     ]
 
 
+# Of the studies whose tables do not have a row for each arm.
+SHOWN_NAMES = {"data_size": ["ViT, small", "| 10,000 |", "| 3,000 |"]}
+
+
 def with_few_images(arm):
     """Return an arm with a hundredth of its images."""
     fields = dict(arm.fields)
@@ -220,7 +224,8 @@ def test_each_study_runs_at_its_smallest_size(
     assert module.main(line) == 0
     shown = capsys.readouterr()
     assert f"{small.name}: 100%" in shown.err
-    assert all(name in shown.out for name in arms)
+    shown_names = SHOWN_NAMES.get(small.name, arms)
+    assert all(name in shown.out for name in shown_names)
     trials = study.read_trials(path, small.kind)
     assert all(0 < trial.loss < 10 for trial in trials)
     assert len({trial.loss for trial in trials}) == len(trials)
