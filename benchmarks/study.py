@@ -19,9 +19,9 @@ from benchmarks.harness import make_parser, read_csv, write_csv
 from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
+from trainers.sweeps.trials import CHOICE, REPORT, best_rate
 from trainers.train import Job, prepare
 
-CHOICE, REPORT = "choice", "report"
 CHOICE_SEED = 100
 # Of the digits. The test split is only for the report.
 SPLITS = {
@@ -178,11 +178,6 @@ def _cases(study, name, options, done) -> Iterator[tuple]:
     for rate in rates:
         for seed in range(options.seeds):
             yield REPORT, name, rate, seed
-
-
-def best_rate(choice: list[Trial]) -> float:
-    """Return the rate of the highest accuracy; of equals, the lowest loss."""
-    return max(choice, key=lambda t: (t.accuracy, -t.loss)).learning_rate
 
 
 def train_trial(

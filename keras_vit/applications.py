@@ -8,14 +8,14 @@ import os
 
 import keras
 
-from keras_vit.layers.old_arguments import with_new_names
+from keras_vit.layers.old_arguments import RENAMED
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.connecting import connect
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.weights.builder_weights import (
     build_with_weights,
-    pretrained_tags,
+    known_tags,
 )
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
@@ -26,11 +26,11 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
     Args:
         include_top: Whether the model ends in the classifier.
-        weights: None for new weights; a name of `PRETRAINED`, with or
-            without the variant: {weights}; the path of a checkpoint of any
-            family, see `from_checkpoint`; or a `.weights.h5` or `.keras` file
-            that this package saved. Arguments that are not given are then
-            those of the checkpoint, the image size among them.
+        weights: None for new weights; a name of `PRETRAINED` or `HUB_MODELS`,
+            with or without the variant: {weights}; the path of a checkpoint
+            of any family, see `from_checkpoint`; or a `.weights.h5` or
+            `.keras` file that this package saved. Arguments that are not given
+            are then those of the checkpoint, the image size among them.
         input_tensor: A symbolic tensor to build the model on.
         input_shape: (height, width, channels) in pixels, any whole number of
             patches; default ({height}, {width}, {channels}). (None, None, C)
@@ -84,7 +84,7 @@ def make_builder(variant: str):
             **({} if include_top or pooling else {"pooling": "none"}),
             "num_classes": classes if include_top else 0,
             "classifier_activation": classifier_activation,
-            **check_choices(with_new_names(choices)),
+            **check_choices(choices),
         }
         build_model = functools.partial(
             build_on, input_tensor=input_tensor, dtype=dtype, name=name
@@ -129,7 +129,7 @@ def write_docstring(variant: str) -> str:
         width=default.image_size[1],
         channels=default.channels,
         pooling=default.pooling,
-        weights=", ".join(map(repr, pretrained_tags(variant))) or "none yet",
+        weights=", ".join(map(repr, known_tags(variant))) or "none yet",
     )
 
 
@@ -183,6 +183,7 @@ def check_choices(choices: dict) -> dict:
     names the argument.
     """
     renamed = {
+        **RENAMED,
         "image_size": "input_shape",
         "channels": "input_shape",
         "use_dynamic_image_size": "input_shape",

@@ -168,6 +168,7 @@ CASES = {
             "norm": "rms",
             "norm_placement": "after",
             "layer_scale_init": 0.1,
+            "layer_scale_branches": "attention",
             "attention_options": {
                 "qkv_bias": "none",
                 "qk_norm": "width",
@@ -192,6 +193,7 @@ CASES = {
     "distilled": Case(
         layers.DistilledPooling, {"num_classes": 5}, TOKENS, (2, 2, 12)
     ),
+    "prefix": Case(layers.PrefixPooling, {"indices": [2, 0]}, TOKENS, (2, 24)),
     "map_patches": Case(
         layers.PatchAttentionPooling,
         {"num_heads": 3, "mlp_dim": 20, "num_prefix_tokens": 2},
@@ -223,8 +225,22 @@ CASES = {
         (2, 7, 1, 8),
         is_beside=True,
     ),
+    "axial_class": Case(
+        layers.ClassRotaryPositions,
+        {"temperature": 50.0, **ROTARY},
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
     "centered": Case(
         layers.CenteredRotaryPositions,
+        {"temperature": 50.0, **ROTARY},
+        TOKENS,
+        (2, 7, 1, 8),
+        is_beside=True,
+    ),
+    "centered_bfloat16": Case(
+        layers.RoundedRotaryPositions,
         {"temperature": 50.0, **ROTARY},
         TOKENS,
         (2, 7, 1, 8),

@@ -26,9 +26,16 @@ KINDS = ["ViT_B8", "ViT_L32", "ViT_H14", "ViT_M16", "R_ViT_Ti16", "R26_ViT_S32"]
 each_kind = pytest.mark.parametrize("name", KINDS)
 
 
-def test_the_old_name_of_the_activation_is_read():
-    model = keras_vit.ViT_Ti16(depth=1, gelu="exact", weights=None)
-    assert model.config.activation == "exact"
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: keras_vit.ViT_Ti16(gelu="exact"),
+        lambda: keras_vit.from_checkpoint("model.npz", gelu="exact"),
+    ],
+)
+def test_the_old_name_of_the_activation_is_an_error(call):
+    with pytest.raises(ValueError, match="`activation` in place of `gelu`"):
+        call()
 
 
 def small(name, **arguments):
@@ -61,7 +68,7 @@ def test_a_builder_is_a_public_function_of_the_package(name):
 
 
 def test_the_official_variants_have_a_builder():
-    assert len(BUILDERS) == 18
+    assert len(BUILDERS) == 20
 
 
 # The configuration of each, by the fields that tell the variants apart.
@@ -85,6 +92,8 @@ def test_the_official_variants_have_a_builder():
         ("R26_ViT_S32", "R26+S/32"),
         ("R26_ViT_B32", "R26+B/32"),
         ("R50_ViT_B16", "R50+B/16"),
+        ("R50_ViT_B32", "R50+B/32"),
+        ("R50_ViT_L16", "R50+L/16"),
         ("R50_ViT_L32", "R50+L/32"),
     ],
 )
@@ -302,7 +311,9 @@ ERRORS = {
         {"weights": "imagenet"},
         "`weights` must be None, the path of an existing file or folder, or "
         "the name of a pretrained B/16: 'i21k', 'i21k+i1k', 'i21k+i1k-224', "
-        "'augreg', 'augreg-i1k', 'sam'. Received: weights='imagenet'",
+        "'augreg', 'augreg-i1k', 'sam', 'dinov3', 'clip-openai', "
+        "'clip-laion2b', 'siglip', 'siglip2', 'beit', 'beit2', 'deit3', "
+        "'deit-distilled', 'mae', 'pe-core'. Received: weights='imagenet'",
     ),
     "weights_missing_file": (
         {"weights": "missing.weights.h5"},

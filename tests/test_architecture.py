@@ -50,6 +50,7 @@ RANKS = {
     "trainers.runs": 8,
     "trainers.evaluation": 9,
     "trainers.export": 10,
+    "trainers.sweeps": 10,
     "trainers": 11,  # The commands.
 }
 # What trains any model uses these parts of keras_vit alone: how to look up a

@@ -509,6 +509,7 @@ def test_files_that_a_page_names_exist(page):
         "saved_models/digits",
         "saved_models/photos",
         "saved_models/mae_digits",
+        "saved_models/jft_h14",
         "build/",
         ".venv",
         "export/",

@@ -82,6 +82,17 @@ LATER_KINDS = {
     },
     "internvit": {"qk_norm": "width", "use_final_norm": False},
 }
+SAPIENS_2 = {
+    "position_embedding": "none",
+    "rotary_positions": "centered",
+    "num_registers": 2,
+    "norm": "rms",
+    "qk_norm": "head",
+    "layer_scale_init": 0.1,
+    "layer_scale_branches": "attention",
+    "use_gated_mlp": True,
+    "activation": "silu",
+}
 # Other forms of positions of the first paper, in table 8.
 PAPER_POSITIONS = {
     "every_block": {"position_placement": "every_block"},

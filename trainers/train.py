@@ -8,7 +8,6 @@ import time
 
 from absl import flags
 
-from trainers.distribute.cluster import WorkerConfig
 from trainers.distribute.rendezvous import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
@@ -29,7 +28,7 @@ from trainers.runs.data_check import check_images
 from trainers.runs.job import Job, train
 from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
-from trainers.runs.reports import final_table
+from trainers.runs.reports import describe_skipped, final_table
 from trainers.runs.requirements import (
     available_bytes,
     describe_memory,
@@ -37,6 +36,10 @@ from trainers.runs.requirements import (
     estimate_job_memory,
     measure_seconds_per_step,
     warn_of_shortage,
+)
+from trainers.runs.worker_flags import (
+    define_worker_flags,
+    worker_config_from_flags,
 )
 
 __all__ = ["Job", "prepare", "train"]
@@ -51,9 +54,7 @@ def main(arguments):
         refuse_arguments(arguments)
         chosen = recipe_flags.recipe_from_flags()
         run_dir = FLAGS.run_dir or f"saved_models/{chosen.name}"
-        config = WorkerConfig(
-            FLAGS.workers, FLAGS.worker_index, FLAGS.tpu, FLAGS.start_timeout
-        )
+        config = worker_config_from_flags()
         job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
         if job.is_writer:
             print(job, flush=True)
@@ -78,7 +79,7 @@ def main(arguments):
         train(job)
     bad = job.bad_examples.names
     if bad:
-        print(f"Skipped {len(bad)} unreadable images: {', '.join(bad)}")
+        print(describe_skipped(bad))
     if job.is_writer:
         print_results(job, time.perf_counter() - start_time)
 
@@ -171,27 +172,7 @@ def define_flags():
         "This is the model, the memory and the time.",
     )
     flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
-    flags.DEFINE_string(
-        "workers",
-        None,
-        "For --strategy=multi_worker: host:port of all processes, with commas. "
-        "Default: from TF_CONFIG or Slurm.",
-    )
-    flags.DEFINE_integer(
-        "worker_index", None, "Index of this process in --workers, from 0."
-    )
-    flags.DEFINE_float(
-        "start_timeout",
-        WorkerConfig.start_timeout,
-        "Seconds to wait at the start for other processes and the data "
-        "service.",
-        lower_bound=0.0,
-    )
-    flags.DEFINE_string(
-        "tpu",
-        None,
-        "For --strategy=tpu: name or address of the TPU, if not local.",
-    )
+    define_worker_flags()
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def draw_channels():
             label=f"image: {name}",
         )
     left.set(xlabel="channel", ylabel="gate, 0 to 1", ylim=(0, 1.25))
-    left.set_xticks(range(8))
+    style.count_from_one(left.xaxis, 8)
     left.set_title("squeeze-and-excitation: (B, C)")
     left.legend(loc="upper left", ncols=2)
 
@@ -166,6 +166,8 @@ def draw_channels():
     picture = right.imshow(ops.convert_to_numpy(scores)[0, 0], cmap="Blues")
     right.set_title("self-attention: (B, K, T, T)")
     right.set(xlabel="token that is asked", ylabel="token that asks")
+    for axis in (right.xaxis, right.yaxis):
+        style.count_from_one(axis, 16, step=4)
     figure.colorbar(picture, ax=right, label="weight")
     return figure
 

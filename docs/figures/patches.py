@@ -34,10 +34,14 @@ def draw_patches():
     middle.set(
         xlabel="numbers of a patch\n(pixel, colour)", ylabel="patch, row by row"
     )
+    style.count_from_one(middle.xaxis, 768, step=256)
     figure.colorbar(shown, ax=middle, label="0 to 255")
     shown = right.imshow(tokens, cmap="RdBu_r", aspect="auto", vmin=-2, vmax=2)
     right.set_title("tokens = rows · E + b\n(N, D) = (196, 768)")
     right.set(xlabel="feature")
+    style.count_from_one(right.xaxis, 768, step=256)
+    for axes in (middle, right):
+        style.count_from_one(axes.yaxis, 196, step=28)
     figure.colorbar(shown, ax=right, label="value")
     return figure
 

@@ -30,8 +30,8 @@ def draw_resize():
         axes.imshow(values[1:].reshape(side, side), vmin=-1.5, vmax=1.5)
         axes.set_title(f"{pixels} pixels: {side} x {side}\nT = {len(values)}")
         axes.set_xlabel("column")
-        axes.set_xticks([0, side // 2, side - 1])
-        axes.set_yticks([0, side // 2, side - 1])
+        for axis in (axes.xaxis, axes.yaxis):
+            style.count_from_one(axis, side, step=side // 2)
     left.set_ylabel("row")
 
     old = np.array([0.0, 1.0, -0.6, 0.3, 0.8, -0.2, 0.5])
@@ -46,7 +46,7 @@ def draw_resize():
         )
     right.axhline(0, color=style.GREY, lw=0.8)
     right.set_title("7 positions become 12:\nless the official rule")
-    right.set_xticks(range(12))
+    style.count_from_one(right.xaxis, 12)
     right.set(xlabel="new position", ylabel="difference", ylim=(-0.22, 0.36))
     right.legend(fontsize=7, loc="upper right")
     right.grid(True, axis="y")

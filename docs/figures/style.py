@@ -96,6 +96,18 @@ def photo(size: int = 224) -> np.ndarray:
     return np.asarray(scaled, "float32")
 
 
+def count_from_one(axis, count: int, step: int = 1):
+    """Number the cells of an axis from 1, as all pictures do.
+
+    Args:
+        axis: The x or y axis of a picture or of bars at 0, 1, 2, ...
+        count: Number of cells.
+        step: Distance of the labels.
+    """
+    numbers = sorted({1, *range(step, count + 1, step)})
+    axis.set_ticks([number - 1 for number in numbers], numbers)
+
+
 def hide_frame(axes):
     """Leave only the picture of some axes.
 

@@ -229,7 +229,8 @@ def pools_patches(model: VisionTransformer) -> bool:
         model: Any VisionTransformer.
     """
     config = model.config
-    if config.pooling in ("token", "token_and_avg", "distilled", "none"):
+    kinds = ("token", "token_and_avg", "distilled", "prefix", "none")
+    if config.pooling in kinds:
         return not config.use_class_token
     return True
 

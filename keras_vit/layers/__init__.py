@@ -4,6 +4,7 @@ from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
 from keras_vit.layers.centered_rotary_positions import CenteredRotaryPositions
+from keras_vit.layers.class_rotary_positions import ClassRotaryPositions
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.image_preprocessor import ImagePreprocessor
@@ -24,6 +25,7 @@ from keras_vit.layers.pooling import (
     AveragePooling,
     DistilledPooling,
     MaxPooling,
+    PrefixPooling,
     TokenAndAveragePooling,
     TokenPooling,
 )
@@ -44,6 +46,7 @@ from keras_vit.layers.relative_positions import (
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rms_norm import RmsNorm
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
+from keras_vit.layers.rounded_rotary_positions import RoundedRotaryPositions
 from keras_vit.layers.sincos_position_embedding import SinCosPositionEmbedding
 from keras_vit.layers.sincos_position_embedding_2d import (
     SinCosPositionEmbedding2D,
@@ -65,6 +68,7 @@ __all__ = [
     "AveragePooling",
     "AxialRotaryPositions",
     "CenteredRotaryPositions",
+    "ClassRotaryPositions",
     "ClassToken",
     "DistilledHead",
     "DistilledPooling",
@@ -87,6 +91,8 @@ __all__ = [
     "RelativePositionTable",
     "ResNetStem",
     "RmsNorm",
+    "PrefixPooling",
+    "RoundedRotaryPositions",
     "SinCosPositionEmbedding",
     "SinCosPositionEmbedding2D",
     "StochasticDepth",

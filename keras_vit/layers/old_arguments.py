@@ -1,4 +1,4 @@
-"""Reading the arguments that files of earlier versions have."""
+"""The arguments of earlier versions, which their files still have."""
 
 # The name of an argument in version 0.1, and its name now.
 RENAMED = {"gelu": "activation"}

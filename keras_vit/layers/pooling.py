@@ -133,6 +133,38 @@ class TokenAndAveragePooling(AveragePooling):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
+class PrefixPooling(TokenPooling):
+    """Join some of the tokens before the patches.
+
+    Shapes:
+        tokens: (B, T, D). returns: (B, len(indices) * D).
+
+    Args:
+        indices: Which tokens.
+
+    Reference: Heinrich et al. 2024, arXiv:2412.07679 (RADIO), whose class
+        tokens imitate several teachers.
+    """
+
+    needs = ("pooling_indices",)
+
+    def __init__(self, indices: tuple[int, ...] = (0,), **kwargs):
+        super().__init__(**kwargs)
+        self.indices = tuple(indices)
+
+    def call(self, tokens, mask=None):
+        chosen = [tokens[:, i : i + 1] for i in self.indices]
+        size = len(chosen) * tokens.shape[-1]
+        return ops.reshape(ops.concatenate(chosen, axis=1), (-1, size))
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], len(self.indices) * input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "indices": list(self.indices)}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
 class DistilledPooling(TokenPooling):
     """Take the class token and the distillation token.
 
@@ -185,6 +217,7 @@ POOLINGS = {
     "max": MaxPooling,
     "token_and_avg": TokenAndAveragePooling,
     "distilled": DistilledPooling,
+    "prefix": PrefixPooling,
     "map": AttentionPooling,
     "map_patches": PatchAttentionPooling,
     "probe": ProbePooling,

@@ -24,13 +24,14 @@ def resize_position_grid(table, sizes: tuple, method: str = "official"):
         method: A key of RESIZES.
     """
     rule = pick(RESIZES, method, "method")
-    for axis, size in enumerate(sizes):
-        if isinstance(size, int) and size == table.shape[axis]:
+    for axis, (size, whole) in enumerate(zip(sizes, rule.whole_sizes(sizes))):
+        is_known = isinstance(size, int) and isinstance(whole, int)
+        if is_known and size == whole == table.shape[axis]:
             continue
         if method == "official":
             table = _interpolate_axis(table, size, axis)
         else:
-            table = _resize_axis(table, size, axis, rule)
+            table = _resize_axis(table, size, whole, axis, rule)
     return table
 
 
@@ -51,14 +52,14 @@ def _interpolate_axis(table, size, axis):
     )
 
 
-def _resize_axis(table, size, axis, rule):
-    """Resize by the matrix of a rule."""
+def _resize_axis(table, size, whole, axis, rule):
+    """Resize to the `whole` size by the matrix of a rule; keep the start."""
     old = table.shape[axis]
-    if isinstance(size, int):
-        matrix = rule(size, old)
+    if isinstance(size, int) and isinstance(whole, int):
+        matrix = rule(size, old, whole)
     else:
         index = ops.arange(size, dtype="float32")
-        matrix = rule.weights(index, ops.cast(size, "float32"), old)
+        matrix = rule.weights(index, ops.cast(whole, "float32"), old)
     matrix = ops.cast(matrix, table.dtype)  # (size, old)
     return ops.moveaxis(ops.tensordot(matrix, table, ((1,), (axis,))), 0, axis)
 
@@ -83,8 +84,9 @@ def read_position_grid(table, coordinates, sizes, method: str = "official"):
     """
     rule = pick(RESIZES, method, "method")
     h, w, width = table.shape
-    rows = rule.weights(coordinates[..., 0], sizes[..., 0], h)  # (B, N, h)
-    columns = rule.weights(coordinates[..., 1], sizes[..., 1], w)  # (B, N, w)
+    sizes = rule.whole_sizes((sizes[..., 0], sizes[..., 1]))
+    rows = rule.weights(coordinates[..., 0], sizes[0], h)  # (B, N, h)
+    columns = rule.weights(coordinates[..., 1], sizes[1], w)  # (B, N, w)
     weights = rows[..., :, None] * columns[..., None, :]  # (B, N, h, w)
     length = ops.shape(coordinates)[1]
     weights = ops.reshape(weights, (-1, length, h * w))

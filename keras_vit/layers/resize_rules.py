@@ -25,14 +25,19 @@ class ResizeRule:
             Without it, samples beyond the border repeat the border.
         is_aligned: Whether the first and last positions coincide, instead of
             the borders of the cells around them.
+        is_square: Whether the grid is first resized to a square of its longer
+            side, of which the rest is cut off.
     """
 
     kernel: Callable
     support: int
     is_antialiased: bool = False
     is_aligned: bool = False
+    is_square: bool = False
 
-    def __call__(self, new: int, old: int) -> np.ndarray:
+    def __call__(
+        self, new: int, old: int, whole: int | None = None
+    ) -> np.ndarray:
         """Return the matrix that resizes an axis.
 
         Shapes: returns: (new, old).
@@ -40,8 +45,24 @@ class ResizeRule:
         Args:
             new: Number of positions after resizing.
             old: Number of positions before resizing.
+            whole: Number of positions after resizing, of which only the first
+                `new` are kept. Default: `new`.
         """
-        return self.weights(np.arange(new, dtype="float64"), new, old, np)
+        index = np.arange(new, dtype="float64")
+        return self.weights(index, whole or new, old, np)
+
+    def whole_sizes(self, sizes, backend=ops) -> list:
+        """Return what each axis is resized to, before the rest is cut off.
+
+        Args:
+            sizes: The sizes after resizing, numbers or tensors.
+            backend: `keras.ops`, or `numpy`.
+        """
+        if not self.is_square or len(sizes) == 1:
+            return list(sizes)
+        is_known = all(isinstance(size, int) for size in sizes)
+        longest = max(sizes) if is_known else backend.maximum(*sizes)
+        return [longest] * len(sizes)
 
     def weights(self, index, new, old: int, backend=ops):
         """Return with which weights positions read those before resizing.
@@ -106,6 +127,8 @@ RESIZES = {
     "official": ResizeRule(_triangle, 1, is_aligned=True),
     # timm's reader of .npz, FlexiViT, tf.image.resize.
     "bilinear": ResizeRule(_triangle, 1),
+    # RADIO.
+    "bilinear_square": ResizeRule(_triangle, 1, is_square=True),
     # Hugging Face: PyTorch's bicubic.
     "bicubic": ResizeRule(_keys(-0.75), 2),
     # timm: PyTorch's bicubic with antialias, which is Pillow's.
@@ -125,8 +148,12 @@ def resize_grid(grid: np.ndarray, sizes: tuple, method: str) -> np.ndarray:
         sizes: (h', w').
         method: A key of RESIZES.
     """
+    rule = RESIZES[method]
     rows, columns = (
-        RESIZES[method](new, old) for new, old in zip(sizes, grid.shape)
+        rule(new, old, whole)
+        for new, old, whole in zip(
+            sizes, grid.shape, rule.whole_sizes(sizes, np)
+        )
     )
     resized = np.einsum(
         "ih,hwd,jw->ijd", rows, grid.astype("float64"), columns, optimize=True

@@ -80,15 +80,23 @@ class RotaryPositions(keras.layers.Layer):
 
     def _rotation(self, angles):
         """Return the cosines and sines (2, B, T, 1 or K, E) of all tokens."""
+        angles = self.add_prefix(angles)  # (B, T, 1 or K, E/2)
         if self.pairs == "neighbours":
-            angles = ops.repeat(angles, 2, axis=-1)  # (B, N, 1 or K, E)
+            angles = ops.repeat(angles, 2, axis=-1)  # (B, T, 1 or K, E)
         else:
             angles = ops.concatenate([angles, angles], axis=-1)
-        # An angle of zero turns nothing.
-        prefix = (self.num_prefix_tokens, 0)
-        angles = pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
         rotation = ops.stack([ops.cos(angles), ops.sin(angles)])
         return ops.cast(rotation, self.compute_dtype)
+
+    def add_prefix(self, angles):
+        """Return the angles of all tokens, from those of the patches.
+
+        Shapes:
+            angles: (B, N, 1 or K, E/2). returns: (B, T, 1 or K, E/2).
+        """
+        # An angle of zero turns nothing.
+        prefix = (self.num_prefix_tokens, 0)
+        return pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
 
     def angles(self, y, x, sizes: tuple):
         """Return the angles of patches, in radians.

@@ -17,6 +17,12 @@ from keras_vit.layers.stochastic_depth import StochasticDepth
 from keras_vit.tables import pick
 
 NORM_PLACEMENTS = dict.fromkeys(("before", "after"))
+# Layers of a block whose branches a LayerScale may end, by the name of the
+# choice.
+LAYER_SCALE_BRANCHES = {
+    "both": ("attention", "mlp"),
+    "attention": ("attention",),
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -47,6 +53,8 @@ class TransformerBlock(keras.layers.Layer):
             z'' = z' + LN(MLP(z')).
         layer_scale_init: Initial factors of a `LayerScale` at the end of each
             branch; None for none.
+        layer_scale_branches: A key of LAYER_SCALE_BRANCHES: whether "both"
+            branches have one, or the "attention" alone.
         attention_options: Further arguments of `MultiHeadSelfAttention`.
         mlp_options: Further arguments of `MlpBlock`.
 
@@ -71,6 +79,7 @@ class TransformerBlock(keras.layers.Layer):
         norm: str = "layer",
         norm_placement: str = "before",
         layer_scale_init: float | None = None,
+        layer_scale_branches: str = "both",
         attention_options: dict | None = None,
         mlp_options: dict | None = None,
         **kwargs,
@@ -88,6 +97,8 @@ class TransformerBlock(keras.layers.Layer):
         self.norm_placement = norm_placement
         pick(NORM_PLACEMENTS, norm_placement, "norm_placement")
         self.layer_scale_init = layer_scale_init
+        self.layer_scale_branches = layer_scale_branches
+        pick(LAYER_SCALE_BRANCHES, layer_scale_branches, "layer_scale_branches")
         self.attention_options = dict(attention_options or {})
         self.mlp_options = dict(mlp_options or {})
         self.supports_masking = True
@@ -104,7 +115,7 @@ class TransformerBlock(keras.layers.Layer):
             dtype=dtype,
             name="attention",
         )
-        self.attention_scale = self._make_scale("attention_scale", dtype)
+        self.attention_scale = self._make_scale("attention", dtype)
         self.dropout = keras.layers.Dropout(
             self.dropout_rate, dtype=dtype, name="dropout"
         )
@@ -117,7 +128,7 @@ class TransformerBlock(keras.layers.Layer):
             dtype=dtype,
             name="mlp",
         )
-        self.mlp_scale = self._make_scale("mlp_scale", dtype)
+        self.mlp_scale = self._make_scale("mlp", dtype)
         self.stochastic_depth = StochasticDepth(
             self.stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
         )
@@ -127,10 +138,13 @@ class TransformerBlock(keras.layers.Layer):
             self.norm, self.layer_norm_epsilon, dtype=dtype, name=name
         )
 
-    def _make_scale(self, name, dtype):
-        if self.layer_scale_init is None:
+    def _make_scale(self, branch, dtype):
+        has_scale = branch in LAYER_SCALE_BRANCHES[self.layer_scale_branches]
+        if self.layer_scale_init is None or not has_scale:
             return None
-        return LayerScale(self.layer_scale_init, dtype=dtype, name=name)
+        return LayerScale(
+            self.layer_scale_init, dtype=dtype, name=f"{branch}_scale"
+        )
 
     def build(self, input_shape):
         for layer in (
@@ -237,6 +251,7 @@ class TransformerBlock(keras.layers.Layer):
             "norm": self.norm,
             "norm_placement": self.norm_placement,
             "layer_scale_init": self.layer_scale_init,
+            "layer_scale_branches": self.layer_scale_branches,
             "attention_options": self.attention_options,
             "mlp_options": self.mlp_options,
             "dtype": nested_dtype_policy(self),

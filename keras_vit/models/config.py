@@ -64,6 +64,8 @@ class ViTConfig:
             "after" them.
         layer_scale_init: Initial factors at the end of each branch of a block;
             None for a model without them.
+        layer_scale_branches: "both", or whether the branch of the "attention"
+            alone has them.
         qkv_bias: Which of queries, keys and values have biases, a key of
             QKV_BIASES.
         use_block_bias: Whether the other projections of a block have biases.
@@ -80,6 +82,7 @@ class ViTConfig:
         use_pooling_norm: Whether the last norm follows the pooling, as
             `fc_norm` does in timm, instead of the last block.
         pooling: A key of POOLINGS; "none" returns an output for every token.
+        pooling_indices: Which tokens before the patches "prefix" joins.
         pooling_heads: Number of attention heads of the pooling "map". Default:
             `num_heads`.
         pooling_mlp_dim: Hidden size of its MLP. Default: `mlp_dim`.
@@ -138,6 +141,7 @@ class ViTConfig:
     norm: str = "layer"
     norm_placement: str = "before"
     layer_scale_init: float | None = None
+    layer_scale_branches: str = "both"
     qkv_bias: str = "all"
     use_block_bias: bool = True
     qk_norm: str = "none"
@@ -148,6 +152,7 @@ class ViTConfig:
     use_final_norm: bool = True
     use_pooling_norm: bool = False
     pooling: str = "token"
+    pooling_indices: tuple[int, ...] = (0,)
     pooling_heads: int | None = None
     pooling_mlp_dim: int | None = None
     representation_size: int | None = None

@@ -12,7 +12,10 @@ from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 from keras_vit.layers.stem_epsilons import STEM_EPSILONS
-from keras_vit.layers.transformer_block import NORM_PLACEMENTS
+from keras_vit.layers.transformer_block import (
+    LAYER_SCALE_BRANCHES,
+    NORM_PLACEMENTS,
+)
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 
@@ -25,6 +28,7 @@ CHOICES = {
     "relative_positions": RELATIVE_POSITIONS,
     "norm": NORMS,
     "norm_placement": NORM_PLACEMENTS,
+    "layer_scale_branches": LAYER_SCALE_BRANCHES,
     "qkv_bias": QKV_BIASES,
     "qk_norm": QK_NORMS,
     "activation": ACTIVATIONS,
@@ -104,6 +108,13 @@ def _check_tokens(config):
             f"`pooling={config.pooling!r}` needs the class token. "
             "Received: use_class_token=False"
         )
+    count = config.num_prefix_tokens
+    if config.pooling == "prefix" and not (
+        config.pooling_indices
+        and all(0 <= index < count for index in config.pooling_indices)
+    ):
+        rule = f"must be places among the {count} tokens before the patches"
+        _fail(config, "pooling_indices", rule)
     if config.use_distillation_token and not config.use_class_token:
         _fail(
             config,
@@ -123,6 +134,11 @@ def _check_positions(config):
             "`rotary_positions` needs heads of a multiple of 4 features. "
             f"Received: rotary_positions={config.rotary_positions!r}, "
             f"num_heads={config.num_heads}, width={config.width}"
+        )
+    if config.rotary_positions == "axial_class" and not config.use_class_token:
+        raise ValueError(
+            "`rotary_positions='axial_class'` needs the class token. "
+            "Received: use_class_token=False"
         )
     if config.position_placement != "stem":
         for name, bad in (

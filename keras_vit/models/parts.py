@@ -89,6 +89,7 @@ def transformer_block(config, index, dtype):
         norm=config.norm,
         norm_placement=config.norm_placement,
         layer_scale_init=config.layer_scale_init,
+        layer_scale_branches=config.layer_scale_branches,
         attention_options={
             "qkv_bias": config.qkv_bias,
             "use_out_bias": config.use_block_bias,

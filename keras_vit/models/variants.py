@@ -43,7 +43,8 @@ def _variant(num_parameters, sizes, patch_size, *, builder=None, **choices):
 
 # Parameters are counted with 1000 classes at the image size of the row, by
 # default 224. Sizes, dropout and counts above the "-gap" rows are those of
-# google-research/vision_transformer; the sizes below them are those of
+# google-research/vision_transformer, except for R50+B/32 and R50+L/16, which
+# only the paper has (table 6); the sizes below them are those of
 # google-research/big_vision, which pools by averaging.
 VARIANTS = {
     "Ti/16": _variant(5_717_416, TI, 16, builder="ViT_Ti16"),
@@ -69,6 +70,12 @@ VARIANTS = {
         stem_stages=(3, 4, 9),
         dropout_rate=0.1,
         builder="R50_ViT_B16",
+    ),
+    "R50+B/32": _variant(
+        110_945_832, B, 1, stem_stages=(3, 4, 6, 3), builder="R50_ViT_B32"
+    ),
+    "R50+L/16": _variant(
+        316_483_624, L, 1, stem_stages=(3, 4, 9), builder="R50_ViT_L16"
     ),
     "R50+L/32": _variant(
         328_994_856,

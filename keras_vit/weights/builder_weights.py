@@ -10,6 +10,8 @@ import keras
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
+from keras_vit.weights.hub import parse_repository
+from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.loading import build_and_load
 from keras_vit.weights.positions import Known
@@ -44,11 +46,21 @@ def pretrained_tags(variant: str) -> list[str]:
     Args:
         variant: A key of VARIANTS.
     """
-    return [
-        name.removeprefix(f"{variant}-")
-        for name in PRETRAINED
-        if name.startswith(f"{variant}-")
-    ]
+    return _tags_in(PRETRAINED, variant)
+
+
+def known_tags(variant: str) -> list[str]:
+    """Return these names, and those of the hub.
+
+    Args:
+        variant: A key of VARIANTS.
+    """
+    return [*pretrained_tags(variant), *_tags_in(HUB_MODELS, variant)]
+
+
+def _tags_in(names, variant):
+    prefix = f"{variant}-"
+    return [n.removeprefix(prefix) for n in names if n.startswith(prefix)]
 
 
 def resolve_weights(weights, variant: str) -> str | None:
@@ -69,12 +81,16 @@ def resolve_weights(weights, variant: str) -> str | None:
         return path
     if text.startswith(("https://", "http://", "gs://")):
         return text
+    if parse_repository(text) is not None:
+        return text
     for name in (f"{variant}-{text}", text):
+        if name in HUB_MODELS and name.startswith(f"{variant}-"):
+            return name
         row = find_pretrained(name)
         if row:
             check_variant(row.config, VARIANTS[variant].config, name, variant)
             return name
-    known = ", ".join(map(repr, pretrained_tags(variant))) or "none"
+    known = ", ".join(map(repr, known_tags(variant))) or "none"
     raise ValueError(
         "`weights` must be None, the path of an existing file or folder, or "
         f"the name of a pretrained {variant}: {known}. "

@@ -46,6 +46,17 @@ class Detected(NamedTuple):
             return shape
         return np.broadcast_to(np.float32(0), shape)[index].shape
 
+    def read_ignored(self, name: str) -> np.ndarray | None:
+        """Return an array that does not belong to weights, None without it.
+
+        Args:
+            name: The last part of its name.
+        """
+        for stored in self.ignored:
+            if stored.rpartition(".")[2] == name:
+                return self.checkpoint.read(stored)
+        return None
+
 
 def detect(checkpoint: Checkpoint) -> Detected:
     """Return the family of a checkpoint, and its names in the layout.

@@ -20,6 +20,7 @@ LATER_FIELDS = (
     "norm",
     "norm_placement",
     "layer_scale_init",
+    "layer_scale_branches",
     "qkv_bias",
     "use_block_bias",
     "qk_norm",
@@ -33,7 +34,7 @@ LATER_FIELDS = (
 # Values of the other fields, as far as they are of later models.
 LATER_VALUES = {
     "activation": ("quick", "silu", "relu", "elu"),
-    "pooling": ("token_and_avg", "distilled", "map_patches", "probe"),
+    "pooling": ("token_and_avg", "distilled", "prefix", "map_patches", "probe"),
 }
 
 

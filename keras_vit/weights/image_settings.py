@@ -5,7 +5,10 @@ import pathlib
 import re
 from collections.abc import Iterable
 
+import numpy as np
+
 from keras_vit.models.config import ViTConfig
+from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import Checkpoint
 from keras_vit.weights.layouts import Layout
@@ -36,6 +39,37 @@ def find_preprocessing(
     # A file of the official code may have any name.
     mode = layout.normalization or guess_normalization(_names_of(checkpoint))
     return None if mode is None else Preprocessing(mode)
+
+
+def add_conditioner(
+    settings: Preprocessing | None,
+    mean: np.ndarray | None,
+    deviation: np.ndarray | None,
+) -> Preprocessing | None:
+    """Return settings that include the normalisation inside a model.
+
+    Args:
+        settings: Those of its images; None for pixels from 0 to 1.
+        mean: The mean that the model itself subtracts; None if it does not.
+        deviation: The deviation by which it divides.
+
+    Raises:
+        ValueError: If only one of the two is there.
+    """
+    if mean is None and deviation is None:
+        return settings
+    if mean is None or deviation is None:
+        raise ValueError("its input conditioner lacks the mean or deviation")
+    settings = settings or Preprocessing("zero_one")
+    first, scale = map(np.array, settings.for_channels(mean.size))
+    pair = (first + scale * mean.ravel(), scale * deviation.ravel())
+    for name, known in NORMALIZATIONS.items():
+        if np.allclose(pair, np.array(known), rtol=1e-6, atol=1e-7):
+            pair = name
+            break
+    else:
+        pair = tuple(tuple(map(float, part)) for part in pair)
+    return dataclasses.replace(settings, normalization=pair)
 
 
 def change_config(config: ViTConfig, changes: dict) -> ViTConfig:

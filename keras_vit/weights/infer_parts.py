@@ -96,7 +96,10 @@ def _infer_norms(shapes):
 
 
 def _infer_projections(shapes):
-    has_scale = _has(shapes, BLOCK + "attention_scale", "scale", "scale")
+    has_scale, has_mlp_scale = (
+        _has(shapes, f"{BLOCK}{branch}_scale", "scale", "scale")
+        for branch in ("attention", "mlp")
+    )
     has_query_bias = _has(
         shapes, ATTENTION_PATH, "query_value_bias", "query_bias"
     )
@@ -107,6 +110,9 @@ def _infer_projections(shapes):
     return {
         # Only a new model needs the value.
         "layer_scale_init": 1e-5 if has_scale else None,
+        "layer_scale_branches": (
+            "attention" if has_scale and not has_mlp_scale else "both"
+        ),
         "qkv_bias": qkv_bias,
         "use_block_bias": _has(
             shapes, ATTENTION_PATH + "/out", "heads_out", "bias"
@@ -130,6 +136,8 @@ def _infer_positions(shapes):
     fields = {"use_shared_relative_positions": False}
     if _has(shapes, ROTARY, "frequency", "frequency"):
         fields["rotary_positions"] = "mixed"
+    if _has(shapes, "rotary_positions", "class_angles", "class_angles"):
+        fields["rotary_positions"] = "axial_class"
     for template in (RELATIVE, "relative_positions"):
         is_shared = template != RELATIVE
         hidden = _shape(shapes, template + "/hidden", "dense", "bias")

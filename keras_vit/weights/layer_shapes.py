@@ -139,6 +139,9 @@ def _position_layers(config) -> Iterator[LayerWeights]:
         shape = (2, heads, config.head_size // 2)
         for i in range(config.depth):
             yield _single(ROTARY, "frequency", shape, {"i": i})
+    if config.rotary_positions == "axial_class":
+        shape = (1, config.head_size // 2)
+        yield _single("rotary_positions", "class_angles", shape)
     if config.relative_positions == "none":
         return
     h, w = config.grid_size
@@ -163,7 +166,8 @@ def _block_layers(config, index):
     has_bias = config.use_block_bias
     yield _norm(config, BLOCK + "attention_norm", width, numbers)
     yield from _attention_layers(config, numbers)
-    if config.layer_scale_init is not None:
+    has_scale = config.layer_scale_init is not None
+    if has_scale:
         yield _scale(BLOCK + "attention_scale", width, numbers)
     yield _norm(config, BLOCK + "mlp_norm", width, numbers)
     hidden = (1 + config.use_gated_mlp) * mlp_dim
@@ -171,7 +175,7 @@ def _block_layers(config, index):
     if config.use_mlp_inner_norm:
         yield _norm(config, BLOCK + "mlp/inner_norm", mlp_dim, numbers)
     yield _dense(BLOCK + "mlp/out", mlp_dim, width, numbers, has_bias)
-    if config.layer_scale_init is not None:
+    if has_scale and config.layer_scale_branches == "both":
         yield _scale(BLOCK + "mlp_scale", width, numbers)
 
 
@@ -223,6 +227,8 @@ def _head_layers(config):
         for name in ("class_head", "teacher_head"):
             yield _dense(f"predictions/{name}", features, config.num_classes)
         return
+    if config.pooling == "prefix":
+        features *= len(config.pooling_indices)
     features *= 1 + (config.pooling == "token_and_avg")
     yield _dense("predictions", features, config.num_classes)
 

@@ -110,6 +110,11 @@ class Layout(NamedTuple):
             the file. Returns the configuration that the family's code
             computes, and notes on assumptions. Raises a ValueError if it
             cannot be known, or as `read_hints` does.
+        settle: Takes this configuration and a function that returns an ignored
+            array by its name, None without it. Returns the configuration that
+            the values of the array tell.
+        conditioner: Names of ignored arrays: the mean and the deviation by
+            which the family's code normalises pixels from 0 to 1.
         untold: Takes a configuration and the names in a file. Yields what the
             file does not show although its model needs it: a description of
             the part, and the fields of ViTConfig.
@@ -168,6 +173,10 @@ class Layout(NamedTuple):
     complete: Callable[[ViTConfig, dict, Names], tuple[ViTConfig, tuple]] = (
         lambda config, hints, names: (config, ())
     )
+    settle: Callable[[ViTConfig, Callable], ViTConfig] = lambda config, read: (
+        config
+    )
+    conditioner: tuple[str, str] | None = None
     untold: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
         lambda config, names: ()
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import keras
 
 from keras_vit.layers.dtypes import is_quantized
-from keras_vit.layers.old_arguments import with_new_names
+from keras_vit.layers.old_arguments import RENAMED
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -93,7 +93,6 @@ def from_checkpoint(
     """
     choices = Choices(head, position_resize, patch_resize, True)
     choices.check()
-    overrides = with_new_names(overrides)
     check_fields(overrides, RENAMED_FIELDS)
     if isinstance(num_heads, str):
         pick({PUBLISHED: num_heads}, num_heads, "num_heads")
@@ -241,6 +240,7 @@ def _remember(model, source, report):
 
 # Names of arguments in other builders -> the arguments here.
 RENAMED_FIELDS = {
+    **RENAMED,
     "num_classes": "classes",
     "include_top": "classes",
     "input_shape": "image_size",

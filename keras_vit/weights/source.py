@@ -11,7 +11,10 @@ from keras_vit.weights.containers import Checkpoint, errors_name
 from keras_vit.weights.detect import Detected, Index, detect
 from keras_vit.weights.foreign_parts import foreign_parts
 from keras_vit.weights.hints import find_hints
-from keras_vit.weights.image_settings import find_preprocessing
+from keras_vit.weights.image_settings import (
+    add_conditioner,
+    find_preprocessing,
+)
 from keras_vit.weights.infer import infer
 from keras_vit.weights.layouts import Layout
 from keras_vit.weights.positions import Known
@@ -127,9 +130,13 @@ def identify(
         unread = check_complete(
             detected, found.config, parts, found.open_questions
         )
+        config = layout.settle(found.config, detected.read_ignored)
+        if layout.conditioner:
+            arrays = map(detected.read_ignored, layout.conditioner)
+            settings = add_conditioner(settings, *arrays)
     ignored = (*detected.ignored, *unread)
     resize = hints.get("position_resize", layout.position_resize)
-    config = dataclasses.replace(found.config, position_resize=resize)
+    config = dataclasses.replace(config, position_resize=resize)
     if settings is not None:
         config = dataclasses.replace(config, preprocessing=settings)
     return Source(
@@ -178,8 +185,8 @@ def check_complete(
     expected = {part.name: part for row in parts.values() for part in row}
     unread = re.compile(detected.layout.unread(config))
     extra = [name for name in detected.names if name not in expected]
-    # DINOv3 without register tokens stores none of them.
-    empty = [n for n in extra if n.endswith(".register_tokens")]
+    # DINOv3 and Sapiens 2 without register tokens store none of them.
+    empty = [n for n in extra if n.endswith(("register_tokens", "reg_token"))]
     empty = [name for name in empty if 0 in detected.shape(name)]
     unused = [n for n in extra if unread.match(n) or n in empty]
     left_over = [name for name in extra if name not in unused]
@@ -190,7 +197,7 @@ def check_complete(
     }
     lines = [f"{key}: {', '.join(v)}." for key, v in problems.items() if v]
     if lines:
-        foreign = foreign_parts(left_over)
+        foreign = foreign_parts(left_over) + _grouped_queries(detected, parts)
         if foreign:
             lines.append(f"It is a model with {', '.join(foreign)}.")
         start = f"is not a complete ViT of {detected.layout.title}. "
@@ -232,6 +239,18 @@ def _misshapen(detected, config, parts):
             elif path != POSITION_TABLE and not _is_same(shape, wanted):
                 found.append(f"{raw} {shape}, expected {wanted}")
     return found
+
+
+def _grouped_queries(detected, parts):
+    """Return a description of keys with fewer heads than queries, if any."""
+    for path, row in parts.items():
+        if path.endswith("/attention/qkv/kernel") and len(row) == 3:
+            names = [part.name for part in row if part.name in detected.names]
+            sizes = [math.prod(detected.shape(name)) for name in names]
+            if len(sizes) == 3 and sizes[1] < sizes[0]:
+                raw, _ = detected.names[names[1]]
+                return [f"grouped queries ({raw})"]
+    return []
 
 
 def _is_same(shape, wanted):

@@ -64,15 +64,26 @@ def _reshaped(array, shape):
 
 
 def _patches_of_rows(array, shape):
-    if len(shape) == 2:
-        side = math.isqrt(shape[1] // 3)
-        if 3 * side**2 != shape[1]:
-            raise ValueError(
-                f"its patches of {shape[1]} numbers are not square patches of "
-                "three channels"
-            )
-        shape = (side, side, 3, shape[0])
-    return array.T.reshape(shape)
+    return array.T.reshape(_patch_shape(shape))
+
+
+def _patches_of_channels(array, shape):
+    rows, columns, channels, width = _patch_shape(shape)
+    patches = array.reshape(width, channels, rows, columns)
+    return patches.transpose(2, 3, 1, 0)
+
+
+def _patch_shape(shape):
+    """Return (P, P, C, D), of flat patches (D, P * P * C) as well."""
+    if len(shape) != 2:
+        return shape
+    side = math.isqrt(shape[1] // 3)
+    if 3 * side**2 != shape[1]:
+        raise ValueError(
+            f"its patches of {shape[1]} numbers are not square patches of "
+            "three channels"
+        )
+    return side, side, 3, shape[0]
 
 
 SAME = Form(lambda x, heads: x, _reshaped)
@@ -95,6 +106,12 @@ HEADS_APART = (SPLIT_LAST, SPLIT_FIRST, SPLIT_LAST)
 # (P, P, C, D) to (D, P * P * C), for images of three channels.
 FLAT_PATCHES = Form(
     lambda x, heads: x.reshape(-1, x.shape[-1]).T, _patches_of_rows
+)
+
+# The same with the patches in the order (channel, row, column).
+FLAT_CHANNELS = Form(
+    lambda x, heads: x.transpose(3, 2, 0, 1).reshape(x.shape[-1], -1),
+    _patches_of_channels,
 )
 
 _BATCHED = {
@@ -132,4 +149,9 @@ KERAS_3_HEADS_APART = make_style(_SLOTS, SAME, SAME, _VARS, HEADS_APART)
 # For a projection of flat patches in place of a convolution.
 FLAT_CONV = {
     "conv": {"kernel": (".weight", FLAT_PATCHES), "bias": (".bias", SAME)},
+}
+# RADIO: flat patches, and tokens without the axis of the batch.
+RADIO = {
+    "conv": {"kernel": (".weight", FLAT_CHANNELS), "bias": (".bias", SAME)},
+    "token": {"token": ("", Form(lambda x, heads: x[0], _reshaped))},
 }

@@ -1,5 +1,6 @@
 import pathlib
 
+import keras
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from keras_vit.layers import (
     SinCosPositionEmbedding2D,
     resize_position_grid,
 )
+from keras_vit.layers.position_grid import read_position_grid
 from tests.tiny import noise, randomize, tensorflow_only, to_numpy
 
 GOLDEN = np.load(
@@ -280,3 +282,22 @@ def test_mixed_precision_computes_the_table_in_float32(layer_class):
     reference(np.zeros((1, 400, 8), "float32"))
     reference.set_weights(layer.get_weights())
     np.testing.assert_allclose(y, table_of(reference, 8), atol=2**-8)
+
+
+@pytest.mark.parametrize("sizes", [(2, 3), (5, 3), (4, 2), (3, 3)])
+def test_a_rectangle_is_cut_out_of_a_resized_square(sizes):
+    """The rule of RADIO, also at single places and for unknown sizes."""
+    table = noise(4, 4, 6)
+    side = max(sizes)
+    square = to_numpy(resize_position_grid(table, (side, side), "bilinear"))
+    expected = square[: sizes[0], : sizes[1]]
+    rule = "bilinear_square"
+    actual = to_numpy(resize_position_grid(table, sizes, rule))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    places = np.float32([[[1, 0], [1, 2], [0, 1]]])
+    if sizes[1] > 2:
+        tensors = (table, places, np.float32(sizes)[None, None])
+        tensors = map(keras.ops.convert_to_tensor, tensors)
+        found = read_position_grid(*tensors, rule)
+        chosen = expected[[1, 1, 0], [0, 2, 1]]
+        np.testing.assert_allclose(to_numpy(found)[0], chosen, atol=1e-6)

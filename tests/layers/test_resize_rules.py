@@ -34,6 +34,7 @@ def test_the_rules_are_those_of_the_documentation():
     assert list(RESIZES) == [
         "official",
         "bilinear",
+        "bilinear_square",
         "bicubic",
         "bicubic_antialias",
         "bilinear_antialias",
@@ -204,9 +205,12 @@ def test_official_keeps_a_ramp_to_the_border(old, new):
 
 def test_the_rules_differ():
     for one, other in itertools.combinations(RESIZES, 2):
-        # Antialiasing matters if positions become fewer.
-        matrix = RESIZES[one](4, 6)
-        assert np.abs(matrix - RESIZES[other](4, 6)).max() > 0.01
+        # Antialiasing matters if positions become fewer, and squares are cut
+        # if they become a rectangle.
+        matrices = []
+        for rule in (RESIZES[one], RESIZES[other]):
+            matrices.append(rule(4, 6, rule.whole_sizes((4, 5))[0]))
+        assert np.abs(matrices[0] - matrices[1]).max() > 0.01
 
 
 @each_rule
@@ -279,8 +283,9 @@ def test_an_unknown_rule_of_patches_is_an_error():
     with pytest.raises(ValueError) as error:
         resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
     assert str(error.value) == (
-        "`patch_resize` must be one of 'official', 'bilinear', 'bicubic', "
-        "'bicubic_antialias', 'bilinear_antialias'. Received: "
+        "`patch_resize` must be one of 'official', 'bilinear', "
+        "'bilinear_square', 'bicubic', 'bicubic_antialias', "
+        "'bilinear_antialias'. Received: "
         "patch_resize='area'"
     )
 

@@ -5,7 +5,9 @@ import pytest
 from keras_vit.layers import (
     AxialRotaryPositions,
     CenteredRotaryPositions,
+    ClassRotaryPositions,
     MixedRotaryPositions,
+    RoundedRotaryPositions,
 )
 from tests.tiny import noise, randomize, to_numpy
 
@@ -17,7 +19,9 @@ def angles_of(layer, tokens=None, features=None):
     tokens = noise(1, 7, 24) if tokens is None else tokens
     cosines, sines = to_numpy(layer(tokens, features))
     turned = cosines + 1j * sines
-    return turned[..., 0::2] if layer.pairs == "neighbours" else turned[..., :4]
+    is_paired = layer.pairs == "neighbours"
+    half = turned.shape[-1] // 2
+    return turned[..., 0::2] if is_paired else turned[..., :half]
 
 
 def expected_angles(angle, grid=GRID):
@@ -70,6 +74,36 @@ def test_centered_angles_equal_their_formula():
     )
 
 
+def test_rounded_angles_have_periods_of_eight_bits():
+    """Of 10^0, 10^(1/2), ... for a temperature of 100, rounded by hand."""
+    layer = RoundedRotaryPositions(
+        temperature=100.0, grid_size=GRID, head_size=16
+    )
+    periods = np.array([1, 202 / 64, 10, 253 / 8])
+
+    def angle(row, column):
+        y, x = 2 * (row + 0.5) / 2 - 1, 2 * (column + 0.5) / 3 - 1
+        return 2 * np.pi * np.array([*(y / periods), *(x / periods)])
+
+    np.testing.assert_allclose(
+        angles_of(layer)[:, 0], expected_angles(angle), atol=1e-5
+    )
+
+
+def test_the_class_token_has_learned_angles():
+    layer = ClassRotaryPositions(
+        temperature=50.0, num_prefix_tokens=2, grid_size=GRID, head_size=SIZE
+    )
+    layer(noise(1, 8, 24))
+    randomize(layer)
+    found = angles_of(layer)[:, 0]
+    own = to_numpy(layer.class_angles)[0]
+    np.testing.assert_allclose(found[0], np.exp(1j * own), atol=1e-5)
+    # Registers are not turned, and patches as those of other models.
+    others = expected_angles(lambda y, x: [*(y * STEPS[50]), *(x * STEPS[50])])
+    np.testing.assert_allclose(found[1:], others, atol=1e-5)
+
+
 def test_mixed_angles_equal_their_formula():
     layer = MixedRotaryPositions(num_heads=3, grid_size=GRID, head_size=SIZE)
     layer(noise(1, 7, 24))
@@ -85,6 +119,7 @@ def test_mixed_angles_equal_their_formula():
 
 LAYERS = {
     "axial": (AxialRotaryPositions, {"reference_size": (4, 4)}),
+    "axial_class": (ClassRotaryPositions, {}),
     "centered": (CenteredRotaryPositions, {}),
     "mixed": (MixedRotaryPositions, {"num_heads": 3}),
 }

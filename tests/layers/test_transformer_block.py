@@ -53,6 +53,10 @@ def test_equals_the_equations_of_the_paper(activation, mask):
 
 KINDS = {
     "layer_scale": {"layer_scale_init": 0.1},
+    "scaled_attention": {
+        "layer_scale_init": 0.1,
+        "layer_scale_branches": "attention",
+    },
     "norms_after": {"norm_placement": "after", "layer_norm_epsilon": 1e-2},
     "rms": {
         "norm": "rms",

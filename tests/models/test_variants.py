@@ -42,6 +42,18 @@ BIG_VISION_ENCODERS = {
     "G-opt/16": (1_663_486_464, 1536),
     "e/14": (3_805_417_728, 1792),
 }
+# Of the paper alone. By hand, from the stems of two official hybrids,
+# 98,659,112 - 86,764,264 = 11,894,848 (3, 4, 9) and 328,994,856 - 305,486,824 =
+# 23,508,032 (3, 4, 6, 3), and the rest of the other model: projection of 1024
+# or 2048 channels, token, positions, blocks, norm, head.
+OF_THE_PAPER = {
+    "R50+B/32": 23_508_032
+    + (2048 * 768 + 768 + 768 + 50 * 768)
+    + (12 * 7_087_872 + 2 * 768 + 769 * 1000),
+    "R50+L/16": 11_894_848
+    + (1024 * 1024 + 1024 + 1024 + 197 * 1024)
+    + (24 * 12_596_224 + 2 * 1024 + 1025 * 1000),
+}
 # By hand, D=64, M=256, 16 patches of 2x2x1: 320 patches + 64 class token +
 # 17*64 positions + 6*(4*64 + 4*(64*64+64) + 2*64*256+256+64) blocks + 128
 # norm + 65*1000 head.
@@ -53,6 +65,7 @@ GOLDEN = {
         name: encoder + (width + 1) * 1000
         for name, (encoder, width) in BIG_VISION_ENCODERS.items()
     },
+    **OF_THE_PAPER,
     **OURS,
 }
 
@@ -251,7 +264,7 @@ ERRORS = [
     (
         {"pooling": "gap"},
         "`pooling` must be one of 'token', 'avg', 'max', 'token_and_avg', "
-        "'distilled', 'map', 'map_patches', 'probe', 'none'. "
+        "'distilled', 'prefix', 'map', 'map_patches', 'probe', 'none'. "
         "Received: pooling='gap'",
     ),
     (
@@ -286,6 +299,26 @@ ERRORS = [
         {"relative_positions": "table", "use_dynamic_image_size": True},
         "`relative_positions` are those of one grid of patches. "
         "Received: use_dynamic_image_size=True",
+    ),
+    (
+        {"pooling": "prefix", "num_registers": 1, "pooling_indices": (0, 2)},
+        "`pooling_indices` must be places among the 2 tokens before the "
+        "patches. Received: pooling_indices=(0, 2)",
+    ),
+    (
+        {"pooling": "prefix", "pooling_indices": ()},
+        "`pooling_indices` must be places among the 1 tokens before the "
+        "patches. Received: pooling_indices=()",
+    ),
+    (
+        {**NO_TOKEN, "rotary_positions": "axial_class"},
+        "`rotary_positions='axial_class'` needs the class token. "
+        "Received: use_class_token=False",
+    ),
+    (
+        {"layer_scale_branches": "mlp"},
+        "`layer_scale_branches` must be one of 'both', 'attention'. "
+        "Received: layer_scale_branches='mlp'",
     ),
     (
         {"pooling": "token", "use_class_token": False},

@@ -17,6 +17,15 @@ class MadeDataset:
     eval_split: str = "test"
     name: str = "made"
     channels: int = 1
+    all_class_names: tuple = ()
+
+    @property
+    def model_class_names(self):
+        return list(self.all_class_names or self.class_names)
+
+    @property
+    def logit_columns(self):
+        return [self.model_class_names.index(n) for n in self.class_names]
 
     @property
     def reader(self):

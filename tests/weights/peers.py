@@ -175,20 +175,26 @@ def shrunk(architecture, model):
     patches = getattr(model, "patch_embed", None) or model.embeds
     side = patches.patch_size
     side = side if isinstance(side, int) else side[0]
-    if hasattr(patches, "backbone"):
-        size = 96 if "s32" in architecture else 64
-    else:
-        size = 4 * side
     arguments = {"embed_dim": 48, "depth": 2, "num_heads": 3}
+    size = (4 * side, 4 * side)
+    if hasattr(patches, "backbone"):
+        size = (96, 96) if "s32" in architecture else (64, 64)
+    if "mci" in architecture:
+        del arguments["embed_dim"]  # Its stem fixes the width.
+    if "sapiens" in architecture:
+        size = (4 * side, 3 * side)
+        has_groups = any(
+            block.attn.num_kv_heads < block.attn.num_heads
+            for block in model.blocks
+        )
+        arguments["num_kv_heads"] = (3, 1) if has_groups else 3
     if hasattr(model, "embeds"):
         arguments["pos_embed_grid_size"] = (4, 4)
     else:
         arguments["img_size"] = size
-    if "sapiens" in architecture:
-        arguments["num_kv_heads"] = None
     if model.num_classes:
         arguments["num_classes"] = 7
-    return arguments, (2, size, size, 3)
+    return arguments, (2, *size, 3)
 
 
 def build_architecture(folder, name, seed, hub=True):
@@ -301,6 +307,10 @@ def build_huggingface(
     np.savez(folder / "expected.npz", **expected)
 
 
+# Parts of the names of classes that are encoders with something behind them.
+WITH_DECODER = ("MaskedImage", "PreTraining", "Depth", "Segmentation")
+
+
 def run_any_huggingface(model, images, **inputs):
     """Return the answers of the image model in `model`, tokens included."""
     import torch
@@ -317,14 +327,14 @@ def run_any_huggingface(model, images, **inputs):
         run = model.vision_tower
     elif hasattr(model, "get_image_features"):
         run = model.get_image_features
-    elif "MaskedImage" in name or "PreTraining" in name or "Depth" in name:
+    elif any(map(name.__contains__, WITH_DECODER)):
         run = getattr(model, model.base_model_prefix)
     with torch.inference_mode():
         answer = run(**inputs)
     if torch.is_tensor(answer):
         return {"answer": answer.numpy()}
     found = {}
-    for key in ("logits", "image_embeds", "pooler_output"):
+    for key in ("logits", "image_embeds", "pooler_output", "summary"):
         if getattr(answer, key, None) is not None:
             found.setdefault("answer", getattr(answer, key).numpy())
     tokens = getattr(answer, "last_hidden_state", None)

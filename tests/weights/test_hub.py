@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint
+from keras_vit.weights.builder_weights import resolve_weights
 from keras_vit.weights.hub import Repository, parse_repository
 from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.timm.architectures import settings_of
@@ -190,6 +191,24 @@ def test_the_known_models_are_of_known_architectures(name):
     assert owner == "timm" and settings_of(repository) is not None
     size = re.search(r"_(224|336|384|448)[._]", repository)
     assert not size or int(size[1]) == row.image_size
+
+
+@pytest.mark.parametrize(
+    "weights, name",
+    [
+        ("dinov3", "B/16-dinov3"),
+        ("B/16-dinov3", "B/16-dinov3"),
+        ("hf://owner/model", "hf://owner/model"),
+        ("timm/model", "timm/model"),
+    ],
+)
+def test_builders_know_the_models_of_the_hub(weights, name):
+    assert resolve_weights(weights, "B/16") == name
+
+
+def test_a_model_of_the_hub_of_another_variant_is_an_error():
+    with pytest.raises(ValueError, match="a pretrained B/32: .*'clip-openai'"):
+        resolve_weights("B/16-dinov3", "B/32")
 
 
 def test_a_mistyped_name_proposes_a_known_one():

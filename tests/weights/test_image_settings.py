@@ -22,7 +22,10 @@ from keras_vit import (
 )
 from keras_vit.preprocessing import NORMALIZATIONS
 from keras_vit.weights.containers import open_checkpoint
-from keras_vit.weights.image_settings import guess_normalization
+from keras_vit.weights.image_settings import (
+    add_conditioner,
+    guess_normalization,
+)
 from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 
@@ -77,7 +80,13 @@ def found(folder, config=None, preprocessor=None, name="model"):
         ({"architecture": "eva_large_patch14_196.in22k_ft_in1k"}, "clip"),
         ({"architecture": "vit_base_patch16_224.bamboo"}, "clip"),
         ({"architecture": "vit_base_patch16_224_miil.in21k"}, "zero_one"),
-        ({"architecture": "vit_base_patch16_siglip_224.webli"}, None),
+        (
+            {
+                "architecture": "vit_base_patch16_siglip_224.webli",
+                "global_pool": "token",
+            },
+            None,
+        ),
         ({"architecture": "vit_base_patch16_224.augreg_in21k"}, None),
     ],
 )
@@ -473,3 +482,28 @@ def test_settings_are_written_and_read_again(tmp_path, layout, name, caplog):
     assert dataclasses.replace(again, crop_fraction=1) == dataclasses.replace(
         settings, crop_fraction=1
     )
+
+
+@pytest.mark.parametrize(
+    "before, expected",
+    [
+        # Pixels from 0 to 1 are normalised once.
+        (None, ([0.25, 0.5, 0.75], [0.5, 0.25, 0.125])),
+        # (x - 0.5) / 0.5 - m is (x - 0.5 - 0.5 m) / 0.5.
+        (
+            Preprocessing("vit", "shortest"),
+            ([0.625, 0.75, 0.875], [0.25, 0.125, 0.0625]),
+        ),
+    ],
+)
+def test_the_normalisation_inside_a_model_follows_that_of_images(
+    before, expected
+):
+    mean = np.float32([0.25, 0.5, 0.75]).reshape(3, 1, 1)
+    deviation = np.float32([0.5, 0.25, 0.125]).reshape(3, 1, 1)
+    after = add_conditioner(before, mean, deviation)
+    assert (list(after.mean), list(after.deviation)) == expected
+    assert after.resize_mode == (before or after).resize_mode
+    assert add_conditioner(before, None, None) is before
+    with pytest.raises(ValueError, match="lacks the mean or deviation"):
+        add_conditioner(before, mean, None)

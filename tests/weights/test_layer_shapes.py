@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.weights.layer_shapes import layers_of
-from tests.tiny import LATER_KINDS, tiny_config
+from tests.tiny import LATER_KINDS, SAPIENS_2, tiny_config
 
 CONFIGS = {
     "token": {},
@@ -24,6 +24,13 @@ CONFIGS = {
     "root": {"stem_stages": (), "patch_size": 4, "channels": 1},
     "stem": {"stem_stages": (2, 1, 2), "patch_size": 1, "depth": 1},
     **LATER_KINDS,
+    "sapiens2": SAPIENS_2,
+    "radio": {
+        "num_registers": 3,
+        "pooling": "prefix",
+        "pooling_indices": (2, 0),
+    },
+    "mlcd": {"rotary_positions": "axial_class", "position_embedding": "none"},
 }
 
 

@@ -3,14 +3,17 @@
 One of each kind that is read; `python -m benchmarks.families` takes all.
 """
 
+import re
+import shutil
 import warnings
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
-from tests.tiny import LATER_KINDS, noise, to_numpy
+from keras_vit.weights.loading import read_preprocessing
+from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
 from tests.weights.peer_process import HYBRID, MARKS, work
 
@@ -52,6 +55,7 @@ READ = (
     "vit_base_patch16_rope_mixed_ape_224",
     "vit_base_patch16_rope_reg1_gap_256",
     "vit_base_patch16_rpn_224",
+    "vit_base_patch16_sapiens2",
     "vit_giant_patch14_reg4_dinov2",
     "vit_huge_plus_patch16_dinov3",
     "vit_intern300m_patch14_448",
@@ -78,6 +82,7 @@ REFUSED = {
     "vit_pwee_patch16_reg1_gap_256": "parallel blocks",
     "vit_small_patch16_18x2_224": "parallel blocks",
     "vit_base_resnet26d_224": "a convolutional stem",
+    "vit_large_patch16_sapiens2": "grouped queries",
 }
 # Files without config.json that would be read, and wrongly.
 AMBIGUOUS = {
@@ -133,6 +138,45 @@ def test_an_architecture_answers_the_same(name, built):
     compare(model, folder, HYBRID if "_r_" in name else TOLERANCE)
     assert not model.load_report.reset
     assert not model.load_report.ignored
+
+
+# Arrays without which a file of timm may look like one of another model.
+TELLING = (
+    r"\.(ls\d\.gamma|gamma_\d)$",
+    r"\.(ls2\.gamma|gamma_2)$",
+    "reg_token",
+    "cls_token",
+    "dist_token",
+    "pos_embed$",
+    "norm_pre",
+    "^norm\\.",
+    "^fc_norm\\.",
+    r"norm\d?\.bias$",
+    r"\.[qk]_norm\.",
+    r"\.mlp\.norm\.",
+    r"\.attn\.norm\.",
+    r"patch_embed\.norm\.",
+    r"\.(qkv\.|[qkv]_proj\.|[qv]_)bias$",
+    r"\.k_proj\.bias$",
+    r"proj\.bias$",
+    r"rope\.freqs",
+    "rel_pos|relative_position",
+    "attn_pool",
+)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_that_lacks_a_part_is_refused(name, built, tmp_path):
+    """All arrays of a part at once, as if the model never had it."""
+    folder = built(f"arch/{name}")
+    arrays = load_file(folder / "model.safetensors")
+    shutil.copy(folder / "config.json", tmp_path)
+    for pattern in TELLING:
+        rest = {k: a for k, a in arrays.items() if not re.search(pattern, k)}
+        if len(rest) < len(arrays):
+            save_file(rest, tmp_path / "model.safetensors")
+            with pytest.raises(ValueError, match="model.safetensors"):
+                read_preprocessing(tmp_path)
 
 
 FEATURES = (
@@ -221,6 +265,7 @@ LOADED_THERE = (
     "vit_base_patch16_rope_mixed_ape_224",
     "vit_base_patch16_rope_reg1_gap_256",
     "vit_base_patch16_rpn_224",
+    "vit_base_patch16_sapiens2",
     "vit_giant_patch14_reg4_dinov2",
     "vit_intern300m_patch14_448",
     "vit_pe_core_gigantic_patch14_448",
@@ -263,6 +308,7 @@ def written(built, peers_folder):
 # One of each kind that the package can build, whether timm has it or not.
 KINDS = {
     **LATER_KINDS,
+    "sapiens2": SAPIENS_2,
     "beit_after": {**LATER_KINDS["beit"], "norm_placement": "after"},
     "beit_clip": {**LATER_KINDS["beit"], "use_embedding_norm": True},
     "beit_registers": {**LATER_KINDS["beit"], "num_registers": 1},
@@ -334,6 +380,7 @@ def test_the_kinds_that_are_written(any_kind):
         "eva02",
         "mixed",
         "dinov3",
+        "sapiens2",
         "eva_after",
         "eva_clip",
         "rms",

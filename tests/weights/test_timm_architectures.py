@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from keras_vit.weights.timm.architectures import heads_of, settings_of
+from keras_vit.weights.timm.visible_parts import VISIBLE_PARTS, has_part
 from tests.golden.reader import FOLDER
 
 with open(FOLDER / "timm_architectures.tsv", encoding="utf-8") as file:
@@ -72,3 +73,25 @@ def test_the_name_and_the_sizes_tell_the_heads(name):
 )
 def test_a_name_that_is_not_known_tells_nothing(name):
     assert settings_of(name) is None
+
+
+# Queries and keys have their biases together in most models.
+@pytest.mark.parametrize("part", VISIBLE_PARTS.keys() - {"biases of keys"})
+def test_the_name_tells_which_parts_have_arrays(part):
+    for name, row in ROWS.items():
+        assert has_part(part, name, {}) == (part in row["parts"].split(", "))
+
+
+@pytest.mark.parametrize(
+    "part, arguments, expected",
+    [
+        ("LayerScale", {"init_values": None}, False),
+        ("LayerScale", {"init_values": 1.0}, True),
+        ("register tokens", {"reg_tokens": 0}, False),
+        ("attention pooling", {"global_pool": "avg"}, False),
+        ("attention pooling", {"global_pool": "map"}, True),
+    ],
+)
+def test_arguments_of_the_model_have_priority(part, arguments, expected):
+    assert has_part(part, "test_vit3", {})
+    assert has_part(part, "test_vit3", arguments) == expected

@@ -63,21 +63,27 @@ def test_eva_02(tmp_path):
     assert_same(model, path, architecture="eva02_base_patch14_224")
 
 
-def test_dinov3_ignores_the_biases_of_keys(tmp_path):
-    model = randomize(
-        make(
-            position_embedding="none",
-            rotary_positions="centered",
-            num_registers=2,
-            layer_scale_init=0.1,
-            qkv_bias="query_value",
-            use_prefix_positions=False,
-            layer_norm_epsilon=1e-5,
-            activation="exact",
-            num_classes=0,
-        )
-    )
-    arrays, path = write_original(model, tmp_path, DINO_V3)
+DINO_V3_MODEL = {
+    "width": 48,
+    "position_embedding": "none",
+    "num_registers": 2,
+    "layer_scale_init": 0.1,
+    "qkv_bias": "query_value",
+    "use_prefix_positions": False,
+    "layer_norm_epsilon": 1e-5,
+    "activation": "exact",
+    "num_classes": 0,
+}
+
+
+def make_dinov3(rotary_positions="centered"):
+    """Return a model of heads of 16 features."""
+    return randomize(make(rotary_positions=rotary_positions, **DINO_V3_MODEL))
+
+
+def write_dinov3(folder):
+    """Return arrays in the names of DINOv3, without periods, and a path."""
+    arrays, path = write_original(make_dinov3(), folder, DINO_V3)
     for block in range(2):
         prefix = f"blocks.{block}.attn."
         query, value = (arrays.pop(f"{prefix}{x}_bias") for x in "qv")
@@ -86,15 +92,52 @@ def test_dinov3_ignores_the_biases_of_keys(tmp_path):
         arrays[f"{prefix}qkv.bias"] = bias
         mask = np.repeat(np.float32([1, 0, 1]), len(query))
         arrays[f"{prefix}qkv.bias_mask"] = mask
-    arrays["rope_embed.periods"] = CONSTANT
     arrays["mask_token"] = CONSTANT
+    return arrays, path
+
+
+TOLD = {
+    "architecture": "vit_base_patch16_dinov3_qkvb",
+    "pooling": "token",
+    "image_size": 32,
+}
+# Those of DINOv3 in bfloat16, a number of 8 significant bits: 100^(1/4) is
+# 3.1623 and 101.2 / 32; 100^(3/4) is 31.623 and 126.5 / 4.
+EXACT = np.float32([1, 10**0.5, 10, 10**1.5])
+ROUNDED = np.float32([1, 202 / 64, 10, 253 / 8])
+
+
+def test_dinov3_ignores_the_biases_of_keys(tmp_path):
+    arrays, path = write_dinov3(tmp_path)
     save_file(arrays, path)
     with pytest.raises(ValueError, match="`architecture=`"):
         from_checkpoint(path)
-    assert_same(
-        model,
-        path,
-        architecture="vit_base_patch16_dinov3_qkvb",
-        pooling="token",
-        image_size=32,
+    assert_same(make_dinov3(), path, **TOLD)
+
+
+@pytest.mark.parametrize(
+    "periods, kind", [(EXACT, "centered"), (ROUNDED, "centered_bfloat16")]
+)
+def test_dinov3_computes_with_the_periods_of_its_file(tmp_path, periods, kind):
+    arrays, path = write_dinov3(tmp_path)
+    save_file({**arrays, "rope_embed.periods": periods}, path)
+    assert_same(make_dinov3(kind), path, **TOLD)
+    found = from_checkpoint(path, num_heads=3, **TOLD)
+    assert found.config.rotary_positions == kind
+    # timm and Hugging Face compute with exact periods.
+    as_timm = from_checkpoint(
+        path, num_heads=3, rotary_positions="centered", **TOLD
     )
+    save_checkpoint(as_timm, tmp_path / "again.safetensors", layout="timm")
+    if kind != "centered":
+        with pytest.raises(ValueError, match="no rotary positions"):
+            save_checkpoint(
+                found, tmp_path / "again.safetensors", layout="timm"
+            )
+
+
+def test_periods_of_another_model_are_refused(tmp_path):
+    arrays, path = write_dinov3(tmp_path)
+    save_file({**arrays, "rope_embed.periods": 2 * EXACT}, path)
+    with pytest.raises(ValueError, match=r"periods.*rotary_temperature=100"):
+        from_checkpoint(path, num_heads=3, **TOLD)

@@ -17,7 +17,12 @@ from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
-from trainers.data.splits import Range, cut_ranges, locate_split
+from trainers.data.splits import (
+    Range,
+    count_examples,
+    cut_ranges,
+    locate_split,
+)
 
 
 class ExampleReader(Protocol):
@@ -80,13 +85,27 @@ class ImageDataset:
         return list(self.reader.class_names)
 
     @property
+    def model_class_names(self) -> list[str]:
+        """Names of the classes of the models that are evaluated on it.
+
+        A test set of ImageNet models may have only some of their classes.
+        """
+        names = getattr(self.reader, "model_class_names", None)
+        return self.class_names if names is None else names
+
+    @property
+    def logit_columns(self) -> slice | Sequence[int]:
+        """The logits of these models that are for a class of the data set."""
+        return getattr(self.reader, "logit_columns", slice(None))
+
+    @property
     def channels(self) -> int:
         """Channels of the images."""
         return self.reader.image_shape[-1]
 
     def num_examples(self, split: str | None) -> int:
         """Return the number of examples in `split`."""
-        return sum(last - first for _, first, last in self.ranges(split))
+        return count_examples(self.ranges(split))
 
     def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""

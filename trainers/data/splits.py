@@ -67,8 +67,24 @@ def cut_ranges(
         part: Index of the part, from 0.
         num_parts: Number of parts.
     """
-    size = sum(last - first for _, first, last in ranges)
+    size = count_examples(ranges)
     start, stop = (size * p // num_parts for p in (part, part + 1))
+    return take_ranges(ranges, start, stop)
+
+
+def count_examples(ranges: Sequence[Range]) -> int:
+    """Return the number of examples in some ranges."""
+    return sum(last - first for _, first, last in ranges)
+
+
+def take_ranges(ranges: Sequence[Range], start: int, stop: int) -> list[Range]:
+    """Return the ranges of the examples from `start` to before `stop`.
+
+    Args:
+        ranges: The ranges, whose examples are counted from 0 in this order.
+        start: The first example.
+        stop: The one after the last.
+    """
     found, passed = [], 0
     for name, first, last in ranges:
         low = max(first, first + start - passed)
@@ -77,3 +93,13 @@ def cut_ranges(
         if low < high:
             found.append((name, low, high))
     return found
+
+
+def format_ranges(ranges: Sequence[Range]) -> str:
+    """Return some ranges in the notation of TFDS.
+
+    Example:
+        >>> format_ranges([("train", 0, 800), ("validation", 0, 200)])
+        'train[0:800]+validation[0:200]'
+    """
+    return "+".join(f"{name}[{first}:{last}]" for name, first, last in ranges)

@@ -88,6 +88,7 @@ def mirrored(config):
     return tf.distribute.MirroredStrategy([device.name for device in devices])
 
 
+@functools.cache  # The processes meet only once.
 def multi_worker(config):
     """Copy the model to every GPU of several machines, one process each."""
     cluster = find_cluster(config)
@@ -104,6 +105,7 @@ def multi_worker(config):
     return strategy
 
 
+@functools.cache  # To initialise a TPU again would clear its memory.
 def tpu(config):
     """Copy the model to every core of a TPU, or of a slice of several."""
     try:

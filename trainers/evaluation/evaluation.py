@@ -52,7 +52,8 @@ def evaluate(
     Args:
         source: A finished run, or a model known by name.
         dataset: The data set; its evaluation split is read. It must have the
-            classes of the model.
+            classes of the model, or be a test set of some of them: then only
+            the logits of these count.
         batch_size: Number of images per batch.
         preprocess: The operations on images before the model, see
             `eval_batches`; None for those of the run.
@@ -79,9 +80,10 @@ def evaluate(
     if preprocess is None:
         preprocess = source.preprocess
     names = dataset.class_names
-    check_classes(source, names, dataset)
+    of_model = dataset.model_class_names
+    check_classes(source, of_model, dataset)
     model = with_patch_size(source.load_model(), patch_size)
-    check_logits(model, names, dataset)
+    check_logits(model, of_model, dataset)
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.guesses if other else {})
     results = Results(Tally(names, source.activation), telling)
@@ -92,6 +94,7 @@ def evaluate(
         preprocess=preprocess,
         bad_examples=bad_examples,
     ):
+        logits = logits[:, dataset.logit_columns]
         results.add(images, logits, labels > 0, positions)
     found = results.tally.report()
     num_images = dataset.num_examples(dataset.eval_split)

@@ -24,6 +24,13 @@ COMMANDS = {
         "DATASET",
     ),
     "train": Command("trainers.train", "Train or fine-tune a model."),
+    "sweep": Command(
+        "trainers.sweep",
+        "Choose a learning rate, and train with several seeds.",
+    ),
+    "vtab": Command(
+        "trainers.vtab", "Measure a pre-trained model on the 19 tasks of VTAB."
+    ),
     "evaluate": Command("trainers.evaluate", "Evaluate a model on a data set."),
     "probe": Command("trainers.probe", "Evaluate the features of a model."),
     "predict": Command(

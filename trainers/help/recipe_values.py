@@ -11,6 +11,7 @@ from trainers.recipes.photo_rules import (
     RULES,
     choose_settings,
 )
+from trainers.recipes.vtab_rules import fit_to_task
 
 
 class RecipeValues(NamedTuple):
@@ -48,7 +49,7 @@ def find_values(
     values = {**defaults, **recipes[name], "recipe": name}
     if "epochs" in given:
         values["total_steps"] = None
-    values |= given
+    values |= fit_to_task(name, given)
     title = f"In brackets: the values of the recipe {name}"
     if name not in RULES:
         return RecipeValues(name, f"{title}.", values, {})

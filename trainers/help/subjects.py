@@ -1,7 +1,8 @@
 """SUBJECTS: the flags of all commands, in the order of --help."""
 
 SUBJECTS = {
-    "Run": ("recipe", "run_dir", "force", "dry_run"),
+    "Run": ("recipe", "run_dir", "sweep_dir", "force", "dry_run"),
+    "Sweep": ("learning_rates", "held_out", "tasks"),
     "Data": (
         "dataset",
         "data_dir",

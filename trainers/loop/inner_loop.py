@@ -10,6 +10,17 @@ from trainers.distribute.workers import gather_rows, num_workers
 from trainers.loop.step import Step
 
 
+def _is_news(record):
+    """Return False for the warning about functions that are compiled often.
+
+    Each loop compiles its own, which TensorFlow takes for one function.
+    """
+    return "triggered tf.function retracing" not in record.getMessage()
+
+
+tf.get_logger().addFilter(_is_news)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class InnerLoop:
     """Runs steps of training and evaluation on all replicas.

@@ -12,6 +12,7 @@ from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
+from trainers.recipes.vtab_rules import fit_to_task
 
 OF_RECIPE = " Default: that of the recipe."
 
@@ -63,8 +64,9 @@ class ChosenRecipe:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe, changed by the flags."""
-        return dataclasses.replace(RECIPES[self.name], **self.given)
+        """The recipe, changed by the flags and by what they entail."""
+        changes = fit_to_task(self.name, self.given)
+        return dataclasses.replace(RECIPES[self.name], **changes)
 
     def fit(
         self, num_images: int, started: Recipe | None, num_replicas: int = 1

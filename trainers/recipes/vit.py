@@ -3,6 +3,7 @@
 import dataclasses
 
 from trainers.recipes.schema import Recipe
+from trainers.recipes.vtab_rules import choose_augment
 
 _PRE_TRAINING = Recipe(
     dataset="tfrecord:imagenet21k",  # Not in tensorflow-datasets.
@@ -96,6 +97,17 @@ RECIPES = {
         total_steps=20_000,
         average_decay=0.9999,
     ),
+    "imagenet_h14_518": dataclasses.replace(
+        FINE_TUNING,
+        source="arXiv:2010.11929, tables 2 and 4",
+        expected="H/14: 88.55 % on ImageNet, 90.72 % on ReaL (table 2). Not "
+        "run here.",
+        dataset="imagenet2012",
+        image_size=518,
+        init_from="saved_models/jft_h14/model.keras",
+        total_steps=20_000,
+        average_decay=0.9999,
+    ),
     "cifar10_b16": dataclasses.replace(
         _CIFAR10,
         expected="B/16: 98.95 % on CIFAR-10 (table 5); 99.02 % by the official "
@@ -153,20 +165,19 @@ RECIPES = {
         expected="B/16: 99.38 % on Flowers (table 5). Not run here.",
         dataset="oxford_flowers102",
     ),
-    # The 1000 images of CIFAR-100; the other tasks by --dataset and
-    # --train_split, without what changes their labels, such as flip_lr.
+    # The other tasks by --dataset; see vtab_rules.py for their augmentation.
     "vtab_l16": dataclasses.replace(
         FINE_TUNING,
         source="arXiv:2010.11929, table 4 and appendix B.1.1; images as in "
-        "arXiv:1912.11370; split: task_adaptation",
+        "arXiv:1912.11370, supplement F; splits and labels: task_adaptation",
         expected="L/16: 72.72 %, the mean over the 19 tasks (table 2). Not run "
         "here.",
-        dataset="cifar100",
-        train_split="train[:800]+train[45000:45200]",
-        augment="resize(448)|random_crop|flip_lr",
+        dataset="vtab:cifar100",
+        augment=choose_augment("vtab:cifar100"),
         init_from="L/16-i21k",
         total_steps=2500,
         learning_rate=0.01,
-        epochs_per_eval=250,
+        # At the end alone: tasks have up to 73,728 test images.
+        epochs_per_eval=1250,
     ),
 }

@@ -118,6 +118,16 @@ def final_table(
     return "\n".join(f"{name:<{width}}  {text}" for name, text in cells)
 
 
+def describe_skipped(names: Sequence[str]) -> str:
+    """Return a line with the images that could not be read.
+
+    Example:
+        >>> describe_skipped(["a.jpg", "b.jpg"])
+        'Skipped 2 unreadable images: a.jpg, b.jpg'
+    """
+    return f"Skipped {len(names)} unreadable images: {', '.join(names)}"
+
+
 def write_first_batch(
     images,
     labels,

@@ -64,16 +64,20 @@ class Run:
         """The position similarities during training, if they were recorded."""
         return self.folder / "positions"
 
-    def check_folder(self):
-        """Raise a ValueError if the path of the folder is a file."""
+    def check_folder(self, argument: str = "run_dir"):
+        """Raise a ValueError if the path of the folder is a file.
+
+        Args:
+            argument: Name of the argument with the folder, for the error.
+        """
         if isinstance(self.folder, RemotePath):
             return
         path = self.folder.absolute()
         place = next(p for p in (path, *path.parents) if p.exists())
         if not place.is_dir():
             raise ValueError(
-                "`run_dir` must be a folder, or where one can be made. "
-                f"Received: run_dir={str(self.folder)!r}, {place} is a file"
+                f"`{argument}` must be a folder, or where one can be made. "
+                f"Received: {argument}={str(self.folder)!r}, {place} is a file"
             )
 
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
@@ -89,17 +93,13 @@ class Run:
         if started is None:
             return
         old, new = (
-            _binding_fields(recipe) | {"class_names": names}
+            binding_fields(recipe) | {"class_names": names}
             for recipe, names in (
                 (started, self.load_class_names()),
                 (recipe, class_names),
             )
         )
-        changed = [
-            f"{name}: {old[name]!r} there, {new[name]!r} here"
-            for name in new
-            if old[name] != new[name]
-        ]
+        changed = list_changes(old, new)
         if changed:
             raise ValueError(
                 "`run_dir` holds a run of another recipe; choose another "
@@ -116,11 +116,14 @@ class Run:
         return None
 
     @contextlib.contextmanager
-    def claimed(self):
+    def claimed(self, argument: str = "run_dir"):
         """Lock the folder against other processes of this machine.
 
         The lock is released when the process ends, even by a kill. A bucket,
         or a file system that cannot lock folders (NFS), is not locked.
+
+        Args:
+            argument: Name of the argument with the folder, for the error.
 
         Raises:
             OSError: If another process trains in the folder, or the folder
@@ -136,8 +139,8 @@ class Run:
         except BlockingIOError:
             os.close(folder)
             raise OSError(
-                "`run_dir` is in use: another process trains there. "
-                f"Received: run_dir={str(self.folder)!r}"
+                f"`{argument}` is in use: another process trains there. "
+                f"Received: {argument}={str(self.folder)!r}"
             ) from None
         except OSError:
             pass  # No locks here.
@@ -242,12 +245,22 @@ def check_has_classes(source, names: list[str] | None):
         )
 
 
-def _binding_fields(recipe):
+def binding_fields(recipe: Recipe) -> dict:
+    """Return the fields that must not change when a run continues."""
     return {
         field.name: getattr(recipe, field.name)
         for field in dataclasses.fields(recipe)
         if not field.metadata["is_free"]
     }
+
+
+def list_changes(old: dict, new: dict) -> list[str]:
+    """Return a description of each value that is not what it was."""
+    return [
+        f"{name}: {old[name]!r} there, {new[name]!r} here"
+        for name in new
+        if old[name] != new[name]
+    ]
 
 
 def load_keras_file(path: Path) -> keras.Model:

@@ -11,6 +11,7 @@ from keras_vit.weights.huggingface.model_types import (
     describe_tower,
     read_settings,
 )
+from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant, Spelling
 from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
@@ -107,6 +108,7 @@ def _written_by(config):
 
 
 def _complete(config, hints, names):
+    check_expected(config, hints.get("expected", {}))
     if config.num_classes:
         # Some files contain a pooler, which the classifier does not read.
         config = dataclasses.replace(config, representation_size=None)

@@ -6,6 +6,7 @@ from keras_vit.weights.huggingface.model_types import (
     describe_tower,
     read_settings,
 )
+from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
@@ -26,11 +27,15 @@ def _untold(config, names):
     """Yield what config.json states, without which no tower is known."""
     fields = ("layer_norm_epsilon", "activation", "pooling")
     yield "the names of CLIP, SigLIP or AIMv2", fields
+    if config.rotary_positions != "none":
+        fields = ("rotary_positions", "rotary_temperature")
+        yield "angles of the class token", fields
     if not config.use_final_norm:
         yield "no norm after the last block", ("use_final_norm",)
 
 
 def _complete(config, hints, names):
+    check_expected(config, hints.get("expected", {}))
     if config.pooling == "avg" and hints.get("use_final_norm") is False:
         # The norm is in the file, and the classifier does not read it.
         config = dataclasses.replace(config, use_final_norm=False)
@@ -82,6 +87,7 @@ LAYOUT = Layout(
         **LATER_TORCH,
         "token": {"token": ("", VECTOR)},
         "embedding": {"embedding": (".weight", SAME)},
+        "class_angles": {"class_angles": ("", SAME)},
     },
     names={
         "patch_encoder": TOWER + PATCH_EMBEDDING,
@@ -89,6 +95,7 @@ LAYOUT = Layout(
         "class_token": TOWER + "embeddings.class_embedding",
         "position_embedding": TOWER + "embeddings.position_embedding",
         "embedding_norm": TOWER + "pre_layrnorm",
+        "rotary_positions": TOWER + "class_pos_emb",
         BLOCK + "attention_norm": BLOCK_NAME + "layer_norm1",
         BLOCK + "attention/qkv": (
             BLOCK_NAME + "self_attn.q_proj",
@@ -114,8 +121,6 @@ LAYOUT = Layout(
         for prefix in ("", TOWER)
         for name in ("patch_embedding", "patch_embed")
     ),
-    # MLCD has rotary positions.
-    unless=r"(vision_model\.)?class_pos_emb$",
     variants=(
         NameVariant(
             r"vision_model\.embeddings\.patch_embedding\.flat\.",
@@ -138,7 +143,8 @@ LAYOUT = Layout(
     wrappers=("module.", "model."),
     aliases=(
         (
-            r"^(?=embeddings\.|encoder\.|pre_layrnorm\.|post_layernorm\.|head\.)",
+            r"^(?=embeddings\.|encoder\.|pre_layrnorm\.|post_layernorm\.|head\.|"
+            r"class_pos_emb$)",
             TOWER,
         ),
         (r"^rms_norm\.", TOWER + "rms_norm."),
@@ -156,7 +162,7 @@ LAYOUT = Layout(
         (r"^visual_projection\.", "classifier."),
     ),
     prepare=_prepare,
-    ignore=r"text_|logit_(scale|bias)$|.*\.position_ids$",
+    ignore=r"text_|logit_(scale|bias)$|.*\.(position_ids|inv_freq)$",
     unread=_unread,
     optional_bias=("heads_in", "predictions"),
     describe=describe_tower,

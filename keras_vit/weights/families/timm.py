@@ -1,10 +1,19 @@
 """timm: huggingface/pytorch-image-models."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import describe_tower
+from keras_vit.weights.huggingface.model_types import (
+    IN_TIMM_NAMES,
+    describe_tower,
+)
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Layout, NameVariant, Spelling
-from keras_vit.weights.styles import FLAT_CONV, LATER_TORCH, SAME, TORCH
+from keras_vit.weights.styles import (
+    FLAT_CONV,
+    LATER_TORCH,
+    RADIO,
+    SAME,
+    TORCH,
+)
 from keras_vit.weights.timm.arguments import (
     ACT_LAYERS,
     has_split_gate,
@@ -17,7 +26,10 @@ from keras_vit.weights.timm.classes import (
     find_base,
     make_json,
 )
-from keras_vit.weights.timm.original_names import name_as_timm
+from keras_vit.weights.timm.original_names import (
+    name_as_timm,
+    settle_constants,
+)
 from keras_vit.weights.timm.reading import (
     complete,
     guess_heads,
@@ -53,9 +65,9 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
 
 
 def _describe(json):
-    """Return the configuration of TIPSv2's tower, else the JSON of timm."""
-    kinds = ("tipsv2", "tipsv2_vision_model")
-    return describe_tower(json) if json.get("model_type") in kinds else json
+    """Return the configuration of a class of transformers, else the JSON."""
+    is_class = json.get("model_type") in IN_TIMM_NAMES
+    return describe_tower(json) if is_class else json
 
 
 def _computes(config):
@@ -121,7 +133,12 @@ LAYOUT = Layout(
         UNIT + "shortcut_conv": STAGES + "downsample.conv",
         UNIT + "shortcut_norm": STAGES + "downsample.norm",
     },
-    recognise=("patch_embed.proj.weight", "embeds.proj.weight"),
+    recognise=(
+        "patch_embed.proj.weight",
+        "embeds.proj.weight",
+        "patch_embed.projection.weight",
+        "patch_generator.embedder.weight",
+    ),
     variants=(
         NameVariant(
             r"blocks\.0\.attn\.q_proj\.",
@@ -161,6 +178,11 @@ LAYOUT = Layout(
             names={"patch_encoder": "embeds.proj"},
             style=FLAT_CONV,
         ),
+        NameVariant(
+            r"patch_generator\.embedder\.",
+            names={"patch_encoder": "patch_generator.embedder"},
+            style=RADIO,
+        ),
     ),
     has_architectures=True,
     has_later_parts=True,
@@ -173,6 +195,8 @@ LAYOUT = Layout(
         "state_dict.",
         "timm_model.",
         "visual.trunk.",
+        "backbone.",
+        "radio_model.model.",
     ),
     # A stem without stages is not nested.
     aliases=(
@@ -180,10 +204,20 @@ LAYOUT = Layout(
             r"^patch_embed\.backbone\.(conv|norm)\.",
             r"patch_embed.backbone.stem.\1.",
         ),
+        # Sapiens 2.
+        (r"^patch_embed\.projection\.", "patch_embed.proj."),
+        (r"\.attn\.w([qkv])\.", r".attn.\1_proj."),
+        (r"\.attn\.gamma\.weight$", ".gamma_1"),
+        (r"\.ffn\.", ".mlp."),
+        (r"\.ln([12])\.", r".norm\1."),
+        (r"^ln1\.", "norm."),
+        # RADIO.
+        (r"^patch_generator\.pos_embed$", "pos_embed"),
+        (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
         # The DINOv2 code and TIPSv2.
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
-        (r"\.mlp\.(c_fc|w12)\.", ".mlp.fc1."),
-        (r"\.mlp\.(c_proj|w3)\.", ".mlp.fc2."),
+        (r"\.mlp\.(c_fc|w12|weights_in)\.", ".mlp.fc1."),
+        (r"\.mlp\.(c_proj|w3|weights_out)\.", ".mlp.fc2."),
         # The code of DINOv3 and EVA.
         (r"\.mlp\.w1\.", ".mlp.fc1_g."),
         (r"\.mlp\.w2\.", ".mlp.fc1_x."),
@@ -196,9 +230,11 @@ LAYOUT = Layout(
     spelling_of=lambda config: (
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
-    # The last two are constants, which the model computes by itself.
+    # The frequencies are constants, which the model computes by itself.
     ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
-    r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$",
+    r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
+    r"(decode_head|scale_head|patch_generator\.video_embedder)\.|"
+    r"radio_model\.(input_conditioner\.|summary_idxs$)",
     prepare=name_as_timm,
     optional_bias=("heads_in",),
     slots=((1, 0), (0,)),
@@ -207,6 +243,8 @@ LAYOUT = Layout(
     read_hints=read_hints,
     guess_heads=guess_heads,
     complete=complete,
+    settle=settle_constants,
+    conditioner=("norm_mean", "norm_std"),
     untold=untold,
     writers={
         ".safetensors": write_safetensors_file,

@@ -152,7 +152,9 @@ def make_config_json(config: ViTConfig) -> dict:
 CLASS_FAMILIES = (
     ClassFamily(
         "aimv2_vision_model",
-        lambda config: config.norm == "rms",
+        lambda config: (
+            config.norm == "rms" and config.rotary_positions == "none"
+        ),
         ("norm", "use_patch_norm", "use_block_bias", "qkv_bias")
         + ("use_gated_mlp", "activation", "pooling"),
         problems_of_aimv2,

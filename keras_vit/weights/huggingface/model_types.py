@@ -3,6 +3,8 @@
 Source: the model definitions of transformers 5.23.
 """
 
+from keras_vit.weights.huggingface.visible_parts import expected_fields
+
 # For each model_type, the fields of ViTConfig and the entries of config.json
 # that hold if its file does not state them.
 COMMON = {
@@ -38,6 +40,11 @@ MODEL_TYPES = {
     },
     "clip_vision_model": CLIP,
     "metaclip_2_vision_model": CLIP,
+    "mlcd_vision_model": {
+        **CLIP,
+        "hidden_act": "gelu",
+        "num_attention_heads": 16,
+    },
     "siglip_vision_model": SIGLIP,
     "siglip2_vision_model": SIGLIP,
     "aimv2_vision_model": {
@@ -46,12 +53,31 @@ MODEL_TYPES = {
         "num_attention_heads": 8,
     },
     "tipsv2_vision_model": DINOV2,
+    "sapiens2": {
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-6,
+        "num_attention_heads": 16,
+        "rope_theta": 100.0,
+    },
+    "radio": {**DINOV2, "num_attention_heads": 16},
     "timm_wrapper": {},
 }
+# Those whose arrays have the names of timm, or of code that timm reads.
+IN_TIMM_NAMES = ("tipsv2", "tipsv2_vision_model", "sapiens2", "radio")
 # How positions are resized, where it is not PyTorch's bicubic.
 POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
+    "radio": "bilinear_square",
+}
+# What else its models have, as fields of ViTConfig.
+FURTHER_FIELDS = {
+    "radio": {
+        "pooling": "prefix",
+        "use_final_norm": False,
+        "use_patch_bias": False,
+    },
+    "sapiens2": {"layer_scale_branches": "attention"},
 }
 WITHOUT_CLASS_TOKEN = (
     "ijepa",
@@ -144,7 +170,24 @@ def read_settings(json: dict) -> dict:
         found["pooling"] = "probe"
     if kind in POSITION_RESIZES:
         found["position_resize"] = POSITION_RESIZES[kind]
-    if kind == "dinov3_vit":
-        found["rotary_positions"] = "centered"
-        found["rotary_temperature"] = json["rope_theta"]
-    return found
+    found |= FURTHER_FIELDS.get(kind, {})
+    found["expected"] = expected_fields(kind, json)
+    return {**found, **_read_rotary_positions(kind, json)}
+
+
+def _read_rotary_positions(kind, json):
+    """Return the fields of rotary positions, {} without them."""
+    if kind == "mlcd_vision_model":
+        if json.get("num_key_value_groups", 1) != 1:
+            raise ValueError("its configuration has grouped queries")
+        parameters = json.get("rope_parameters") or {}
+        return {
+            "rotary_positions": "axial_class",
+            "rotary_temperature": parameters.get("rope_theta", 10_000.0),
+        }
+    if kind in ("dinov3_vit", "sapiens2"):
+        return {
+            "rotary_positions": "centered",
+            "rotary_temperature": json["rope_theta"],
+        }
+    return {}

@@ -23,6 +23,7 @@ USUAL = {
     "layer_norm_epsilon": 1e-6,
     "norm_placement": "before",
     "rotary_positions": "none",
+    "layer_scale_branches": "both",
 }
 AXIAL = {
     "rotary_positions": "axial",
@@ -65,6 +66,7 @@ ARCHITECTURES = (
         r"vit_\w+_(dinov3|lingbot|sapiens2)",
         {"rotary_positions": "centered", "rotary_temperature": 100.0},
     ),
+    (r"vit_\w+_sapiens2", {"layer_scale_branches": "attention"}),
     (r"vit_pe_", {**PERCEPTION, "rotary_reference_size": (32, 32)}),
     (
         r"vit_pe_core_(tiny|small|large)_",
@@ -206,6 +208,8 @@ def settings_in(arguments: dict) -> dict:
     if arguments.get("use_post_norm") is not None:
         after = arguments["use_post_norm"]
         found["norm_placement"] = "after" if after else "before"
+    if arguments.get("attn_only_layer_scale"):
+        found["layer_scale_branches"] = "attention"
     if arguments.get("pool_include_prefix"):
         found["pools_prefix_tokens"] = True
     if arguments.get("rope_grid_indexing") in AXES:

@@ -40,13 +40,25 @@ def is_eva(config: ViTConfig) -> bool:
     return config.rotary_positions != "none" or (has_bias and not is_table)
 
 
+def is_sapiens(config: ViTConfig) -> bool:
+    """Return whether timm's class is Eva with the norms of Sapiens 2.
+
+    Args:
+        config: Configuration of the model.
+    """
+    return is_eva(config) and config.norm == "rms"
+
+
 def has_split_projections(config: ViTConfig) -> bool:
     """Return whether timm's queries, keys and values have arrays of their own.
 
     Args:
         config: Configuration of the model.
     """
-    return is_eva(config) and config.use_gated_mlp and config.use_mlp_inner_norm
+    return is_eva(config) and (
+        is_sapiens(config)
+        or (config.use_gated_mlp and config.use_mlp_inner_norm)
+    )
 
 
 def has_split_gate(config: ViTConfig) -> bool:
@@ -55,10 +67,12 @@ def has_split_gate(config: ViTConfig) -> bool:
     Args:
         config: Configuration of the model.
     """
+    if is_sapiens(config):
+        return config.use_gated_mlp and config.use_mlp_inner_norm
     return config.use_gated_mlp and (
         config.norm == "rms"
         or config.use_mlp_inner_norm
-        or config.rotary_positions == "centered"
+        or config.rotary_positions.startswith("centered")
     )
 
 
@@ -140,6 +154,7 @@ def eva_arguments(config: ViTConfig) -> dict:
         "scale_mlp": config.use_mlp_inner_norm,
         "scale_attn_inner": config.use_attention_inner_norm,
         "init_values": config.layer_scale_init,
+        "attn_only_layer_scale": config.layer_scale_branches == "attention",
         "use_post_norm": config.norm_placement == "after",
         "use_pre_transformer_norm": config.use_embedding_norm,
         "use_post_transformer_norm": config.use_final_norm
@@ -149,6 +164,8 @@ def eva_arguments(config: ViTConfig) -> dict:
     }
     if is_rotary:
         arguments |= _rotary_arguments(config)
+    if is_sapiens(config):
+        arguments["num_kv_heads"] = config.num_heads
     if config.pooling.startswith("map"):
         mlp_dim = config.pooling_mlp_dim or config.mlp_dim
         arguments["attn_pool_num_heads"] = config.pooling_heads

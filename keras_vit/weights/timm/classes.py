@@ -12,10 +12,12 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
 from keras_vit.weights.timm.arguments import (
     CLASS_DEFAULTS,
+    ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
     eva_arguments,
     is_eva,
+    is_sapiens,
     ratio_of,
     relative_arguments,
     vision_transformer_arguments,
@@ -113,9 +115,12 @@ def explain_refusal(config: ViTConfig) -> str | None:
     reasons = {
         "it has no pre-logits layer": config.representation_size,
         f"it has no pooling {config.pooling!r}": config.pooling
-        in ("probe", "token_and_avg"),
+        in ("prefix", "probe", "token_and_avg"),
         "its norms of queries and keys are those of each head": (
             config.qk_norm == "width"
+        ),
+        f"it has no rotary positions {rotary!r}": (
+            rotary not in ("none", *ROPE_TYPES)
         ),
         "its relative positions stand alone": relative != "none"
         and (rotary != "none" or config.position_embedding != "none"),
@@ -124,7 +129,10 @@ def explain_refusal(config: ViTConfig) -> str | None:
             config.use_patch_norm and not (is_rms and config.use_gated_mlp)
         ),
         "RMS norms and a gated MLP come with a norm of the patches": (
-            is_rms and config.use_gated_mlp and not config.use_patch_norm
+            is_rms
+            and config.use_gated_mlp
+            and not config.use_patch_norm
+            and rotary == "none"
         ),
         "its class with a distillation token has two classifiers": (
             config.use_distillation_token and config.pooling != "distilled"
@@ -194,6 +202,7 @@ EVA_FIELDS = (
     "use_gated_mlp",
     "pooling_heads",
     "pooling_mlp_dim",
+    "layer_scale_branches",
     # Its attention pooling reads all tokens.
     *(name for name in VISION_TRANSFORMER_FIELDS if name != "pooling"),
 )
@@ -225,6 +234,12 @@ BASES = (
         distilled_arguments,
         "deit_tiny_distilled_patch16_224",
         ("use_distillation_token", "pooling", "activation"),
+    ),
+    Base(
+        is_sapiens,
+        eva_arguments,
+        "vit_base_patch16_sapiens2",
+        ("norm", *EVA_FIELDS),
     ),
     Base(
         lambda config: is_eva(config) and _has_large_epsilon(config),

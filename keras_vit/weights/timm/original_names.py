@@ -1,9 +1,18 @@
-"""Names of the files of DINOv3 and EVA, brought to those of timm."""
+"""Files of the code of DINOv3, EVA and RADIO, read as those of timm."""
 
+import dataclasses
 import re
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from keras_vit.layers.rounded_rotary_positions import rotary_periods
+from keras_vit.models.config import ViTConfig
 
 # What an original file has of the weights of an attention, and timm has not.
 KEY_MASK = re.compile(r"(.*\.attn\.qkv\.)bias_mask$")
+RADIO_TOKENS = "patch_generator.cls_token.token"
 QUERY_OR_VALUE_BIAS = re.compile(r"(.*\.attn\.)([qv])_bias$")
 
 
@@ -12,13 +21,18 @@ def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
 
     DINOv3 stores biases of queries, keys and values in one array, and its code
     ignores those of the keys. EVA-02 stores the biases of queries and values
-    beside their projections, not in them.
+    beside their projections, not in them. RADIO stores class tokens and
+    registers in one array.
 
     Args:
         shapes: Shapes of the arrays in the file, by name.
     """
     prepared = {name: (name, None) for name in shapes}
     for name in shapes:
+        if name == RADIO_TOKENS:
+            del prepared[name]
+            prepared["cls_token"] = (name, (slice(0, 1),))
+            prepared["reg_token"] = (name, (slice(1, None),))
         masked = KEY_MASK.match(name)
         if masked and f"{masked[1]}bias" in shapes:
             del prepared[name]
@@ -33,3 +47,42 @@ def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
             del prepared[name]
             prepared[f"{split[1]}{split[2]}_proj.bias"] = (name, None)
     return prepared
+
+
+def settle_constants(config: ViTConfig, read: Callable) -> ViTConfig:
+    """Return the configuration that the constants in a file tell.
+
+    The code of DINOv3 computes with the periods in its files, which are
+    rounded. RADIO states which class tokens its summary joins.
+
+    Args:
+        config: The configuration of the model.
+        read: Returns an array by its name, see `Layout.settle`.
+
+    Raises:
+        ValueError: If these are not constants of such a model.
+    """
+    summary = read("summary_idxs")
+    if config.pooling == "prefix":
+        if summary is None:
+            raise ValueError("it lacks summary_idxs.")
+        indices = tuple(int(index) for index in summary)
+        config = dataclasses.replace(config, pooling_indices=indices)
+    periods = read("periods")
+    kind = config.rotary_positions
+    if periods is None:
+        return config
+    if kind == "centered":
+        exact = rotary_periods(config.head_size, config.rotary_temperature)
+        rounded = exact.astype(ml_dtypes.bfloat16).astype("float32")
+        if periods.shape == exact.shape:
+            if np.allclose(periods, exact, rtol=1e-6, atol=0):
+                return config
+            if np.array_equal(periods, rounded):
+                kind = "centered_bfloat16"
+                return dataclasses.replace(config, rotary_positions=kind)
+    raise ValueError(
+        "its rope_embed.periods are not those of a model with "
+        f"rotary_positions={kind!r}, num_heads={config.num_heads} and "
+        f"rotary_temperature={config.rotary_temperature}"
+    )

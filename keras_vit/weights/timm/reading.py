@@ -5,13 +5,18 @@ import re
 from collections.abc import Collection, Iterator
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import read_settings
+from keras_vit.weights.huggingface.model_types import (
+    IN_TIMM_NAMES,
+    read_settings,
+)
+from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.timm.architectures import (
     heads_of,
     is_published_size,
     settings_in,
     settings_of,
 )
+from keras_vit.weights.timm.visible_parts import check_parts
 
 
 def read_hints(json: dict) -> dict:
@@ -30,12 +35,14 @@ def read_hints(json: dict) -> dict:
     hints = settings_in(arguments)
     architecture = json.get("architecture")
     settings = settings_of(str(architecture))
-    if json.get("model_type") == "tipsv2_vision_model":
-        return {**read_settings(json), **hints}
+    if json.get("model_type") in IN_TIMM_NAMES:
+        return {**read_settings(json), **hints, "is_of_transformers": True}
     if settings is None:
         return hints
     tag = str(published.get("tag", ""))
     names = {"architecture": architecture, "tag": tag, "is_published": True}
+    pooling = {key: json[key] for key in ("global_pool",) if key in json}
+    names["arguments"] = {**pooling, **arguments}
     return {**names, **settings, **hints}
 
 
@@ -74,6 +81,8 @@ def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
         yield "no position table", ("rotary_positions",)
     elif _is_like_rpn(config) and config.width == 768:
         yield "the names and sizes of two models", ("norm_placement",)
+    if config.layer_scale_branches != "both":
+        yield "LayerScale in one branch alone", ("layer_scale_branches",)
     if config.rotary_positions == "axial":
         yield "rotary positions", ROTARY_FIELDS
     if config.pooling == "map" and config.num_prefix_tokens:
@@ -106,6 +115,7 @@ def complete(
     Raises:
         ValueError: If no VisionTransformer computes it.
     """
+    check_expected(config, hints.get("expected", {}))
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
     told = {key: value for key, value in hints.items() if key in fields}
     changes = {
@@ -113,7 +123,7 @@ def complete(
         for name in ("norm_placement", "pooling_heads", *ALL_ROTARY_FIELDS)
         if name in told
     }
-    if config.use_gated_mlp:
+    if config.use_gated_mlp and "is_of_transformers" not in hints:
         changes["activation"] = "silu"  # Of all gates in timm.
     if config.use_distillation_token and config.pooling == "token":
         changes["pooling"] = "distilled"
@@ -149,6 +159,8 @@ def _settle_pooling(config, hints):
 def _assume(config, hints):
     """Return the configuration, with notes on what is not known but usual."""
     if "is_published" in hints:
+        architecture = hints["architecture"].split(".")[0]
+        check_parts(config, architecture, hints["arguments"])
         return config, _note_quick(hints)
     if config.use_class_token:
         return config, ()

@@ -125,6 +125,31 @@ def test_a_named_model_without_a_folder_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_test_set_of_some_classes_counts_their_logits_alone(
+    several, identity, tmp_path, monkeypatch
+):
+    """As ImageNet-A: the model knows seven classes, the images are of three."""
+    monkeypatch.setattr(examples, "plot_predictions", lambda *_: None)
+    rng = np.random.default_rng(5)
+    logits, columns = rng.normal(0, 2, (40, 7)), (1, 3, 6)
+    labels = np.eye(3)[rng.integers(0, 3, 40)]
+    some = MadeDataset(
+        {"test": made_split(logits, labels)},
+        [NAMES[column] for column in columns],
+        all_class_names=tuple(NAMES),
+    )
+    report = evaluate(identity, some, report_dir=tmp_path / "report")
+    kept = logits[:, [1, 3, 6]]
+    hits = kept.argmax(-1) == labels.argmax(-1)
+    assert report["accuracy"] == pytest.approx(hits.mean())
+    assert hits.mean() > (logits.argmax(-1) == labels @ columns).mean()
+    chances = np.exp(kept) / np.exp(kept).sum(-1, keepdims=True)
+    loss = -np.log((chances * labels).sum(-1)).mean()
+    assert report["loss"] == pytest.approx(loss, rel=1e-5)
+    table = (tmp_path / "report/confusion.csv").read_text().splitlines()
+    assert table[0] == "true class,bee,dog,gnu" and len(table) == 4
+
+
 def test_few_classes_have_no_top5(several, tmp_path, monkeypatch):
     split = made_split(np.eye(5), np.eye(5))
     few = MadeDataset({"test": split}, NAMES[:5])

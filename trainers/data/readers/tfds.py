@@ -4,12 +4,18 @@ import dataclasses
 import functools
 import logging
 import operator
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Sequence
 
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from trainers.data.readers.dataset_row import DatasetRow, LabelRule
 from trainers.data.readers.digits import Digits, Digits0To4, Digits5To9
+from trainers.data.readers.imagenet_subsets import IMAGENET_A, IMAGENET_R
+from trainers.data.readers.vtab import VTAB_TASKS
+from trainers.data.splits import count_examples, count_split, take_ranges
 
 
 def _is_news(record):
@@ -22,24 +28,6 @@ logging.getLogger("absl").addFilter(_is_news)
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetRow:
-    """Options to open a TFDS data set that differ from the defaults.
-
-    Args:
-        builder: Takes data_dir and returns the TFDS builder; None for the
-            builder that TFDS registers under the name.
-        label: The feature with the label: a class or a list of classes.
-        train_split: Split to train on; None for `train`, if it exists.
-        eval_split: Split to evaluate on; None for the default one.
-    """
-
-    builder: Callable[..., tfds.core.DatasetBuilder] | None = None
-    label: str = "label"
-    train_split: str | None = None
-    eval_split: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class TfdsReader:
     """Reads the examples that a TFDS builder has prepared.
 
@@ -48,32 +36,61 @@ class TfdsReader:
 
     Args:
         builder: The TFDS builder.
-        label: Name of the feature with the label.
-        train_split: See `ExampleReader`.
-        eval_split: See `ExampleReader`.
+        label: How the label of an example is computed.
+        row: The options of the data set.
     """
 
     builder: tfds.core.DatasetBuilder
-    label: str = "label"
-    train_split: str | None = None
-    eval_split: str | None = None
+    label: LabelRule
+    row: DatasetRow = DatasetRow()
     shuffle_buffer = 50_000
     has_exif = False
 
     @property
+    def train_split(self):
+        return self.row.train_split
+
+    @property
+    def eval_split(self):
+        return self.row.eval_split
+
+    @property
+    def model_class_names(self):
+        return list(self.label.class_names)
+
+    @property
+    def logit_columns(self):
+        classes = self.row.classes
+        return (
+            range(len(self.label.class_names)) if classes is None else classes
+        )
+
+    @property
     def class_names(self):
-        feature = self.builder.info.features[self.label]
-        return getattr(feature, "feature", feature).names
+        names = self.model_class_names
+        return [names[index] for index in self.logit_columns]
 
     @property
     def image_shape(self):
-        return self.builder.info.features["image"].shape
+        shape = self.builder.info.features["image"].shape
+        return (*shape[:2], 3) if self.row.pixels else shape
 
     @property
     def splits(self):
-        return self.builder.info.splits
+        if self.row.splits is None:
+            return self.builder.info.splits
+        return {
+            name: count_split(name, count_examples(ranges))
+            for name, ranges in self.row.splits.items()
+        }
 
     def read(self, ranges):
+        if self.row.splits is not None:
+            ranges = [
+                part
+                for name, first, last in ranges
+                for part in take_ranges(self.row.splits[name], first, last)
+            ]
         instructions = [
             tfds.core.ReadInstruction(name, from_=first, to=last, unit="abs")
             for name, first, last in ranges
@@ -86,7 +103,7 @@ class TfdsReader:
                 split=functools.reduce(operator.add, instructions),
                 shuffle_files=False,
                 decoders=tfds.decode.PartialDecoding(
-                    {"image": True, self.label: True},
+                    {"image": True, **self.label.features},
                     {"image": tfds.decode.SkipDecoding()},
                 ),
                 read_config=tfds.ReadConfig(
@@ -97,15 +114,22 @@ class TfdsReader:
             )
         finally:
             logger.setLevel(level)
-        return examples.map(
-            lambda row: (row["image"], row[self.label], row["tfds_id"])
-        )
+
+        def arrange(example):
+            label = self.label.compute(example)
+            if self.row.classes is not None:
+                label = renumber(label, self.row.classes)
+            return example["image"], label, example["tfds_id"]
+
+        return examples.map(arrange)
 
     def fetch(self, stored):
         return stored
 
     def decode(self, encoded):
         image = self.builder.info.features["image"].decode_example(encoded)
+        if self.row.pixels:
+            image = self.row.pixels(image)
         return tf.ensure_shape(image, self.image_shape)
 
 
@@ -122,7 +146,7 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
         ValueError: If the data set cannot be prepared, or does not consist of
             labelled images.
     """
-    row = DATASETS.get(name, DatasetRow())
+    row = find_row(name)
     make = row.builder or functools.partial(tfds.builder, name)
     try:
         builder = make(data_dir=data_dir or None)
@@ -134,20 +158,86 @@ def open_tfds(name: str, data_dir: str | None) -> TfdsReader:
             f"`dataset` could not be prepared: {error} "
             f"Received: dataset={name!r}"
         ) from None
+    row = fit_splits(name, builder, row)
     features = builder.info.features
-    image, label = (
-        features[key] if key in features else None
-        for key in ("image", row.label)
-    )
-    label = getattr(label, "feature", label)
-    if not isinstance(image, tfds.features.Image) or not isinstance(
-        label, tfds.features.ClassLabel
-    ):
+    label = row.label
+    if isinstance(label, str):
+        label = find_label(features, label)
+    image = features["image"] if "image" in features else None
+    if label is None or not isinstance(image, tfds.features.Image):
         raise ValueError(
             f"`dataset` must have the features `image` and `{row.label}`. "
             f"Received: dataset={name!r} with {sorted(features)}"
         )
-    return TfdsReader(builder, row.label, row.train_split, row.eval_split)
+    return TfdsReader(builder, label, row)
+
+
+def find_row(name: str) -> DatasetRow:
+    """Return the options of a data set, those of any configuration too.
+
+    Args:
+        name: A key of DATASETS, or a name of TFDS as `name/config:version`.
+    """
+    if name in DATASETS:
+        return DATASETS[name]
+    row = DATASETS.get(re.split("[/:]", name)[0], DatasetRow())
+    return dataclasses.replace(row, builder=None)
+
+
+def find_label(features: tfds.features.FeaturesDict, name: str):
+    """Return the rule that takes a feature as the label.
+
+    None if the feature is missing, or is not a class or a list of classes.
+    """
+    feature = features[name] if name in features else None
+    feature = getattr(feature, "feature", feature)
+    if not isinstance(feature, tfds.features.ClassLabel):
+        return None
+    return LabelRule(feature.names, {name: True}, lambda example: example[name])
+
+
+def renumber(label: tf.Tensor, classes: Sequence[int]) -> tf.Tensor:
+    """Return the position of a class in `classes`, or -1 if it is not there.
+
+    Args:
+        label: A class, or a vector of classes.
+        classes: Some classes, in ascending order.
+    """
+    matches = label[..., None] == tf.constant(classes, label.dtype)
+    places = tf.argmax(tf.cast(matches, tf.int32), -1, label.dtype)
+    return tf.where(tf.reduce_any(matches, -1), places, -1)
+
+
+def fit_splits(
+    name: str, builder: tfds.core.DatasetBuilder, row: DatasetRow
+) -> DatasetRow:
+    """Return a row whose splits end where those of TFDS end.
+
+    Versions of TFDS may differ by some images. A warning says so then, because
+    results are not those of exactly the same images.
+    """
+    if row.splits is None:
+        return row
+    ranges = [part for parts in row.splits.values() for part in parts]
+    stated, found = {}, {}
+    for split, _, last in ranges:
+        stated[split] = max(stated.get(split, 0), last)
+        found[split] = builder.info.splits[split].num_examples
+    if found == stated:
+        return row
+    warnings.warn(
+        f"{name}: {builder.info.full_name} has {found} images; the benchmark "
+        f"was defined on {stated}.",
+        stacklevel=2,
+    )
+    splits = {
+        name: [
+            (split, first, found[split] if last == stated[split] else last)
+            for split, first, last in parts
+        ]
+        for name, parts in row.splits.items()
+    }
+    return dataclasses.replace(row, splits=splits)
 
 
 DATASETS: dict[str, DatasetRow] = {
@@ -164,4 +254,10 @@ DATASETS: dict[str, DatasetRow] = {
     "imagenet_v2": DatasetRow(
         functools.partial(tfds.builder, "imagenet_v2/matched-frequency")
     ),
+    # Its builder names all classes of ImageNet.
+    "imagenet_a": DatasetRow(classes=IMAGENET_A),
+    "imagenet_r": DatasetRow(classes=IMAGENET_R),
+    # For example imagenet2012_corrupted/fog_3; its test split has no labels.
+    "imagenet2012_corrupted": DatasetRow(eval_split="validation"),
+    **{name: task.row for name, task in VTAB_TASKS.items()},
 }

@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -7,6 +9,7 @@ from tests.trainers.mocked import write_metadata
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
 from trainers.data.readers.tfds import DATASETS
+from trainers.data.readers.vtab import VTAB_TASKS
 
 MOCKED = [
     # name, the same in TFDS, splits, classes, pixels, splits to use
@@ -38,8 +41,18 @@ MOCKED = [
         None,
         (None, "test"),
     ),
+    (
+        "imagenet2012_corrupted/fog_3",
+        "",
+        "validation test",
+        1000,
+        224,
+        (None, "validation"),
+    ),
+    ("imagenet_v2/topimages", "", "test", 1000, None, (None, "test")),
     ("mnist", "", "train test", 10, 28, ("train", "test")),
 ]
+SUBSETS = ("imagenet_a", "imagenet_r")
 
 
 @pytest.mark.parametrize(
@@ -78,9 +91,51 @@ def test_data_set_without_labels_is_an_error(tmp_path):
 
 
 def test_table_names_are_all_tested():
-    tested = {row[0] for row in MOCKED} - {"mnist"}
+    tested = {row[0].partition("/")[0] for row in MOCKED} - {"mnist"}
     digits = {"digits", "digits_0to4", "digits_5to9"}
-    assert set(DATASETS) == digits | tested
+    assert set(DATASETS) == digits | tested | {*SUBSETS} | VTAB_TASKS.keys()
+
+
+# Digests of imagenet_a_synsets.txt and imagenet_r_synsets.txt of timm 1.0.
+@pytest.mark.parametrize(
+    "name, digest",
+    [("imagenet_a", "ff8c384504d3ec59"), ("imagenet_r", "354baa0a46566aa6")],
+)
+def test_a_test_set_of_200_classes(name, digest, tmp_path):
+    """Its labels are among the 1,000 of ImageNet; others are left out."""
+    write_metadata(name, ["test"], tmp_path, test=100)
+    with tfds.testing.mock_data(num_examples=100, data_dir=str(tmp_path)):
+        dataset = open_dataset(name)
+        stored = tfds.builder(name, data_dir=tmp_path)
+        # What is made up depends on the features that are read.
+        rows = stored.as_dataset(
+            split="test",
+            decoders=tfds.decode.PartialDecoding(
+                {"image": True, "label": True},
+                {"image": tfds.decode.SkipDecoding()},
+            ),
+        )
+        truths = [int(row["label"]) for row in rows]
+        names = stored.info.features["label"].names
+        [(_, labels, weights)] = take(
+            eval_batches(dataset, image_size=(8, 8), batch_size=100), -1
+        )
+    assert dataset.model_class_names == names and len(names) == 1000
+    assert len(set(dataset.class_names)) == 200
+    ids = " ".join(dataset.class_names).encode()
+    assert hashlib.sha256(ids).hexdigest().startswith(digest)
+    assert [names[i] for i in dataset.logit_columns] == dataset.class_names
+    known = [names[truth] in dataset.class_names for truth in truths]
+    assert 0 < sum(known) < 100
+    np.testing.assert_array_equal(weights, known)
+    for truth, label, is_known in zip(truths, labels, known):
+        if is_known:
+            assert dataset.class_names[np.argmax(label)] == names[truth]
+
+
+def test_unknown_tasks_of_vtab_are_an_error_that_lists_the_known():
+    with pytest.raises(ValueError, match="vtab:pets.*'vtab:dogs'"):
+        open_dataset("vtab:dogs")
 
 
 def test_an_empty_data_dir_is_the_default_not_the_current_folder(

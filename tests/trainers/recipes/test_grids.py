@@ -1,0 +1,51 @@
+"""The learning rates that sweeps try."""
+
+import pathlib
+import re
+
+import pytest
+
+from trainers.recipes.grids import GRIDS, HELD_OUT, choose_grid
+from trainers.recipes.recipes import RECIPES
+from trainers.recipes.schema import Recipe
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
+
+
+def test_grids_are_those_of_the_paper():
+    """Table 4 and appendix B.1.1 of arXiv:2010.11929."""
+    four = (0.001, 0.003, 0.01, 0.03)
+    rows = {
+        "imagenet_b16": ((0.003, 0.01, 0.03, 0.06), "1%"),
+        "cifar10_b16": (four, "2%"),
+        "cifar100_b16": (four, "2%"),
+        "pets_b16": (four, "10%"),
+        "flowers_b16": (four, "10%"),
+        "vtab_l16": ((0.01,), "20%"),
+    }
+    assert {name: tuple(GRIDS[name]) for name in rows} == rows
+    for name, grid in GRIDS.items():
+        assert RECIPES[name].learning_rate in grid.learning_rates
+        assert choose_grid(name, RECIPES[name]) is grid
+
+
+@pytest.mark.parametrize("name", ["photos", None])
+def test_other_recipes_try_rates_around_theirs(name):
+    grid = choose_grid(name, Recipe(learning_rate=0.00068))
+    assert grid == ((0.00023, 0.00068, 0.002), HELD_OUT)
+
+
+def test_the_table_of_the_page_is_that_of_the_code():
+    page = PAGE.read_text().split("\n## Learning rates of the paper\n")[1]
+    page = page.split("\n## ")[0]
+    found = {}
+    for names, rates, share in re.findall(
+        r"^\| (`.*`) \| ([\d., ]+) \| (.*) \|$", page, re.M
+    ):
+        for name in re.findall(r"`(\w+)`", names):
+            found[name] = [float(x) for x in rates.split(", ")], share
+    assert found.keys() == GRIDS.keys()
+    for name, (rates, share) in found.items():
+        assert tuple(rates) == GRIDS[name].learning_rates
+        if len(rates) > 1:
+            assert share.replace(" ", "") == GRIDS[name].held_out

@@ -1,0 +1,137 @@
+"""Choose a learning rate on held-out images, then train with several seeds.
+
+The images are held out of the training split. The chosen rate is trained on
+the whole training split, and the test split is read only then.
+
+Example:
+    python -m trainers.sweep --recipe=cifar10_b16
+    python -m trainers.sweep --recipe=digits --learning_rates=0.001,0.003,0.01
+"""
+
+from absl import flags
+
+from trainers.distribute.rendezvous import watched_service
+from trainers.recipes import flags as recipe_flags
+from trainers.runs.command_line import (
+    StopSignals,
+    exit_hard,
+    refuse_arguments,
+    run_main,
+    stop_at_once,
+    training_errors,
+    user_errors,
+)
+from trainers.runs.worker_flags import (
+    define_worker_flags,
+    worker_config_from_flags,
+)
+from trainers.sweeps.opening import open_sweep
+from trainers.sweeps.plan import Sweep
+from trainers.sweeps.reports import (
+    describe_choice,
+    describe_edge,
+    describe_report,
+)
+from trainers.sweeps.sweeping import prepare_case, run_sweep
+from trainers.sweeps.trials import CHOICE, Trial
+from trainers.train import dry_run
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments):
+    """Run the command."""
+    with stop_at_once(), training_errors(), user_errors():
+        refuse_arguments(arguments)
+        chosen = recipe_flags.recipe_from_flags()
+        sweep = open_sweep(
+            chosen.recipe,
+            FLAGS.sweep_dir or f"saved_models/{chosen.name}_sweep",
+            learning_rates=parse_rates(FLAGS.learning_rates),
+            num_seeds=FLAGS.num_seeds,
+            held_out=FLAGS.held_out,
+            config=worker_config_from_flags(),
+            chosen=chosen,
+        )
+        if sweep.is_writer:
+            print(sweep, flush=True)
+        if FLAGS.dry_run:
+            job = prepare_case(sweep, next(sweep.cases([])))
+            if sweep.is_writer:
+                print(f"\nThe first run: {job}")
+                dry_run(job)
+            return
+    must_stop = StopSignals().were_received
+    with (
+        training_errors(),
+        watched_service(sweep.recipe.data_service, exit_hard),
+    ):
+        trials = run_sweep(sweep, must_stop, user_errors)
+    if sweep.is_writer:
+        print_tables(sweep, trials)
+
+
+def parse_rates(words: list[str] | None) -> list[float] | None:
+    """Return the learning rates that a flag lists, if it was given."""
+    if words is None:
+        return None
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        raise ValueError(
+            "`learning_rates` must be numbers, separated by commas. Received: "
+            f"learning_rates={','.join(words)}"
+        ) from None
+
+
+def print_tables(sweep: Sweep, trials: list[Trial]):
+    """Print the tables of a sweep."""
+    choice = [trial for trial in trials if trial.purpose == CHOICE]
+    best = sweep.best_rate(trials)
+    if choice:
+        print(f"\n{describe_choice(choice, best)}")
+        print(describe_edge(sweep.grid.learning_rates, best), end="")
+    print(f"\nLearning rate {best:g}:\n")
+    print(describe_report(trials[len(choice) :]))
+    print(f"\nFiles: {sweep.run}, with sweep.csv and a folder for each run")
+
+
+def define_flags():
+    """Define the flags of the recipe and the others."""
+    recipe_flags.define_recipe_flags()
+    flags.DEFINE_list(
+        "learning_rates",
+        None,
+        "Learning rates to try, separated by commas. Default: those of the "
+        "paper for its fine-tuning, else three around that of the recipe.",
+    )
+    flags.DEFINE_string(
+        "held_out",
+        None,
+        "Training images that choose the learning rate: a share such as 2%, "
+        "or a number. They are the last ones of the training split. Default: "
+        "the share of the paper for its fine-tuning, else 10%.",
+    )
+    flags.DEFINE_integer(
+        "num_seeds",
+        3,
+        "Number of runs with the chosen rate. Their seeds are --seed and the "
+        "numbers after it.",
+    )
+    flags.DEFINE_string(
+        "sweep_dir",
+        None,
+        "Folder of the sweep, with a folder for each run, or an address in a "
+        "bucket. Default: saved_models/<recipe>_sweep.",
+    )
+    flags.DEFINE_bool(
+        "dry_run",
+        False,
+        "Print the plan and what its first run would need, and stop.",
+    )
+    define_worker_flags()
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_main(main)

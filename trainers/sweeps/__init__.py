@@ -1,0 +1,1 @@
+"""Sweeps: learning rates tried on held-out images, then several seeds."""

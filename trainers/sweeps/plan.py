@@ -1,0 +1,121 @@
+"""Sweep: a checked sweep, and what each of its runs trains."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from trainers.data.datasets import ImageDataset
+from trainers.distribute.cluster import WorkerConfig
+from trainers.loop.errors import NonFiniteLossError
+from trainers.recipes.flags import ChosenRecipe
+from trainers.recipes.grids import Grid
+from trainers.recipes.schema import Recipe
+from trainers.runs.run import Run
+from trainers.sweeps.trials import CHOICE, REPORT, Case, Trial, best_rate
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """A sweep that has been checked and can start.
+
+    Args:
+        run: The folder of the sweep, with the recipe that its runs share.
+        recipe: This recipe.
+        grid: The learning rates and the held-out images.
+        num_seeds: Number of runs on the whole training split.
+        splits: The training split without the held-out images, and these.
+        dataset: The data set.
+        config: How this process finds the other workers.
+        chosen: The choice that `recipe` comes from, if it has a name.
+        is_writer: Whether this process writes files and reports.
+    """
+
+    run: Run
+    recipe: Recipe
+    grid: Grid
+    num_seeds: int
+    splits: tuple[str, str]
+    dataset: ImageDataset
+    config: WorkerConfig
+    chosen: ChosenRecipe | None
+    is_writer: bool
+
+    @property
+    def num_runs(self) -> int:
+        """Number of runs of the whole sweep."""
+        num_rates = len(self.grid.learning_rates)
+        return (num_rates if num_rates > 1 else 0) + self.num_seeds
+
+    def __str__(self):
+        train, held_out = self.splits
+        count = self.dataset.num_examples
+        choice = f"trained on {train} ({count(train):,} images), chosen on "
+        choice += f"{held_out} ({count(held_out):,})"
+        if len(self.grid.learning_rates) == 1:
+            choice = "no other to choose from"
+        seeds = "1 seed" if self.num_seeds == 1 else f"{self.num_seeds} seeds"
+        whole, test = self.dataset.train_split, self.dataset.eval_split
+        return (
+            f"Sweep of {self.num_runs} runs in {self.run}\n"
+            f"Learning rates {join_rates(self.grid.learning_rates)}: {choice}\n"
+            f"Then {seeds}: trained on {whole} "
+            f"({count(whole):,}), tested on {test} ({count(test):,})"
+        )
+
+    def cases(self, done: Sequence[Trial]) -> Iterator[Case]:
+        """Yield what to train, given the trials that are done meanwhile.
+
+        Raises:
+            NonFiniteLossError: If the loss is not finite with any rate.
+        """
+        rates = self.grid.learning_rates
+        if len(rates) > 1:
+            for rate in rates:
+                yield Case(CHOICE, rate, self.recipe.seed)
+        best = self.best_rate(done)
+        if best is None:
+            raise NonFiniteLossError(
+                "The loss is not finite with any of the learning rates "
+                f"{join_rates(rates)}"
+            )
+        for index in range(self.num_seeds):
+            yield Case(REPORT, best, self.recipe.seed + index)
+
+    def best_rate(self, trials: Sequence[Trial]) -> float | None:
+        """Return the learning rate that is chosen, if all were tried."""
+        rates = self.grid.learning_rates
+        if len(rates) == 1:
+            return rates[0]
+        tried = [t for t in trials if t.purpose == CHOICE]
+        judged = [t for t in tried if t.accuracy is not None]
+        if len(tried) < len(rates) or not judged:
+            return None
+        return best_rate(judged)
+
+    def recipe_of(self, case: Case) -> Recipe:
+        """Return the recipe of a run."""
+        changes = {"learning_rate": case.learning_rate, "seed": case.seed}
+        if case.purpose == CHOICE:
+            train, held_out = self.splits
+            changes |= {"train_split": train, "eval_split": held_out}
+        return dataclasses.replace(self.recipe, **changes)
+
+    def choice_of(self, recipe: Recipe) -> ChosenRecipe | None:
+        """Return the choice of the recipe of a run, see `prepare`.
+
+        Its settings do not follow from the number of images any more, but how
+        it fits into the memory does.
+        """
+        if self.chosen is None:
+            return None
+        free = self.chosen.free_fields(None)
+        given = {
+            field.name: getattr(recipe, field.name)
+            for field in dataclasses.fields(recipe)
+            if field.name not in free
+        }
+        return ChosenRecipe(self.chosen.name, given)
+
+
+def join_rates(rates: Iterable[float]) -> str:
+    """Return learning rates as a flag lists them."""
+    return ",".join(f"{rate:g}" for rate in rates)

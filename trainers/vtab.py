@@ -1,0 +1,88 @@
+"""Measure a pre-trained model on VTAB-1k: 19 tasks of 1,000 images each.
+
+Each task is fine-tuned on its own. With several learning rates, 800 of the
+images are trained on and the other 200 choose the rate of the task; then all
+1,000 are trained on, and the test split of the task is evaluated.
+
+Example:
+    python -m trainers.vtab --sweep_dir=saved_models/vtab
+    python -m trainers.vtab --tasks=pets,eurosat --init_from=B/16-i21k
+"""
+
+from absl import flags
+
+from trainers import sweep
+from trainers.distribute.rendezvous import watched_service
+from trainers.recipes import flags as recipe_flags
+from trainers.runs.command_line import (
+    StopSignals,
+    exit_hard,
+    refuse_arguments,
+    run_main,
+    stop_at_once,
+    training_errors,
+    user_errors,
+)
+from trainers.runs.worker_flags import worker_config_from_flags
+from trainers.sweeps.sweeping import prepare_case
+from trainers.sweeps.vtab import (
+    NUM_HELD_OUT,
+    describe_scores,
+    open_tasks,
+    run_tasks,
+)
+from trainers.train import dry_run
+
+FLAGS = flags.FLAGS
+
+
+def main(arguments):
+    """Run the command."""
+    with stop_at_once(), training_errors(), user_errors():
+        refuse_arguments(arguments)
+        chosen = recipe_flags.recipe_from_flags()
+        folder = FLAGS.sweep_dir or f"saved_models/{chosen.name}_sweep"
+        sweeps = open_tasks(
+            chosen,
+            folder,
+            FLAGS.tasks,
+            learning_rates=sweep.parse_rates(FLAGS.learning_rates),
+            num_seeds=FLAGS.num_seeds,
+            held_out=FLAGS.held_out or NUM_HELD_OUT,
+            config=worker_config_from_flags(),
+        )
+        first = sweeps[0]
+        if first.is_writer:
+            print(f"VTAB: {len(sweeps)} tasks, each {first.num_runs} runs")
+        if FLAGS.dry_run:
+            job = prepare_case(first, next(first.cases([])))
+            if first.is_writer:
+                print(f"\nThe first run: {job}")
+                dry_run(job)
+            return
+    must_stop = StopSignals().were_received
+    with (
+        training_errors(),
+        watched_service(first.recipe.data_service, exit_hard),
+    ):
+        scores = run_tasks(sweeps, folder, must_stop, user_errors)
+    if first.is_writer:
+        print(f"\n{describe_scores(scores)}")
+        print(f"\nFiles: {folder}, with vtab.csv and a folder for each task")
+
+
+def define_flags():
+    """Define the flags of a sweep and the others."""
+    sweep.define_flags()
+    FLAGS.set_default("recipe", "vtab_l16")
+    flags.DEFINE_list(
+        "tasks",
+        None,
+        "Tasks of VTAB, separated by commas, such as pets,clevr_count. "
+        "Default: all 19.",
+    )
+
+
+if __name__ == "__main__":
+    define_flags()
+    run_main(main)
