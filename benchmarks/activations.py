@@ -7,13 +7,13 @@ Vision Transformer. The table shows medians over the seeds.
 
 import sys
 
-from benchmarks.study import Study, describe_arms, parse_options, run
+from benchmarks.study import Arm, Study, describe_arms, parse_options, run
 from benchmarks.study_figures import draw_arms
 
 STUDY = Study(
     name="activations",
     arms={
-        f"{name}{text}": {"mlp_activation": key, "dropout_rate": rate}
+        f"{name}{text}": Arm({"mlp_activation": key, "dropout_rate": rate})
         for rate, text in ((0.0, ""), (0.1, ", dropout 0.1"))
         for name, key in (("GELU", "exact"), ("ReLU", "relu"), ("ELU", "elu"))
     },

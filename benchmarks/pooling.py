@@ -9,15 +9,15 @@ import argparse
 import statistics
 import sys
 
-from benchmarks.study import Study, Trial, parse_options, reported, run
+from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
 from benchmarks.study_figures import draw_rates
 from keras_vit.tables import format_table
 
 STUDY = Study(
     name="pooling",
     arms={
-        "class token": {"pooling": "token"},
-        "average": {"pooling": "avg"},
+        "class token": Arm({"pooling": "token"}),
+        "average": Arm({"pooling": "avg"}),
     },
     rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     chooses_rate=False,

@@ -8,7 +8,7 @@ medians over the seeds.
 
 import sys
 
-from benchmarks.study import Study, describe_arms, parse_options, run
+from benchmarks.study import Arm, Study, describe_arms, parse_options, run
 from benchmarks.study_figures import draw_arms
 
 PLACEMENTS = {
@@ -19,19 +19,17 @@ PLACEMENTS = {
 STUDY = Study(
     name="positions",
     arms={
-        "none": {"position_embedding": "none"},
+        "none": Arm({"position_embedding": "none"}),
         **{
-            f"{name}{text}": {
-                "position_embedding": kind,
-                "position_placement": placement,
-            }
+            f"{name}{text}": Arm(
+                {"position_embedding": kind, "position_placement": placement}
+            )
             for name, kind in (("1-D", "learned"), ("2-D", "learned_2d"))
             for text, placement in PLACEMENTS.items()
         },
-        "relative": {
-            "position_embedding": "none",
-            "relative_positions": "keys",
-        },
+        "relative": Arm(
+            {"position_embedding": "none", "relative_positions": "keys"}
+        ),
     },
     rates=(1e-3, 3e-3, 1e-2),
 )

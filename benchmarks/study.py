@@ -10,7 +10,7 @@ import dataclasses
 import pathlib
 import statistics
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import keras
 from tqdm import tqdm
@@ -57,22 +57,51 @@ class Trial:
 
 
 @dataclasses.dataclass(frozen=True)
+class Arm:
+    """One of what a study compares.
+
+    Args:
+        fields: Fields of the recipe that it changes.
+        build: Returns its model, see `prepare`; None for that of the recipe.
+        length: Its updates, as a multiple of `--updates`.
+        rate_of: The arm, itself or one before it, that chooses its learning
+            rate; None for itself.
+    """
+
+    fields: Mapping = dataclasses.field(default_factory=dict)
+    build: Callable | None = None
+    length: float = 1.0
+    rate_of: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Study:
     """What a study trains.
 
     Args:
         name: Name of its module and its files.
-        arms: Name -> fields of the recipe that the arm changes.
+        arms: By name.
         rates: Learning rates.
         chooses_rate: Whether each arm reports its best rate, or all rates.
         recipe: What the arms have in common.
+        splits: CHOICE and REPORT -> fields of the recipe.
+        kind: The dataclass of a row of the CSV file, a Trial.
+        measure: Maps a trained job to the values that `kind` has beyond those
+            of a Trial.
+        seeds: Default of `--seeds`.
+        updates: Default of `--updates`.
     """
 
     name: str
-    arms: dict[str, dict]
+    arms: dict[str, Arm]
     rates: tuple[float, ...]
     chooses_rate: bool = True
     recipe: Recipe = dataclasses.replace(RECIPES["digits"], batch_size=32)
+    splits: Mapping[str, dict] = dataclasses.field(default_factory=SPLITS.copy)
+    kind: type[Trial] = Trial
+    measure: Callable[[Job], dict] = lambda job: {}
+    seeds: int = 5
+    updates: int = 1000
 
 
 def parse_options(
@@ -81,8 +110,8 @@ def parse_options(
     """Return the options of the command line of a study."""
     parser = make_parser(doc)
     add = parser.add_argument
-    add("--seeds", type=int, default=5, help="number, from 0")
-    add("--updates", type=int, default=1000, help="of each training")
+    add("--seeds", type=int, default=study.seeds, help="number, from 0")
+    add("--updates", type=int, default=study.updates, help="of a training")
     add(
         "--rates",
         type=_split_rates,
@@ -110,64 +139,86 @@ def _split_rates(text):
 
 def run(study: Study, options: argparse.Namespace) -> list[Trial]:
     """Train what the CSV file lacks, and return all that the study has."""
-    known = {t.case: t for t in read_trials(options.csv)}
-    num_rates, seeds = len(options.rates), options.seeds
-    per_arm = num_rates + seeds if study.chooses_rate else num_rates * seeds
+    known = {t.case: t for t in read_trials(options.csv, study.kind)}
     trials = []
-    with tqdm(total=per_arm * len(study.arms), desc=study.name) as bar:
+    total = count_cases(study, options)
+    with tqdm(total=total, desc=study.name) as bar:
         for arm in study.arms:
-            own = []
-            for case in _cases(study, arm, options, own):
+            for case in _cases(study, arm, options, trials):
                 trial = known.get(case) or train_trial(study, case, options)
-                own.append(trial)
-                rows = [*trials, *own]
-                rows += [t for t in known.values() if t not in rows]
+                trials.append(trial)
+                rows = [
+                    *trials,
+                    *(t for t in known.values() if t not in trials),
+                ]
                 write_csv(options.csv, [dataclasses.asdict(t) for t in rows])
                 bar.update()
-            trials += own
     return trials
 
 
-def _cases(study, arm, options, done) -> Iterator[tuple]:
+def count_cases(study: Study, options: argparse.Namespace) -> int:
+    """Return the number of trainings of a study."""
+    num_rates = len(options.rates)
+    if not study.chooses_rate:
+        return len(study.arms) * num_rates * options.seeds
+    choosing = {arm.rate_of or name for name, arm in study.arms.items()}
+    return len(choosing) * num_rates + len(study.arms) * options.seeds
+
+
+def _cases(study, name, options, done) -> Iterator[tuple]:
     """Yield what to train of an arm, given what was trained so far."""
     rates = options.rates
     if study.chooses_rate:
-        for rate in rates:
-            yield CHOICE, arm, rate, CHOICE_SEED
-        rates = [best_rate(done)]
+        chooser = study.arms[name].rate_of or name
+        if chooser == name:
+            for rate in rates:
+                yield CHOICE, name, rate, CHOICE_SEED
+        choice = [t for t in done if (t.purpose, t.arm) == (CHOICE, chooser)]
+        rates = [best_rate(choice)]
     for rate in rates:
         for seed in range(options.seeds):
-            yield REPORT, arm, rate, seed
+            yield REPORT, name, rate, seed
 
 
 def train_trial(
     study: Study, case: tuple, options: argparse.Namespace
 ) -> Trial:
     """Train one case of a study."""
-    purpose, arm, rate, seed = case
+    purpose, name, rate, seed = case
+    arm = study.arms[name]
+    updates = max(round(arm.length * options.updates), 1)
     recipe = dataclasses.replace(
         study.recipe,
-        **SPLITS[purpose],
-        **study.arms[arm],
+        **study.splits[purpose],
+        **arm.fields,
         learning_rate=rate,
         seed=seed,
-        total_steps=options.updates,
-        warmup_steps=options.updates // 10,
+        total_steps=updates,
+        warmup_steps=updates // 10,
     )
-    logs = train_once(recipe)
-    return Trial(*case, float(logs["val_accuracy"]), float(logs["val_loss"]))
+    logs = train_once(recipe, arm.build, study.measure)
+    logs |= {"accuracy": logs["val_accuracy"], "loss": logs["val_loss"]}
+    measured = [field.name for field in dataclasses.fields(study.kind)][4:]
+    return study.kind(*case, *(float(logs[name]) for name in measured))
 
 
-def train_once(recipe: Recipe) -> dict:
+def train_once(
+    recipe: Recipe,
+    build: Callable | None = None,
+    measure: Callable[[Job], dict] = lambda job: {},
+) -> dict:
     """Train without checkpoints; return what the evaluation at the end found.
 
     Args:
         recipe: A recipe with `total_steps`.
+        build: See `prepare`.
+        measure: Maps the trained job to what is returned in addition.
     """
     keras.backend.clear_session()
     recipe = dataclasses.replace(recipe, peak_tflops=1.0)  # Not measured.
     with tempfile.TemporaryDirectory() as folder:
-        return train_job(prepare(recipe, folder))
+        job = prepare(recipe, folder, build=build)
+        return {**train_job(job), **measure(job)}
 
 
 def train_job(

@@ -1,5 +1,6 @@
 """The figures of the studies."""
 
+import dataclasses
 import pathlib
 import statistics
 
@@ -15,7 +16,7 @@ def draw_arms(trials: list[Trial], path: pathlib.Path):
     The loss tells more than the accuracy, which is one of few values.
     """
     arms = list(dict.fromkeys(t.arm for t in trials))
-    figure, axes = _axes(height=1 + 0.35 * len(arms))
+    figure, [axes] = _axes(height=1 + 0.35 * len(arms))
     for row, arm in enumerate(arms):
         losses = [t.loss for t in reported(trials, arm)]
         axes.plot(losses, [row] * len(losses), "o", color="0.6", markersize=4)
@@ -27,36 +28,77 @@ def draw_arms(trials: list[Trial], path: pathlib.Path):
     _save(figure, path)
 
 
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A chart: the values of all seeds, and a line for each curve.
+
+    Args:
+        xlabel, ylabel: What the axes show.
+        curves: Name -> x -> the values. The line joins their means.
+        lines: Name -> x -> y, of a line to draw in place of that one.
+        shows_all_x: Whether every x has a label; else they are round numbers.
+        yscale: "linear" or "log".
+    """
+
+    xlabel: str
+    ylabel: str
+    curves: dict[str, dict[float, list[float]]]
+    lines: dict[str, dict[float, float]] = dataclasses.field(
+        default_factory=dict
+    )
+    shows_all_x: bool = True
+    yscale: str = "linear"
+
+
 def draw_rates(trials: list[Trial], path: pathlib.Path):
-    """Draw the accuracy of each arm over the learning rate, with all seeds."""
-    figure, axes = _axes(height=4)
+    """Draw the accuracy of each arm over the learning rate."""
     rates = sorted({t.learning_rate for t in trials})
-    for arm, color in zip(dict.fromkeys(t.arm for t in trials), COLORS):
-        found = [
-            [100 * t.accuracy for t in reported(trials, arm, rate)]
+    curves = {
+        arm: {
+            rate: [100 * t.accuracy for t in reported(trials, arm, rate)]
             for rate in rates
-        ]
-        means = [statistics.mean(values) for values in found]
-        axes.plot(rates, means, "o-", color=color, markersize=5, label=arm)
-        for rate, values in zip(rates, found):
-            dots = [rate] * len(values)
-            axes.plot(dots, values, "o", color=color, markersize=3, alpha=0.4)
-    axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{rate:g}" for rate in rates])
-    axes.minorticks_off()
-    axes.set(xlabel="learning rate", ylabel="test accuracy (%)")
-    axes.legend(frameon=False)
+        }
+        for arm in dict.fromkeys(t.arm for t in trials)
+    }
+    draw_panels([Panel("learning rate", "test accuracy (%)", curves)], path)
+
+
+def draw_panels(panels: list[Panel], path: pathlib.Path):
+    """Draw panels side by side; their x axes are logarithmic."""
+    figure, all_axes = _axes(height=4, number=len(panels))
+    for panel, axes in zip(panels, all_axes):
+        for (name, curve), color in zip(panel.curves.items(), COLORS):
+            style = {"color": color, "markersize": 5, "label": name}
+            means = {x: statistics.mean(ys) for x, ys in curve.items()}
+            line = panel.lines.get(name)
+            if line is None:
+                axes.plot(means.keys(), means.values(), "o-", **style)
+            else:
+                axes.plot(means.keys(), means.values(), "o", **style)
+                axes.plot(line.keys(), line.values(), color=color)
+            for x, ys in curve.items():
+                dots = {"color": color, "markersize": 3, "alpha": 0.4}
+                axes.plot([x] * len(ys), ys, "o", **dots)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        axes.set(xscale="log", yscale=panel.yscale)
+        if panel.shows_all_x:
+            xs = sorted({x for curve in panel.curves.values() for x in curve})
+            axes.set_xticks(xs, [f"{x:,g}" for x in xs])
+            axes.minorticks_off()
+        axes.legend(frameon=False)
     _save(figure, path)
 
 
-def _axes(height):
+def _axes(height, number=1):
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, height), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    size = (7 if number == 1 else 5 * number, height)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    all_axes = figure.subplots(1, number, squeeze=False)[0]
+    for axes in all_axes:
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, all_axes
 
 
 def _save(figure, path):

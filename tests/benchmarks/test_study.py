@@ -3,8 +3,16 @@ import functools
 
 import pytest
 
-from benchmarks import activations, pooling, study
-from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Study, Trial
+from benchmarks import (
+    activations,
+    compute,
+    data_size,
+    pooling,
+    shape,
+    study,
+    study_images,
+)
+from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Arm, Study, Trial
 from trainers.data.datasets import open_dataset
 
 
@@ -36,7 +44,7 @@ ANSWERS = {
     ("b", 0.1): (0.6, 2.0),
     ("b", 0.2): (0.4, 0.1),
 }
-TWO = Study("two", {"a": {}, "b": {}}, rates=(0.1, 0.2))
+TWO = Study("two", {"a": Arm(), "b": Arm()}, rates=(0.1, 0.2))
 
 
 def options_for(some, tmp_path, *more):
@@ -68,6 +76,44 @@ def test_a_study_of_rates_reports_all_of_them(tried, tmp_path):
         for rate in (0.2, 0.1)
         for seed in (0, 1)
     ]
+
+
+def test_an_arm_takes_the_rate_of_another(tried, tmp_path):
+    arms = {"b": Arm(), "a": Arm(rate_of="b")}
+    some = dataclasses.replace(TWO, arms=arms)
+    options = options_for(some, tmp_path)
+    study.run(some, options)
+    choice = [(CHOICE, "b", rate, CHOICE_SEED) for rate in (0.1, 0.2)]
+    report = [(REPORT, name, 0.1, seed) for name in "ba" for seed in (0, 1)]
+    assert tried == [*choice, *report]
+    assert study.count_cases(some, options) == len(tried)
+
+
+@dataclasses.dataclass(frozen=True)
+class CountedTrial(Trial):
+    steps: float
+
+
+def test_an_arm_has_its_own_model_length_and_measures(tmp_path, monkeypatch):
+    made = []
+
+    def train_once(recipe, build, measure):
+        made.append((recipe.total_steps, recipe.warmup_steps, build))
+        logs = {"val_accuracy": 0.5, "val_loss": 2.0, "accuracy": 0.9}
+        return {**logs, "loss": 0.1, **measure(recipe)}
+
+    monkeypatch.setattr(study, "train_once", train_once)
+    some = dataclasses.replace(
+        TWO,
+        arms={"a": Arm(build=len, length=1.5), "b": Arm()},
+        kind=CountedTrial,
+        measure=lambda recipe: {"steps": recipe.total_steps},
+    )
+    options = options_for(some, tmp_path, "--updates=20", "--rates=0.1")
+    trials = study.run(some, options)
+    assert made == 3 * [(30, 3, len)] + 3 * [(20, 2, None)]
+    assert trials[0] == CountedTrial(CHOICE, "a", 0.1, 100, 0.5, 2.0, 30.0)
+    assert study.read_trials(options.csv, CountedTrial) == trials
 
 
 @pytest.mark.parametrize("text", ["much", "0.1,", "0.1,-1", "nan"])
@@ -129,15 +175,39 @@ def test_the_table_of_rates_has_means(tmp_path):
     ]
 
 
-@pytest.mark.slow(60)
+# Of the studies whose tables do not have a row for each arm.
+SHOWN_NAMES = {"data_size": ["ViT, small", "| 10,000 |", "| 3,000 |"]}
+
+
+def with_few_images(arm):
+    """Return an arm with a hundredth of its images."""
+    fields = dict(arm.fields)
+    if "train_split" in fields:
+        fields["train_split"] = fields["train_split"].replace("00]", "]")
+    return dataclasses.replace(arm, fields=fields)
+
+
+@pytest.mark.slow(100)
 @pytest.mark.parametrize(
-    "module", [activations, pooling], ids=lambda module: module.STUDY.name
+    "module",
+    [activations, pooling, shape, data_size, compute],
+    ids=lambda module: module.STUDY.name,
 )
 def test_each_study_runs_at_its_smallest_size(
     module, tmp_path, monkeypatch, capsys
 ):
     """Two arms of each, which differ in the model or the training."""
     arms = dict(list(module.STUDY.arms.items())[:2])
+    if module.STUDY.recipe.dataset == "moved_digits":
+        sizes = {"train": 100, "validation": 40, "test": 40}
+        monkeypatch.setattr(study_images, "SIZES", sizes)
+        arms = {name: with_few_images(arm) for name, arm in arms.items()}
+        recipe = dataclasses.replace(
+            module.STUDY.recipe, data_dir=str(tmp_path)
+        )
+        monkeypatch.setattr(
+            module, "STUDY", dataclasses.replace(module.STUDY, recipe=recipe)
+        )
     small = dataclasses.replace(module.STUDY, arms=arms)
     monkeypatch.setattr(module, "STUDY", small)
     path = tmp_path / "study.csv"
@@ -147,18 +217,21 @@ def test_each_study_runs_at_its_smallest_size(
     monkeypatch.setattr(
         study,
         "train_once",
-        lambda recipe: recipes.append(recipe) or train_once(recipe),
+        lambda recipe, *more: (
+            recipes.append(recipe) or train_once(recipe, *more)
+        ),
     )
     assert module.main(line) == 0
     shown = capsys.readouterr()
     assert f"{small.name}: 100%" in shown.err
-    assert all(name in shown.out for name in arms)
-    trials = study.read_trials(path)
+    shown_names = SHOWN_NAMES.get(small.name, arms)
+    assert all(name in shown.out for name in shown_names)
+    trials = study.read_trials(path, small.kind)
     assert all(0 < trial.loss < 10 for trial in trials)
     assert len({trial.loss for trial in trials}) == len(trials)
     assert path.with_suffix(".png").stat().st_size > 1000
     for recipe, trial in zip(recipes, trials, strict=True):
-        for field, value in arms[trial.arm].items():
+        for field, value in arms[trial.arm].fields.items():
             assert getattr(recipe, field) == value
         assert (recipe.seed, recipe.total_steps) == (trial.seed, 2)
     again = functools.partial(module.main, line)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import keras
 import tensorflow as tf
@@ -46,6 +47,7 @@ def prepare(
     config: WorkerConfig = ALONE,
     force: bool = False,
     chosen: ChosenRecipe | None = None,
+    build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
 ) -> Job:
     """Return a checked Job for `train`.
 
@@ -59,6 +61,7 @@ def prepare(
         force: Whether to continue a run with another recipe.
         chosen: The choice that `recipe` comes from, which fits it to the
             images and to the memory; None for the recipe as it is.
+        build: Returns the model; None for that of the recipe.
 
     Raises:
         ValueError: If the recipe is not possible, the folder is invalid or
@@ -94,7 +97,9 @@ def prepare(
         recipe, loop, plan = build_loop(
             recipe,
             free,
-            lambda recipe: make_loop(recipe, dataset, strategy, steps[1]),
+            lambda recipe: make_loop(
+                recipe, dataset, strategy, steps[1], build
+            ),
         )
         loop.checkpoints = Checkpoints(
             str(run.checkpoints_path),
@@ -185,6 +190,7 @@ def make_loop(
     dataset: ImageDataset,
     strategy: tf.distribute.Strategy,
     total_steps: int,
+    build: Callable[[Recipe, ImageDataset], keras.Model] | None = None,
 ) -> Loop:
     """Return the loop with its model and optimizer.
 
@@ -193,7 +199,7 @@ def make_loop(
             possible, or the model cannot be trained.
     """
     with strategy.scope():
-        model = build_model(recipe, dataset)
+        model = (build or build_model)(recipe, dataset)
     check_trainable(model, recipe)
     schedule = make_schedule(recipe, total_steps)
     with strategy.scope():
