@@ -8,6 +8,24 @@ import tensorflow as tf
 PACKS, LEAST_BYTES = 16, 2**20
 
 
+def as_dense(gradients: list, weights: list) -> list:
+    """Return gradients as tensors of known shape.
+
+    Those of weights whose rows are taken by index, such as relative positions,
+    come as `tf.IndexedSlices`.
+
+    Args:
+        gradients: The gradient of each weight.
+        weights: The values of the weights.
+    """
+    return [
+        tf.ensure_shape(tf.convert_to_tensor(gradient), weight.shape)
+        if isinstance(gradient, tf.IndexedSlices)
+        else gradient
+        for gradient, weight in zip(gradients, weights)
+    ]
+
+
 def sum_gradients(gradients: list) -> list:
     """Return the sums of gradients over all replicas, inside `strategy.run`.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from trainers.distribute.gradient_sums import sum_gradients
+from trainers.distribute.gradient_sums import as_dense, sum_gradients
 from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
@@ -226,7 +226,7 @@ class Step:
         if not isinstance(outputs[0], dict):
             outputs = [tf.add_n(outputs)]  # Of two kinds of logits.
         measured = self._sum(losses, labels, outputs[0], example_weights)
-        return gradients, changed, measured
+        return as_dense(gradients, weights), changed, measured
 
     def _sum(self, losses, labels, outputs, weights):
         """Return the sums of loss, hits and weights over the images."""

@@ -94,6 +94,37 @@ def test_the_update_of_a_weighted_batch_with_a_penalty_is_that_of_numpy(
         np.testing.assert_allclose(got, want, atol=1e-7)
 
 
+class Offset(keras.layers.Layer):
+    """Adds some rows of a table, one of them twice."""
+
+    def build(self, input_shape):
+        self.table = self.add_weight(shape=(4, input_shape[-1]))
+
+    def call(self, x):
+        return x + keras.ops.sum(keras.ops.take(self.table, [0, 2, 2], 0), 0)
+
+
+@split
+def test_rows_that_are_taken_by_index_learn_as_in_numpy(strategy, parts):
+    step = make_step(
+        lambda: keras.Sequential(
+            [keras.Input((4,)), Offset(), keras.layers.Dense(3)]
+        ),
+        strategy,
+        parts,
+    )
+    table, kernel, bias = step.model.get_weights()
+    run(step, strategy)
+    p = np.exp((IMAGES + table[0] + 2 * table[2]) @ kernel + bias)
+    p /= p.sum(-1, keepdims=True)
+    slope = (p - LABELS) * WEIGHTS[:, None] / len(IMAGES)
+    slope = (slope @ kernel.T).sum(0)
+    expected = table - RATE * np.outer([1, 0, 2, 0], slope)
+    np.testing.assert_allclose(
+        step.model.get_weights()[0], expected, rtol=1e-5, atol=1e-7
+    )
+
+
 @split
 def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     """The cross-entropy with both is that with their mean."""
