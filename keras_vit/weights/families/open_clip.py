@@ -75,7 +75,9 @@ LAYOUT = Layout(
         "encoder_norm": "visual.ln_post",
         "predictions": "visual.proj",
     },
-    recognise=("visual.conv1.weight",),
+    # Perception Encoder has the other names, and what no name shows: rotary
+    # positions. It has this norm only beside a pooling that is refused.
+    recognise=("visual.ln_post.weight",),
     has_later_parts=True,
     layer_norm_epsilon=1e-5,
     wrappers=("module.", "model.", "state_dict."),

@@ -230,8 +230,10 @@ LAYOUT = Layout(
     spelling_of=lambda config: (
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
-    # The frequencies are constants, which the model computes by itself.
-    ignore=r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
+    # The frequencies are constants, which the model computes by itself. In
+    # OpenCLIP, the text tower and its scale stand beside `visual.trunk`.
+    ignore=r"text\.|(logit_scale|logit_bias)$|"
+    r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
     r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
     r"(decode_head|scale_head|patch_generator\.video_embedder)\.|"
     r"radio_model\.(input_conditioner\.|summary_idxs$)",

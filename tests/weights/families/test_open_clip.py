@@ -108,6 +108,17 @@ def test_without_its_configuration_it_asks(model, tmp_path):
     assert again.config == model.config
 
 
+def test_a_tower_without_its_last_norm_is_of_another_family(model, tmp_path):
+    """So are towers of Perception Encoder, which turn queries and keys."""
+    arrays = open_clip_arrays(model, tmp_path)
+    arrays = {k: v for k, v in arrays.items() if "ln_post" not in k}
+    save_file(arrays, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="known famil"):
+        from_checkpoint(
+            tmp_path / "m.safetensors", num_heads=3, activation="exact"
+        )
+
+
 @pytest.mark.parametrize("key", ["attentional_pool", "timm_model_name"])
 def test_another_tower_is_refused(key, model, tmp_path):
     write(open_clip_arrays(model, tmp_path), tmp_path)

@@ -34,6 +34,17 @@ def test_timm_names_in_an_npz(tmp_path):
     assert_answers(model, TIMM)
 
 
+def test_the_image_tower_beside_a_text_tower_of_open_clip(tmp_path):
+    arrays = forms.wrapped(stored_in(TIMM), "visual.trunk.")
+    arrays["text.transformer.resblocks.0.ln_1.weight"] = np.ones(4, "float32")
+    arrays["text.token_embedding.weight"] = np.ones((9, 4), "float32")
+    for name in ("logit_scale", "logit_bias"):
+        arrays[name] = np.ones(1, "float32")
+    np.savez(tmp_path / "m.npz", **arrays)
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    assert_answers(model, TIMM)
+
+
 def test_an_architecture_with_the_names_of_another(alone):
     path = alone(TIMM)
     config = {"architecture": "vit_base_patch16_rpn_224", "num_heads": 3}
