@@ -56,19 +56,17 @@ class TfdsReader:
 
     @property
     def model_class_names(self):
-        return list(self.label.class_names)
+        is_whole = self.row.classes is None
+        return None if is_whole else list(self.label.class_names)
 
     @property
     def logit_columns(self):
-        classes = self.row.classes
-        return (
-            range(len(self.label.class_names)) if classes is None else classes
-        )
+        return slice(None) if self.row.classes is None else self.row.classes
 
     @property
     def class_names(self):
-        names = self.model_class_names
-        return [names[index] for index in self.logit_columns]
+        names, classes = list(self.label.class_names), self.row.classes
+        return names if classes is None else [names[i] for i in classes]
 
     @property
     def image_shape(self):
