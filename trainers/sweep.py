@@ -56,10 +56,7 @@ def main(arguments):
         if sweep.is_writer:
             print(sweep, flush=True)
         if FLAGS.dry_run:
-            job = prepare_case(sweep, next(sweep.cases([])))
-            if sweep.is_writer:
-                print(f"\nThe first run: {job}")
-                dry_run(job)
+            dry_run_first(sweep)
             return
     must_stop = StopSignals().were_received
     with (
@@ -69,6 +66,14 @@ def main(arguments):
         trials = run_sweep(sweep, must_stop, user_errors)
     if sweep.is_writer:
         print_tables(sweep, trials)
+
+
+def dry_run_first(sweep: Sweep):
+    """Print what the first run of a sweep would need."""
+    job = prepare_case(sweep, next(sweep.cases([])))
+    if sweep.is_writer:
+        print(f"\nThe first run: {job}")
+        dry_run(job)
 
 
 def parse_rates(words: list[str] | None) -> list[float] | None:

@@ -24,14 +24,12 @@ from trainers.runs.command_line import (
     user_errors,
 )
 from trainers.runs.worker_flags import worker_config_from_flags
-from trainers.sweeps.sweeping import prepare_case
 from trainers.sweeps.vtab import (
     NUM_HELD_OUT,
     describe_scores,
     open_tasks,
     run_tasks,
 )
-from trainers.train import dry_run
 
 FLAGS = flags.FLAGS
 
@@ -55,10 +53,7 @@ def main(arguments):
         if first.is_writer:
             print(f"VTAB: {len(sweeps)} tasks, each {first.num_runs} runs")
         if FLAGS.dry_run:
-            job = prepare_case(first, next(first.cases([])))
-            if first.is_writer:
-                print(f"\nThe first run: {job}")
-                dry_run(job)
+            sweep.dry_run_first(first)
             return
     must_stop = StopSignals().were_received
     with (
