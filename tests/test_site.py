@@ -8,6 +8,7 @@ import re
 import runpy
 import sys
 
+import griffe
 import keras
 import numpy as np
 import pytest
@@ -103,6 +104,21 @@ def test_what_the_reference_names_exists():
         for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M):
             module, name = path.rsplit(".", 1)
             assert callable(getattr(importlib.import_module(module), name))
+
+
+@pytest.mark.parametrize("package", ["keras_vit", "trainers"])
+def test_sections_of_docstrings_are_understood(package, caplog):
+    def parse(part):
+        if not part.is_alias:
+            if part.docstring:
+                part.docstring.parse("google")
+            for member in part.members.values():
+                parse(member)
+
+    parse(griffe.load(package, search_paths=[ROOT]))
+    # Other messages name parameters that stand elsewhere, such as those of
+    # `__init__` in the docstring of the class.
+    assert [line for line in caplog.messages if "Failed to get" in line] == []
 
 
 def test_sections_of_docstrings_become_markdown():

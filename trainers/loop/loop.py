@@ -41,8 +41,8 @@ class Loop:
     Args:
         model, optimizer, loss: See `Step`.
         strategy: The strategy that runs the replicas of the model.
-        clip_norm, accumulation_steps, seed, loss_scale, use_xla, distillation,
-            variants, hits: See `Step`.
+        clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
+        distillation, variants, hits: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls; returns whether to save and stop.

@@ -100,7 +100,8 @@ def run_tasks(
         preparing: See `run_sweep`.
 
     Raises:
-        See `run_sweep`.
+        ValueError, NonFiniteLossError: See `run_sweep`.
+        Interrupted, WorkerLostError, CheckpointError, OSError: See `run_sweep`.
     """
     scores = []
     for number, sweep in enumerate(sweeps, 1):
