@@ -24,7 +24,8 @@ def resize_position_grid(table, sizes: tuple, method: str = "official"):
         method: A key of RESIZES.
     """
     rule = pick(RESIZES, method, "method")
-    for axis, (size, whole) in enumerate(zip(sizes, rule.whole_sizes(sizes))):
+    wholes = rule.whole_sizes(sizes, table.shape[: len(sizes)])
+    for axis, (size, whole) in enumerate(zip(sizes, wholes)):
         is_known = isinstance(size, int) and isinstance(whole, int)
         if is_known and size == whole == table.shape[axis]:
             continue
@@ -55,7 +56,7 @@ def _interpolate_axis(table, size, axis):
 def _resize_axis(table, size, whole, axis, rule):
     """Resize to the `whole` size by the matrix of a rule; keep the start."""
     old = table.shape[axis]
-    if isinstance(size, int) and isinstance(whole, int):
+    if isinstance(size, int) and isinstance(whole, (int, float)):
         matrix = rule(size, old, whole)
     else:
         index = ops.arange(size, dtype="float32")
@@ -84,7 +85,7 @@ def read_position_grid(table, coordinates, sizes, method: str = "official"):
     """
     rule = pick(RESIZES, method, "method")
     h, w, width = table.shape
-    sizes = rule.whole_sizes((sizes[..., 0], sizes[..., 1]))
+    sizes = rule.whole_sizes((sizes[..., 0], sizes[..., 1]), (h, w))
     rows = rule.weights(coordinates[..., 0], sizes[0], h)  # (B, N, h)
     columns = rule.weights(coordinates[..., 1], sizes[1], w)  # (B, N, w)
     weights = rows[..., :, None] * columns[..., None, :]  # (B, N, h, w)

@@ -27,6 +27,8 @@ class ResizeRule:
             the borders of the cells around them.
         is_square: Whether the grid is first resized to a square of its longer
             side, of which the rest is cut off.
+        offset: Added to the new sizes of a grid that changes, so that all
+            positions move a little towards the first.
     """
 
     kernel: Callable
@@ -34,9 +36,10 @@ class ResizeRule:
     is_antialiased: bool = False
     is_aligned: bool = False
     is_square: bool = False
+    offset: float = 0.0
 
     def __call__(
-        self, new: int, old: int, whole: int | None = None
+        self, new: int, old: int, whole: float | None = None
     ) -> np.ndarray:
         """Return the matrix that resizes an axis.
 
@@ -45,24 +48,33 @@ class ResizeRule:
         Args:
             new: Number of positions after resizing.
             old: Number of positions before resizing.
-            whole: Number of positions after resizing, of which only the first
-                `new` are kept. Default: `new`.
+            whole: What the axis is resized to, see `whole_sizes`; of it, the
+                first `new` positions are kept. Default: `new`.
         """
         index = np.arange(new, dtype="float64")
         return self.weights(index, whole or new, old, np)
 
-    def whole_sizes(self, sizes, backend=ops) -> list:
+    def whole_sizes(self, sizes, olds, backend=ops) -> list:
         """Return what each axis is resized to, before the rest is cut off.
 
         Args:
             sizes: The sizes after resizing, numbers or tensors.
+            olds: The sizes before resizing.
             backend: `keras.ops`, or `numpy`.
         """
-        if not self.is_square or len(sizes) == 1:
-            return list(sizes)
+        sizes = list(sizes)
         is_known = all(isinstance(size, int) for size in sizes)
-        longest = max(sizes) if is_known else backend.maximum(*sizes)
-        return [longest] * len(sizes)
+        if self.is_square and len(sizes) > 1:
+            longest = max(sizes) if is_known else backend.maximum(*sizes)
+            return [longest] * len(sizes)
+        if not self.offset or (is_known and sizes == list(olds)):
+            return sizes
+        if is_known:
+            return [size + self.offset for size in sizes]
+        sizes = [backend.cast(size, "float32") for size in sizes]
+        change = sum(backend.abs(n - old) for n, old in zip(sizes, olds))
+        offset = self.offset * backend.minimum(change, 1.0)
+        return [size + offset for size in sizes]
 
     def weights(self, index, new, old: int, backend=ops):
         """Return with which weights positions read those before resizing.
@@ -73,7 +85,7 @@ class ResizeRule:
 
         Args:
             index: Positions after resizing, as floats.
-            new: Number of positions after resizing.
+            new: Number of positions after resizing; need not be whole.
             old: Number of positions before resizing.
             backend: `keras.ops`, or `numpy`.
         """
@@ -131,6 +143,9 @@ RESIZES = {
     "bilinear_square": ResizeRule(_triangle, 1, is_square=True),
     # Hugging Face: PyTorch's bicubic.
     "bicubic": ResizeRule(_keys(-0.75), 2),
+    # DINO and DINOv2 without registers: PyTorch's bicubic, by the factor
+    # (new + 0.1) / old.
+    "bicubic_offset": ResizeRule(_keys(-0.75), 2, offset=0.1),
     # timm: PyTorch's bicubic with antialias, which is Pillow's.
     "bicubic_antialias": ResizeRule(_keys(-0.5), 2, is_antialiased=True),
     # SigLIP 2 in Hugging Face, JAX.
@@ -152,7 +167,7 @@ def resize_grid(grid: np.ndarray, sizes: tuple, method: str) -> np.ndarray:
     rows, columns = (
         rule(new, old, whole)
         for new, old, whole in zip(
-            sizes, grid.shape, rule.whole_sizes(sizes, np)
+            sizes, grid.shape, rule.whole_sizes(sizes, grid.shape[:2], np)
         )
     )
     resized = np.einsum(

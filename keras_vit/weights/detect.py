@@ -94,7 +94,7 @@ def detect(checkpoint: Checkpoint) -> Detected:
         names[new] = (raw, index)
         spelling = _spelling_of(layout, new, name) or spelling
     ignored = tuple(dict.fromkeys(ignored))
-    layout = layout.of_file(names)
+    layout = layout.of_file(names, checkpoint.config)
     return Detected(checkpoint, family, layout, spelling, names, ignored)
 
 

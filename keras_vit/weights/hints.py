@@ -27,17 +27,23 @@ def find_hints(config: dict) -> dict[str, Any]:
         ValueError: If it names an activation or a pooling that a
             VisionTransformer does not have.
     """
-    found = {}
+    found, unknown = {}, []
     for row in _objects(config):
         for field, (keys, read) in HINTS.items():
             for key in (key for key in keys if key in row):
                 hint = read(row[key])
                 if hint is None:
-                    _refuse_unknown(key, row[key])
+                    if key in STRICT and isinstance(row[key], str):
+                        unknown.append(f"{key}={row[key]!r}")
                 elif field == "image_sizes":
                     found.setdefault(field, []).append(hint)
                 else:
                     found.setdefault(field, hint)
+    if unknown:
+        raise ValueError(
+            f"its configuration has {', '.join(dict.fromkeys(unknown))}, which "
+            "no model of this package has"
+        )
     return found
 
 
@@ -53,14 +59,6 @@ def _objects(config) -> Iterator[dict]:
         elif isinstance(value, dict):
             yield value
             waiting.extend(value.values())
-
-
-def _refuse_unknown(key, value):
-    if key in STRICT and isinstance(value, str):
-        raise ValueError(
-            f"its configuration has {key}={value!r}, which no model of this "
-            "package has"
-        )
 
 
 def _number(value):

@@ -12,12 +12,20 @@ import urllib.parse
 from typing import NamedTuple
 
 from keras_vit.weights.containers import read_json
-from keras_vit.weights.containers.folder import SHARD_INDEX, WEIGHTS
+from keras_vit.weights.containers.descriptions import (
+    OPEN_CLIP,
+    OPEN_CLIP_JSON,
+    WEIGHTS,
+)
+from keras_vit.weights.containers.folder import SHARD_INDEX
 from keras_vit.weights.download import cache_dir, fetch
 
 HUB = "https://huggingface.co"
 SCHEME = "hf://"
-# Files that describe a model; the repositories differ in which they have.
+# A repository has one or more of each. The first one there is fetched.
+CONFIGURATIONS = ("config.json", OPEN_CLIP_JSON)
+WEIGHT_FILES = (WEIGHTS, SHARD_INDEX, OPEN_CLIP)
+# Files that tell how images are read; not every repository has one.
 DESCRIPTIONS = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -87,14 +95,8 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
             put where.
     """
     folder = repository.folder
-    _fetch(repository, "config.json")
-    if not (folder / SHARD_INDEX).is_file():
-        try:
-            _fetch(repository, WEIGHTS)
-        except ConnectionError as error:
-            if not _is_absent(error):
-                raise
-            _fetch(repository, SHARD_INDEX)
+    _fetch_first(repository, CONFIGURATIONS)
+    _fetch_first(repository, WEIGHT_FILES)
     if (folder / SHARD_INDEX).is_file():
         shards = read_json(folder / SHARD_INDEX).get("weight_map") or {}
         for file in sorted(set(map(str, shards.values()))):
@@ -104,6 +106,26 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
     for file in DESCRIPTIONS:
         _fetch_if_there(repository, file)
     return folder
+
+
+def _fetch_first(repository, files):
+    """Fetch the first of some files that a repository has."""
+    folder, errors = repository.folder, []
+    if any((folder / file).is_file() for file in files):
+        return
+    for file in files:
+        try:
+            return _fetch(repository, file)
+        except ConnectionError as error:
+            errors.append(error)
+            if not _is_absent(error):
+                break
+    error = errors[0] if _is_absent(errors[-1]) else errors[-1]
+    raise ConnectionError(
+        f"{error} In all, the folder {folder} needs {CONFIGURATIONS[0]} or "
+        f"{CONFIGURATIONS[1]}, one of {', '.join(WEIGHT_FILES)} with its "
+        f"shards, and {DESCRIPTIONS[0]}, as far as {repository.name} has them."
+    ) from error.__cause__
 
 
 def _fetch(repository, file):

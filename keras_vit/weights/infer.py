@@ -12,7 +12,7 @@ from keras_vit.weights.infer_parts import infer_mlp_dim, infer_parts
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.positions import PUBLISHED, Known, infer_positions
 from keras_vit.weights.shapes import Shapes
-from keras_vit.weights.styles import FLAT_CHANNELS, FLAT_PATCHES
+from keras_vit.weights.styles import FLAT_FORMS
 
 CLASS_TOKEN = ("class_token", "token", "token")
 
@@ -108,8 +108,7 @@ def _settle(shapes, hints, known, config, heads) -> tuple[dict, tuple]:
 def _infer_sizes(shapes) -> dict:
     patches = ("patch_encoder", "conv", "kernel")
     form = shapes.layout.style["conv"]["kernel"][1]
-    is_flat = form in (FLAT_PATCHES, FLAT_CHANNELS)
-    rank = 2 if is_flat else 4
+    rank = 2 if form in FLAT_FORMS else 4
     rows, columns, channels, _ = shapes.need(*patches, rank=rank)
     if rows != columns:
         shapes.fail(f"its patches are not square but {rows}x{columns}.")

@@ -39,15 +39,18 @@ class NameVariant(NamedTuple):
 
     Args:
         shown_by: Pattern of names. A file with such a name has the variant.
-        names: The names of the layers that differ.
+        names: The names of the layers that differ; None if the files lack the
+            layer.
         style: The kinds of layers that differ.
         used_by: Returns whether the file of a model is written with it.
+        stated_by: Returns whether the JSON beside a file states the variant.
     """
 
     shown_by: str
-    names: dict[str, str | tuple[str, ...]] = {}
+    names: dict[str, str | tuple[str, ...] | None] = {}
     style: Style = {}
     used_by: Callable[[ViTConfig], bool] = lambda config: False
+    stated_by: Callable[[dict], bool] = lambda json: False
 
 
 class Layout(NamedTuple):
@@ -95,6 +98,9 @@ class Layout(NamedTuple):
             prefix rows, although the default has a prefix row.
         position_resize: A key of RESIZES: how the family's code resizes the
             position table; hints may contain another one.
+        resize_of: Takes the names in the file, those of ignored arrays as
+            well. Returns the rule of the code that wrote it, where that is
+            another one, or None.
         normalization: A key of NORMALIZATIONS, for the images of files that
             state no other; None if the family has several.
         no_table: Position embedding of a file without a position table; None
@@ -163,6 +169,7 @@ class Layout(NamedTuple):
     slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
     may_lack_slot: bool = False
     position_resize: str = "official"
+    resize_of: Callable[[Names], str | None] = lambda names: None
     normalization: str | None = "vit"
     no_table: str | None = None
     describe: Callable[[dict], dict] = lambda json: json
@@ -194,14 +201,18 @@ class Layout(NamedTuple):
     said: tuple[str, ...] = ()
     remedies: dict[str, Callable[[Any], str]] = {}
 
-    def of_file(self, names: Names) -> "Layout":
+    def of_file(self, names: Names, json: dict) -> "Layout":
         """Return the layout with the variants of a file.
 
         Args:
             names: The names in the file, after `aliases`.
+            json: The JSON beside it.
         """
         return self._with_variants(
-            lambda row: any(re.match(row.shown_by, name) for name in names)
+            lambda row: (
+                row.stated_by(json)
+                or any(re.match(row.shown_by, name) for name in names)
+            )
         )
 
     def of_model(self, config: ViTConfig) -> "Layout":
@@ -215,8 +226,9 @@ class Layout(NamedTuple):
     def _with_variants(self, is_used):
         chosen = self
         for variant in filter(is_used, self.variants):
+            names = {**chosen.names, **variant.names}
             chosen = chosen._replace(
-                names={**chosen.names, **variant.names},
+                names={layer: n for layer, n in names.items() if n is not None},
                 style={**chosen.style, **variant.style},
             )
         return chosen

@@ -81,10 +81,13 @@ def infer_positions(
             f"{shapes.name_of(*TABLE)} has the shape {shape}; "
             f"(1, rows, {config.width}) was expected."
         )
-    if len(shape) == 4 and not source:
-        # NaFlex stores the table as the grid of patches.
-        told = [tuple(side * config.patch_size for side in shape[1:3])]
+    # NaFlex stores the table as the grid of patches.
+    is_grid = len(shape) == 4 or (len(shape) == 3 and shape[0] > 1)
+    if is_grid and not source:
+        told = [tuple(side * config.patch_size for side in shape[-3:-1])]
     fit = _Fit(shapes, config, math.prod(shape[:-1]))
+    if hints.get("use_prefix_positions") is False:
+        fit.may_lack_slot = True
     size, rows = fit.choose(told, wanted, only_told=bool(source))
     # In the families of 2021, a class token without a row gets one of zeros.
     has_rows = rows == config.num_prefix_tokens or (

@@ -123,7 +123,7 @@ def identify(
         known = Known(
             num_heads, image_size, source_image_size, architecture, fields or {}
         )
-        hints = _read_hints(checkpoint, layout, architecture)
+        hints = _read_hints(detected, architecture)
         found = infer(Shapes(detected), hints, known)
         settings = find_preprocessing(checkpoint, layout, found.config)
         parts = parts_of(layout, found.config)
@@ -135,7 +135,12 @@ def identify(
             arrays = map(detected.read_ignored, layout.conditioner)
             settings = add_conditioner(settings, *arrays)
     ignored = (*detected.ignored, *unread)
-    resize = hints.get("position_resize", layout.position_resize)
+    ends = (name.rpartition(".")[2] for name in ignored)
+    resize = (
+        hints.get("position_resize")
+        or layout.resize_of({*detected.names, *ends})
+        or layout.position_resize
+    )
     config = dataclasses.replace(config, position_resize=resize)
     if settings is not None:
         config = dataclasses.replace(config, preprocessing=settings)
@@ -150,9 +155,9 @@ def identify(
     )
 
 
-def _read_hints(checkpoint, layout, architecture):
+def _read_hints(detected, architecture):
     """Return the fields that the JSON beside a file states."""
-    described = checkpoint.config
+    layout, described = detected.layout, detected.checkpoint.config
     if architecture is not None:
         if not layout.has_architectures:
             raise ValueError(
@@ -161,7 +166,20 @@ def _read_hints(checkpoint, layout, architecture):
             )
         described = {**described, "architecture": architecture}
     described = layout.describe(described)
-    return {**layout.read_hints(described), **find_hints(described)}
+    found, reasons = {}, []
+    for read in (layout.read_hints, find_hints):
+        try:
+            found |= read(described)
+        except ValueError as error:
+            reasons.append(f"{error}.")
+    if reasons:
+        foreign = foreign_parts(
+            name for name in detected.names if not layout.knows(name)
+        )
+        if foreign:
+            reasons.append(f"Its arrays show {', '.join(foreign)}.")
+        raise ValueError(" ".join(reasons))
+    return found
 
 
 def check_complete(

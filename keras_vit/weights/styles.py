@@ -114,6 +114,15 @@ FLAT_CHANNELS = Form(
     _patches_of_channels,
 )
 
+# (P, P, C, D) to (P * P * C, D).
+FLAT_ROWS = Form(
+    lambda x, heads: x.reshape(-1, x.shape[-1]),
+    lambda x, shape: x.reshape(
+        _patch_shape(shape[::-1]) if len(shape) == 2 else shape
+    ),
+)
+FLAT_FORMS = (FLAT_PATCHES, FLAT_CHANNELS, FLAT_ROWS)
+
 _BATCHED = {
     "token": {"token": ("", SAME)},
     "embedding": {"embedding": ("", ONE_MORE_AXIS)},

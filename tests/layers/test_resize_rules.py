@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_vit.layers.position_grid import (
+    read_position_grid,
+    resize_position_grid,
+)
 from keras_vit.layers.resize_rules import (
     RESIZES,
     inverse_patch_resize,
+    resize_grid,
     resize_patch_kernel,
 )
 from tests.tiny import noise, to_numpy
@@ -36,6 +41,7 @@ def test_the_rules_are_those_of_the_documentation():
         "bilinear",
         "bilinear_square",
         "bicubic",
+        "bicubic_offset",
         "bicubic_antialias",
         "bilinear_antialias",
     ]
@@ -132,6 +138,40 @@ def test_a_rule_is_interpolate_of_torch(old, new, method, options):
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(5, 9), (12, 20), (7, 9), (7, 8)])
+def test_bicubic_offset_is_that_of_dino(sizes):
+    """Its code: scale_factor=(size + 0.1) / old, unless nothing changes."""
+    torch = pytest.importorskip("torch")
+    table = noise(7, 8, 3)
+    factors = [(new + 0.1) / old for new, old in zip(sizes, (7, 8))]
+    expected = torch.nn.functional.interpolate(
+        torch.from_numpy(table).permute(2, 0, 1)[None],
+        scale_factor=factors,
+        mode="bicubic",
+    )
+    expected = expected[0].permute(1, 2, 0).numpy()
+    if sizes == (7, 8):
+        expected = table
+    resized = resize_grid(table, sizes, "bicubic_offset")
+    np.testing.assert_allclose(resized, expected, atol=1e-5)
+    by_layer = resize_position_grid(table, sizes, "bicubic_offset")
+    np.testing.assert_allclose(to_numpy(by_layer), expected, atol=1e-5)
+    # As in a graph that learns the sizes when it runs.
+    rows, columns = map(ops.convert_to_tensor, sizes)
+    places = np.stack(np.indices(sizes), axis=-1).reshape(1, -1, 2)
+    read = read_position_grid(
+        ops.convert_to_tensor(table),
+        ops.convert_to_tensor(places.astype("float32")),
+        ops.convert_to_tensor(np.array([[sizes]], "float32")),
+        "bicubic_offset",
+    )
+    np.testing.assert_allclose(
+        to_numpy(read)[0], expected.reshape(-1, 3), atol=1e-5
+    )
+    by_graph = resize_position_grid(table, (rows, columns), "bicubic_offset")
+    np.testing.assert_allclose(to_numpy(by_graph), expected, atol=1e-5)
+
+
 @each_pair
 def test_bilinear_is_resize_of_tensorflow(old, new):
     tf = pytest.importorskip("tensorflow")
@@ -209,7 +249,7 @@ def test_the_rules_differ():
         # if they become a rectangle.
         matrices = []
         for rule in (RESIZES[one], RESIZES[other]):
-            matrices.append(rule(4, 6, rule.whole_sizes((4, 5))[0]))
+            matrices.append(rule(4, 6, rule.whole_sizes((4, 5), (6, 6))[0]))
         assert np.abs(matrices[0] - matrices[1]).max() > 0.01
 
 
@@ -284,7 +324,7 @@ def test_an_unknown_rule_of_patches_is_an_error():
         resize_patch_kernel(noise(2, 2, 1, 1), 4, "area")
     assert str(error.value) == (
         "`patch_resize` must be one of 'official', 'bilinear', "
-        "'bilinear_square', 'bicubic', 'bicubic_antialias', "
+        "'bilinear_square', 'bicubic', 'bicubic_offset', 'bicubic_antialias', "
         "'bilinear_antialias'. Received: "
         "patch_resize='area'"
     )

@@ -119,6 +119,20 @@ def test_shards(hub):
     is_the_golden_model(from_checkpoint("hf://owner/model"))
 
 
+# By its name, the file is one of CLIP, with the images of CLIP.
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_a_repository_of_open_clip(hub):
+    """Its files have other names, and it may have no other ones."""
+    content = hub.files.pop(START + "model.safetensors")
+    hub.files[START + "open_clip_model.safetensors"] = content
+    content = hub.files.pop(START + "config.json")
+    hub.files[START + "open_clip_config.json"] = content
+    is_the_golden_model(from_checkpoint("hf://owner/model"))
+    hub.asked.clear()
+    is_the_golden_model(from_checkpoint("hf://owner/model"))
+    assert hub.asked == []
+
+
 def test_a_token_is_sent_to_the_hub_alone(hub, monkeypatch):
     hub.token = "secret"
     with pytest.raises(ConnectionError, match="accept its licence|accept it"):
@@ -142,6 +156,8 @@ def test_without_a_connection_it_says_which_file_to_put_where(hub):
         from_checkpoint("hf://owner/model")
     assert f"put it at {folder / 'config.json'}" in str(error.value)
     assert "HF_ENDPOINT" in str(error.value)
+    for file in ("model.safetensors", "preprocessor_config.json"):
+        assert file in str(error.value)
     # What was put there is read, without asking for more than is needed.
     for file in ("config.json", "model.safetensors"):
         content = (path_of("hf_vit") / file).read_bytes()

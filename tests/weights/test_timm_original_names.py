@@ -1,4 +1,4 @@
-"""Files in the names of the code of DINOv3 and EVA-02."""
+"""Files in the names of the code of DINO, MAE, DeiT III and EVA."""
 
 import re
 
@@ -61,6 +61,120 @@ def test_eva_02(tmp_path):
     with pytest.raises(ValueError, match="`architecture=`"):
         from_checkpoint(path)
     assert_same(model, path, architecture="eva02_base_patch14_224")
+
+
+def test_eva_with_what_its_pretraining_has(tmp_path):
+    model = make(activation="exact", num_classes=0)
+    arrays, path = write_original(model, tmp_path, ())
+    head = {"lm_head.weight": CONSTANT, "lm_head.bias": CONSTANT[0]}
+    index = {"blocks.0.attn.relative_position_index": CONSTANT}
+    save_file({**arrays, **head, **index, "mask_token": CONSTANT}, path)
+    assert_same(model, path, activation="exact")
+
+
+def test_the_image_tower_of_eva_clip(tmp_path):
+    model = make(activation="exact")
+    arrays, path = write_original(model, tmp_path, ())
+    arrays = {f"visual.{name}": array for name, array in arrays.items()}
+    arrays |= {"logit_scale": CONSTANT, "text.ln_final.weight": CONSTANT}
+    save_file(arrays, path)
+    assert_same(model, path, activation="exact")
+
+
+def test_deit_iii_by_its_architecture(tmp_path):
+    """Its position table has no row for the class token."""
+    model = randomize(
+        make(
+            use_prefix_positions=False, layer_scale_init=0.1, activation="exact"
+        )
+    )
+    arrays, path = write_original(model, tmp_path, ())
+    save_file(arrays, path)
+    with pytest.raises(ValueError, match="`source_image_size="):
+        from_checkpoint(path, num_heads=3)
+    assert_same(model, path, architecture="deit3_small_patch16_224")
+
+
+# ------------------------------------------------------------ DINO, DINOv2, MAE
+
+
+def make_dinov2(**choices):
+    return randomize(
+        make(layer_scale_init=0.1, activation="exact", num_classes=0, **choices)
+    )
+
+
+def resize_of(path, **arguments):
+    config = from_checkpoint(path, num_heads=3, **arguments).config
+    return config.position_resize
+
+
+def test_dinov2_resizes_positions_as_its_code_does(tmp_path):
+    arrays, path = write_original(make_dinov2(), tmp_path, ())
+    # timm keeps no mask token, and has a rule of its own.
+    save_file(arrays, path)
+    assert resize_of(path) == "bicubic_antialias"
+    save_file({**arrays, "mask_token": CONSTANT}, path)
+    assert resize_of(path) == "bicubic_offset"
+    assert_same(make_dinov2(position_resize="bicubic_offset"), path)
+    # The caller has the last word.
+    loaded = {"position_resize": "official", "image_size": 48}
+    report = from_checkpoint(path, num_heads=3, **loaded).load_report
+    assert "(official)" in str(report)
+
+
+def test_dinov2_with_registers_has_another_rule(tmp_path):
+    model = make_dinov2(num_registers=2, use_prefix_positions=False)
+    arrays, path = write_original(
+        model, tmp_path, ((r"reg_token", "register_tokens"),)
+    )
+    # Its code has a row for the class token, which is added to the token.
+    row = np.full((1, 1, 24), 0.5, "float32")
+    arrays["pos_embed"] = np.concatenate([row, arrays["pos_embed"]], 1)
+    arrays["cls_token"] = arrays["cls_token"] - row
+    save_file({**arrays, "mask_token": CONSTANT}, path)
+    found = from_checkpoint(path, num_heads=3)
+    assert found.config.position_resize == "bicubic_antialias"
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_allclose(
+        to_numpy(found(x)), to_numpy(model(x)), atol=1e-6
+    )
+
+
+TRAINING_HEADS = {
+    "dino_head.mlp.0.weight": CONSTANT,
+    "ibot_head.last_layer.weight_g": CONSTANT,
+    "head.mlp.0.weight": CONSTANT,
+    "head.last_layer.weight_v": CONSTANT,
+}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "backbone.", "module.backbone.", "teacher.backbone."]
+)
+def test_what_the_training_of_dino_writes(prefix, tmp_path):
+    """Its blocks may be in groups, and its heads are beside them."""
+    model = make_dinov2(position_resize="bicubic_offset")
+    groups = ((r"^blocks\.(\d)\.", r"blocks.\1.\1."),)
+    arrays, path = write_original(model, tmp_path, groups)
+    assert "blocks.1.1.norm1.weight" in arrays
+    arrays = {prefix + name: array for name, array in arrays.items()}
+    outer = prefix.removesuffix("backbone.")
+    heads = {outer + name: array for name, array in TRAINING_HEADS.items()}
+    save_file({**arrays, **heads, f"{prefix}mask_token": CONSTANT}, path)
+    assert_same(model, path)
+    assert resize_of(path) == "bicubic_offset"
+
+
+def test_the_decoder_of_mae_is_left_out(tmp_path):
+    model = make(activation="exact", num_classes=0)
+    arrays, path = write_original(model, tmp_path, ())
+    decoder = ("embed.weight", "pos_embed", "blocks.0.norm1.weight")
+    decoder = {f"decoder_{name}": CONSTANT for name in decoder}
+    others = {"decoder_norm.bias": CONSTANT, "decoder_pred.weight": CONSTANT}
+    save_file({**arrays, **decoder, **others, "mask_token": CONSTANT}, path)
+    assert_same(model, path, activation="exact")
+    assert resize_of(path) == "bicubic"
 
 
 DINO_V3_MODEL = {

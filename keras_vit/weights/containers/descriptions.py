@@ -8,6 +8,10 @@ from keras_vit.files import atomic_write
 from keras_vit.weights.containers.checkpoint import errors_name
 
 MAX_JSON = 2**24
+# Names of files in a folder of Hugging Face's hub.
+WEIGHTS = "model.safetensors"
+OPEN_CLIP = "open_clip_model.safetensors"
+OPEN_CLIP_JSON = "open_clip_config.json"
 # Marks a description that this package wrote into a file.
 WRITTEN_BY = "keras_vit"
 
@@ -54,15 +58,17 @@ def write_json(path: str | os.PathLike, value: dict):
 def config_beside(path: pathlib.Path) -> dict:
     """Return the JSON object beside a weights file, {} without one.
 
-    The file is `model.json` beside `model.npz`, or else `config.json` in the
-    folder of a `model.safetensors`, as in a download from Hugging Face.
+    The file is `model.json` beside `model.npz`. In a download from Hugging
+    Face, it is `config.json` or `open_clip_config.json`.
 
     Args:
         path: The weights file.
     """
     names = [path.stem + ".json"]
-    if path.name == "model.safetensors":
-        names.append("config.json")
+    if path.name == WEIGHTS:
+        names += ["config.json", OPEN_CLIP_JSON]
+    elif path.name == OPEN_CLIP:
+        names.append(OPEN_CLIP_JSON)
     for name in names:
         if (path.parent / name).is_file():
             return read_json(path.parent / name)

@@ -5,14 +5,16 @@ import os
 import pathlib
 
 from keras_vit.weights.containers.checkpoint import Checkpoint, read_through
-from keras_vit.weights.containers.descriptions import config_beside, read_json
+from keras_vit.weights.containers.descriptions import (
+    OPEN_CLIP,
+    WEIGHTS,
+    config_beside,
+    read_json,
+)
 from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.safetensors import open_safetensors
 
-WEIGHTS = "model.safetensors"
 SHARD_INDEX = "model.safetensors.index.json"
-OPEN_CLIP = "open_clip_model.safetensors"
-OPEN_CLIP_JSON = "open_clip_config.json"
 
 
 def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
@@ -48,8 +50,8 @@ def _open_keras_hub(path):
     return Checkpoint(path, entries, config, read_through(entries), close)
 
 
-def _open_one_file(path):
-    path = path / WEIGHTS
+def _open_one_file(path, name=WEIGHTS):
+    path = path / name
     if not path.is_file():
         raise ValueError(f"There is no file {path}")
     config = config_beside(path)
@@ -59,11 +61,7 @@ def _open_one_file(path):
 
 
 def _open_open_clip(path):
-    config = path / OPEN_CLIP_JSON
-    checkpoint = open_safetensors(path / OPEN_CLIP)
-    if config.is_file():
-        checkpoint.config = {**read_json(config), **checkpoint.config}
-    return checkpoint
+    return _open_one_file(path, OPEN_CLIP)
 
 
 def _open_shards(path):

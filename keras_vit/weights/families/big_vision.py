@@ -1,13 +1,16 @@
 """google-research/big_vision: its file formats since 2021."""
 
 from keras_vit.weights.families import official
-from keras_vit.weights.layouts import Layout, Spelling
-from keras_vit.weights.styles import FLAX
+from keras_vit.weights.layouts import Layout, NameVariant, Spelling
+from keras_vit.weights.styles import FLAT_ROWS, FLAX, SAME
 from keras_vit.weights.writers import npz_writer
 
 STACK = "Transformer/encoderblock/"
 # Far more than the depth of the deepest published model, 56.
 MAX_DEPTH = 1000
+KERNEL = "embedding/kernel"
+# NaFlex has a matrix for flat patches instead.
+FLAT_KERNEL = "embedding/flat_kernel"
 
 
 def _prepare(shapes):
@@ -18,6 +21,8 @@ def _prepare(shapes):
     if len(depths) > 1 or any(not d or d[0] > MAX_DEPTH for d in depths):
         raise ValueError(f"the arrays below {STACK} are not of one depth")
     renamed = {name: (name, None) for name in shapes if name not in stacked}
+    if len(shapes.get(KERNEL, ())) == 2:
+        renamed[FLAT_KERNEL] = renamed.pop(KERNEL)
     for name, shape in stacked.items():
         for index in range(shape[0]):
             block = official.FLAX_BLOCK.format(i=index)
@@ -82,6 +87,20 @@ LAYOUT = Layout(
             r"|LayerNorm_0/)",
             r"MAPHead_0/\1",
         ),
+    ),
+    variants=(
+        NameVariant(
+            FLAT_KERNEL,
+            style={
+                "conv": {
+                    "kernel": ("/flat_kernel", FLAT_ROWS),
+                    "bias": ("/bias", SAME),
+                }
+            },
+        ),
+    ),
+    resize_of=lambda names: (
+        "bilinear_antialias" if FLAT_KERNEL in names else None
     ),
     spellings={"scan": Spelling(stack=(r"encoderblock_\d+/", "encoderblock/"))},
     prepare=_prepare,

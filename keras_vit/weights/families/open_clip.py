@@ -1,7 +1,7 @@
 """OpenCLIP and OpenAI's CLIP: the image tower."""
 
 from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.layouts import Layout
+from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
     LATER_TORCH,
     SAME,
@@ -11,37 +11,59 @@ from keras_vit.weights.styles import (
 )
 
 # Parts of image towers that are not read.
-REFUSED_KEYS = (
-    "timm_model_name",
-    "attentional_pool",
-    "input_patchnorm",
-    "final_ln_after_pool",
-    "act_kwargs",
-    "norm_kwargs",
-)
+REFUSED_KEYS = ("timm_model_name", "attentional_pool", "input_patchnorm")
+# Reads a value of a key as fields of ViTConfig; None if it is not read.
+KEYWORDS = {
+    "act_kwargs": lambda row: (
+        {"activation": "tanh"} if row == {"approximate": "tanh"} else None
+    ),
+    "norm_kwargs": lambda row: (
+        {"layer_norm_epsilon": row["eps"]} if list(row) == ["eps"] else None
+    ),
+}
 RESBLOCK = "visual.transformer.resblocks.{i}."
+
+
+def _tower_of(json):
+    """Return `vision_cfg` of open_clip_config.json, {} without it."""
+    model = json.get("model_cfg")
+    tower = model.get("vision_cfg") if isinstance(model, dict) else None
+    return tower if isinstance(tower, dict) else {}
 
 
 def _read_hints(json):
     """Return what open_clip_config.json states."""
-    model = json.get("model_cfg")
-    tower = model.get("vision_cfg") if isinstance(model, dict) else None
-    if not isinstance(tower, dict):
+    tower = _tower_of(json)
+    if not tower:
         return {}
-    for key in REFUSED_KEYS:
-        if tower.get(key):
-            raise ValueError(f"its configuration has {key}={tower[key]!r}.")
-    width, size = tower.get("width"), tower.get("image_size")
+    refused = [key for key in REFUSED_KEYS if tower.get(key)]
     averages = tower.get("pool_type") == "avg"
+    is_quick = json["model_cfg"].get("quick_gelu")
     hints = {
-        "activation": "quick" if model.get("quick_gelu") else "exact",
+        "activation": "quick" if is_quick else "exact",
         "pooling": "avg" if averages else "token",
     }
+    for key, read in KEYWORDS.items():
+        if row := tower.get(key):
+            fields = read(row) if isinstance(row, dict) else None
+            refused += [key] if fields is None else []
+            hints |= fields or {}
+    if refused:
+        parts = ", ".join(f"{key}={tower[key]!r}" for key in refused)
+        raise ValueError(f"its configuration has {parts}")
+    width, size = tower.get("width"), tower.get("image_size")
     if isinstance(width, int):
         hints["num_heads"] = width // int(tower.get("head_width", 64))
     if isinstance(size, int):
         hints["image_sizes"] = [(size, size)]
     return hints
+
+
+def _has_norm_after_pooling(json):
+    """Return whether `ln_post` follows the average over the patches."""
+    tower = _tower_of(json)
+    is_after = tower.get("final_ln_after_pool")
+    return bool(is_after and tower.get("pool_type") == "avg")
 
 
 LAYOUT = Layout(
@@ -78,6 +100,14 @@ LAYOUT = Layout(
     # Perception Encoder has the other names, and what no name shows: rotary
     # positions. It has this norm only beside a pooling that is refused.
     recognise=("visual.ln_post.weight",),
+    # CLIPA.
+    variants=(
+        NameVariant(
+            NOTHING,
+            names={"encoder_norm": None, "pooling_norm": "visual.ln_post"},
+            stated_by=_has_norm_after_pooling,
+        ),
+    ),
     has_later_parts=True,
     layer_norm_epsilon=1e-5,
     wrappers=("module.", "model.", "state_dict."),

@@ -28,10 +28,12 @@ from keras_vit.weights.timm.classes import (
 )
 from keras_vit.weights.timm.original_names import (
     name_as_timm,
+    resize_of,
     settle_constants,
 )
 from keras_vit.weights.timm.reading import (
     complete,
+    describe_trunk,
     guess_heads,
     read_hints,
     untold,
@@ -65,9 +67,10 @@ def make_jsons(config: ViTConfig) -> dict[str, dict]:
 
 
 def _describe(json):
-    """Return the configuration of a class of transformers, else the JSON."""
-    is_class = json.get("model_type") in IN_TIMM_NAMES
-    return describe_tower(json) if is_class else json
+    """Return the JSON of a class of transformers or OpenCLIP as one of timm."""
+    if json.get("model_type") in IN_TIMM_NAMES:
+        return describe_tower(json)
+    return describe_trunk(json)
 
 
 def _computes(config):
@@ -187,6 +190,7 @@ LAYOUT = Layout(
     has_architectures=True,
     has_later_parts=True,
     position_resize="bicubic_antialias",
+    resize_of=resize_of,
     stem_epsilons="timm",
     wrappers=(
         "module.",
@@ -195,7 +199,10 @@ LAYOUT = Layout(
         "state_dict.",
         "timm_model.",
         "visual.trunk.",
+        "visual.",
         "backbone.",
+        "module.backbone.",
+        "teacher.backbone.",
         "radio_model.model.",
     ),
     # A stem without stages is not nested.
@@ -214,7 +221,8 @@ LAYOUT = Layout(
         # RADIO.
         (r"^patch_generator\.pos_embed$", "pos_embed"),
         (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
-        # The DINOv2 code and TIPSv2.
+        # The DINOv2 code, whose blocks may be in groups, and TIPSv2.
+        (r"^blocks\.\d+\.(\d+)\.", r"blocks.\1."),
         (r"^(register_tokens|storage_tokens)$", "reg_token"),
         (r"\.mlp\.(c_fc|w12|weights_in)\.", ".mlp.fc1."),
         (r"\.mlp\.(c_proj|w3|weights_out)\.", ".mlp.fc2."),
@@ -231,8 +239,12 @@ LAYOUT = Layout(
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
     # The frequencies are constants, which the model computes by itself. In
-    # OpenCLIP, the text tower and its scale stand beside `visual.trunk`.
+    # OpenCLIP, the text tower and its scale stand beside `visual.trunk`. Files
+    # of training have the heads of DINO and EVA, and the decoder of MAE.
     ignore=r"text\.|(logit_scale|logit_bias)$|"
+    r"((module|teacher)\.)?((dino|ibot)_head|head\.mlp|head\.last_layer)\.|"
+    r"lm_head\.|decoder_(pos_embed$|(embed|blocks|norm|pred)\.)|"
+    r"(.*\.)?relative_position_index$|"
     r"(mask_token|optimizer|epoch|local_cls_norm\..*|"
     r"(.*\.)?rope\.freqs_(cos|sin)|rope_embed\.periods)$|"
     r"(decode_head|scale_head|patch_generator\.video_embedder)\.|"

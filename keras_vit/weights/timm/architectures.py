@@ -48,6 +48,7 @@ ARCHITECTURES = (
         {"activation": "tanh", "position_resize": "bilinear_antialias"},
     ),
     (r"vit_\w+_rpn_", {"norm_placement": "after"}),
+    (r"deit3_", {"use_prefix_positions": False}),
     (r"eva02_enormous_", {"norm_placement": "after"}),
     (
         r"eva02_(tiny|small|base|large)_",

@@ -1,8 +1,8 @@
-"""Files of the code of DINOv3, EVA and RADIO, read as those of timm."""
+"""Files of the code of DINO, MAE, EVA and RADIO, read as those of timm."""
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import ml_dtypes
 import numpy as np
@@ -47,6 +47,21 @@ def name_as_timm(shapes: dict[str, tuple]) -> dict[str, tuple]:
             del prepared[name]
             prepared[f"{split[1]}{split[2]}_proj.bias"] = (name, None)
     return prepared
+
+
+def resize_of(names: Collection[str]) -> str | None:
+    """Return the rule by which the code of a file resizes positions.
+
+    Args:
+        names: The names in the file, see `Layout`.
+
+    Returns:
+        A key of RESIZES; None if the names do not show it.
+    """
+    if "decoder_pos_embed" in names:
+        return "bicubic"
+    shown = {"mask_token", "pos_embed", "blocks.0.ls1.gamma"} <= set(names)
+    return "bicubic_offset" if shown and "reg_token" not in names else None
 
 
 def settle_constants(config: ViTConfig, read: Callable) -> ViTConfig:

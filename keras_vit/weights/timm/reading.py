@@ -19,6 +19,21 @@ from keras_vit.weights.timm.architectures import (
 from keras_vit.weights.timm.visible_parts import check_parts
 
 
+def describe_trunk(json: dict) -> dict:
+    """Return the part of open_clip_config.json that describes timm's model.
+
+    Args:
+        json: The JSON beside a file; another one than OpenCLIP's is returned.
+    """
+    model = json.get("model_cfg")
+    tower = model.get("vision_cfg") if isinstance(model, dict) else None
+    if not isinstance(tower, dict) or "timm_model_name" not in tower:
+        return json
+    keys = {"architecture": "timm_model_name", "global_pool": "timm_pool"}
+    keys["img_size"] = "image_size"
+    return {ours: tower[key] for ours, key in keys.items() if tower.get(key)}
+
+
 def read_hints(json: dict) -> dict:
     """Return the fields of ViTConfig in the JSON beside a file, see Layout.
 

@@ -61,3 +61,17 @@ def test_stacks_of_unequal_depth_are_refused(tmp_path):
     np.savez(tmp_path / "m.npz", **arrays)
     with pytest.raises(ValueError, match="are not of one depth"):
         from_checkpoint(tmp_path / "m.npz")
+
+
+def test_naflex(tmp_path):
+    """A matrix for flat patches, and a table with axes of its grid."""
+    name = "big_vision_map.npz"
+    arrays = stored_in(name)
+    kernel = arrays["params/embedding/kernel"]
+    arrays["params/embedding/kernel"] = kernel.reshape(-1, 24)
+    table = arrays["params/pos_embedding"]
+    arrays["params/pos_embedding"] = table.reshape(4, 4, 24)
+    np.savez(tmp_path / "naflex.npz", **arrays)
+    model = from_checkpoint(tmp_path / "naflex.npz", num_heads=3)
+    assert_answers(model, name)
+    assert model.config.position_resize == "bilinear_antialias"

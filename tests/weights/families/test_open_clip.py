@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
 from tests.tiny import noise, to_numpy
@@ -121,11 +121,85 @@ def test_a_tower_without_its_last_norm_is_of_another_family(model, tmp_path):
 
 @pytest.mark.parametrize("key", ["attentional_pool", "timm_model_name"])
 def test_another_tower_is_refused(key, model, tmp_path):
-    write(open_clip_arrays(model, tmp_path), tmp_path)
-    config = {"model_cfg": {"vision_cfg": {**TOWER, key: "yes"}}}
-    (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
+    arrays = open_clip_arrays(model, tmp_path)
+    write(arrays, tmp_path, vision_cfg={**TOWER, key: "yes"})
     with pytest.raises(ValueError, match=f"{key}='yes'"):
         from_checkpoint(tmp_path)
+
+
+def test_a_refusal_lists_every_reason(model, tmp_path):
+    tower = {
+        **TOWER,
+        "attentional_pool": True,
+        "norm_kwargs": {"elementwise_affine": False},
+        "act_kwargs": {"approximate": "none"},
+        "act_layer": "mish",
+    }
+    arrays = open_clip_arrays(model, tmp_path)
+    arrays["visual.rope.freqs"] = np.ones(2, "float32")
+    write(arrays, tmp_path, vision_cfg=tower)
+    with pytest.raises(ValueError) as error:
+        from_checkpoint(tmp_path)
+    for reason in (
+        "attentional_pool=True",
+        "norm_kwargs={'elementwise_affine': False}",
+        "act_kwargs={'approximate': 'none'}",
+        "act_layer='mish'",
+        "rotary positions (visual.rope.freqs)",
+    ):
+        assert reason in str(error.value)
+
+
+def test_the_configuration_is_found_beside_the_file(model, tmp_path):
+    arrays = open_clip_arrays(model, tmp_path)
+    write(arrays, tmp_path, quick_gelu=True)
+    again = from_checkpoint(tmp_path / "open_clip_model.safetensors")
+    assert again.config == model.config
+
+
+def test_what_keywords_of_the_tower_state(model, tmp_path):
+    tower = {
+        **TOWER,
+        "act_kwargs": {"approximate": "tanh"},
+        "norm_kwargs": {"eps": 1e-3},
+    }
+    write(open_clip_arrays(model, tmp_path), tmp_path, vision_cfg=tower)
+    config = from_checkpoint(tmp_path).config
+    assert (config.activation, config.layer_norm_epsilon) == ("tanh", 1e-3)
+
+
+def test_a_norm_after_the_average(model, tmp_path):
+    """CLIPA averages the patches before `ln_post`."""
+    tower = {**TOWER, "pool_type": "avg", "final_ln_after_pool": True}
+    arrays = open_clip_arrays(model, tmp_path)
+    write(arrays, tmp_path, vision_cfg=tower)
+    found = from_checkpoint(tmp_path)
+    x = noise(2, 32, 32, 3)
+    (patches,) = found.features(x, blocks=(1,), norm=False)
+    pooled = to_numpy(patches).reshape(2, 16, 24).mean(axis=1)
+    centred = pooled - pooled.mean(axis=1, keepdims=True)
+    normed = centred / np.sqrt(centred.var(axis=1, keepdims=True) + 1e-5)
+    normed = normed * arrays["visual.ln_post.weight"]
+    logits = (normed + arrays["visual.ln_post.bias"]) @ arrays["visual.proj"]
+    np.testing.assert_allclose(to_numpy(found(x)), logits, atol=1e-5)
+
+
+def test_a_tower_of_timm_has_its_architecture(tmp_path):
+    trunk = make(pooling="avg", use_class_token=False, activation="tanh")
+    path = tmp_path / "timm.safetensors"
+    save_checkpoint(trunk, path, layout="timm")
+    tower = {
+        "timm_model_name": "vit_so400m_patch16_siglip_gap_256",
+        "timm_pool": "avg",
+        "image_size": 32,
+    }
+    arrays = {f"visual.trunk.{k}": v for k, v in load_file(path).items()}
+    write(arrays, tmp_path, vision_cfg=tower)
+    found = from_checkpoint(tmp_path, num_heads=3)
+    assert found.config.activation == "tanh"
+    assert not any("assumed" in n for n in found.load_report.notes)
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(found(x)), to_numpy(trunk(x)))
 
 
 def test_the_exact_gelu_is_the_default(model, tmp_path):
