@@ -30,6 +30,7 @@ from keras_vit.preprocessing import (
 )
 from keras_vit.version import __version__
 from keras_vit.weights import (
+    HUB_MODELS,
     PRETRAINED,
     from_checkpoint,
     load_checkpoint,
@@ -41,6 +42,7 @@ from keras_vit.weights import (
 __all__ = [
     *applications.BUILDERS,
     "FlexibleVisionTransformer",
+    "HUB_MODELS",
     "PRETRAINED",
     "Preprocessing",
     "VARIANTS",

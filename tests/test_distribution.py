@@ -13,6 +13,12 @@ from tests.tiny import LATER_KINDS
 
 DEVICES = 8
 KINDS = {"plain": {}, "map": {"pooling": "map"}, **LATER_KINDS}
+# Each training takes seconds, and `both` shards by all axes.
+TRAINED = {
+    "tensor": ("plain", "map", "eva02"),
+    "fully_sharded": ("plain", "beit"),
+    "both": tuple(KINDS),
+}
 TRAINING = """
 import json, sys
 import jax, keras, numpy as np
@@ -113,8 +119,8 @@ def numbers_on_a_device(form):
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_training_on_many_devices_is_that_on_one(form):
-    found = train_in_a_process(KINDS, form)
-    assert list(found) == list(KINDS)
+    found = train_in_a_process(TRAINED[form], form)
+    assert tuple(found) == TRAINED[form]
     for kind, values in found.items():
         assert values["difference"] < 1e-5, kind
     assert found["plain"]["numbers"] == numbers_on_a_device(form)

@@ -111,7 +111,7 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(
         f"There is no file {text!r}, and no pretrained model of that name; "
-        f"`keras_vit.weights.PRETRAINED` lists them.{hint}"
+        f"`keras_vit.PRETRAINED` and `keras_vit.HUB_MODELS` list them.{hint}"
     )
 
 

@@ -1122,7 +1122,7 @@ def test_an_unknown_name_is_an_error_that_suggests_others(name, hint, fetched):
     message = str(error.value)
     assert message.startswith(
         f"There is no file {name!r}, and no pretrained model of that name; "
-        "`keras_vit.weights.PRETRAINED` lists them."
+        "`keras_vit.PRETRAINED` and `keras_vit.HUB_MODELS` list them."
     )
     assert hint in message
     assert ("Did you mean" in message) == bool(hint)
