@@ -301,6 +301,8 @@ def test_commands_and_code_of_a_guide_run(
                 continue
             more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
             more = more if "trainers.train" in line else []
+            if "--image_size=224" in line:
+                more = [*more, "--image_size=64"]
             if "--formats=tflite" in line:
                 # After two updates all classes are about as likely.
                 more = ["--force", "--nomeasure_latency"]
