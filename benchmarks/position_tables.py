@@ -7,13 +7,13 @@ position embeddings of seed 0.
 """
 
 import dataclasses
-import pathlib
 import statistics
 import sys
 
 import numpy as np
 
 from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
+from benchmarks.study_figures import save_figure
 from keras_vit.analysis import position_similarity
 from keras_vit.analysis.plots.colorbars import color_bar
 from keras_vit.analysis.plots.positions import (
@@ -21,7 +21,6 @@ from keras_vit.analysis.plots.positions import (
     draw_position_tiles,
 )
 from keras_vit.analysis.plots.style import SMALL, new_figure, set_title
-from keras_vit.files import atomic_write
 from keras_vit.tables import format_table
 from trainers.train import Job
 
@@ -98,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_options(STUDY, __doc__, arguments)
     trials = run(STUDY, options)
     print(describe(trials))
-    draw(trials, options.csv.with_suffix(".png"))
+    save_figure(draw(trials), options.csv.with_suffix(".png"))
     return 0
 
 
@@ -122,7 +121,7 @@ def describe(trials: list[TableTrial]) -> str:
     return format_table([*titles, "of the seeds"], rows)
 
 
-def draw(trials: list[TableTrial], path: pathlib.Path):
+def draw(trials: list[TableTrial]):
     """Draw the similarities of the position embeddings, a panel for each arm.
 
     The picture in row y and column x of a panel shows the similarity of the
@@ -143,8 +142,7 @@ def draw(trials: list[TableTrial], path: pathlib.Path):
             f"decay {decay:g}",
         )
     color_bar(drawn, "cosine similarity", ax=panels)
-    with atomic_write(path) as draft:
-        figure.savefig(draft, format="png")
+    return figure
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from benchmarks import (
     compute,
     data_size,
     pooling,
+    position_tables,
     shape,
     study,
     study_images,
@@ -243,10 +244,10 @@ def with_few_images(arm):
     return dataclasses.replace(arm, fields=fields)
 
 
-@pytest.mark.slow(100)
+@pytest.mark.slow(110)
 @pytest.mark.parametrize(
     "module",
-    [activations, pooling, shape, data_size, compute],
+    [activations, pooling, position_tables, shape, data_size, compute],
     ids=lambda module: module.STUDY.name,
 )
 def test_each_study_runs_at_its_smallest_size(

@@ -582,6 +582,8 @@ def shrink(recipe: Recipe) -> Recipe:
         )
         if recipe.model in BIT_SIZES:
             recipe = dataclasses.replace(recipe, model="R14x0.25-small")
+    elif recipe.init_from in BIT_CHECKPOINTS:
+        recipe = dataclasses.replace(recipe, image_size=32)
     elif recipe.image_size == 224 and not recipe.init_from:
         side = VARIANTS[recipe.model].config.patch_size
         recipe = dataclasses.replace(recipe, image_size=64 - 64 % side)

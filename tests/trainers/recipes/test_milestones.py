@@ -1,4 +1,4 @@
-"""The recipes of BiT, and the milestones of their learning rate."""
+"""The recipes whose learning rate falls in steps, and their milestones."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_learning_rate_is_that_of_the_hyperrule(name):
         assert float(schedule(step)) == pytest.approx(want, rel=1e-5)
 
 
-def test_a_thirty_epoch_step_of_a_baseline():
+def test_the_rate_of_resnet50_falls_at_the_epochs_of_its_source():
     """Epochs 30, 60 and 80 of 90, of 1,251 updates."""
     recipe = RECIPES["resnet50_i1k"]
     schedule = make_schedule(recipe, 90 * 1_251)
