@@ -58,20 +58,30 @@ def measure_table(job: Job) -> dict:
     }
 
 
-def contrast_neighbours(similarity: np.ndarray) -> float:
+def contrast_neighbours(
+    similarity: np.ndarray, axis: int | None = None
+) -> float:
     """Return how much more similar neighbours are than other patches.
 
     It is the mean over all pairs of patches that share a side, minus the mean
-    over all other pairs of two patches.
+    over all pairs of two patches that do not.
 
     Shapes:
         similarity: (h, w, h, w), as from `position_similarity`.
+
+    Args:
+        similarity: Cosine similarities.
+        axis: 0 for neighbours in a column alone, 1 for those in a row; None
+            for both.
     """
     places = np.indices(similarity.shape)
-    distances = np.abs(places[:2] - places[2:]).sum(axis=0)  # (h, w, h, w)
-    return float(
-        similarity[distances == 1].mean() - similarity[distances > 1].mean()
-    )
+    steps = np.abs(places[:2] - places[2:])  # (2, h, w, h, w)
+    distances = steps.sum(axis=0)  # (h, w, h, w)
+    chosen = distances == 1
+    if axis is not None:
+        chosen &= steps[axis] == 1
+    others = similarity[distances > 1]
+    return float(similarity[chosen].mean() - others.mean())
 
 
 # The ratios of the paper: 7 or 14 epochs, the rate 2e-4 or 4e-4, and these
@@ -107,6 +117,10 @@ def describe(trials: list[TableTrial]) -> str:
     for arm, rate in dict.fromkeys((t.arm, t.learning_rate) for t in trials):
         own = reported(trials, arm, rate)
         contrasts = [t.contrast for t in own]
+        by_axis = [
+            statistics.median(contrast_neighbours(t.similarity, k) for t in own)
+            for k in (1, 0)
+        ]
         rows.append(
             [
                 arm,
@@ -115,10 +129,12 @@ def describe(trials: list[TableTrial]) -> str:
                 f"{100 * statistics.median(t.accuracy for t in own):.1f} %",
                 f"{statistics.median(contrasts):.2f}",
                 f"{min(contrasts):.2f} to {max(contrasts):.2f}",
+                *(f"{contrast:.2f}" for contrast in by_axis),
             ]
         )
     titles = ["", "updates", "learning rate", "accuracy", "contrast"]
-    return format_table([*titles, "of the seeds"], rows)
+    titles += ["of the seeds", "in a row", "in a column"]
+    return format_table(titles, rows)
 
 
 def draw(trials: list[TableTrial]):

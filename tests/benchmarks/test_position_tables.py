@@ -13,15 +13,25 @@ from keras_vit import VisionTransformer, ViTConfig
 ARMS = list(position_tables.STUDY.arms)
 
 
-def test_neighbours_share_a_side():
+BESIDE, BELOW = (0, 1), (1, 0)  # Rows and columns between two patches.
+
+
+@pytest.mark.parametrize(
+    "axis, sides, number",
+    [(None, {BESIDE, BELOW}, 14), (1, {BESIDE}, 8), (0, {BELOW}, 6)],
+)
+def test_neighbours_share_a_side(axis, sides, number):
     similarity = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2, 3))
     neighbours, others = [], []
     places = list(itertools.product(range(2), range(3)))
     for (y, x), (v, u) in itertools.permutations(places, 2):
-        is_near = (abs(y - v), abs(x - u)) in {(0, 1), (1, 0)}
-        (neighbours if is_near else others).append(similarity[y, x, v, u])
-    assert (len(neighbours), len(others)) == (2 * 7, 2 * 8)
-    assert contrast_neighbours(similarity) == pytest.approx(
+        steps = abs(y - v), abs(x - u)
+        if steps in sides:
+            neighbours.append(similarity[y, x, v, u])
+        if steps not in {BESIDE, BELOW}:
+            others.append(similarity[y, x, v, u])
+    assert (len(neighbours), len(others)) == (number, 16)
+    assert contrast_neighbours(similarity, axis) == pytest.approx(
         np.mean(neighbours) - np.mean(others)
     )
 
@@ -34,8 +44,8 @@ def test_equal_embeddings_have_no_contrast():
 def model():
     """Return a model of 2x2 patches; the class token has the first row.
 
-    The embeddings of the two left patches are equal, and orthogonal to those
-    of the two right ones, of which one is the negative of the other.
+    The embeddings of the two left patches are parallel, and orthogonal to
+    those of the two right ones, which are opposite to each other.
     """
     model = VisionTransformer(
         ViTConfig(
@@ -63,7 +73,7 @@ def test_a_trial_has_the_similarities_of_its_model(model, tmp_path):
     trial = make_trial(model, ARMS[0], 0)
     want = [[1, 0, 1, 0], [0, 1, 0, -1], [1, 0, 1, 0], [0, -1, 0, 1]]
     assert np.array_equal(trial.similarity, np.reshape(want, (2, 2, 2, 2)))
-    # The sides are 1 (left), -1 (right) and 0 (twice); the diagonals are 0.
+    # Patches below each other have 1 and -1, all others 0.
     assert trial.contrast == 0
     write_csv(tmp_path / "trials.csv", [vars(trial)])
     assert study.read_trials(tmp_path / "trials.csv", TableTrial) == [trial]
@@ -77,7 +87,8 @@ def test_the_table_has_medians(model):
         )
     ]
     assert position_tables.describe(trials).splitlines()[2] == (
-        f"| {ARMS[0]} | 1,000 | 0.0015 | 60.0 % | 0.20 | 0.10 to 0.50 |"
+        f"| {ARMS[0]} | 1,000 | 0.0015 | 60.0 % | 0.20 | 0.10 to 0.50 "
+        "| 0.00 | 0.00 |"
     )
 
 
