@@ -1,4 +1,6 @@
 import csv
+import pathlib
+import shutil
 
 import pytest
 
@@ -91,6 +93,18 @@ def test_rows_of_other_settings_stay_and_are_not_taken(
     assert "| 1,103 | 1.0 ± 0.0 % | 1.0 ± 0.0 % |" in capsys.readouterr().out
     first_images = {r.first_image for r in study.read_trials(path, Result)}
     assert first_images == {0, 25, 50}
+
+
+def test_the_published_rows_are_those_of_the_settings(tmp_path, monkeypatch):
+    """A study that goes on from its published file trains nothing."""
+    published = pathlib.Path(study.__file__).parent / (
+        "results/self_supervision.csv"
+    )
+    path = tmp_path / "results.csv"
+    shutil.copy(published, path)
+    monkeypatch.setattr(self_supervision, "tune", None)
+    assert self_supervision.main([f"--csv={path}"]) == 0
+    assert path.read_text() == published.read_text()
 
 
 @pytest.mark.slow(60)

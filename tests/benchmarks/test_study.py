@@ -1,5 +1,7 @@
 import dataclasses
 import functools
+import pathlib
+import shutil
 
 import pytest
 
@@ -9,6 +11,7 @@ from benchmarks import (
     data_size,
     pooling,
     position_tables,
+    positions,
     shape,
     study,
     study_images,
@@ -242,6 +245,36 @@ def with_few_images(arm):
     if "train_split" in fields:
         fields["train_split"] = fields["train_split"].replace("00]", "]")
     return dataclasses.replace(arm, fields=fields)
+
+
+RESULTS = pathlib.Path(study.__file__).parent / "results"
+# As docs/results.md calls them.
+PUBLISHED = [
+    (activations, []),
+    (pooling, ["--seeds=3"]),
+    (positions, ["--seeds=3"]),
+    (position_tables, []),
+    (shape, []),
+    (shape, ["--updates=500", "--seeds=1", "--rates=3e-3"]),
+    (data_size, []),
+    (compute, []),
+]
+
+
+@pytest.mark.parametrize("module, line", PUBLISHED)
+def test_the_published_rows_are_those_of_the_settings(
+    module, line, tried, tmp_path
+):
+    """A study that goes on from its published file trains nothing."""
+    some = module.STUDY
+    name = some.name + ("_500" if "--updates=500" in line else "")
+    path = tmp_path / "study.csv"
+    shutil.copy(RESULTS / f"{name}.csv", path)
+    options = study.parse_options(
+        some, module.__doc__, [*line, f"--csv={path}"]
+    )
+    trials = study.run(some, options)
+    assert tried == [] and len(trials) == study.count_cases(some, options)
 
 
 @pytest.mark.slow(110)
