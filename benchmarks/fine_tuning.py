@@ -20,7 +20,7 @@ import keras
 
 from benchmarks.fine_tuning_images import SIDE, Part, write_images
 from benchmarks.harness import make_parser, write_csv
-from benchmarks.study import train_job
+from benchmarks.study_training import train_job
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.tables import format_table
 from trainers.loop.memory import estimate_memory

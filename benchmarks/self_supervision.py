@@ -16,7 +16,8 @@ import keras
 
 from benchmarks.harness import make_parser, split_numbers, write_csv
 from benchmarks.self_supervision_report import describe, draw
-from benchmarks.study import read_trials, train_once
+from benchmarks.study import read_trials
+from benchmarks.study_training import train_once
 from keras_vit.tables import pick
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
@@ -46,7 +47,10 @@ class Result:
         way: A key of WAYS.
         labels: Number of labelled images.
         learning_rate: The highest.
-        seed: Of the images, the head, the order and the augmentation.
+        seed: Of the head, the order and the augmentation.
+        first_image: Place of the first labelled image in the training split.
+        updates: Of the classifier.
+        epochs: Of the encoder; 0 without one.
         accuracy: On images that were not trained on.
     """
 
@@ -55,27 +59,31 @@ class Result:
     labels: int
     learning_rate: float
     seed: int
+    first_image: int
+    updates: int
+    epochs: int
     accuracy: float
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run everything that the CSV file lacks, and print the table."""
     options = parse(arguments)
-    results = read_trials(options.csv, Result)
-    known = {_key(result): result for result in results}
+    known = {_key(r): r for r in read_trials(options.csv, Result)}
+    results = []
     cases = 0
     for labels in options.labels:
         for way in WAYS:
             choice = []
             for rate in RATES:
-                case = ("choice", way, labels, rate, CHOICE_SEED)
+                settings = _settings(way, labels, CHOICE_SEED, options)
+                case = ("choice", way, labels, rate, *settings)
                 choice.append(known.get(case) or tune(case, options))
-                results = _add(results, choice[-1], options.csv)
+                _add(results, choice[-1], known, options.csv)
             for seed in range(options.seeds):
-                rate = best_rate(choice)
-                case = ("report", way, labels, rate, seed)
+                settings = _settings(way, labels, seed, options)
+                case = ("report", way, labels, best_rate(choice), *settings)
                 result = known.get(case) or tune(case, options)
-                results = _add(results, result, options.csv)
+                _add(results, result, known, options.csv)
             cases += 1
             total = len(options.labels) * len(WAYS)
             print(f"{cases}/{total}: {labels} labels, {way}", flush=True)
@@ -118,17 +126,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def tune(case: tuple, options: argparse.Namespace) -> Result:
     """Return the result of one classifier."""
-    purpose, way, labels, rate, seed = case
+    purpose, way, labels, rate, seed, first, updates, _ = case
     encoder = find_encoder(way, options)
-    first = round(seed % options.seeds * spread(labels, options.seeds))
     recipe = dataclasses.replace(
         RECIPES["digits"],
         train_split=f"train[{first}:{first + labels}]",
         eval_split=CHOICE if purpose == "choice" else REPORT,
         init_from=encoder and str(encoder / "model.keras"),
         batch_size=min(32, labels),
-        total_steps=options.updates,
-        warmup_steps=options.updates // 10,
+        total_steps=updates,
+        warmup_steps=updates // 10,
         learning_rate=rate,
         seed=seed,
     )
@@ -136,11 +143,14 @@ def tune(case: tuple, options: argparse.Namespace) -> Result:
 
 
 def find_encoder(way: str, options) -> pathlib.Path | None:
-    """Return the folder of the encoder of a way, trained if need be."""
+    """Return the folder of the encoder of a way, trained if need be.
+
+    Encoders of another number of epochs have another folder.
+    """
     name = pick(WAYS, way, "way")
     if name is None:
         return None
-    folder = options.folder / name
+    folder = options.folder / f"{name}_{options.epochs}"
     if not (folder / "model.keras").exists():
         keras.backend.clear_session()
         train(prepare(pretraining(name, options.epochs), str(folder)))
@@ -170,17 +180,26 @@ def best_rate(choice: list[Result]) -> float:
     return max(ordered, key=lambda result: result.accuracy).learning_rate
 
 
+def _settings(way, labels, seed, options) -> tuple:
+    """Return seed, first image, updates and epochs of a classifier."""
+    first = round(seed % options.seeds * spread(labels, options.seeds))
+    epochs = options.epochs if WAYS[way] else 0
+    return seed, first, options.updates, epochs
+
+
 def _key(result):
     return dataclasses.astuple(result)[:-1]
 
 
-def _add(results, new, path):
-    if new in results:
-        return results
-    results = [*results, new]
+def _add(results, new, known, path):
+    """Add a result, and write the file.
+
+    Results of the file that other options made stay there, behind these.
+    """
+    results.append(new)
+    rows = [*results, *(r for r in known.values() if r not in results)]
     # After each, so that an interrupted run leaves what it has.
-    write_csv(path, [dataclasses.asdict(result) for result in results])
-    return results
+    write_csv(path, [dataclasses.asdict(result) for result in rows])
 
 
 if __name__ == "__main__":

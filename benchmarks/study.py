@@ -7,20 +7,20 @@ result goes to a CSV file at once, and an interrupted study goes on from there.
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import statistics
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-import keras
 from tqdm import tqdm
 
 from benchmarks.harness import make_parser, read_csv, write_csv
+from benchmarks.study_training import train_once
 from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
 from trainers.recipes.schema import Recipe
 from trainers.sweeps.trials import CHOICE, REPORT, best_rate
-from trainers.train import Job, prepare
+from trainers.train import Job
 
 CHOICE_SEED = 100
 # Of the digits. The test split is only for the report.
@@ -39,6 +39,9 @@ class Trial:
         arm: The name of the arm.
         learning_rate: The highest.
         seed: Of the weights, the order and the augmentation.
+        updates: Number.
+        batch_size: Images of an update.
+        image_size: Side of the images, in pixels.
         accuracy: On images that were not trained on.
         loss: On these images.
     """
@@ -47,13 +50,19 @@ class Trial:
     arm: str
     learning_rate: float
     seed: int
+    updates: int
+    batch_size: int
+    image_size: int
     accuracy: float
     loss: float
 
     @property
     def case(self) -> tuple:
-        """What was trained."""
-        return self.purpose, self.arm, self.learning_rate, self.seed
+        """What was trained, and how: all before the accuracy."""
+        return dataclasses.astuple(self)[:CASE_LENGTH]
+
+
+CASE_LENGTH = [f.name for f in dataclasses.fields(Trial)].index("accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +73,7 @@ class Arm:
         fields: Fields of the recipe that it changes.
         build: Returns its model, see `prepare`; None for that of the recipe.
         length: Its updates, as a multiple of `--updates`.
+        rate: Its learning rates, as a multiple of `--rates`.
         rate_of: The arm, itself or one before it, that chooses its learning
             rate; None for itself.
     """
@@ -71,6 +81,7 @@ class Arm:
     fields: Mapping = dataclasses.field(default_factory=dict)
     build: Callable | None = None
     length: float = 1.0
+    rate: float = 1.0
     rate_of: str | None = None
 
 
@@ -138,14 +149,17 @@ def _split_rates(text):
 
 
 def run(study: Study, options: argparse.Namespace) -> list[Trial]:
-    """Train what the CSV file lacks, and return all that the study has."""
+    """Train what the CSV file lacks, and return all that the study has.
+
+    Trials of the file that other options made stay there, behind these.
+    """
     known = {t.case: t for t in read_trials(options.csv, study.kind)}
     trials = []
     total = count_cases(study, options)
     with tqdm(total=total, desc=study.name) as bar:
         for arm in study.arms:
             for case in _cases(study, arm, options, trials):
-                trial = known.get(case) or train_trial(study, case, options)
+                trial = known.get(case) or train_trial(study, case)
                 trials.append(trial)
                 rows = [
                     *trials,
@@ -167,26 +181,33 @@ def count_cases(study: Study, options: argparse.Namespace) -> int:
 
 def _cases(study, name, options, done) -> Iterator[tuple]:
     """Yield what to train of an arm, given what was trained so far."""
-    rates = options.rates
+    rates = [study.arms[name].rate * rate for rate in options.rates]
+    make = functools.partial(_make_case, study, name, options)
     if study.chooses_rate:
         chooser = study.arms[name].rate_of or name
         if chooser == name:
             for rate in rates:
-                yield CHOICE, name, rate, CHOICE_SEED
+                yield make(CHOICE, rate, CHOICE_SEED)
         choice = [t for t in done if (t.purpose, t.arm) == (CHOICE, chooser)]
         rates = [best_rate(choice)]
     for rate in rates:
         for seed in range(options.seeds):
-            yield REPORT, name, rate, seed
+            yield make(REPORT, rate, seed)
 
 
-def train_trial(
-    study: Study, case: tuple, options: argparse.Namespace
-) -> Trial:
-    """Train one case of a study."""
-    purpose, name, rate, seed = case
+def _make_case(study, name, options, purpose, rate, seed):
+    """Return the values of a Trial that are known before the training."""
     arm = study.arms[name]
+    recipe = dataclasses.replace(study.recipe, **arm.fields)
     updates = max(round(arm.length * options.updates), 1)
+    sizes = recipe.batch_size, recipe.image_size
+    return purpose, name, rate, seed, updates, *sizes
+
+
+def train_trial(study: Study, case: tuple) -> Trial:
+    """Train one case of a study."""
+    purpose, name, rate, seed, updates, *_ = case
+    arm = study.arms[name]
     recipe = dataclasses.replace(
         study.recipe,
         **study.splits[purpose],
@@ -198,48 +219,8 @@ def train_trial(
     )
     logs = train_once(recipe, arm.build, study.measure)
     logs |= {"accuracy": logs["val_accuracy"], "loss": logs["val_loss"]}
-    measured = [field.name for field in dataclasses.fields(study.kind)][4:]
-    return study.kind(*case, *(float(logs[name]) for name in measured))
-
-
-def train_once(
-    recipe: Recipe,
-    build: Callable | None = None,
-    measure: Callable[[Job], dict] = lambda job: {},
-) -> dict:
-    """Train without checkpoints; return what the evaluation at the end found.
-
-    Args:
-        recipe: A recipe with `total_steps`.
-        build: See `prepare`.
-        measure: Maps the trained job to what is returned in addition.
-    """
-    keras.backend.clear_session()
-    recipe = dataclasses.replace(recipe, peak_tflops=1.0)  # Not measured.
-    with tempfile.TemporaryDirectory() as folder:
-        job = prepare(recipe, folder, build=build)
-        return {**train_job(job), **measure(job)}
-
-
-def train_job(
-    job: Job, callbacks: Iterable[keras.callbacks.Callback] = ()
-) -> dict:
-    """Train a job without checkpoints, and evaluate it once, at the end.
-
-    Args:
-        job: Of a recipe with `total_steps`.
-        callbacks: Called during the training.
-    """
-    job.loop.checkpoints = None
-    return job.loop.train(
-        job.train_batches,
-        job.eval_batches,
-        total_steps=job.recipe.total_steps,
-        steps_per_epoch=job.recipe.total_steps,
-        eval_steps=job.eval_steps,
-        steps_per_loop=job.recipe.steps_per_loop,
-        callbacks=callbacks,
-    )
+    measured = dataclasses.fields(study.kind)[CASE_LENGTH:]
+    return study.kind(*case, *(f.type(logs[f.name]) for f in measured))
 
 
 def read_trials(path: pathlib.Path, kind: type = Trial) -> list:
@@ -248,9 +229,18 @@ def read_trials(path: pathlib.Path, kind: type = Trial) -> list:
     Args:
         path: The file.
         kind: The dataclass of a row.
+
+    Raises:
+        ValueError: If the file lacks a column.
     """
     fields = {f.name: f.type for f in dataclasses.fields(kind)}
     rows = read_csv(path) if path.exists() else []
+    missing = [name for name in fields if rows and name not in rows[0]]
+    if missing:
+        raise ValueError(
+            "`path` must be a file with all columns of the results. Received: "
+            f"{path} without {', '.join(missing)}; choose another file"
+        )
     return [
         kind(**{name: parse(row[name]) for name, parse in fields.items()})
         for row in rows

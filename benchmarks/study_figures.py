@@ -25,7 +25,7 @@ def draw_arms(trials: list[Trial], path: pathlib.Path):
     axes.margins(y=0.1)
     axes.invert_yaxis()
     axes.set_xlabel("loss on the test images")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,13 @@ def draw_panels(panels: list[Panel], path: pathlib.Path):
             axes.set_xticks(xs, [f"{x:,g}" for x in xs])
             axes.minorticks_off()
         axes.legend(frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
+
+
+def save_figure(figure, path: pathlib.Path):
+    """Write a figure as a PNG file."""
+    with atomic_write(path) as draft:
+        figure.savefig(draft, format="png")
 
 
 def _axes(height, number=1):
@@ -99,8 +105,3 @@ def _axes(height, number=1):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, all_axes
-
-
-def _save(figure, path):
-    with atomic_write(path) as draft:
-        figure.savefig(draft, format="png")

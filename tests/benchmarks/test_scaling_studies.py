@@ -10,6 +10,8 @@ from benchmarks.study_images import SIDE
 from benchmarks.study_models import MODELS
 from trainers.loop.flops import count_flops
 
+SIZES = (300, 32, SIDE)  # Updates, images of a batch, pixels.
+
 
 def test_one_size_of_the_shape_changes_alone():
     base = vars(shape.BASE)
@@ -36,7 +38,7 @@ def test_relative_compute_of_the_shape():
 
 def test_the_panels_and_the_table_of_the_shape():
     trials = [
-        Trial(REPORT, arm, 0.003, seed, accuracy, 1 - accuracy)
+        Trial(REPORT, arm, 0.003, seed, *SIZES, accuracy, 1 - accuracy)
         for arm, both in {"base": (0.5, 0.6), "depth 4": (0.7, 0.8)}.items()
         for seed, accuracy in enumerate(both)
     ]
@@ -56,6 +58,7 @@ def test_the_panels_and_the_table_of_the_data_size():
             data_size.name_arm(model, number),
             0.01,
             seed,
+            *SIZES,
             accuracy,
             0.3,
             accuracy / 2,
@@ -96,6 +99,7 @@ def test_a_family_that_follows_a_law_gets_it():
             compute.name_arm("ViT", *training),
             0.003,
             seed,
+            *SIZES,
             1 - factor * 0.8 / flops**0.5,
             0.3,
             flops,
@@ -104,7 +108,9 @@ def test_a_family_that_follows_a_law_gets_it():
         for seed, factor in enumerate((0.5, 1.5))
     ]
     small = compute.name_arm("ResNet", *compute.TRAININGS[0])
-    trials.append(compute.CountedTrial(REPORT, small, 0.01, 0, 0.9, 0.3, 4.0))
+    trials.append(
+        compute.CountedTrial(REPORT, small, 0.01, 0, *SIZES, 0.9, 0.3, 4.0)
+    )
     curves = compute.collect_errors(trials)
     assert list(curves["ViT"]) == [1, 4, 16, 64]
     assert curves["ViT"][4] == pytest.approx([20, 60])

@@ -1,14 +1,17 @@
 import csv
+import pathlib
+import shutil
 
 import pytest
 
-from benchmarks import self_supervision
+from benchmarks import self_supervision, study
 from benchmarks.self_supervision import Result
 from trainers.data.datasets import open_dataset
 
 
 def result(rate, accuracy, purpose="choice", seed=100):
-    return Result(purpose, "new weights", 10, rate, seed, accuracy)
+    settings = (0, 1000, 0)  # First image, updates, epochs of an encoder.
+    return Result(purpose, "new weights", 10, rate, seed, *settings, accuracy)
 
 
 def test_the_best_rate_is_chosen_and_of_equals_the_lowest():
@@ -61,6 +64,49 @@ def test_a_number_of_labels_that_is_not_there_is_refused(capsys):
     assert "from 1 to 1153: 2000" in capsys.readouterr().err
 
 
+def test_rows_of_other_settings_stay_and_are_not_taken(
+    tmp_path, monkeypatch, capsys
+):
+    tuned = []
+
+    def tune(case, options):
+        tuned.append(case)
+        return Result(*case, options.epochs / 1000)
+
+    monkeypatch.setattr(self_supervision, "tune", tune)
+    monkeypatch.setattr(self_supervision, "draw", lambda *args: None)
+    path = tmp_path / "results.csv"
+    line = ["--labels=1103", "--updates=2", f"--csv={path}", "--seeds=2"]
+    num_rates, num_ways = len(self_supervision.RATES), 3
+    for more, num_new in (
+        (["--epochs=10"], num_ways * (num_rates + 2)),
+        (["--epochs=20"], 2 * (num_rates + 2)),  # Encoders alone have epochs.
+        (["--epochs=20", "--updates=3"], num_ways * (num_rates + 2)),
+        # The second of three seeds has other images than that of two, and so
+        # has the choice, whose seed is 100; the first and the third have not.
+        (["--epochs=20", "--seeds=3"], num_ways * (num_rates + 2)),
+        (["--epochs=10"], 0),
+    ):
+        tuned.clear()
+        assert self_supervision.main(line + more) == 0
+        assert len(tuned) == num_new
+    assert "| 1,103 | 1.0 ± 0.0 % | 1.0 ± 0.0 % |" in capsys.readouterr().out
+    first_images = {r.first_image for r in study.read_trials(path, Result)}
+    assert first_images == {0, 25, 50}
+
+
+def test_the_published_rows_are_those_of_the_settings(tmp_path, monkeypatch):
+    """A study that goes on from its published file trains nothing."""
+    published = pathlib.Path(study.__file__).parent / (
+        "results/self_supervision.csv"
+    )
+    path = tmp_path / "results.csv"
+    shutil.copy(published, path)
+    monkeypatch.setattr(self_supervision, "tune", None)
+    assert self_supervision.main([f"--csv={path}"]) == 0
+    assert path.read_text() == published.read_text()
+
+
 @pytest.mark.slow(60)
 def test_it_runs_and_goes_on_where_it_was_interrupted(
     tmp_path, monkeypatch, capsys
@@ -91,6 +137,6 @@ def test_it_runs_and_goes_on_where_it_was_interrupted(
     )
     monkeypatch.setattr(self_supervision, "train", None)
     assert self_supervision.main(line) == 0
-    assert tuned == [("report", "autoencoder", 10, 1e-3, 0)]
+    assert tuned == [("report", "autoencoder", 10, 1e-3, 0, 0, 2, 1)]
     assert path.read_text() == "".join(lines)
     assert capsys.readouterr().out.partition("| labelled")[2] == table

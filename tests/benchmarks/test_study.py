@@ -1,5 +1,7 @@
 import dataclasses
 import functools
+import pathlib
+import shutil
 
 import pytest
 
@@ -8,6 +10,8 @@ from benchmarks import (
     compute,
     data_size,
     pooling,
+    position_tables,
+    positions,
     shape,
     study,
     study_images,
@@ -15,11 +19,13 @@ from benchmarks import (
 from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Arm, Study, Trial
 from trainers.data.datasets import open_dataset
 
+SIZES = (1000, 32, 8)  # Updates, images of a batch, pixels.
+
 
 def arm(name, accuracies, purpose=REPORT, rate=0.01):
     """Return a trial of an arm for each accuracy, by seed."""
     return [
-        Trial(purpose, name, rate, seed, accuracy, 1 - accuracy)
+        Trial(purpose, name, rate, seed, *SIZES, accuracy, 1 - accuracy)
         for seed, accuracy in enumerate(accuracies)
     ]
 
@@ -29,7 +35,7 @@ def tried(monkeypatch):
     """Return the list of the cases that are "trained"."""
     cases = []
 
-    def train_trial(study, case, options):
+    def train_trial(study, case):
         cases.append(case)
         return Trial(*case, *ANSWERS[case[1], case[2]])
 
@@ -56,12 +62,16 @@ def test_each_arm_reports_its_best_rate(tried, tmp_path):
     options = options_for(TWO, tmp_path)
     trials = study.run(TWO, options)
     choice = [
-        (CHOICE, name, rate, CHOICE_SEED)
+        (CHOICE, name, rate, CHOICE_SEED, *SIZES)
         for name in "ab"
         for rate in (0.1, 0.2)
     ]
     best = {"a": 0.2, "b": 0.1}  # By the loss, and by the accuracy.
-    report = [(REPORT, k, r, seed) for k, r in best.items() for seed in (0, 1)]
+    report = [
+        (REPORT, name, rate, seed, *SIZES)
+        for name, rate in best.items()
+        for seed in (0, 1)
+    ]
     assert tried == [*choice[:2], *report[:2], *choice[2:], *report[2:]]
     assert [trial.case for trial in trials] == tried
     assert study.read_trials(options.csv) == trials
@@ -71,7 +81,7 @@ def test_a_study_of_rates_reports_all_of_them(tried, tmp_path):
     some = dataclasses.replace(TWO, chooses_rate=False)
     trials = study.run(some, options_for(some, tmp_path, "--rates=0.2,0.1"))
     assert [trial.case for trial in trials] == [
-        (REPORT, name, rate, seed)
+        (REPORT, name, rate, seed, *SIZES)
         for name in "ab"
         for rate in (0.2, 0.1)
         for seed in (0, 1)
@@ -83,15 +93,18 @@ def test_an_arm_takes_the_rate_of_another(tried, tmp_path):
     some = dataclasses.replace(TWO, arms=arms)
     options = options_for(some, tmp_path)
     study.run(some, options)
-    choice = [(CHOICE, "b", rate, CHOICE_SEED) for rate in (0.1, 0.2)]
-    report = [(REPORT, name, 0.1, seed) for name in "ba" for seed in (0, 1)]
+    choice = [(CHOICE, "b", rate, CHOICE_SEED, *SIZES) for rate in (0.1, 0.2)]
+    report = [
+        (REPORT, name, 0.1, seed, *SIZES) for name in "ba" for seed in (0, 1)
+    ]
     assert tried == [*choice, *report]
     assert study.count_cases(some, options) == len(tried)
 
 
 @dataclasses.dataclass(frozen=True)
 class CountedTrial(Trial):
-    steps: float
+    steps: int
+    note: str
 
 
 def test_an_arm_has_its_own_model_length_and_measures(tmp_path, monkeypatch):
@@ -107,12 +120,14 @@ def test_an_arm_has_its_own_model_length_and_measures(tmp_path, monkeypatch):
         TWO,
         arms={"a": Arm(build=len, length=1.5), "b": Arm()},
         kind=CountedTrial,
-        measure=lambda recipe: {"steps": recipe.total_steps},
+        measure=lambda recipe: {"steps": recipe.total_steps, "note": "1 2"},
     )
     options = options_for(some, tmp_path, "--updates=20", "--rates=0.1")
     trials = study.run(some, options)
     assert made == 3 * [(30, 3, len)] + 3 * [(20, 2, None)]
-    assert trials[0] == CountedTrial(CHOICE, "a", 0.1, 100, 0.5, 2.0, 30.0)
+    assert trials[0] == CountedTrial(
+        CHOICE, "a", 0.1, 100, 30, 32, 8, 0.5, 2.0, 30, "1 2"
+    )
     assert study.read_trials(options.csv, CountedTrial) == trials
 
 
@@ -135,6 +150,51 @@ def test_an_interrupted_study_goes_on(tried, tmp_path):
         assert study.run(TWO, options) == trials
         assert len(tried) == len(lines) - len(kept)
         assert options.csv.read_text() == whole
+
+
+def test_rows_of_other_settings_stay_and_are_not_taken(tried, tmp_path):
+    recipes = (TWO.recipe, dataclasses.replace(TWO.recipe, image_size=16))
+    settings = [  # Updates and pixels.
+        (20, dataclasses.replace(TWO, recipe=recipes[0])),
+        (30, dataclasses.replace(TWO, recipe=recipes[0])),
+        (30, dataclasses.replace(TWO, recipe=recipes[1])),
+    ]
+    found = []
+    for count, (updates, some) in enumerate(2 * settings):
+        options = options_for(some, tmp_path, f"--updates={updates}")
+        trials = study.run(some, options)
+        if count < len(settings):
+            found.append(trials)
+        pixels = some.recipe.image_size
+        assert trials == found[count % len(settings)]
+        assert {(t.updates, t.image_size) for t in trials} == {
+            (updates, pixels)
+        }
+    stored = study.read_trials(options.csv)
+    assert sorted(tried) == sorted(trial.case for trial in stored)
+    assert len(set(tried)) == len(tried) == 3 * len(found[0])
+
+
+def test_an_arm_may_have_a_multiple_of_the_rates(tried, tmp_path):
+    arms = {"a": Arm(rate=2.0), "b": Arm()}
+    some = dataclasses.replace(TWO, arms=arms, chooses_rate=False)
+    study.run(some, options_for(some, tmp_path, "--rates=0.1", "--seeds=1"))
+    assert [(name, rate) for _, name, rate, *_ in tried] == [
+        ("a", 0.2),
+        ("b", 0.1),
+    ]
+
+
+def test_a_file_without_a_column_is_refused(tried, tmp_path):
+    options = options_for(TWO, tmp_path)
+    options.csv.write_text("purpose,arm,learning_rate,seed,accuracy,loss\n")
+    assert study.read_trials(options.csv) == []
+    with options.csv.open("a") as file:
+        file.write("report,a,0.1,0,0.5,1.0\n")
+    missing = "study.csv without updates, batch_size, image_size"
+    with pytest.raises(ValueError, match=missing):
+        study.run(TWO, options)
+    assert not tried
 
 
 def test_the_images_of_the_choice_are_not_reported():
@@ -187,10 +247,40 @@ def with_few_images(arm):
     return dataclasses.replace(arm, fields=fields)
 
 
-@pytest.mark.slow(100)
+RESULTS = pathlib.Path(study.__file__).parent / "results"
+# As docs/results.md calls them.
+PUBLISHED = [
+    (activations, []),
+    (pooling, ["--seeds=3"]),
+    (positions, ["--seeds=3"]),
+    (position_tables, []),
+    (shape, []),
+    (shape, ["--updates=500", "--seeds=1", "--rates=3e-3"]),
+    (data_size, []),
+    (compute, []),
+]
+
+
+@pytest.mark.parametrize("module, line", PUBLISHED)
+def test_the_published_rows_are_those_of_the_settings(
+    module, line, tried, tmp_path
+):
+    """A study that goes on from its published file trains nothing."""
+    some = module.STUDY
+    name = some.name + ("_500" if "--updates=500" in line else "")
+    path = tmp_path / "study.csv"
+    shutil.copy(RESULTS / f"{name}.csv", path)
+    options = study.parse_options(
+        some, module.__doc__, [*line, f"--csv={path}"]
+    )
+    trials = study.run(some, options)
+    assert tried == [] and len(trials) == study.count_cases(some, options)
+
+
+@pytest.mark.slow(110)
 @pytest.mark.parametrize(
     "module",
-    [activations, pooling, shape, data_size, compute],
+    [activations, pooling, position_tables, shape, data_size, compute],
     ids=lambda module: module.STUDY.name,
 )
 def test_each_study_runs_at_its_smallest_size(

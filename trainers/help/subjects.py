@@ -74,6 +74,7 @@ SUBJECTS = {
         "cooldown_steps",
         "final_fraction",
         "timescale",
+        "milestones",
         "weight_decay",
         "layer_decay",
         "adam_beta2",

@@ -1,11 +1,15 @@
 """Learning-rate schedules, with the steps counted as in the official code."""
 
 import math
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
 from keras_vit.tables import pick
+
+# Of BiT, Kolesnikov et al. 2020, arXiv:1912.11370, section 3.3.
+MILESTONES = (0.3, 0.6, 0.9)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -25,6 +29,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         linear    f + (1 - f) * (1 - p)
         constant  1
         rsqrt     1 / sqrt(1 + max(0, s - W) / timescale)
+        steps     1 / 10^n for n milestones m with s > m T
 
     Args:
         peak: The highest learning rate.
@@ -38,6 +43,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             f = 1e-5 / peak.
         timescale: Timescale of `rsqrt`, in updates: three timescales after the
             warm-up, the rate has halved.
+        milestones: Shares m of the updates, warm-up included, after each of
+            which the rate of `steps` falls to a tenth.
 
     Raises:
         ValueError: If the decay is unknown, or a number is out of range.
@@ -48,7 +55,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         [0.0, 0.5, 1.0, 0.854, 0.5, 0.146]
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix B.1; `rsqrt`
-        and the cool-down: Zhai et al. 2022, arXiv:2106.04560, section 3.
+        and the cool-down: Zhai et al. 2022, arXiv:2106.04560, section 3;
+        `steps`: bit_hyperrule.py of big_transfer.
     """
 
     def __init__(
@@ -60,19 +68,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: int = 0,
         final_fraction: float = 0.0,
         timescale: float = 10_000,
+        milestones: Sequence[float] = MILESTONES,
     ):
         self._decay = pick(DECAYS, decay, "schedule")
-        if not 0 <= warmup_steps < total_steps:
-            raise ValueError(
-                "`warmup_steps` must be fewer than `total_steps`. Received: "
-                f"warmup_steps={warmup_steps}, total_steps={total_steps}"
-            )
-        if not 0 <= cooldown_steps <= total_steps - warmup_steps:
-            raise ValueError(
-                "`cooldown_steps` must fit after the warm-up. Received: "
-                f"cooldown_steps={cooldown_steps}, "
-                f"warmup_steps={warmup_steps}, total_steps={total_steps}"
-            )
+        check_milestones(milestones)
+        _check_lengths(total_steps, warmup_steps, cooldown_steps)
         if not 0 <= final_fraction <= 1:
             raise ValueError(
                 "`final_fraction` must be from 0 to 1. "
@@ -95,6 +95,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         self.cooldown_steps = cooldown_steps
         self.final_fraction = final_fraction
         self.timescale = timescale
+        self.milestones = list(milestones)
 
     def __call__(self, step):
         """Return the learning rate of update number `step`."""
@@ -102,7 +103,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         since = ops.maximum(0.0, step - self.warmup_steps)
         span = self.total_steps - self.warmup_steps
         progress = ops.minimum(1.0, since / span)
-        rate = self._decay(progress, since / self.timescale)
+        passed = [
+            ops.cast(step > round(share * self.total_steps), "float32")
+            for share in self.milestones
+        ]
+        rate = self._decay(progress, since / self.timescale, sum(passed))
         rate = self.final_fraction + (1.0 - self.final_fraction) * rate
         if self.warmup_steps:
             rate *= ops.minimum(1.0, step / self.warmup_steps)
@@ -121,27 +126,58 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             "cooldown_steps": self.cooldown_steps,
             "final_fraction": self.final_fraction,
             "timescale": self.timescale,
+            "milestones": self.milestones,
         }
 
 
-def cosine(progress, age):
+def check_milestones(milestones: Sequence[float]):
+    """Raise a ValueError unless they are ascending shares of a training."""
+    shares = [0, *milestones, 1]
+    if not all(low < high for low, high in zip(shares, shares[1:])):
+        raise ValueError(
+            "`milestones` must ascend and lie between 0 and 1. "
+            f"Received: milestones={tuple(milestones)}"
+        )
+
+
+def _check_lengths(total_steps, warmup_steps, cooldown_steps):
+    """Raise a ValueError unless warm-up and cool-down fit into the training."""
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            "`warmup_steps` must be fewer than `total_steps`. Received: "
+            f"warmup_steps={warmup_steps}, total_steps={total_steps}"
+        )
+    if not 0 <= cooldown_steps <= total_steps - warmup_steps:
+        raise ValueError(
+            "`cooldown_steps` must fit after the warm-up. Received: "
+            f"cooldown_steps={cooldown_steps}, "
+            f"warmup_steps={warmup_steps}, total_steps={total_steps}"
+        )
+
+
+def cosine(progress, age, passed):
     """Decay from 1 to 0 along half a cosine."""
     return 0.5 * (1.0 + ops.cos(math.pi * progress))
 
 
-def linear(progress, age):
+def linear(progress, age, passed):
     """Decay linearly from 1 to 0."""
     return 1.0 - progress
 
 
-def constant(progress, age):
+def constant(progress, age, passed):
     """Stay at 1."""
     return ops.ones_like(progress)
 
 
-def rsqrt(progress, age):
+def rsqrt(progress, age, passed):
     """Decay with the inverse square root of the number of updates."""
     return ops.rsqrt(1.0 + age)
+
+
+def steps(progress, age, passed):
+    """Fall to a tenth at each milestone."""
+    return ops.power(0.1, passed)
 
 
 DECAYS = {
@@ -149,5 +185,6 @@ DECAYS = {
     "linear": linear,
     "constant": constant,
     "rsqrt": rsqrt,
+    "steps": steps,
 }
 ENDING = ("cosine", "linear")  # The decays that `final_fraction` applies to.

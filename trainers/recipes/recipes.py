@@ -2,6 +2,7 @@
 
 from trainers.recipes import (
     augreg,
+    bit,
     digits,
     photos,
     plain_vit,
@@ -22,6 +23,7 @@ RECIPES = {
     **pre_training.RECIPES,
     **augreg.RECIPES,
     **plain_vit.RECIPES,
+    **bit.RECIPES,
     **resnet.RECIPES,
     **self_supervised.RECIPES,
 }

@@ -10,8 +10,9 @@ from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
-from trainers.optim.schedules import DECAYS
+from trainers.optim.schedules import DECAYS, MILESTONES
 from trainers.recipes.fine_tuning import check_fine_tuning
+from trainers.recipes.milestones import read_milestones
 from trainers.recipes.objective_options import (
     ObjectiveOptions,
     check_objective,
@@ -144,6 +145,11 @@ class Recipe(ObjectiveOptions):
     timescale: int = option(
         10_000, "Timescale of the rsqrt schedule, in updates.", range=POSITIVE
     )
+    milestones: str = option(
+        ",".join(map(str, MILESTONES)),
+        "Shares of the updates after which the rate of the steps schedule "
+        "falls to a tenth, such as '0.3,0.6,0.9' or '1/3,2/3'.",
+    )
     weight_decay: float = option(
         0.0,
         "Weight decay of the kernels, multiplied by the learning rate.",
@@ -260,7 +266,9 @@ class Recipe(ObjectiveOptions):
             check_value(field, getattr(self, field.name))
         check_fine_tuning(self)
         check_objective(self)
-        read_patch_sizes(self)  # Raises if it is invalid.
+        # These raise if the field is invalid.
+        read_patch_sizes(self)
+        read_milestones(self.milestones)
         if self.patience and not self.keep_best:
             raise ValueError(
                 "`patience` needs `keep_best`. Received: "

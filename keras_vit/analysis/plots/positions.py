@@ -78,7 +78,7 @@ def plot_position_learning(
     figure.get_layout_engine().set(wspace=0.1)
     panels = figure.subplots(1, count, squeeze=False)[0]
     for axes, index in zip(panels, chosen):
-        drawn = _draw_tiles(axes, similarities[index], *look)
+        drawn = draw_position_tiles(axes, similarities[index], *look)
         axes.set(xticks=[], yticks=[])
         set_title(axes, f"update {steps[index]:,}")
     color_bar(drawn, "cosine similarity", ax=panels)
@@ -133,7 +133,7 @@ def draw_similarity(similarity: np.ndarray, title: str | None, look: tuple):
     size = across + 1.5, max(down + 0.7, 1.8)
     figure = new_figure(*size, layout="compressed")
     axes = figure.subplots()
-    drawn = _draw_tiles(axes, similarity, *look)
+    drawn = draw_position_tiles(axes, similarity, *look)
     axes.set_xlabel("column of the patch", fontsize=SMALL)
     axes.set_ylabel("row of the patch", fontsize=SMALL)
     set_title(axes, full_title(title, similarity))
@@ -164,7 +164,15 @@ def _choose_places(size):
     return np.arange((size - 1) % step // 2, size, step)
 
 
-def _draw_tiles(axes, similarity, cmap, low):
+def draw_position_tiles(axes, similarity: np.ndarray, cmap: str, low: int):
+    """Draw the pictures of all patches, numbered from 1; return the image.
+
+    Args:
+        axes: The axes to draw in.
+        similarity: See `plot_position_similarity`.
+        cmap: The colour map, see `choose_colors`.
+        low: The lower end of the scale.
+    """
     # Counted from 1, as in the paper.
     names = (_choose_places(size) + 1 for size in similarity.shape[:2])
     tiles = thin_out(similarity)

@@ -51,8 +51,28 @@ def test_timescale_of_rsqrt_is_ten_thousand():
     )
 
 
+def test_steps_fall_after_each_milestone():
+    """Shares of all updates; the update at a milestone has the old rate."""
+    schedule = WarmupSchedule(2.0, 10, 2, "steps", milestones=(0.3, 0.5, 2 / 3))
+    # The milestones are the updates 3, 5 and 7.
+    want = [0, 1, 2, 2, 0.2, 0.2, 0.02, 0.02, 0.002, 0.002, 0.002]
+    np.testing.assert_allclose(rates(schedule, range(11)), want, rtol=1e-6)
+
+
+def test_milestones_of_steps_are_those_of_bit():
+    schedule = WarmupSchedule(1.0, total_steps=20_000, decay="steps")
+    milestones = [6_000, 12_000, 18_000]
+    after = [step + 1 for step in milestones]
+    np.testing.assert_allclose(
+        rates(schedule, milestones), [1, 0.1, 0.01], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        rates(schedule, after), [0.1, 0.01, 0.001], rtol=1e-6
+    )
+
+
 def test_every_decay_is_tested_above():
-    assert set(DECAYS) == {"cosine", "linear", "constant", "rsqrt"}
+    assert set(DECAYS) == {"cosine", "linear", "constant", "rsqrt", "steps"}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +133,11 @@ def test_after_the_end_the_rate_stays_at_its_last_value():
     assert float(WarmupSchedule(1.0, 10)(99)) == pytest.approx(0, abs=1e-7)
 
 
-@pytest.mark.parametrize("decay, fraction", [("linear", 0.1), ("rsqrt", 0)])
+@pytest.mark.parametrize(
+    "decay, fraction", [("linear", 0.1), ("rsqrt", 0), ("steps", 0)]
+)
 def test_config_round_trip(decay, fraction):
-    schedule = WarmupSchedule(0.1, 20, 5, decay, 3, fraction, 7.0)
+    schedule = WarmupSchedule(0.1, 20, 5, decay, 3, fraction, 7.0, (0.4, 0.8))
     config = keras.saving.serialize_keras_object(schedule)
     again = keras.saving.deserialize_keras_object(config)
     assert again.get_config() == schedule.get_config()
@@ -152,6 +174,13 @@ def test_unknown_decay_is_an_error_that_lists_the_known():
             {"final_fraction": 0.1, "decay": "constant"},
             "must be 0 for 'constant'",
         ),
+        (
+            {"final_fraction": 0.1, "decay": "steps"},
+            "must be 0 for 'steps'",
+        ),
+        ({"milestones": (0.6, 0.3)}, "`milestones` must ascend.*0.6, 0.3"),
+        ({"milestones": (0.5, 1.0)}, "`milestones` must ascend.*0.5, 1.0"),
+        ({"milestones": (0.0,)}, "`milestones` must ascend"),
         ({"timescale": 0}, "`timescale` must be positive.*=0"),
     ],
 )

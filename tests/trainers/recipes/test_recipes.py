@@ -16,8 +16,10 @@ from keras_vit.weights import PRETRAINED
 from keras_vit.weights.hub import DESCRIPTIONS
 from keras_vit.weights.hub_models import HUB_MODELS
 from tests.trainers.mocked import write_metadata
+from tests.weights.bit_arrays import draw_bit_arrays
 from trainers.augment.augmentation import parse_augmentation
 from trainers.models.baselines import build_baseline
+from trainers.models.bit_checkpoints import BIT_CHECKPOINTS
 from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.baselines import APPLICATIONS, BASELINES, BIT_SIZES
 from trainers.recipes.documentation import (
@@ -69,6 +71,7 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
     samples = {str: "x", int: 7, float: 0.25, bool: True}
     chosen = {"augment": "flip_lr", "eval_preprocess": "resize(9)"}
     chosen |= {"train_only": "head", "lora_layers": "out", "patch_sizes": "4,6"}
+    chosen |= {"milestones": "1/3,0.5"}
     chosen |= {"objective": "classify"}  # Others contradict many fields.
     names = {field.name for field in dataclasses.fields(Recipe)}
     assert names - {f.name for f in flag_fields()} == {"source", "expected"}
@@ -207,6 +210,14 @@ OF_I1K |= {"weight_decay": 0.3, "dropout_rate": 0.1, "clip_norm": 1.0}
 OF_I1K |= {"final_fraction": 0.0, "loss": "sigmoid"}
 
 
+# arXiv:1912.11370, section 3.3, and bit_hyperrule.py of big_transfer.
+BIT = {"init_from": "BiT-M-R50x1", "batch_size": 512, "optimizer": "sgd"}
+BIT |= {"schedule": "steps", "weight_decay": 0.0, "clip_norm": 0.0}
+BIT |= {"image_size": 480, "eval_preprocess": "", "dropout_rate": 0.0}
+BIT |= {"loss": "softmax", "label_smoothing": 0.0}
+BIT_CROP = "resize(512)|random_crop|flip_lr"
+
+
 def of_jft(model, epochs, rate):
     """Return a row of JFT-300M in table 3."""
     own = {"dataset": "tfrecord:jft300m", "dropout_rate": 0.0}
@@ -334,6 +345,14 @@ FIGURES = {
     "augreg_finetune_flowers_b32": TUNING
     | steps(500, 100, 0.003)
     | {"augment": CROP, "train_split": "train[:90%]"},
+    "pets_r50x1": BIT | steps(500, 100, 0.003) | {"augment": BIT_CROP},
+    "cifar10_r50x1": BIT
+    | steps(10_000, 500, 0.003)
+    | {"augment": "resize(160)|random_crop|flip_lr|mixup(0.1)"}
+    | {"image_size": 128},
+    "imagenet_r50x1": BIT
+    | steps(20_000, 500, 0.003)
+    | {"augment": f"{BIT_CROP}|mixup(0.1)"},
     # arXiv:1706.02677: 0.1 for 256 images, five epochs of warm-up, a decay of
     # 1e-4 in the gradient, of which a momentum of 0.9 makes ten times as much.
     "resnet50_i1k": {
@@ -342,6 +361,7 @@ FIGURES = {
         "weight_decay": 1e-4 / (1 - 0.9),
         "epochs": 90,
         "optimizer": "sgd",
+        "schedule": "steps",
     },
     # arXiv:2010.11929, appendix B.1.2.
     "mpp_b16_jft": {"objective": "masked_patches", "patch_target": "mean_color"}
@@ -401,6 +421,9 @@ RESULTS = {
     "pets_b16": "B/16: 94.43 %",
     "flowers_b16": "B/16: 99.38 %",
     "vtab_l16": "L/16: 72.72 %",
+    "pets_r50x1": "BiT-M-R50x1: no figure",
+    "cifar10_r50x1": "BiT-M-R50x1: 97.4 %",
+    "imagenet_r50x1": "BiT-M-R50x1: 80.68 %",
     "augreg_i21k_ti16": "Ti/16: 78.22 %",
     "augreg_i21k_b32": "B/32: 83.59 %",
     "augreg_i21k_b16": "B/16: 85.49 %",
@@ -559,6 +582,8 @@ def shrink(recipe: Recipe) -> Recipe:
         )
         if recipe.model in BIT_SIZES:
             recipe = dataclasses.replace(recipe, model="R14x0.25-small")
+    elif recipe.init_from in BIT_CHECKPOINTS:
+        recipe = dataclasses.replace(recipe, image_size=32)
     elif recipe.image_size == 224 and not recipe.init_from:
         side = VARIANTS[recipe.model].config.patch_size
         recipe = dataclasses.replace(recipe, image_size=64 - 64 % side)
@@ -645,6 +670,10 @@ def made_up(tmp_path_factory):
         keras_vit.save_checkpoint(model, path, layout="timm")
         for file in DESCRIPTIONS:  # As if the repository had none.
             (path / f".no_{file}").touch()
+    for name in {r.init_from for r in RECIPES.values()} & set(BIT_CHECKPOINTS):
+        path = folder / "cache" / BIT_CHECKPOINTS[name]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **draw_bit_arrays((1, 1), factor=0.5))
     return folder
 
 
