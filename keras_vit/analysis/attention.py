@@ -74,6 +74,7 @@ def mean_attention_distance(
     grid_size: tuple[int, int],
     patch_size: int,
     renormalize: bool = False,
+    num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
     """Return the mean attention distance of each head, in pixels.
 
@@ -95,6 +96,8 @@ def mean_attention_distance(
             patches. Otherwise, attention to the class token counts as a
             distance of 0, as in the authors' code, so a head that attends
             mostly to the class token has a small distance.
+        num_prefix_tokens: Number of tokens before the patches: the class
+            token, registers and the like. Default: at most a class token.
 
     Raises:
         ValueError: If the maps do not fit this grid.
@@ -109,11 +112,12 @@ def mean_attention_distance(
             f"Received: shape={maps.shape}"
         )
     prefix = maps.shape[-1] - h * w
-    if prefix not in (0, 1):
+    expected = (0, 1) if num_prefix_tokens is None else (num_prefix_tokens,)
+    if prefix not in expected:
         raise ValueError(
-            "`grid_size` must be that of the maps: h * w patches and at most "
-            f"a class token. Received: grid_size={tuple(grid_size)}, maps of "
-            f"{maps.shape[-1]} tokens"
+            "`grid_size` must be that of the maps: h * w patches after "
+            f"{' or '.join(map(str, expected))} prefix tokens. Received: "
+            f"grid_size={tuple(grid_size)}, maps of {maps.shape[-1]} tokens"
         )
     places = patch_size * np.indices((h, w)).reshape(2, -1).T  # (N, 2)
     distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
@@ -158,6 +162,7 @@ def attention_distances(
                     grid_size_of(model, batch),
                     config.patch_size * config.stem_stride,
                     renormalize,
+                    config.num_prefix_tokens,
                 )
                 total[index] += mean[0] * len(batch)
     return (total / len(images)).astype("float32")

@@ -161,6 +161,7 @@ def _look_at(model, image, activate, top, counter):
             maps,
             _grid_size(model, image),
             config.patch_size * config.stem_stride,
+            num_prefix_tokens=config.num_prefix_tokens,
         )
         maps = maps[:, 0].astype("float16")
         counter.count()

@@ -16,6 +16,8 @@ def describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
     """
     for field, effect in EFFECTS.items():
         source, model = getattr(theirs, field), getattr(ours, field)
+        if field in ROTARY_FIELDS and ours.rotary_positions == "none":
+            continue
         if source == model or (field == "pooling" and not ours.num_classes):
             continue
         yield (
@@ -59,6 +61,12 @@ def describe_images(
     )
 
 
+ROTARY_FIELDS = (
+    "rotary_temperature",
+    "rotary_axes",
+    "rotary_reference_size",
+    "rotary_offset",
+)
 # Fields of ViTConfig that do not affect the weights, and the effect of a
 # difference.
 EFFECTS = {
@@ -72,4 +80,5 @@ EFFECTS = {
         # These weights can be added up, or are zero.
         if field not in ("use_prefix_positions", "qkv_bias")
     },
+    **dict.fromkeys(ROTARY_FIELDS, "outputs differ"),
 }

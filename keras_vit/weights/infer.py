@@ -50,6 +50,11 @@ def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
     layout = shapes.layout
     try:
         sizes = _infer_sizes(shapes)
+        if hints.get("depth", sizes["depth"]) != sizes["depth"]:
+            shapes.fail(
+                f"its configuration is of {hints['depth']} blocks, but it has "
+                f"{sizes['depth']}."
+            )
         config = ViTConfig(
             **sizes,
             **_infer_outputs(shapes, hints),

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pathlib
+import warnings
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
 from keras_vit.weights.containers import Checkpoint, read_json
 
+# `Resampling` of Pillow, in the order of its numbers.
+PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 # Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
 TOLERANCE = 1e-3
 
@@ -86,9 +89,15 @@ def _read_huggingface(row):
     return _make(
         mode,
         "shortest" if is_shortest else "squash",
-        "bicubic" if row.get("resample") == 3 else "bilinear",
+        _interpolation_of(row.get("resample")),
         _fraction(crop[0], size[0]) if has_crop else None,
     )
+
+
+def _interpolation_of(code):
+    """Return the name behind a number of Pillow, None for anything else."""
+    is_code = type(code) is int and 0 <= code < len(PILLOW_CODES)
+    return PILLOW_CODES[code] if is_code else None
 
 
 def _is_of_clip(row):
@@ -145,6 +154,12 @@ def _read_keras_hub(row):
 def _make(mode, resize_mode, interpolation, crop_fraction=None):
     """Return settings; what is missing or unknown has its default."""
     known = [name for name in INTERPOLATIONS if name == interpolation]
+    if not known and interpolation in PILLOW_CODES:
+        warnings.warn(
+            f"The images of this model are resized by {interpolation!r}, which "
+            "this package does not have; it resizes them bilinearly.",
+            stacklevel=2,
+        )
     interpolation = known[0] if known else "bilinear"
     is_fraction = isinstance(crop_fraction, (int, float)) and (
         0 < crop_fraction <= 1

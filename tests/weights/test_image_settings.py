@@ -222,7 +222,7 @@ def test_every_size_of_hugging_face_is_met_after_the_division(tmp_path):
         assert settings.uncropped_size((32, 32)) == (size, size)
 
 
-SENSELESS = [None, "x", -1, 0, [], [1], {}, float("nan"), 10**400, True]
+SENSELESS = [None, "x", -1, [], [1], {}, float("nan"), 10**400, True]
 
 
 @pytest.mark.parametrize("value", SENSELESS, ids=repr)
@@ -245,6 +245,17 @@ def test_senseless_entries_have_their_defaults(tmp_path, value):
         (tmp_path / "preprocessor.json").write_text(json.dumps(content))
         stated = found(tmp_path, {})
         assert stated is None or len(stated.mean) == 3
+
+
+@pytest.mark.parametrize("code, name", [(0, "nearest"), (1, "lanczos")])
+def test_an_interpolation_that_is_not_here_is_a_warning(tmp_path, code, name):
+    row = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": code}
+    with pytest.warns(UserWarning, match=f"{name}.*bilinear"):
+        assert found(tmp_path, None, row).interpolation == "bilinear"
+    config = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": name}
+    with pytest.warns(UserWarning, match=f"{name}.*bilinear"):
+        stated = found(tmp_path, {"pretrained_cfg": config})
+    assert stated.interpolation == "bilinear"
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -284,8 +284,12 @@ HF = {
 
 
 def timm_hub(name="vit_small_patch16_224", images=(2, 32, 32, 3), **changes):
-    """Return a timm model in a folder with its configuration."""
+    """Return a timm model in a folder with its configuration.
+
+    A change to None leaves an argument out.
+    """
     arguments = {**TIMM_TINY, **changes}
+    arguments = {k: v for k, v in arguments.items() if v is not None}
     build = {"name": name, "arguments": arguments, "images": images}
     return Case({**build, "hub": arguments})
 
@@ -316,6 +320,40 @@ DOUBTFUL_TIMM = {
     "hub_rotates_neighbours": timm_hub(
         "vit_base_patch16_dinov3", rope_rotate_half=False
     ),
+    # All tokens are pooled, and not only the patches.
+    "hub_map_of_dinov3": timm_hub(
+        "vit_small_patch16_dinov3", global_pool="map"
+    ),
+    "hub_map_of_rope": timm_hub(
+        "vit_small_patch16_rope_mixed_224", global_pool="map"
+    ),
+    "hub_map_of_gates": timm_hub("eva02_base_patch14_224", global_pool="map"),
+    "hub_map_of_patches": timm_hub(
+        "test_vit3", global_pool="map", pool_include_prefix=False
+    ),
+    # The heads are 12, those of the architecture.
+    "hub_heads": timm_hub(
+        "vit_base_patch16_224", embed_dim=192, depth=12, num_heads=None
+    ),
+    "hub_gates_after_a_norm": timm_hub(
+        "vit_giant_patch14_dinov2", pre_norm=True
+    ),
+    "hub_gates_of_gelu": timm_hub(
+        "vit_giant_patch14_dinov2", act_layer="gelu"
+    ),
+    "hub_rotates_as_dinov3": timm_hub(
+        "eva02_base_patch14_224", rope_type="dinov3"
+    ),
+    "hub_mixed_rows_first": timm_hub(
+        "vit_small_patch16_rope_mixed_224", rope_grid_indexing="ij"
+    ),
+    "hub_centered_columns_first": timm_hub(
+        "vit_small_patch16_dinov3", rope_grid_indexing="xy"
+    ),
+    "hub_distilled_norm": timm_hub(
+        "deit_tiny_distilled_patch16_224", fc_norm=True
+    ),
+    "hub_no_final_norm": timm_hub(final_norm=False),
     "hub_counts_otherwise": timm_hub(
         "vit_base_patch16_rope_224", rope_grid_offset=2.0
     ),

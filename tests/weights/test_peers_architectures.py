@@ -248,6 +248,24 @@ def test_a_file_written_again_is_the_same(name, built, tmp_path):
         np.testing.assert_array_equal(after[key], array, key)
 
 
+@pytest.mark.parametrize("name", SAME_NAMES)
+@quiet
+def test_a_folder_written_again_is_read(name, built, tmp_path):
+    folder = built(f"arch/{name}")
+    model = from_checkpoint(folder)
+    try:
+        save_checkpoint(model, tmp_path / "again", layout="timm")
+    except ValueError as error:
+        assert "_r_" in name and "hybrids" in str(error)
+        return
+    again = from_checkpoint(tmp_path / "again")
+    with np.load(folder / "expected.npz") as file:
+        x = file["x"]
+    np.testing.assert_allclose(
+        to_numpy(again(x)), to_numpy(model(x)), rtol=0, atol=1e-6
+    )
+
+
 # One for each class and function of timm that models are written for.
 LOADED_THERE = (
     "aimv2_large_patch14_224",

@@ -36,6 +36,12 @@ def _untold(config, names):
 
 def _complete(config, hints, names):
     check_expected(config, hints.get("expected", {}))
+    has_classifier = any(name.startswith("classifier.") for name in names)
+    if has_classifier and not hints.get("architecture"):
+        raise ValueError(
+            "it has a classifier, whose pooling follows from the class: its "
+            "config.json lacks `architectures`"
+        )
     if config.pooling == "avg" and hints.get("use_final_norm") is False:
         # The norm is in the file, and the classifier does not read it.
         config = dataclasses.replace(config, use_final_norm=False)

@@ -52,6 +52,8 @@ def _read_hints(json):
         parts = ", ".join(f"{key}={tower[key]!r}" for key in refused)
         raise ValueError(f"its configuration has {parts}")
     width, size = tower.get("width"), tower.get("image_size")
+    if "layers" in tower:
+        hints["depth"] = tower["layers"]
     if isinstance(width, int):
         hints["num_heads"] = width // int(tower.get("head_width", 64))
     if isinstance(size, int):

@@ -22,7 +22,6 @@ from keras_vit.weights.timm.arguments import (
 )
 from keras_vit.weights.timm.classes import (
     epsilon_of,
-    explain_refusal,
     find_base,
     make_json,
 )
@@ -38,6 +37,7 @@ from keras_vit.weights.timm.reading import (
     read_hints,
     untold,
 )
+from keras_vit.weights.timm.refusals import explain_refusal
 from keras_vit.weights.writers import (
     folder_writer,
     npz_writer,

@@ -96,7 +96,8 @@ def describe_beit(config: ViTConfig) -> dict:
         "use_absolute_position_embeddings": (
             config.position_embedding != "none"
         ),
-        "layer_scale_init_value": config.layer_scale_init,
+        # With 0, BEiT has none.
+        "layer_scale_init_value": config.layer_scale_init or 1e-5,
     }
 
 

@@ -69,6 +69,7 @@ POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
     "radio": "bilinear_square",
+    "dpt": "bilinear",
 }
 # What else its models have, as fields of ViTConfig.
 FURTHER_FIELDS = {
@@ -150,6 +151,8 @@ def read_settings(json: dict) -> dict:
         "norm_placement": "before",
         "pooling": "avg" if kind in WITHOUT_CLASS_TOKEN else "token",
     }
+    if "num_hidden_layers" in json:
+        found["depth"] = json["num_hidden_layers"]
     if "use_mean_pooling" in json:
         means = json["use_mean_pooling"]
         found["pooling"] = "avg" if means else "token"

@@ -16,6 +16,9 @@ def problems_of_vit(config: ViTConfig) -> dict[str, bool]:
     return {
         "its ViT reads the class token": not config.use_class_token
         or config.pooling not in ("token", "none"),
+        "its pooler reads the class token": bool(
+            config.representation_size and config.pooling == "none"
+        ),
         **_no_pre_logits_with_head(config),
         **_norm_before_pooling(config),
     }
@@ -143,8 +146,8 @@ def problems_of_clip(config: ViTConfig) -> dict[str, bool]:
     """
     return {
         "its CLIP has a class token": not config.use_class_token,
-        "its CLIP pools by the class token": config.pooling
-        not in ("token", "none"),
+        # Its tokens are those before the last norm.
+        "its CLIP pools by the class token": config.pooling != "token",
         "its CLIP has no bias of the patches": config.use_patch_bias,
         **_norm_before_pooling(config),
         **_no_pooler(config),

@@ -32,6 +32,8 @@ AXIAL = {
 }
 # The positions of the patches count from one, or from zero in the largest.
 PERCEPTION = {**AXIAL, "rotary_axes": "xy", "rotary_offset": 1.0}
+# The architectures of timm's class Eva.
+EVA = r"eva_giant_|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot|sapiens2|rope)"
 # Pattern of the names of architectures, and what differs from USUAL. Later
 # rows have priority.
 ARCHITECTURES = (
@@ -84,11 +86,10 @@ ARCHITECTURES = (
     (r"eva02_(tiny|small|base|large)_patch14_\d", {"pooling": "avg"}),
     (r"\w+(_gap(_|$)|_rpn_|_dinov3)", {"pooling": "avg"}),
     (r"vit_pe_(lang|spatial)_", {"pooling": "avg"}),
+    (r"vit_pe_core_", {"pooling": "map"}),
     # Attention pooling reads all tokens, and not only the patches.
-    (
-        r"vit_pe_core_|test_vit3$",
-        {"pooling": "map", "pools_prefix_tokens": True},
-    ),
+    (r"test_vit3$", {"pooling": "map", "pools_prefix_tokens": True}),
+    (EVA, {"map_reads_prefix_tokens": True}),
 )
 # Pattern of the architecture, width, depth and number of heads. The first row
 # that fits counts, so a model of other sizes has none.
@@ -211,8 +212,11 @@ def settings_in(arguments: dict) -> dict:
         found["norm_placement"] = "after" if after else "before"
     if arguments.get("attn_only_layer_scale"):
         found["layer_scale_branches"] = "attention"
-    if arguments.get("pool_include_prefix"):
-        found["pools_prefix_tokens"] = True
+    if "pool_include_prefix" in arguments:
+        found["pools_prefix_tokens"] = bool(arguments["pool_include_prefix"])
+    for key in ("final_norm", "use_post_transformer_norm"):
+        if arguments.get(key) is False:
+            found["use_final_norm"] = False
     if arguments.get("rope_grid_indexing") in AXES:
         found["rotary_axes"] = AXES[arguments["rope_grid_indexing"]]
     if "ref_feat_shape" in arguments:
@@ -223,6 +227,7 @@ def settings_in(arguments: dict) -> dict:
         ("rope_temperature", "rotary_temperature"),
         ("rope_grid_offset", "rotary_offset"),
         ("attn_pool_num_heads", "pooling_heads"),
+        ("depth", "depth"),
     ):
         if arguments.get(key) is not None:
             found[field] = arguments[key]

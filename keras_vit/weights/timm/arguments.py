@@ -88,6 +88,12 @@ def ratio_of(mlp_dim: int, width: int) -> float:
     return ratio if exact else math.nextafter(ratio, math.inf)
 
 
+def _init_values(config):
+    """Return LayerScale's initial value, which timm leaves out if it is 0."""
+    has_scale = config.layer_scale_init is not None
+    return (config.layer_scale_init or 1e-5) if has_scale else None
+
+
 def vision_transformer_arguments(config: ViTConfig) -> dict:
     """Return the arguments of VisionTransformer, beside the common ones.
 
@@ -110,7 +116,7 @@ def vision_transformer_arguments(config: ViTConfig) -> dict:
         "qk_norm": config.qk_norm == "head",
         "scale_attn_norm": config.use_attention_inner_norm,
         "scale_mlp_norm": config.use_mlp_inner_norm,
-        "init_values": config.layer_scale_init,
+        "init_values": _init_values(config),
         "pool_include_prefix": bool(has_token and config.pooling == "map"),
     }
     return {**arguments, **later}
@@ -119,11 +125,12 @@ def vision_transformer_arguments(config: ViTConfig) -> dict:
 def _rotary_arguments(config):
     kind = config.rotary_positions
     reference = config.rotary_reference_size
-    axes = "ij" if config.rotary_axes == "yx" else "xy"
+    # Only axial positions have a choice of axes here.
+    is_xy = kind == "mixed" or (kind == "axial" and config.rotary_axes == "xy")
     arguments = {
         "rope_type": ROPE_TYPES[kind],
         "rope_temperature": config.rotary_temperature,
-        "rope_grid_indexing": "xy" if kind == "mixed" else axes,
+        "rope_grid_indexing": "xy" if is_xy else "ij",
         "rope_rotate_half": kind == "centered",
         "ref_feat_shape": reference and list(reference),
     }
@@ -153,7 +160,7 @@ def eva_arguments(config: ViTConfig) -> dict:
         "swiglu_align_to": int(has_split_gate(config)),
         "scale_mlp": config.use_mlp_inner_norm,
         "scale_attn_inner": config.use_attention_inner_norm,
-        "init_values": config.layer_scale_init,
+        "init_values": _init_values(config),
         "attn_only_layer_scale": config.layer_scale_branches == "attention",
         "use_post_norm": config.norm_placement == "after",
         "use_pre_transformer_norm": config.use_embedding_norm,
@@ -181,7 +188,7 @@ def beit_arguments(config: ViTConfig) -> dict:
     """
     return {
         "qkv_bias": config.qkv_bias != "none",
-        "init_values": config.layer_scale_init,
+        "init_values": _init_values(config),
         "use_abs_pos_emb": False,
         "use_rel_pos_bias": True,
         "use_fc_norm": config.use_pooling_norm,
@@ -199,7 +206,7 @@ def relative_arguments(config: ViTConfig) -> dict:
         "fc_norm": config.use_pooling_norm,
         "qkv_bias": config.qkv_bias == "all",
         "qk_norm": config.qk_norm == "head",
-        "init_values": config.layer_scale_init,
+        "init_values": _init_values(config),
         "rel_pos_type": "mlp",
         "rel_pos_dim": config.relative_hidden_dim,
         "shared_rel_pos": config.use_shared_relative_positions,

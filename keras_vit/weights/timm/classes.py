@@ -12,7 +12,6 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
 from keras_vit.weights.timm.arguments import (
     CLASS_DEFAULTS,
-    ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
     eva_arguments,
@@ -103,52 +102,6 @@ def find_base(config: ViTConfig) -> Base:
     return next(base for base in BASES if base.fits(config))
 
 
-def explain_refusal(config: ViTConfig) -> str | None:
-    """Return why no class of timm computes a model, or None.
-
-    Args:
-        config: Configuration of the model.
-    """
-    relative, rotary = config.relative_positions, config.rotary_positions
-    is_rms = config.norm == "rms"
-    is_glu = config.use_gated_mlp and config.activation != "silu"
-    reasons = {
-        "it has no pre-logits layer": config.representation_size,
-        f"it has no pooling {config.pooling!r}": config.pooling
-        in ("prefix", "probe", "token_and_avg"),
-        "its norms of queries and keys are those of each head": (
-            config.qk_norm == "width"
-        ),
-        f"it has no rotary positions {rotary!r}": (
-            rotary not in ("none", *ROPE_TYPES)
-        ),
-        "its relative positions stand alone": relative != "none"
-        and (rotary != "none" or config.position_embedding != "none"),
-        "its gates are SiLU": is_glu,
-        "a norm of the patches comes with RMS norms and a gated MLP": (
-            config.use_patch_norm and not (is_rms and config.use_gated_mlp)
-        ),
-        "RMS norms and a gated MLP come with a norm of the patches": (
-            is_rms
-            and config.use_gated_mlp
-            and not config.use_patch_norm
-            and rotary == "none"
-        ),
-        "its class with a distillation token has two classifiers": (
-            config.use_distillation_token and config.pooling != "distilled"
-        ),
-        "its blocks with norms after the branches have no others": (
-            config.norm_placement == "after"
-            and (
-                config.layer_scale_init is not None or config.qk_norm != "none"
-            )
-        ),
-        "only its models with a norm before the first block lack the bias of "
-        "the patches": config.use_patch_bias == config.use_embedding_norm,
-    }
-    return next((text for text, holds in reasons.items() if holds), None)
-
-
 def _common(config):
     packs = config.use_gated_mlp and find_base(config).architecture == PACKED
     hidden = (1 + packs) * config.mlp_dim
@@ -203,8 +156,12 @@ EVA_FIELDS = (
     "pooling_heads",
     "pooling_mlp_dim",
     "layer_scale_branches",
-    # Its attention pooling reads all tokens.
-    *(name for name in VISION_TRANSFORMER_FIELDS if name != "pooling"),
+    # Its attention pooling reads all tokens, and its projections have biases.
+    *(
+        name
+        for name in VISION_TRANSFORMER_FIELDS
+        if name not in ("pooling", "use_block_bias")
+    ),
 )
 # The first row that fits counts.
 BASES = (

@@ -58,7 +58,27 @@ def read_hints(json: dict) -> dict:
     names = {"architecture": architecture, "tag": tag, "is_published": True}
     pooling = {key: json[key] for key in ("global_pool",) if key in json}
     names["arguments"] = {**pooling, **arguments}
+    if "embed_dim" in arguments:
+        # The heads are those of the architecture, not of this width.
+        names["is_published"] = False
+    if {**settings, **hints}["rotary_positions"] in USUAL_AXES:
+        _check_rotation(hints, settings)
     return {**names, **settings, **hints}
+
+
+def _check_rotation(hints, settings):
+    """Raise a ValueError unless positions turn and count as released ones."""
+    default = settings["rotary_positions"]
+    kind = hints.get("rotary_positions", default)
+    is_default = kind == default
+    axes = hints.get("rotary_axes", USUAL_AXES[kind] if is_default else "yx")
+    halves = hints.get("rope_rotate_half", is_default and kind == "centered")
+    if axes != USUAL_AXES[kind] or halves != (kind == "centered"):
+        raise ValueError(
+            f"its configuration has rotary positions of the kind {kind!r} that "
+            "turn or count otherwise than all released ones "
+            "(rope_rotate_half, rope_grid_indexing)"
+        )
 
 
 def guess_heads(config: ViTConfig, hints: dict) -> int | None:
@@ -68,7 +88,7 @@ def guess_heads(config: ViTConfig, hints: dict) -> int | None:
         config: The configuration, except for the heads.
         hints: What `read_hints` returned.
     """
-    if "architecture" not in hints:
+    if not hints.get("is_published"):
         return None
     return heads_of(hints["architecture"], config.width, config.depth)
 
@@ -81,7 +101,9 @@ def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
         names: The names in the file.
     """
     if config.use_embedding_norm:
-        fields = ("layer_norm_epsilon", "activation", "rotary_positions")
+        fields = ("layer_norm_epsilon", "rotary_positions")
+        # That of a gate is known.
+        fields += () if config.use_gated_mlp else ("activation",)
         yield "a norm before the first block", fields
     elif any(map(re.compile(EVA_NAMES).search, names)):
         fields = ("layer_norm_epsilon", "norm_placement", "rotary_positions")
@@ -139,9 +161,16 @@ def complete(
         if name in told
     }
     if config.use_gated_mlp and "is_of_transformers" not in hints:
-        changes["activation"] = "silu"  # Of all gates in timm.
+        # Of all gates in timm, unless an argument changes it.
+        is_told = "act_layer" in hints.get("arguments", {})
+        changes["activation"] = hints["activation"] if is_told else "silu"
     if config.use_distillation_token and config.pooling == "token":
         changes["pooling"] = "distilled"
+        if config.use_pooling_norm:
+            raise ValueError(
+                "it has fc_norm, which timm's class with a distillation token "
+                "does not compute"
+            )
     if config.num_prefix_tokens:
         changes |= _settle_pooling(config, hints)
     config = dataclasses.replace(config, **changes)
@@ -160,8 +189,15 @@ def complete(
 def _settle_pooling(config, hints):
     """Return which tokens a model pools that has others beside patches."""
     pools_all = hints.get("pools_prefix_tokens", False)
+    reads_all = pools_all or hints.get("map_reads_prefix_tokens", False)
     is_known = "architecture" in hints
-    if is_known and config.pooling == "map" and not pools_all:
+    if not pools_all and reads_all and config.pooling == "map":
+        if config.use_gated_mlp:
+            raise ValueError(
+                "its attention pooling has an MLP with GELU, and its blocks "
+                "have gates; a model of this package has one activation"
+            )
+    if is_known and config.pooling == "map" and not reads_all:
         return {"pooling": "map_patches"}
     if pools_all and config.pooling in ("avg", "max"):
         raise ValueError(
@@ -222,6 +258,7 @@ ALL_ROTARY_FIELDS = (
     "rotary_reference_size",
     "rotary_offset",
 )
+USUAL_AXES = {"centered": "yx", "mixed": "xy"}
 # Tags of weights that were trained with the quick GELU.
 QUICK_TAGS = r"openai|dfn|metaclip_(?!altogether)"
 # Models with the tanh GELU by their sizes: width, depth, patch and image (None

@@ -113,7 +113,7 @@ VISIBLE_PARTS = {
     ),
     "biases of keys": VisiblePart(
         r"\w+_sapiens2",
-        ("qkv_bias",),
+        (),
         lambda config: config.qkv_bias in ("all", "none"),
     ),
     "biases of norms": VisiblePart(
