@@ -12,6 +12,8 @@ from trainers.distribute.rendezvous import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
 from trainers.loop.progress import format_seconds
+from trainers.models.initial_head import explain_other_classes
+from trainers.models.objectives import class_names_of
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.photo_rules import RULES
 from trainers.recipes.photos import describe_fit
@@ -62,8 +64,8 @@ def main(arguments):
                 print(
                     "This run is finished. To train anew, use another run_dir."
                 )
-            if job.loop.step == 0 and hasattr(job.loop.model, "load_report"):
-                print(f"Initial weights: {job.loop.model.load_report}")
+            if job.loop.step == 0:
+                print_initial_weights(job)
             if chosen.name in RULES:
                 print_fit(job)
             check_images(job)
@@ -109,6 +111,15 @@ def print_results(job: Job, seconds: float):
             "classes. Try another --learning_rate, more --epochs or "
             "--init_from a pre-trained model."
         )
+
+
+def print_initial_weights(job: Job):
+    """Print what a new run takes from the checkpoint or run of `init_from`."""
+    if hasattr(job.loop.model, "load_report"):
+        print(f"Initial weights: {job.loop.model.load_report}")
+    names = class_names_of(job.recipe, job.dataset)
+    if reason := explain_other_classes(job.recipe, names):
+        print(f"Note: {reason}")
 
 
 def print_fit(job: Job):

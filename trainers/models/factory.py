@@ -17,6 +17,7 @@ from trainers.models.bit_checkpoints import (
     rebuild_bit_resnet,
 )
 from trainers.models.fine_tuning import choose_trained
+from trainers.models.initial_head import explain_other_classes
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
 from trainers.recipes.baselines import BASELINES
@@ -46,7 +47,8 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
 
 
 def _build_whole(recipe, dataset):
-    num_classes = len(class_names_of(recipe, dataset))
+    class_names = class_names_of(recipe, dataset)
+    num_classes = len(class_names)
     dtype = PRECISIONS[recipe.precision].policy
     if not recipe.init_from and recipe.model in BASELINES:
         return build_baseline(
@@ -61,12 +63,13 @@ def _build_whole(recipe, dataset):
         return _build_variant(recipe, dataset.channels, num_classes, dtype)
     if not recipe.init_from.endswith(".keras"):
         return _load_checkpoint(recipe, dataset.channels, num_classes, dtype)
+    is_other = explain_other_classes(recipe, class_names) is not None
     model = load_initial_model(
         recipe.init_from,
         recipe.image_size,
         num_classes,
         dataset.channels,
-        recipe.init_head,
+        "reset" if is_other else recipe.init_head,
         dtype,
         representation_size=recipe.representation_size,
         head_bias=recipe.head_bias,

@@ -97,8 +97,8 @@ class ModelOptions:
     init_head: str = option(
         "auto",
         "What to do with the head of the model of `init_from`. auto keeps it "
-        "if the number of classes is the same, reset always initialises it "
-        "anew.",
+        "if the number of classes is the same, and their names, if the file is "
+        "in the folder of a run; reset always initialises it anew.",
         ["auto", "reset"],
     )
     train_only: str | None = option(

@@ -1,6 +1,7 @@
 """The model of a recipe: new, from a file of ours, or from a checkpoint."""
 
 import dataclasses
+import json
 import pathlib
 
 import keras
@@ -9,6 +10,7 @@ import pytest
 
 import keras_vit
 from trainers.models.factory import build_model, load_initial_model
+from trainers.models.initial_head import explain_other_classes
 
 
 def test_seed_decides_the_initial_weights(recipe, digits):
@@ -53,6 +55,30 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             model.get_layer(layer).get_weights(),
         ):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_head_for_other_classes_is_replaced(run, digits):
+    """Also if they are as many; those of a run lie in its folder."""
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path)
+    )
+    names = digits.class_names
+    assert explain_other_classes(recipe, names) is None
+    file = run.folder / "recipe.json"
+    content = json.loads(file.read_text())
+    theirs = {**content, "class_names": [*names[1:], names[0]]}
+    file.write_text(json.dumps(theirs))
+    reason = explain_other_classes(recipe, names)
+    assert "classes, 1, 2, 3, 4, 5, ... A new head" in reason
+    head = build_model(recipe, digits).get_layer("predictions")
+    assert not any(weight.any() for weight in head.get_weights())
+    # Nothing is said where there is nothing to say.
+    reset = dataclasses.replace(recipe, init_head="reset")
+    assert explain_other_classes(reset, names) is None
+    assert explain_other_classes(recipe, names[:3]) is None
+    file.unlink()
+    assert explain_other_classes(recipe, names) is None
+    file.write_text(json.dumps(content))
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
