@@ -29,9 +29,9 @@ def explain_other_classes(
     if len(theirs) != len(class_names) or theirs == list(class_names):
         return None
     return (
-        f"The head of {recipe.init_from} is for other classes, "
-        f"{', '.join(theirs[:5])}{', ...' if len(theirs) > 5 else ''}. A new "
-        "head is trained in its place."
+        f"The head of {recipe.init_from} is for other classes "
+        f"({', '.join(theirs[:5])}{', ...' if len(theirs) > 5 else ''}): a new "
+        "one is trained in its place."
     )
 
 

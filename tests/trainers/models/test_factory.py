@@ -69,7 +69,7 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     theirs = {**content, "class_names": [*names[1:], names[0]]}
     file.write_text(json.dumps(theirs))
     reason = explain_other_classes(recipe, names)
-    assert "classes, 1, 2, 3, 4, 5, ... A new head" in reason
+    assert "other classes (1, 2, 3, 4, 5, ...): a new one" in reason
     head = build_model(recipe, digits).get_layer("predictions")
     assert not any(weight.any() for weight in head.get_weights())
     # Nothing is said where there is nothing to say.
