@@ -5,7 +5,7 @@ import functools
 import keras
 
 from keras_vit import VisionTransformer
-from tests.tiny import noise, randomize, tiny_config
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config
 
 # Most have 16 patches: JAX compiles every operation once for each shape.
 CHOICES = {
@@ -14,6 +14,8 @@ CHOICES = {
     "average": {"pooling": "avg", "use_class_token": False},
     "average_beside_token": {"pooling": "avg", "use_pooling_norm": True},
     "map": {"pooling": "map", "use_class_token": False},
+    "registers": {**LATER_KINDS["dinov2"], "layer_scale_init": 0.1},
+    "distilled": LATER_KINDS["deit"],
     "every_token": {"pooling": "none", "position_embedding": "sincos_2d"},
     "open_size": {"use_dynamic_image_size": True},
     "hybrid": {"stem_stages": (1,), "patch_size": 2, "image_size": (64, 16)},

@@ -57,7 +57,7 @@ def test_maps_are_the_softmax_of_what_enters_a_block(name):
         expected = softmax(logits / 8**0.5, axis=-1)
         np.testing.assert_allclose(maps[index], expected, atol=2e-6)
     h, w = grid_size_of(model, images)
-    assert maps.shape[-1] == model.config.use_class_token + h * w
+    assert maps.shape[-1] == model.config.num_prefix_tokens + h * w
     assert maps.dtype == "float32"
 
 

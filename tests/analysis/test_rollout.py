@@ -90,7 +90,7 @@ def test_the_last_block_comes_last():
 @pytest.mark.parametrize("name", CHOICES)
 def test_rollout_of_a_model_is_that_of_its_maps(name):
     model, images = model_of(name), images_of(name, batch=4)
-    prefix = int(model.config.use_class_token)
+    prefix = model.config.num_prefix_tokens
     maps = attention_maps(model, images, batch_size=2)
     expected = roll_out_in_numpy(maps, "max", 0.5, prefix)
     rollout = attention_rollout(model, images, "max", 0.5, batch_size=2)

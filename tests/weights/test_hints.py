@@ -1,12 +1,14 @@
 """Hints from the JSON files of other libraries."""
 
 import json
+import pathlib
+import shutil
 
 import pytest
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.hints import find_hints
-from tests.weights.cases import TIMM
+from tests.weights.cases import TIMM, path_of
 
 HINTS = {
     "hugging_face": (
@@ -76,6 +78,26 @@ def test_a_configuration_of_another_model_is_refused(config, alone):
         from_checkpoint(path, num_heads=3)
     assert str(path) in str(error.value)
     assert "its configuration has" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name, config",
+    [
+        (TIMM, {"model_args": {"depth": 3}}),
+        ("hf_vit", {"num_hidden_layers": 3}),
+    ],
+)
+def test_blocks_that_are_missing_are_an_error(name, config, tmp_path):
+    if name == "hf_vit":
+        path = shutil.copytree(path_of(name), tmp_path / name)
+        beside = path / "config.json"
+        config = {**json.loads(beside.read_text()), **config}
+    else:
+        path = pathlib.Path(shutil.copy(path_of(name), tmp_path))
+        beside = path.with_suffix(".json")
+    beside.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="of 3 blocks, but it has 2"):
+        from_checkpoint(path, num_heads=3)
 
 
 VALUES = {

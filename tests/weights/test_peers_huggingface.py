@@ -275,6 +275,7 @@ RESIZED = {
     "BeitModel": {},
     "RadioModel": {},
     "MLCDVisionModel": {},
+    "DPTModel": {},
 }
 
 

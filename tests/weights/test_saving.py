@@ -14,7 +14,7 @@ from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
 from keras_vit.files import atomic_write
 from keras_vit.weights import writers
 from keras_vit.weights.containers import open_checkpoint
-from tests.tiny import noise, randomize, tiny_config, to_numpy
+from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import TOKEN, make, path_of
 
 ENDINGS = {
@@ -89,6 +89,13 @@ def test_a_new_file_can_be_read_by_others(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+AXIAL = {"rotary_positions": "axial", "activation": "exact"}
+BEIT = {**LATER_KINDS["beit"], "activation": "exact"}
+CLIP = LATER_KINDS["clip"]
+GATED = {"use_gated_mlp": True, "activation": "silu"}
+MAP = {"pooling": "map", "use_class_token": False, "activation": "silu"}
+
+
 @pytest.mark.parametrize(
     ("choices", "layout", "reason"),
     [
@@ -106,6 +113,25 @@ def test_a_new_file_can_be_read_by_others(tmp_path):
         ({"activation": "quick"}, "official", "has no activation='quick'"),
         ({"activation": "elu"}, "huggingface", "has no activation 'elu'"),
         ({"qk_norm": "width"}, "timm", "are those of each head"),
+        ({**AXIAL, "activation": "relu"}, "timm", "the exact GELU"),
+        ({**BEIT, "activation": "tanh"}, "timm", "the exact GELU"),
+        ({**BEIT, "pooling": "map"}, "timm", "no attention pooling"),
+        ({**BEIT, "use_class_token": False}, "timm", "has a class token"),
+        ({**BEIT, "qkv_bias": "all"}, "timm", "queries and values, or none"),
+        ({**AXIAL, "use_block_bias": False}, "timm", "use_block_bias=False"),
+        ({"norm": "rms", **MAP}, "timm", "pooling has layer norms"),
+        ({**GATED, **MAP}, "timm", "packs its gates"),
+        ({**AXIAL, **GATED, "pooling": "map"}, "timm", "pooling has GELU"),
+        (
+            {"representation_size": 8, "pooling": "none", "num_classes": 0},
+            "huggingface",
+            "pooler reads the class token",
+        ),
+        (
+            {**CLIP, "pooling": "none", "num_classes": 0},
+            "huggingface",
+            "pools by the class token",
+        ),
         (
             {"rotary_positions": "axial", "norm_placement": "after"},
             "big_vision",

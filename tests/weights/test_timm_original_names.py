@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
 from tests.tiny import LATER_KINDS, noise, randomize, to_numpy
 from tests.weights.cases import make
 
@@ -93,6 +93,18 @@ def test_deit_iii_by_its_architecture(tmp_path):
     with pytest.raises(ValueError, match="`source_image_size="):
         from_checkpoint(path, num_heads=3)
     assert_same(model, path, architecture="deit3_small_patch16_224")
+
+
+def test_a_model_with_other_rotary_positions_is_a_note(tmp_path):
+    choices = {**LATER_KINDS["eva02"], "num_classes": 0}
+    model = randomize(make(rotary_temperature=10_000.0, **choices))
+    save_checkpoint(model, tmp_path / "timm", layout="timm")
+    other = make(rotary_temperature=50.0, rotary_offset=1.0, **choices)
+    with pytest.warns(UserWarning, match="rotary_"):
+        report = load_checkpoint(other, tmp_path / "timm")
+    text = " ".join(report.notes)
+    assert "rotary_temperature=10000.0, the model with" in text
+    assert "rotary_offset=0.0, the model with" in text
 
 
 # ------------------------------------------------------------ DINO, DINOv2, MAE
