@@ -16,7 +16,7 @@ def describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
     """
     for field, effect in EFFECTS.items():
         source, model = getattr(theirs, field), getattr(ours, field)
-        if field in ROTARY_FIELDS and ours.rotary_positions == "none":
+        if field in ROTARY_CHOICES and ours.rotary_positions == "none":
             continue
         if source == model or (field == "pooling" and not ours.num_classes):
             continue
@@ -61,7 +61,7 @@ def describe_images(
     )
 
 
-ROTARY_FIELDS = (
+ROTARY_CHOICES = (
     "rotary_temperature",
     "rotary_axes",
     "rotary_reference_size",
@@ -80,5 +80,5 @@ EFFECTS = {
         # These weights can be added up, or are zero.
         if field not in ("use_prefix_positions", "qkv_bias")
     },
-    **dict.fromkeys(ROTARY_FIELDS, "outputs differ"),
+    **dict.fromkeys(ROTARY_CHOICES, "outputs differ"),
 }
