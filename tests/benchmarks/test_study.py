@@ -260,8 +260,8 @@ RESULTS = pathlib.Path(study.__file__).parent / "results"
 # As docs/results.md calls them.
 PUBLISHED = [
     (activations, []),
-    (pooling, ["--seeds=3"]),
-    (positions, ["--seeds=3"]),
+    (pooling, []),
+    (positions, []),
     (position_tables, []),
     (shape, []),
     (shape, ["--updates=500", "--seeds=1", "--rates=3e-3"]),
