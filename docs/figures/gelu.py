@@ -39,7 +39,7 @@ def draw_dropout():
         xlabel="x", ylabel="share that is kept", title="2,000 masks for each x"
     )
     left.legend()
-    few = is_kept[:12] * x
+    few = is_kept[:4] * x
     places = np.broadcast_to(x, few.shape)
     right.plot(places.ravel(), few.ravel(), ".", color=style.GREY, ms=2)
     right.plot(
@@ -52,7 +52,7 @@ def draw_dropout():
     )
     right.plot(x, gelu, color=style.ORANGE, label="GELU")
     right.set(
-        xlabel="x", ylabel="x times the mask", title="grey: x or 0, 12 draws"
+        xlabel="x", ylabel="x times the mask", title="grey: x or 0, 4 draws"
     )
     right.legend()
     for axes in (left, right):
