@@ -21,6 +21,7 @@ STUDY = Study(
     },
     rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     chooses_rate=False,
+    seeds=3,
 )
 
 

@@ -32,6 +32,7 @@ STUDY = Study(
         ),
     },
     rates=(1e-3, 3e-3, 1e-2),
+    seeds=3,
 )
 
 

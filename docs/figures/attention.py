@@ -181,7 +181,7 @@ def draw_heads():
     style.box(
         axes, 0.6, 0, f"tokens\n({tokens}, {width})", style.GREY, 1.2, 0.8
     )
-    rows = {1.2: "head 0", 0.3: "head 1", -1.2: f"head {heads - 1}"}
+    rows = {1.2: "head 1", 0.3: "head 2", -1.2: f"head {heads}"}
     for y, name in rows.items():
         style.arrow(axes, (1.2, 0), (2.1, y))
         text = f"{name}: Q, K, V\n({tokens}, {slice_width}) each"

@@ -25,6 +25,14 @@ ROWS = [
     ("R50+ViT-L/16", 7, 86.60, 99.18, 93.64, 97.03, 99.40, 859),
     ("R50+ViT-L/16", 14, 87.12, 99.31, 93.89, 97.36, 99.11, 1668),
 ]
+# Table 2: TPUv3-core-days and mean accuracy on ImageNet. BiT-L: table 1 of
+# arXiv:1912.11370.
+CORE_DAYS = {
+    "H/14, JFT": (2500, 88.55),
+    "L/16, JFT": (680, 87.76),
+    "L/16, ImageNet-21k": (230, 85.30),
+    "BiT-L (ResNet152x4), JFT": (9900, 87.54),
+}
 KINDS = {
     "ResNet (BiT)": ("ResNet", style.ORANGE, "s"),
     "ViT": ("ViT", style.BLUE, "o"),
@@ -62,7 +70,40 @@ def draw_compute():
     return figure
 
 
-FIGURES = {"compute.svg": draw_compute}
+def draw_core_days():
+    """Draw the accuracy of the best models over the time of their training."""
+    figure, axes = plt.subplots(figsize=(style.WIDTH, 2.6))
+    for name, point in CORE_DAYS.items():
+        is_bit = name.startswith("BiT")
+        axes.plot(
+            *point,
+            "s" if is_bit else "o",
+            color=style.ORANGE if is_bit else style.BLUE,
+        )
+        axes.annotate(
+            name,
+            point,
+            (-8, -3) if is_bit else (8, -3),
+            textcoords="offset points",
+            size=8,
+            ha="right" if is_bit else "left",
+        )
+    axes.set_xscale("log")
+    axes.set_xticks([100, 1000, 10_000], ["100", "1,000", "10,000"])
+    axes.set(
+        xlabel="TPUv3-core-days of pre-training",
+        ylabel="ImageNet top-1, in %",
+        xlim=(100, 20_000),
+        ylim=(84.5, 89.5),
+    )
+    axes.grid(True)
+    return figure
+
+
+FIGURES = {
+    "compute_core_days.svg": draw_core_days,
+    "compute.svg": draw_compute,
+}
 
 if __name__ == "__main__":
     style.write(FIGURES)

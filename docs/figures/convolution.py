@@ -10,14 +10,15 @@ from keras_vit import VARIANTS, VisionTransformer, preprocess_input
 from keras_vit.analysis import attention_distances, mean_attention_distance
 from keras_vit.layers import PatchEncoder
 
-# arXiv:2010.11929: exaFLOPs of pre-training (table 6) and ImageNet top-1
-# (tables 5 and 6), pre-trained on JFT-300M, fine-tuned at 384 pixels.
+# arXiv:2010.11929, table 6: exaFLOPs of pre-training on JFT-300M, and ImageNet
+# top-1 after fine-tuning.
 VIT = {
     "B/32": (55, 80.73),
     "B/16": (224, 84.15),
     "L/32": (196, 84.37),
+    "L/16": (783, 86.30),
     "L/16, 14 epochs": (1567, 87.12),
-    "H/14, 14 epochs": (4262, 88.04),
+    "H/14, 14 epochs": (4262, 88.08),
 }
 HYBRID = {
     "R50+B/32": (106, 84.90),
@@ -165,6 +166,8 @@ def draw_hybrid():
         "R50+L/16, 14 epochs": (7, -4, "left"),
         "L/16, 14 epochs": (-6, 5, "right"),
         "L/32": (0, -12, "center"),
+        "R50+L/16": (-6, 5, "right"),
+        "L/16": (7, -7, "left"),
         "B/16": (7, -4, "left"),
         "H/14, 14 epochs": (-7, 1, "right"),
     }

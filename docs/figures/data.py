@@ -13,6 +13,10 @@ PRETRAINING = {
     "L/16": (76.53, 85.15, 87.12),
     "H/14": (None, 85.13, 88.04),
 }
+# BiT on the same data: the largest model (arXiv:1912.11370, tables 1 and 2),
+# and the smallest, as far as a source gives it (README of big_transfer).
+LARGEST_BIT = (81.30, 85.39, 87.54)
+SMALLEST_BIT = (None, 80.68, None)
 # S/16 on ImageNet alone after 90, 150 and 300 epochs: arXiv:2205.01580.
 EPOCHS = (90, 150, 300)
 RECIPES = {
@@ -38,6 +42,16 @@ def draw_data():
         left.plot(
             range(3), values, marker + line, color=color, label=model, ms=4
         )
+    left.plot(range(3), LARGEST_BIT, color=style.GREY, label="R152x4 (BiT)")
+    left.plot(1, SMALLEST_BIT[1], "_", color=style.GREY, ms=12, mew=2)
+    left.plot([1, 1], [SMALLEST_BIT[1], LARGEST_BIT[1]], ":", color=style.GREY)
+    left.annotate(
+        "R50x1 (BiT)",
+        (1, SMALLEST_BIT[1]),
+        (8, -13),
+        textcoords="offset points",
+        size=7.5,
+    )
     left.set_xticks(range(3), names)
     left.set_xlim(-0.2, 2.25)
     left.set(

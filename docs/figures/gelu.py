@@ -23,6 +23,43 @@ def draw_curves():
     return figure
 
 
+def draw_dropout():
+    """Draw a mask that drops small numbers more often, and its mean."""
+    random = np.random.default_rng(0)
+    x = np.linspace(-3, 3, 61)
+    gelu = ops.convert_to_numpy(ACTIVATIONS["exact"](ops.convert_to_tensor(x)))
+    # x is kept if a standard normal number is smaller: with probability Φ(x).
+    is_kept = random.normal(size=(2000, x.size)) < x
+    figure, (left, right) = plt.subplots(1, 2, figsize=(style.WIDTH, 2.8))
+    left.plot(
+        x, is_kept.mean(0), "o", color=style.BLUE, ms=3, label="mask of GELU"
+    )
+    left.plot(x, [0.5] * x.size, "--", color=style.GREY, label="dropout 0.5")
+    left.set(
+        xlabel="x", ylabel="share that is kept", title="2,000 masks for each x"
+    )
+    left.legend()
+    few = is_kept[:4] * x
+    places = np.broadcast_to(x, few.shape)
+    right.plot(places.ravel(), few.ravel(), ".", color=style.GREY, ms=2)
+    right.plot(
+        x,
+        (is_kept * x).mean(0),
+        "o",
+        color=style.BLUE,
+        ms=3,
+        label="mean of 2,000 masked x",
+    )
+    right.plot(x, gelu, color=style.ORANGE, label="GELU")
+    right.set(
+        xlabel="x", ylabel="x times the mask", title="grey: x or 0, 4 draws"
+    )
+    right.legend()
+    for axes in (left, right):
+        axes.grid(True)
+    return figure
+
+
 def _draw_activations(left, x, exact):
     near = np.abs(x) <= 3
     curves = (
@@ -60,7 +97,7 @@ def _draw_gap(right, x, gap):
     right.grid(True)
 
 
-FIGURES = {"gelu.svg": draw_curves}
+FIGURES = {"gelu.svg": draw_curves, "gelu_dropout.svg": draw_dropout}
 
 if __name__ == "__main__":
     style.write(FIGURES)

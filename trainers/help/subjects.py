@@ -21,6 +21,7 @@ SUBJECTS = {
         "patch_size",
         "patch_sizes",
         "pooling",
+        "use_pooling_norm",
         "position_embedding",
         "position_placement",
         "relative_positions",

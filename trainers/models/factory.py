@@ -8,6 +8,7 @@ from keras_vit import from_checkpoint
 from keras_vit.models import VARIANTS, VisionTransformer
 from keras_vit.models.freezing import train_layer
 from keras_vit.models.rebuilding import copy_model
+from keras_vit.weights.layer_shapes import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.models.bit_checkpoints import (
@@ -38,6 +39,7 @@ def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     """
     model = _build_whole(recipe, dataset)
     if isinstance(model, VisionTransformer):
+        model = _change_pooling(model, recipe)
         # The file of the model says how the run prepared its images.
         model.config = dataclasses.replace(
             model.config, preprocessing=recipe.preprocessing
@@ -137,8 +139,9 @@ def load_initial_model(
     model = model.with_image_size(image_size)
     model = model.with_classifier_activation(None)  # The losses take logits.
     if head == "reset":
-        model = _reset_head(
+        model = _copy_with_new(
             model,
+            HEAD_LAYERS,
             num_classes=num_classes,
             representation_size=representation_size,
             head_bias=head_bias,
@@ -148,17 +151,42 @@ def load_initial_model(
     return model.with_dtype(dtype) if dtype else model
 
 
-def _reset_head(model, **changes):
-    """Return a copy with a new head, which is trained even if all else is not.
+LAST_NORMS = ("encoder_norm", "pooling_norm")
+
+
+def _change_pooling(model, recipe):
+    """Return the model, or a copy that pools as the recipe says.
+
+    The head is new, since it reads other features; so is a norm at another
+    place.
+    """
+    changes = {
+        name: value
+        for name, value in _given(_pooling_options(recipe)).items()
+        if value != getattr(model.config, name)
+    }
+    if not changes:
+        return model
+    new_norms = LAST_NORMS if "use_pooling_norm" in changes else ()
+    copy = _copy_with_new(
+        model, ("pooling", *new_norms, *HEAD_LAYERS), **changes
+    )
+    if hasattr(model, "load_report"):
+        copy.load_report = model.load_report
+    return copy
+
+
+def _copy_with_new(model, names, **changes):
+    """Return a copy with new layers, trained even if all else is not.
 
     Args:
         model: A VisionTransformer.
+        names: Names of the layers.
         **changes: Fields of the configuration.
     """
-    head = ("pre_logits", "predictions")
-    copy = copy_model(model, head, **changes)
+    copy = copy_model(model, names, **changes)
     for layer in copy.layers:
-        if layer.name in head:
+        if layer.name in names:
             train_layer(copy, layer.name)
     return copy
 
@@ -169,7 +197,7 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "channels": channels,
         "num_classes": num_classes,
         "patch_size": recipe.patch_size,
-        "pooling": recipe.pooling,
+        **_pooling_options(recipe),
         "position_embedding": recipe.position_embedding,
         "position_placement": recipe.position_placement,
         "relative_positions": recipe.relative_positions,
@@ -212,6 +240,14 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
         preprocessing=recipe.preprocessing,
         **options,
     )
+
+
+def _pooling_options(recipe):
+    """Return the options of the pooling, also of an initial model."""
+    return {
+        "pooling": recipe.pooling,
+        "use_pooling_norm": recipe.use_pooling_norm,
+    }
 
 
 def _training_options(recipe):

@@ -42,6 +42,11 @@ class ModelOptions:
     pooling: str | None = option(
         None, "Pooling. Default: that of the variant.", POOLINGS
     )
+    use_pooling_norm: bool | None = option(
+        None,
+        "Whether the last norm follows the pooling instead of the last block. "
+        "Default: that of the variant.",
+    )
     position_embedding: str = option(
         "learned", "Position embedding.", POSITION_EMBEDDINGS
     )
@@ -84,7 +89,8 @@ class ModelOptions:
         "Initial model: a model.keras, a checkpoint, or the name of a "
         "published one. Checkpoints of any family are read, and those of BiT. "
         "The position table is resized, and a head for another number of "
-        "classes is replaced. The flags of the model are ignored; with a "
+        "classes is replaced. The flags of the model are ignored, except those "
+        "of the pooling, which give it a new head if they change it; with a "
         "checkpoint, the dropout rates and the head bias are used.",
         is_local=True,
     )

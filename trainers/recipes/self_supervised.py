@@ -7,7 +7,9 @@ from trainers.recipes.schema import Recipe
 _IMAGENET_SIZE = 1_281_167  # Images of its training split.
 
 _MAE = Recipe(
-    source="arXiv:2111.06377; code of its authors (facebookresearch/mae)",
+    source="arXiv:2111.06377; code of its authors (facebookresearch/mae). "
+    "Differs: images are resized bilinearly, not bicubically; the first "
+    "weights are those of vision_transformer; tokens have no weight decay",
     dataset="imagenet2012",
     augment="inception_crop(smallest=0.2)|flip_lr|normalize(imagenet)",
     eval_preprocess="resize_small(256)|central_crop|normalize(imagenet)",
@@ -25,11 +27,14 @@ _MAE = Recipe(
 
 _MAE_FINE_TUNING = dataclasses.replace(
     _MAE,
-    source="arXiv:2111.06377, code of its authors. Differs: the class token in "
-    "place of the mean of the patches; RandAugment without noise in its "
-    "magnitude; mixup without cutmix",
+    source="arXiv:2111.06377, code of its authors. Differs: the operations of "
+    "RandAugment are those of vision_transformer, and their magnitude has no "
+    "noise; images are resized bilinearly, not bicubically; erased pixels are "
+    "uniform noise; the head starts at zero; tokens have no weight decay",
     augment="inception_crop(smallest=0.08)|flip_lr|randaugment(2, 9)|"
-    "random_erasing|normalize(imagenet)|mixup(0.8)",
+    "random_erasing|normalize(imagenet)|mixup(0.8)|cutmix(1.0)",
+    pooling="avg",
+    use_pooling_norm=True,
     init_from="B/16-mae",
     init_head="reset",
     objective="classify",

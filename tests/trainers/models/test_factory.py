@@ -28,6 +28,7 @@ def test_seed_decides_the_initial_weights(recipe, digits):
     "field, value, attribute",
     [
         ("pooling", "map", "pooling"),
+        ("use_pooling_norm", True, "use_pooling_norm"),
         ("position_embedding", "sincos_2d", "position_embedding"),
         ("mlp_activation", "exact", "activation"),
         ("representation_size", 12, "representation_size"),
@@ -106,6 +107,58 @@ def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
         model.get_layer("block_01").get_weights(),
     ):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", ["official_token.npz", None])
+def test_fine_tuning_averages_patches_before_a_new_norm(run, digits, name):
+    """As in the fine-tuning of a masked autoencoder."""
+    path = pathlib.Path(__file__).parents[2] / "golden" / str(name)
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        init_from=str(path if name else run.model_path),
+        init_head="reset",
+        pooling="avg",
+        use_pooling_norm=True,
+    )
+    source = build_model(
+        dataclasses.replace(recipe, pooling=None, use_pooling_norm=None), digits
+    )
+    model = build_model(recipe, digits)
+    assert "encoder_norm" not in [layer.name for layer in model.layers]
+    assert hasattr(model, "load_report") == bool(name)
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))
+    last = f"block_{source.config.depth - 1:02}"
+    tokens = keras.Model(source.input, source.get_layer(last).output)(images)
+    patches = np.asarray(tokens)[:, source.config.num_prefix_tokens :]
+    means = patches.mean(axis=1)
+    means -= means.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(means.var(axis=-1, keepdims=True) + 1e-6)
+    features = keras.Model(model.input, model.get_layer("pooling_norm").output)
+    np.testing.assert_allclose(
+        features(images), means / deviation, atol=1e-4, rtol=1e-4
+    )
+    assert not model.get_layer("predictions").get_weights()[0].any()
+
+
+def test_another_pooling_trains_its_layers_although_all_else_is_frozen(
+    run, digits, tmp_path
+):
+    frozen = run.load_model()
+    frozen.trainable = False
+    frozen.save(tmp_path / "frozen.keras")
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        init_from=str(tmp_path / "frozen.keras"),
+        pooling="map",
+        use_pooling_norm=False,  # As in the file.
+    )
+    model = build_model(recipe, digits)
+    trained = {w.path.split("/")[0] for w in model.trainable_weights}
+    assert trained == {"pooling", "predictions"}
+    np.testing.assert_array_equal(
+        model.get_layer("encoder_norm").get_weights(),
+        frozen.get_layer("encoder_norm").get_weights(),
+    )
 
 
 def test_fine_tuning_on_other_classes_gets_a_new_head(run):
