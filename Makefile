@@ -22,6 +22,9 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 # One more than there are processors: tests wait for programs that they start.
 NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# On JAX the tests spend most of their time on compiling small models.
+FAST_COMPILING = --xla_backend_optimization_level=0 \
+    --xla_llvm_disable_expensive_passes=true
 ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
     tests/models/test_golden_outputs.py \
     tests/models/test_running.py tests/preprocessing tests/test_initialization.py \
@@ -48,7 +51,8 @@ test: .venv/dev
 	.venv/bin/ruff check .
 	KERAS_BACKEND=tensorflow .venv/bin/python \
 	    $(subst auto,$(NUM_PROCESSES),$(PYTEST))
-	KERAS_BACKEND=jax .venv/bin/python $(PYTEST) $(ANY_BACKEND)
+	XLA_FLAGS="$(FAST_COMPILING)" KERAS_BACKEND=jax \
+	    .venv/bin/python $(PYTEST) $(ANY_BACKEND)
 
 # An environment of its own: it shows that nothing here needs TensorFlow. timm
 # and Hugging Face are in it, to be compared with.
