@@ -338,9 +338,7 @@ DOUBTFUL_TIMM = {
     "hub_gates_after_a_norm": timm_hub(
         "vit_giant_patch14_dinov2", pre_norm=True
     ),
-    "hub_gates_of_gelu": timm_hub(
-        "vit_giant_patch14_dinov2", act_layer="gelu"
-    ),
+    "hub_gates_of_gelu": timm_hub("vit_giant_patch14_dinov2", act_layer="gelu"),
     "hub_rotates_as_dinov3": timm_hub(
         "eva02_base_patch14_224", rope_type="dinov3"
     ),

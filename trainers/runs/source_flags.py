@@ -58,8 +58,9 @@ def define_source_flags():
     flags.DEFINE_string(
         "model",
         None,
-        "Model to use instead of a run: a .keras file, a checkpoint of any "
-        "family, or the name of a published one. Needs --dataset.",
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one. "
+        "Needs --dataset.",
     )
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
     flags.DEFINE_string(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -53,6 +54,38 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             model.get_layer(layer).get_weights(),
         ):
             np.testing.assert_array_equal(a, b)
+
+
+def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.folder), augment=""
+    )
+    for a, b in zip(
+        run.load_model().get_weights(),
+        build_model(recipe, digits).get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    shutil.copy(run.recipe_path, tmp_path)  # Not finished.
+    unfinished = dataclasses.replace(recipe, init_from=str(tmp_path))
+    with pytest.raises(ValueError, match="the folder of a finished run"):
+        build_model(unfinished, digits)
+
+
+def test_a_damaged_file_is_called_so(run, digits, tmp_path):
+    path = tmp_path / "part.keras"
+    path.write_bytes(run.model_path.read_bytes()[:-3000])
+    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
+    with pytest.raises(ValueError, match="part.keras must be.*is damaged"):
+        build_model(recipe, digits)
+
+
+def test_other_files_are_refused_with_all_known_endings(run, digits, tmp_path):
+    path = tmp_path / "file.py"
+    path.write_text("")
+    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
+    with pytest.raises(ValueError, match=r"\.npz, .*\.h5, .* in \.keras"):
+        build_model(recipe, digits)
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
