@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
@@ -13,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from keras_vit.serving.errors import ServingError
 from keras_vit.serving.server.answers import answer_error, answer_json
+from keras_vit.serving.server.draining import Draining
 from keras_vit.serving.server.guard import Guard
 from keras_vit.serving.server.limits import Limits
 from keras_vit.serving.server.rest import RestInterface
@@ -77,5 +79,6 @@ def make_app(
     return Starlette(
         routes=[Mount("/", Guard(Router(routes), names, any_address))],
         exception_handlers=dict.fromkeys(kinds, answer_error),
+        middleware=[Middleware(Draining, limits)],
         lifespan=keep_polling,
     )

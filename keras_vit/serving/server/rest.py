@@ -88,6 +88,8 @@ class RestInterface:
                     lambda: answer_json(write(outputs))
                 )
         except Exception as error:
+            # The error refers to it while the client sends what is dropped.
+            self._bodies[request].clear()
             code = CODES.get(name_fault(error)[0], "UNKNOWN")
             raise
         finally:
