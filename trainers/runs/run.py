@@ -5,6 +5,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import tempfile
 
 import keras
 
@@ -82,6 +83,20 @@ class Run:
                 f"`{argument}` must be a folder, or where one can be made. "
                 f"Received: {argument}={str(self.folder)!r}, {place} is a file"
             )
+
+    def check_writable(self):
+        """Raise an OSError if no file can be written to the folder."""
+        if isinstance(self.folder, RemotePath):
+            return
+        path = self.folder.absolute()
+        place = next(p for p in (path, *path.parents) if p.exists())
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            raise OSError(
+                "`run_dir` must be a folder that can be written. "
+                f"Received: {place}: {error.strerror}"
+            ) from None
 
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
         """Compare a recipe with that of an existing run in the folder.

@@ -23,6 +23,7 @@ from keras_vit.serving.server.versions import ServedModel
 METRICS_PATH = "/monitoring/prometheus/metrics"
 # Of the page, and of what it shares with the page of a web export.
 PAGE_FOLDERS = [("keras_vit", "data/serve"), ("keras_vit", "data/web")]
+ERRORS = (ServingError, HTTPException, ClientDisconnect, Exception)
 
 
 def make_app(
@@ -75,10 +76,9 @@ def make_app(
         Route(METRICS_PATH, tell_metrics),
         Mount("/", StaticFiles(packages=PAGE_FOLDERS, html=True)),
     ]
-    kinds = (ServingError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
         routes=[Mount("/", Guard(Router(routes), names, any_address))],
-        exception_handlers=dict.fromkeys(kinds, answer_error),
+        exception_handlers=dict.fromkeys(ERRORS, answer_error),
         middleware=[Middleware(Draining, limits)],
         lifespan=keep_polling,
     )

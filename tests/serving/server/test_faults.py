@@ -37,6 +37,16 @@ def send_file(server, content, model="zoo"):
     )
 
 
+def test_a_file_for_the_signature_of_floats_gets_a_hint(served):
+    hint = '. Image files need "signature_name": "serve_bytes"'
+    for name, want in (("serving_default", True), ("serve_bytes", False)):
+        body = {"signature_name": name, "instances": [[{"b64": "?"}]]}
+        status, answer = served.post("/v1/models/zoo:predict", body)
+        assert (status, answer["error"].endswith(hint)) == (400, want)
+    status, answer = served.post("/v1/models/zoo:predict", {"instances": ["a"]})
+    assert (status, hint in answer["error"]) == (400, False)
+
+
 def huge_png(width, height):
     """Return a PNG file of almost nothing that says it is large."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
