@@ -69,13 +69,13 @@ def print_report(
         # The page has precision and F1 of each class as well.
         is_shown = name.startswith("accuracy/") and not has_many_classes
         if "/" not in name or is_shown:
-            text = show_value(value)
+            text = format_figure(value)
             if other and name in other:
-                text += f"  (compared: {show_value(other[name])})"
+                text += f"  (compared: {format_figure(other[name])})"
             print(f"{name:24s} {text}")
 
 
-def show_value(value: float | int | str) -> str:
+def format_figure(value: float | int | str) -> str:
     """Return a figure of a report as text."""
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
