@@ -10,6 +10,7 @@ import gc
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 
 # Lines that TensorFlow writes to the standard error at each start, on a machine
@@ -31,6 +32,7 @@ def prepare_command():
     if not is_own_command(sys.argv, sys.orig_argv):
         return
     sys.excepthook = report_error
+    warnings.formatwarning = format_warning
     check_command_line(sys.orig_argv[sys.orig_argv.index("-m") + 1])
     with kept_from_collector():
         if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
@@ -105,6 +107,17 @@ def report_error(kind, error, traceback):
         print("Interrupted.", file=sys.stderr, flush=True)
     else:
         sys.__excepthook__(kind, error, traceback)
+
+
+def format_warning(message, category, filename, lineno, line=None) -> str:
+    """Return a warning for the user as one line, without the place in the code.
+
+    Others are shown as Python does.
+    """
+    if category is UserWarning:
+        return f"Warning: {message}\n"
+    place = f"{filename}:{lineno}"
+    return f"{place}: {category.__name__}: {message}\n"
 
 
 @contextlib.contextmanager

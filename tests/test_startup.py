@@ -1,10 +1,12 @@
 """What a command prints before it works, and how Ctrl-C ends it."""
 
+import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -80,6 +82,21 @@ def test_a_program_that_imports_the_package_is_left_alone(
         check=True,
     )
     assert result.stdout == "True 0\n"
+
+
+@pytest.mark.parametrize("module", ["keras_vit.inspect", "their.inspect"])
+def test_the_warnings_of_a_command_are_one_line(monkeypatch, module):
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", module])
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    for name in ("kept_from_collector", "filtered_stderr"):
+        monkeypatch.setattr(startup, name, contextlib.nullcontext)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    monkeypatch.setattr(startup, "check_command_line", lambda module: None)
+    startup.prepare_command()
+    text = warnings.formatwarning("No font", UserWarning, "fonts.py", 49, "x")
+    assert (text == "Warning: No font\n") == (module == "keras_vit.inspect")
 
 
 def test_what_a_command_imports_is_kept_from_the_collector():

@@ -6,6 +6,7 @@ Example:
 """
 
 import json
+from collections.abc import Mapping
 
 from absl import flags
 
@@ -33,6 +34,7 @@ def main(arguments):
             eval_split=FLAGS.eval_split,
         )
         folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
+        other = FLAGS.compare and read_other(FLAGS.compare, dataset)
         report = evaluate(
             source,
             dataset,
@@ -40,21 +42,42 @@ def main(arguments):
             preprocess=FLAGS.preprocess,
             max_bad_examples=FLAGS.max_bad_examples,
             report_dir=folder,
-            other=FLAGS.compare and read_other(FLAGS.compare, dataset),
+            other=other,
             patch_size=FLAGS.patch_size,
         )
     many = len(dataset.class_names) > NUM_CLASSES_SHOWN
-    for name, value in report.items():
-        # The page has precision and F1 of each class as well.
-        if "/" not in name or (name.startswith("accuracy/") and not many):
-            text = f"{value:.4f}" if isinstance(value, float) else value
-            print(f"{name:24s} {text}")
+    print_report(report, many, other and other.report)
     folder = choose_folder(source, folder, FLAGS.patch_size)
     if folder:
         print(
             f"Report: {folder}/evaluation.html, evaluation.json, "
             "confusion.csv, guesses.csv, predictions.png"
         )
+
+
+def print_report(
+    report: Mapping, has_many_classes: bool, other: Mapping | None = None
+):
+    """Print the figures of an evaluation.
+
+    Args:
+        report: The report of `evaluate`.
+        has_many_classes: Whether to leave out the accuracies of the classes.
+        other: The report of another evaluation, to show beside it.
+    """
+    for name, value in report.items():
+        # The page has precision and F1 of each class as well.
+        is_shown = name.startswith("accuracy/") and not has_many_classes
+        if "/" not in name or is_shown:
+            text = format_figure(value)
+            if other and name in other:
+                text += f"  (compared: {format_figure(other[name])})"
+            print(f"{name:24s} {text}")
+
+
+def format_figure(value: float | int | str) -> str:
+    """Return a figure of a report as text."""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def read_other(folder: str, dataset: ImageDataset) -> OtherModel:

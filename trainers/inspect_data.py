@@ -12,7 +12,10 @@ from keras_vit.tables import format_table
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection.findings import count_classes, find
-from trainers.data.inspection.inspecting import inspect_images
+from trainers.data.inspection.inspecting import (
+    find_loose_images,
+    inspect_images,
+)
 from trainers.data.inspection.page import write_data_page
 from trainers.paths import as_path
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
@@ -35,7 +38,7 @@ def main(arguments):
         with BadExamples().named_errors():
             images = inspect_images(dataset)
         names = dataset.class_names
-        findings = find(images, names)
+        findings = find(images, names, find_loose_images(dataset))
         print(describe_counts(images, names))
         print("\n".join(map(str, findings)) or "Nothing was found.")
         if FLAGS.out:

@@ -59,8 +59,8 @@ def define_flags():
     flags.DEFINE_string(
         "model",
         None,
-        "Model to use instead of a run: a .keras file, a checkpoint of any "
-        "family, or the name of a published one.",
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one.",
     )
     flags.DEFINE_integer(
         "top", 5, "Largest number of classes to print.", lower_bound=1

@@ -27,7 +27,7 @@ from trainers.runs.command_line import (
     user_errors,
 )
 from trainers.runs.data_check import check_images
-from trainers.runs.job import Job, train
+from trainers.runs.job import FEW_IMAGES, Job, train
 from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
 from trainers.runs.reports import describe_skipped, final_table
@@ -47,7 +47,6 @@ from trainers.runs.worker_flags import (
 __all__ = ["Job", "prepare", "train"]
 
 FLAGS = flags.FLAGS
-FEW_IMAGES = 20_000
 
 
 def main(arguments):

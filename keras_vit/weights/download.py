@@ -76,6 +76,8 @@ def fetch(
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
+            if not part.stat().st_size:
+                part.unlink()  # There is nothing to go on from.
             raise ConnectionError(
                 f"{url} could not be fetched: {error}. On a machine with a "
                 f"connection, download it and put it at {path}; {advice}."

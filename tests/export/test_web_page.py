@@ -232,6 +232,7 @@ def test_a_file_that_is_no_image_is_named(visit):
     assert not show(visit, "notes.txt", b"text", "failed")
     status = visit.page.locator("#status")
     assert "notes.txt is not an image that this" in status.inner_text()
+    assert visit.page.locator("#picture").is_hidden()  # No icon of a fault.
     assert len(show(visit, "photo.png", FILES["photo.png"])) == 5
     assert "640 x 427 pixels, answered in" in status.inner_text()
 

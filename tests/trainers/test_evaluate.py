@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trainers.evaluate import read_other
+from trainers.evaluate import print_report, read_other
 from trainers.evaluation.guesses import Guess, write_guesses
 
 
@@ -37,6 +37,23 @@ def test_an_evaluation_of_other_images_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=f"`compare` must be an {fault}"):
         read_other(str(folder), digits)
+
+
+def test_the_other_evaluation_is_printed_beside(capsys):
+    report = {"model": "a", "accuracy": 0.75, "f1/x": 1.0, "accuracy/x": 0.5}
+    print_report(report, True, {"model": "b", "accuracy": 0.5, "loss": 1.0})
+    lines = [
+        line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
+    ]
+    assert lines == [
+        ["model", "a  (compared: b)"],
+        ["accuracy", "0.7500  (compared: 0.5000)"],
+    ]
+    print_report(report, False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "accuracy                 0.7500",
+        "accuracy/x               0.5000",
+    ]
 
 
 def test_a_folder_without_an_evaluation_is_refused(tmp_path, digits):

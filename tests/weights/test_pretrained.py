@@ -878,6 +878,7 @@ def test_without_a_connection_the_error_says_what_to_put_where(tmp_path):
     )
     assert isinstance(error.value.__cause__, OSError)
     assert_nothing_is_there(path)
+    assert not path.with_name("file.npz.part").exists()
     # And doing so helps.
     path.write_bytes(DATA)
     assert fetch(url, path) == path

@@ -5,6 +5,7 @@ folder or a file with a prefix from FILE_LISTS or READERS.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +13,11 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.image_decoding import turn_upright
-from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
+from trainers.data.file_lists import (
+    FILE_LISTS,
+    LIST_NAMES,
+    check_is_no_folder,
+)
 from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
@@ -190,7 +195,11 @@ def _open_reader(name, data_dir):
         return READERS[kind](path)
     try:
         return open_tfds(name, data_dir)
-    except tfds.core.DatasetNotFoundError as error:
+    except ValueError as error:
+        is_unknown = isinstance(error, tfds.core.DatasetNotFoundError)
+        if TFDS_NAME.match(name) and not is_unknown:
+            raise
+        check_is_no_folder(name)
         hint = str(error).strip().splitlines()[0]
         raise ValueError(
             f"`dataset` must be one of {', '.join(DATASETS)}, any name of "
@@ -199,6 +208,7 @@ def _open_reader(name, data_dir):
         ) from None
 
 
+TFDS_NAME = re.compile(r"[a-z_]\w*([:/]|$)", re.ASCII | re.IGNORECASE)
 # The kinds of data sets that are named KIND:PATH, besides FILE_LISTS.
 READERS = {"tfrecord": open_tfrecords}
 PATH_NAMES = " or ".join([LIST_NAMES, *(f"{kind}:PATH" for kind in READERS)])

@@ -60,5 +60,5 @@ def propose(word: str, names: Iterable[str], prefix: str = "") -> str:
         >>> propose("digts", ["photos", "digits"])
         '. Did you mean digits?'
     """
-    close = difflib.get_close_matches(word, names, 1, 0.8)
+    close = difflib.get_close_matches(word, names, 1, 0.75)
     return "".join(f". Did you mean {prefix}{name}?" for name in close)

@@ -44,6 +44,7 @@ class Progress(keras.callbacks.Callback):
         peak_flops: FLOP/s of all devices together; None omits mfu.
         stream: Stream to write to; None for the standard output.
         clock: Returns the time in seconds, such as `time.perf_counter`.
+        is_large: Whether the data set is worth the work of other machines.
 
     Reference: Chowdhery et al. 2022, arXiv:2204.02311, appendix B, for mfu.
     """
@@ -56,6 +57,7 @@ class Progress(keras.callbacks.Callback):
         peak_flops: float | None = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        is_large: bool = True,
     ):
         super().__init__()
         self.total_steps = total_steps
@@ -64,6 +66,7 @@ class Progress(keras.callbacks.Callback):
         self.peak_flops = peak_flops
         self.stream = stream or sys.stdout
         self.clock = clock
+        self.is_large = is_large
 
     def on_train_begin(self, logs=None):
         self._first = None  # Time and step after the first call.
@@ -104,11 +107,11 @@ class Progress(keras.callbacks.Callback):
         wait = logs.get("input_wait", 0.0)
         if wait > LONGEST_INPUT_WAIT and not self._has_warned:
             self._has_warned = True
+            way = "let other machines prepare them (--data_service), "
             print(
                 f"The input is the bottleneck: {wait:.0%} of the time is spent "
-                "waiting for images; let other machines prepare them "
-                "(--data_service), choose a cheaper --augment or take more CPU "
-                "cores.",
+                f"waiting for images; {way if self.is_large else ''}choose a "
+                "cheaper --augment or take more CPU cores.",
                 file=self.stream,
                 flush=True,
             )

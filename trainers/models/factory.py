@@ -19,6 +19,7 @@ from trainers.models.bit_checkpoints import (
 )
 from trainers.models.fine_tuning import choose_trained
 from trainers.models.initial_head import explain_other_classes
+from trainers.models.keras_files import find_model_file, load_keras_file
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
 from trainers.recipes.baselines import BASELINES
@@ -63,11 +64,12 @@ def _build_whole(recipe, dataset):
         )
     if not recipe.init_from:
         return _build_variant(recipe, dataset.channels, num_classes, dtype)
-    if not recipe.init_from.endswith(".keras"):
+    path = find_model_file(recipe.init_from)
+    if not path.endswith(".keras"):
         return _load_checkpoint(recipe, dataset.channels, num_classes, dtype)
     is_other = explain_other_classes(recipe, class_names) is not None
     model = load_initial_model(
-        recipe.init_from,
+        path,
         recipe.image_size,
         num_classes,
         dataset.channels,
@@ -112,10 +114,10 @@ def load_initial_model(
     """
     if not as_path(path).is_file():
         raise ValueError(
-            "`init_from` must be the path of an existing .keras file. "
-            f"Received: init_from={path!r}"
+            "`init_from` must be the path of an existing .keras file, or the "
+            f"folder of a finished run. Received: init_from={path!r}"
         )
-    model = keras.saving.load_model(path, compile=False)
+    model = load_keras_file(as_path(path))
     if is_bit_resnet(model):
         return rebuild_bit_resnet(
             model,

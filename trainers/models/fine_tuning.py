@@ -28,6 +28,12 @@ def choose_trained(model: keras.Model, recipe: Recipe):
             "`train_only` and `lora_rank` need a VisionTransformer. "
             f"Received: init_from={recipe.init_from!r}, a {model.name}"
         )
+    if num_last_blocks and num_last_blocks > model.config.depth:
+        raise ValueError(
+            "`train_only` must name at most as many last blocks as the model "
+            f"has blocks, {model.config.depth}. "
+            f"Received: train_only={recipe.train_only!r}"
+        )
     if recipe.lora_rank:
         model.enable_lora(
             recipe.lora_rank,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from trainers.models.keras_files import RUN_RECIPE, find_model_file
 from trainers.paths import as_path
 from trainers.recipes.schema import Recipe
 
@@ -36,9 +37,12 @@ def explain_other_classes(
 
 
 def _names_beside(path):
-    """Return the classes of the run that a `.keras` file lies in, or None."""
-    file = as_path(path).parent / "recipe.json"
-    if not path.endswith(".keras") or not file.is_file():
+    """Return the classes of the run that is named or holds a file, or None."""
+    path = find_model_file(path)
+    if not path.endswith(".keras"):
+        return None
+    file = as_path(path).parent / RUN_RECIPE
+    if not file.is_file():
         return None
     try:
         names = json.loads(file.read_text())["class_names"]

@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
 from keras_vit.weights import read_preprocessing
 from trainers.models.bit_checkpoints import find_bit
+from trainers.models.keras_files import find_model_file
 from trainers.recipes.schema import Recipe
 
 
@@ -24,11 +25,12 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
         ValueError: If `init_from` is no checkpoint.
     """
     found = Preprocessing()
-    if recipe.init_from and recipe.init_from.endswith(".keras"):
-        found = _read_keras_file(recipe.init_from)
-    elif recipe.init_from and not find_bit(recipe.init_from):
+    source = find_model_file(recipe.init_from) if recipe.init_from else ""
+    if source.endswith(".keras"):
+        found = _read_keras_file(source)
+    elif source and not find_bit(source):
         found = read_preprocessing(
-            recipe.init_from,
+            source,
             num_heads=recipe.num_heads or "published",
             image_size=recipe.image_size,
         )

@@ -1,12 +1,15 @@
 """The command-line flags of a recipe: --recipe and one for each field."""
 
 import dataclasses
-import os
 import typing
 
 from absl import flags
 
-from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
+from trainers.data.file_lists import (
+    FILE_LISTS,
+    LIST_NAMES,
+    check_is_no_folder,
+)
 from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
@@ -117,12 +120,8 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     kind = given.get("dataset", "").partition(":")[0]
     if name is None and kind in FILE_LISTS:
         name = "photos"
-    if name is None and os.path.isdir(given.get("dataset", "")):
-        raise ValueError(
-            "`dataset` must be folder:PATH for a folder of images. "
-            f"Received: dataset={given['dataset']!r}"
-        )
     if name is None:
+        check_is_no_folder(given.get("dataset", ""))
         raise ValueError(
             f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
             f"one of {', '.join(RECIPES)}. Received: "

@@ -86,8 +86,9 @@ class ModelOptions:
     head_bias: float = option(0.0, "Initial bias of the head.")
     init_from: str | None = option(
         None,
-        "Initial model: a model.keras, a checkpoint, or the name of a "
-        "published one. Checkpoints of any family are read, and those of BiT. "
+        "Initial model: the folder of a run, a model.keras, a checkpoint, or "
+        "the name of a published one. Checkpoints of any family are read, and "
+        "those of BiT. "
         "The position table is resized, and a head for another number of "
         "classes is replaced. The flags of the model are ignored, except those "
         "of the pooling, which give it a new head if they change it; with a "

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
+from keras_vit.startup import format_warning
 from trainers.data.bad_examples import DataError
 from trainers.distribute.rendezvous import WorkerLostError
 from trainers.help.showing import answer_early
@@ -33,17 +34,6 @@ def run_main(main: Callable):
     app.call_after_init(_check_process)
     warnings.formatwarning = format_warning
     app.run(main)
-
-
-def format_warning(message, category, filename, lineno, line=None) -> str:
-    """Return a warning for the user as one line, without the place in the code.
-
-    Others are shown as Python does.
-    """
-    if category is UserWarning:
-        return f"Warning: {message}\n"
-    place = f"{filename}:{lineno}"
-    return f"{place}: {category.__name__}: {message}\n"
 
 
 def _check_process():

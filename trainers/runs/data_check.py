@@ -4,8 +4,15 @@ import dataclasses
 import shlex
 
 from trainers.data.datasets import ImageDataset
-from trainers.data.inspection.findings import Finding, find
-from trainers.data.inspection.inspecting import inspect_images
+from trainers.data.inspection.findings import (
+    Finding,
+    find,
+    judge_loose_images,
+)
+from trainers.data.inspection.inspecting import (
+    find_loose_images,
+    inspect_images,
+)
 from trainers.data.inspection.page import write_data_page
 from trainers.data.readers.image_files import ImageFiles
 from trainers.recipes.schema import Recipe
@@ -33,7 +40,10 @@ def check_images(job: Job):
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)
+    loose_images = find_loose_images(dataset)
     if number > MOST_CHECKED:
+        for finding in judge_loose_images(loose_images):
+            print(finding)
         print(
             f"{number:,} images: not checked. To check them, run python -m "
             f"trainers.inspect_data {describe_data(job.recipe)} --out=DIR"
@@ -42,7 +52,8 @@ def check_images(job: Job):
     print(f"Checking {number:,} images:")
     with job.bad_examples.named_errors():
         images = inspect_images(dataset)
-    findings = find(images, dataset.class_names)
+    is_balanced = job.recipe.class_weights == "balanced"
+    findings = find(images, dataset.class_names, loose_images, is_balanced)
     if not isinstance(dataset.reader, ImageFiles):
         findings = [allow_missing(finding) for finding in findings]
     job.run.folder.mkdir(parents=True, exist_ok=True)

@@ -33,6 +33,8 @@ from trainers.runs.pictures import plot_learning_curve
 from trainers.runs.reports import header, write_first_batch
 from trainers.runs.run import Run
 
+FEW_IMAGES = 20_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -185,6 +187,7 @@ class Job:
 
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
+        num_images = self.dataset.num_examples(self.dataset.train_split)
         callbacks = [
             # Before the callbacks that record what it adds to the logs.
             Progress(
@@ -192,6 +195,7 @@ class Job:
                 self.steps_per_eval,
                 TRAINING_PASSES * self.flops_per_image,
                 self.peak_flops,
+                is_large=num_images >= FEW_IMAGES,
             ),
             MetricsFile(self.run.metrics_path, first_step=self.loop.step),
             keras.callbacks.TensorBoard(

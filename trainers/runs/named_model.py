@@ -9,17 +9,24 @@ import keras
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
 from trainers.augment.settings import line_of
+from trainers.models.keras_files import (
+    RUN_MODEL,
+    find_model_file,
+    load_keras_file,
+)
 from trainers.paths import as_path
-from trainers.runs.run import load_keras_file
+from trainers.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True)
 class NamedModel:
-    """A model that does not come from a run, with the interface of `Run`.
+    """A model that is named by a path, with the interface of `Run`.
+
+    The model.keras of a run takes classes and preprocessing from the run.
 
     Args:
-        path_or_name: A `.keras` file, a checkpoint of any family, or the name
-            of a published one.
+        path_or_name: A `.keras` file, the folder of a run, a checkpoint of any
+            family, or the name of a published one.
         is_grey: Whether the images have one channel. If so, a checkpoint for
             colour images is converted: its outputs are those for the grey
             image copied to three channels.
@@ -28,20 +35,25 @@ class NamedModel:
     path_or_name: str
     is_grey: bool = False
 
-    # It has no folder to write reports to, and its file does not say which
-    # loss it was trained with.
-    folder = None
-    activation = "softmax"
+    folder = None  # Reports are only written to where the user asks.
 
     def __str__(self):
         return self.path_or_name
 
-    def load_class_names(self) -> None:
-        """Return None, because such files do not contain class names."""
+    @property
+    def activation(self) -> str:
+        """The activation of a run; other files do not state theirs."""
+        return self._run.activation if self._run else "softmax"
+
+    def load_class_names(self) -> list[str] | None:
+        """Return the class names of a run; other files do not contain any."""
+        return self._run.load_class_names() if self._run else None
 
     @property
     def preprocess(self) -> str:
-        """The operations on images that the model states, in one line."""
+        """The operations on images of the run or the model, in one line."""
+        if self._run:
+            return self._run.preprocess
         model = self._model
         if not isinstance(model, VisionTransformer):
             return ""
@@ -57,15 +69,28 @@ class NamedModel:
         return self._model
 
     @functools.cached_property
+    def _run(self) -> Run | None:
+        folder, name = os.path.split(self._path)
+        if name != RUN_MODEL:
+            return None
+        run = Run(as_path(folder))
+        return run if run.recipe_path.exists() else None
+
+    @property
+    def _path(self) -> str:
+        return os.path.expanduser(find_model_file(self.path_or_name))
+
+    @functools.cached_property
     def _model(self) -> keras.Model:
-        if not self.path_or_name.endswith(".keras"):
+        if not self._path.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}
             return from_checkpoint(self.path_or_name, **grey)
-        path = as_path(os.path.expanduser(self.path_or_name))
+        path = as_path(self._path)
         if not path.is_file():
             raise ValueError(
-                "`model` must be an existing .keras file, a checkpoint or the "
-                f"name of a published one. Received: model={str(self)!r}"
+                "`model` must be an existing .keras file, the folder of a "
+                "finished run, a checkpoint or the name of a published one. "
+                f"Received: model={str(self)!r}"
             )
         model = load_keras_file(path)
         if isinstance(model, VisionTransformer):

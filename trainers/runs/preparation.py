@@ -68,6 +68,7 @@ def prepare(
         ValueError: If the recipe is not possible, the folder is invalid or
             contains a run with another recipe, or the workers have different
             recipes or weights. Nothing is written.
+        OSError: If the folder of the run cannot be written.
         CheckpointError: If the run has checkpoints, but none can be read.
         WorkerLostError: If another process or the data service cannot be
             reached or does not respond.
@@ -77,17 +78,15 @@ def prepare(
     if recipe.data_service:
         wait_for_service(recipe.data_service, config.start_timeout)
     strategy = make_strategy(recipe.strategy, config)
+    if is_chief(strategy):
+        run.check_writable()
     with name_lost_workers(strategy, lambda: "before the first update"):
         check_agreement(strategy, "recipe", _shared_fields(recipe))
         dataset = open_in_turn(recipe, strategy)
         check_labels(recipe, dataset)
         started = None if force else run.started_recipe()
         replicas = strategy.num_replicas_in_sync
-        free = ()
-        if chosen:
-            num_images = dataset.num_examples(dataset.train_split)
-            recipe = chosen.fit(num_images, started, replicas)
-            free = chosen.free_fields(started)
+        recipe, free = _fit(recipe, chosen, dataset, started, replicas)
         recipe = _normalize(recipe, started, dataset.channels)
         if chosen:
             check_agreement(strategy, "recipe", _shared_fields(recipe))
@@ -112,6 +111,15 @@ def prepare(
         check_agreement(strategy, "weights", _weights(loop.model))
     bad_examples = BadExamples(recipe.max_bad_examples)
     return Job(recipe, run, dataset, loop, bad_examples, *steps, plan)
+
+
+def _fit(recipe, chosen, dataset, started, replicas):
+    """Return the recipe for the images, and the fields that memory decides."""
+    if not chosen:
+        return recipe, ()
+    num_images = dataset.num_examples(dataset.train_split)
+    fit = chosen.fit(num_images, started, replicas)
+    return fit, chosen.free_fields(started)
 
 
 def _normalize(recipe, started, channels):

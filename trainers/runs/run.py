@@ -5,16 +5,20 @@ import dataclasses
 import fcntl
 import json
 import os
-import zipfile
+import tempfile
 
 import keras
 
 from keras_vit import save_lora
+from trainers.models.keras_files import (
+    RUN_MODEL,
+    RUN_RECIPE,
+    load_keras_file,
+)
 from trainers.paths import (
     Path,
     RemotePath,
     atomic_write,
-    first_line,
     write_atomically,
 )
 from trainers.recipes.model_options import OLD_FLAGS
@@ -37,12 +41,12 @@ class Run:
     @property
     def recipe_path(self) -> Path:
         """The recipe of the run, and the class names of its data set."""
-        return self.folder / "recipe.json"
+        return self.folder / RUN_RECIPE
 
     @property
     def model_path(self) -> Path:
         """The trained model, which returns logits."""
-        return self.folder / "model.keras"
+        return self.folder / RUN_MODEL
 
     @property
     def lora_path(self) -> Path:
@@ -79,6 +83,20 @@ class Run:
                 f"`{argument}` must be a folder, or where one can be made. "
                 f"Received: {argument}={str(self.folder)!r}, {place} is a file"
             )
+
+    def check_writable(self):
+        """Raise an OSError if no file can be written to the folder."""
+        if isinstance(self.folder, RemotePath):
+            return
+        path = self.folder.absolute()
+        place = next(p for p in (path, *path.parents) if p.exists())
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            raise OSError(
+                "`run_dir` must be a folder that can be written. "
+                f"Received: {place}: {error.strerror}"
+            ) from None
 
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
         """Compare a recipe with that of an existing run in the folder.
@@ -240,7 +258,7 @@ def check_has_classes(source, names: list[str] | None):
         raise ValueError(
             "`run_dir` holds an encoder that was trained without labels and "
             "knows no classes. Train a classifier from it with --init_from="
-            f"{source}/model.keras, or read its features with trainers.probe. "
+            f"{source}, or read its features with trainers.probe. "
             f"Received: run_dir={str(source)!r}"
         )
 
@@ -261,23 +279,6 @@ def list_changes(old: dict, new: dict) -> list[str]:
         for name in new
         if old[name] != new[name]
     ]
-
-
-def load_keras_file(path: Path) -> keras.Model:
-    """Return the model in a `.keras` file.
-
-    Raises:
-        ValueError: If the file does not contain a readable model.
-    """
-    try:
-        return keras.saving.load_model(str(path), compile=False)
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        received = first_line(error)
-        if received.startswith("File not found"):  # So Keras calls it.
-            received = "a file that is no zip archive"
-        raise ValueError(
-            f"{path} must be a model that Keras can read. Received: {received}"
-        ) from None
 
 
 def write_report(folder: Path, name: str, report: dict):

@@ -38,15 +38,24 @@ def open_source(
         raise ValueError(
             "`dataset` must be given with `model`. Received: dataset=None"
         )
+    hint = ""
     if run_dir:
         source = Run(as_path(run_dir))
         recipe = source.load_recipe()
         data_dir = data_dir or recipe.data_dir
+        if dataset is None and ":" in recipe.dataset:
+            hint = (
+                f". This is the data set in {source.recipe_path}; a relative "
+                "path begins where the run was started. --dataset names another"
+            )
         if dataset in (None, recipe.dataset):
             dataset = recipe.dataset
             for name in splits:
                 splits[name] = splits[name] or getattr(recipe, name)
-    data = open_dataset(dataset, data_dir, **splits)
+    try:
+        data = open_dataset(dataset, data_dir, **splits)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{error}{hint}") from None
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
     return source, data
@@ -58,8 +67,9 @@ def define_source_flags():
     flags.DEFINE_string(
         "model",
         None,
-        "Model to use instead of a run: a .keras file, a checkpoint of any "
-        "family, or the name of a published one. Needs --dataset.",
+        "Model to use instead of --run_dir: a .keras file, the folder of a "
+        "run, a checkpoint of any family, or the name of a published one. "
+        "Needs --dataset.",
     )
     flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
     flags.DEFINE_string(

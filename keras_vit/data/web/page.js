@@ -95,6 +95,8 @@ async function attempt(action) {
 }
 
 function listen() {
+  // The message says what is wrong with the file.
+  picture.onerror = () => (picture.hidden = true);
   const takeFirst = (files) => {
     if (files.length) attempt(() => showPhoto(files[0]));
   };

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route, Router
@@ -13,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from keras_vit.serving.errors import ServingError
 from keras_vit.serving.server.answers import answer_error, answer_json
+from keras_vit.serving.server.draining import Draining
 from keras_vit.serving.server.guard import Guard
 from keras_vit.serving.server.limits import Limits
 from keras_vit.serving.server.rest import RestInterface
@@ -21,6 +23,7 @@ from keras_vit.serving.server.versions import ServedModel
 METRICS_PATH = "/monitoring/prometheus/metrics"
 # Of the page, and of what it shares with the page of a web export.
 PAGE_FOLDERS = [("keras_vit", "data/serve"), ("keras_vit", "data/web")]
+ERRORS = (ServingError, HTTPException, ClientDisconnect, Exception)
 
 
 def make_app(
@@ -73,9 +76,9 @@ def make_app(
         Route(METRICS_PATH, tell_metrics),
         Mount("/", StaticFiles(packages=PAGE_FOLDERS, html=True)),
     ]
-    kinds = (ServingError, HTTPException, ClientDisconnect, Exception)
     return Starlette(
         routes=[Mount("/", Guard(Router(routes), names, any_address))],
-        exception_handlers=dict.fromkeys(kinds, answer_error),
+        exception_handlers=dict.fromkeys(ERRORS, answer_error),
+        middleware=[Middleware(Draining, limits)],
         lifespan=keep_polling,
     )

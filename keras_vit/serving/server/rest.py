@@ -21,6 +21,7 @@ from keras_vit.serving.server.versions import ServedModel, not_found
 MOST_LARGE_BODIES = 8
 # JSON of 32 MB takes several hundred MB while it is read.
 NUM_READERS = 2
+FILES_SIGNATURE = "serve_bytes"
 VERBS = {"predict": read_predict, "classify": read_classify}
 
 
@@ -88,6 +89,8 @@ class RestInterface:
                     lambda: answer_json(write(outputs))
                 )
         except Exception as error:
+            # The error refers to it while the client sends what is dropped.
+            self._bodies[request].clear()
             code = CODES.get(name_fault(error)[0], "UNKNOWN")
             raise
         finally:
@@ -132,14 +135,22 @@ class RestInterface:
         inputs.
         """
         place, limits = request.path_params, self._limits
-        document, verb = read_document(self._bodies[request]), place["verb"]
+        body, verb = self._bodies[request], place["verb"]
+        document = read_document(body)
         _, model = self._model(**place).find(place.get("version"))
         name = document.get("signature_name") or "serving_default"
         if verb not in VERBS:
             raise ServingError(f"There is no method {verb!r}", "NOT_FOUND")
         if not model.has_signature(name, verb):
             raise invalid_request(f"No signature {name!r} for {verb} found")
-        inputs, write = VERBS[verb](document, model.signatures[name].inputs)
+        try:
+            inputs, write = VERBS[verb](document, model.signatures[name].inputs)
+        except ServingError as error:
+            is_file = name != FILES_SIGNATURE and b'"b64"' in body
+            if not (is_file and model.has_signature(FILES_SIGNATURE, verb)):
+                raise
+            hint = f'Image files need "signature_name": "{FILES_SIGNATURE}"'
+            raise invalid_request(f"{error}. {hint}") from None
         num_rows = {len(x) if x.ndim else 1 for x in inputs.values()}
         if not 1 <= min(num_rows) <= max(num_rows) <= limits.max_instances:
             text = f"1 to {limits.max_instances:,} instances"

@@ -61,7 +61,10 @@ CONTAINERS = {
     FOLDER: Container(open_checkpoint_folder, has_config_beside=False),
 }
 
-UNKNOWN_ENDING = "the name of a checkpoint ends in .npz, .safetensors or .h5"
+UNKNOWN_ENDING = (
+    "the name of a checkpoint ends in .npz, .safetensors or .h5, and that of a "
+    "model of Keras in .keras"
+)
 _PICKLED = (
     "it is a pickle, which can run code when it is opened; with the library "
     "that wrote it, save the weights as .safetensors"

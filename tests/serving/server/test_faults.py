@@ -1,7 +1,11 @@
 """What clients may do to the server, and pages of other sites."""
 
+import asyncio
 import base64
+import contextlib
+import http.client
 import io
+import json
 import socket
 import struct
 import threading
@@ -11,6 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from keras_vit.serving.server import draining
+from keras_vit.serving.server.draining import Draining
 from keras_vit.serving.server.limits import Limits
 from tests.serving.made import make_files
 from tests.serving.server.running import (
@@ -29,6 +35,16 @@ def send_file(server, content, model="zoo"):
         f"/v1/models/{model}:predict",
         {"signature_name": "serve_bytes", "instances": [{"b64": text}]},
     )
+
+
+def test_a_file_for_the_signature_of_floats_gets_a_hint(served):
+    hint = '. Image files need "signature_name": "serve_bytes"'
+    for name, want in (("serving_default", True), ("serve_bytes", False)):
+        body = {"signature_name": name, "instances": [[{"b64": "?"}]]}
+        status, answer = served.post("/v1/models/zoo:predict", body)
+        assert (status, answer["error"].endswith(hint)) == (400, want)
+    status, answer = served.post("/v1/models/zoo:predict", {"instances": ["a"]})
+    assert (status, hint in answer["error"]) == (400, False)
 
 
 def huge_png(width, height):
@@ -165,6 +181,57 @@ def test_another_address_is_accepted_where_it_is_meant(server, tmp_path):
     with run_server({}, any_address=True) as other:
         assert other.ask("/models.json", host="192.168.0.1:8501")[0] == 200
         assert other.ask("/models.json", host="evil.example")[0] == 403
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_sends_too_much_sees_why(server, is_chunked):
+    """http.client reads the answer only when it has sent the whole body."""
+    size = 2**24  # More than a connection buffers.
+    with contextlib.closing(
+        http.client.HTTPConnection(server.removeprefix("http://"), timeout=20)
+    ) as client:
+        body = (
+            iter([b"x" * 2**16] * (size >> 16)) if is_chunked else size * b"x"
+        )
+        client.request("POST", PATH, body, {"Host": "localhost"})
+        answer = client.getresponse()
+        assert answer.status == 413
+        assert json.load(answer) == {
+            "error": "A request may have at most 1,000 bytes"
+        }
+
+
+def drain(parts, **limits):
+    """Return the parts that are received and sent for a refused body."""
+    received, sent = [], []
+
+    async def refuse(scope, receive, send):
+        await receive()
+        await send({"type": "http.response.start"})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    async def receive():
+        if len(received) == parts:
+            await asyncio.sleep(60)
+        received.append(len(sent))
+        return {"body": b"x" * 100, "more_body": True}
+
+    async def send(message):
+        sent.append((message.get("body"), message.get("more_body", False)))
+
+    scope = {"type": "http", "headers": [(b"content-length", b"999999")]}
+    app = Draining(refuse, Limits(**limits))
+    asyncio.run(app(scope, receive, send))
+    return received, sent[1:]
+
+
+def test_what_is_dropped_is_bounded_and_follows_the_answer(monkeypatch):
+    monkeypatch.setattr(draining, "MOST_DROPPED_BYTES", 800)
+    whole = [(b"no", True), (b"", False)]
+    # By its size: one part is received before the answer.
+    assert drain(None) == ([0] + 8 * [2], whole)
+    # By the time to receive a request.
+    assert drain(3, receive_timeout=0.05) == ([0, 2, 2], whole)
 
 
 def test_large_and_slow_bodies(server):

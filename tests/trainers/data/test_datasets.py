@@ -60,6 +60,19 @@ class TestSplits:
         ]
 
 
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_a_folder_without_its_kind(tmp_path, monkeypatch, is_absolute):
+    monkeypatch.chdir(tmp_path)
+    path = str(tmp_path / "my photos") if is_absolute else "my photos"
+    with pytest.raises(ValueError, match="`dataset` must be one of") as error:
+        open_dataset(path)  # There is none yet.
+    assert "\n" not in str(error.value)
+    (tmp_path / "my photos").mkdir()
+    with pytest.raises(ValueError, match="`dataset` must be folder:PATH") as e:
+        open_dataset(path)
+    assert str(e.value).endswith(f"Did you mean 'folder:{path}'?")
+
+
 def test_unknown_name_is_an_error_that_lists_the_known():
     with pytest.raises(ValueError, match="digits, .*cifar10, .*'digit'"):
         open_dataset("digit")

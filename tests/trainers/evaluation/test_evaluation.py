@@ -1,5 +1,6 @@
 """Models that come from no run, other splits, several right classes."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -301,6 +302,17 @@ def test_images_that_the_model_does_not_take_are_refused(several, tmp_path):
 def test_what_is_not_there_is_an_error(arguments, message):
     with pytest.raises(ValueError, match=message):
         open_source(**arguments)
+
+
+def test_a_folder_that_moved_is_told_with_the_recipe_that_names_it(
+    run, tmp_path
+):
+    recipe = dataclasses.replace(run.load_recipe(), dataset="folder:photos")
+    Run(tmp_path).save_recipe(recipe, [])
+    with pytest.raises(ValueError, match="no such folder.*where the run was"):
+        open_source(str(tmp_path))
+    with pytest.raises(ValueError, match="no such folder$"):
+        open_source(str(tmp_path), dataset="folder:other")
 
 
 @pytest.mark.parametrize(

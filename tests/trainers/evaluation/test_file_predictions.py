@@ -1,6 +1,8 @@
 import csv
 import io
 import json
+import os
+import shutil
 
 import keras
 import numpy as np
@@ -17,6 +19,7 @@ from trainers.evaluation.file_predictions import (
 )
 from trainers.evaluation.predictions import predict_files
 from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
 
 ROWS = [
     FilePrediction("broken.png", [], "Not an image"),
@@ -77,6 +80,24 @@ def test_a_model_without_class_names(folder, tmp_path, num_classes, name):
     source = NamedModel(str(tmp_path / "model.keras"))
     [row] = predict_each(source, [str(folder / "a.png")], top=1)
     assert row.classes == [(name, pytest.approx(1.0))]
+
+
+@pytest.mark.parametrize("name", ["", "model.keras"])
+def test_the_model_of_a_run_has_its_classes_and_preprocessing(
+    run, folder, tmp_path, name
+):
+    """The run is given names and a preprocessing of its own."""
+    content = json.loads(run.recipe_path.read_text())
+    content["class_names"] = list("abcdefghij")
+    content["recipe"]["eval_preprocess"] = "central_crop(4)|resize(8)"
+    (tmp_path / "recipe.json").write_text(json.dumps(content))
+    shutil.copy(run.model_path, tmp_path)
+    paths = [str(folder / "a.png")]
+    named = NamedModel(os.path.join(tmp_path, name))
+    [row] = predict_each(named, paths)
+    assert [row] == list(predict_each(Run(tmp_path), paths))
+    assert {name for name, _ in row.classes} < set("abcdefghij")
+    assert named.folder is None
 
 
 def written(kind):

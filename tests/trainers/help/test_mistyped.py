@@ -43,6 +43,8 @@ def test_what_is_right_or_of_others_passes(words):
     "words, fault",
     [
         (["x", "--epohcs", "3"], "no flag --epohcs. Did you mean --epochs"),
+        (["--rat=1"], "no flag --rat. Did you mean --rate"),
+        (["--mod=x"], "no flag --mod. Did you mean --mode"),
         (["-nofats"], "no flag --nofats. Did you mean --nofast"),
         (["--mode=quik"], "--mode must be one of slow, quick. Received: quik"),
         (["--mode", "other"], "Received: other"),

@@ -208,3 +208,11 @@ def test_a_slow_input_is_named_once(input_seconds, says):
     text = stream.getvalue()
     assert text.count("The input is the bottleneck") == says
     assert ("40% of the time is spent waiting" in text) == says
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_other_machines_are_proposed_for_large_data_sets(is_large):
+    stream = io.StringIO()
+    Training(stream, input_seconds=0.2, is_large=is_large).epoch()
+    assert "choose a cheaper --augment" in stream.getvalue()
+    assert ("--data_service" in stream.getvalue()) == is_large

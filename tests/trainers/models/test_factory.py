@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -58,6 +59,7 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             np.testing.assert_array_equal(a, b)
 
 
+<<<<<<< HEAD
 def test_a_head_for_other_classes_is_replaced(run, digits):
     """Also if they are as many; those of a run lie in its folder."""
     recipe = dataclasses.replace(
@@ -69,6 +71,8 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     content = json.loads(file.read_text())
     theirs = {**content, "class_names": [*names[1:], names[0]]}
     file.write_text(json.dumps(theirs))
+    folder = dataclasses.replace(recipe, init_from=str(run.folder))
+    assert explain_other_classes(folder, names)
     reason = explain_other_classes(recipe, names)
     assert "other classes (1, 2, 3, 4, 5, ...): a new one" in reason
     head = build_model(recipe, digits).get_layer("predictions")
@@ -80,6 +84,38 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     file.unlink()
     assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))
+=======
+def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.folder), augment=""
+    )
+    for a, b in zip(
+        run.load_model().get_weights(),
+        build_model(recipe, digits).get_weights(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    shutil.copy(run.recipe_path, tmp_path)  # Not finished.
+    unfinished = dataclasses.replace(recipe, init_from=str(tmp_path))
+    with pytest.raises(ValueError, match="the folder of a finished run"):
+        build_model(unfinished, digits)
+
+
+def test_a_damaged_file_is_called_so(run, digits, tmp_path):
+    path = tmp_path / "part.keras"
+    path.write_bytes(run.model_path.read_bytes()[:-3000])
+    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
+    with pytest.raises(ValueError, match="part.keras must be.*is damaged"):
+        build_model(recipe, digits)
+
+
+def test_other_files_are_refused_with_all_known_endings(run, digits, tmp_path):
+    path = tmp_path / "file.py"
+    path.write_text("")
+    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
+    with pytest.raises(ValueError, match=r"\.npz, .*\.h5, .* in \.keras"):
+        build_model(recipe, digits)
+>>>>>>> road
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])

@@ -64,7 +64,10 @@ def test_what_the_initial_model_froze_stays_frozen_unless_asked(
     "changes, message",
     [
         ({"lora_rank": 33}, "`rank`.*1 to 32.*block_00.*=33"),
-        ({"train_only": "last_blocks:3"}, "`num_last_blocks`.*blocks, 1.*=3"),
+        (
+            {"train_only": "last_blocks:3"},
+            "`train_only`.*blocks, 1.*train_only='last_blocks:3'",
+        ),
     ],
 )
 def test_what_the_model_cannot_do_is_an_error(recipe, digits, changes, message):

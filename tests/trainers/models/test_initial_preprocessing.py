@@ -108,7 +108,9 @@ def test_from_the_checkpoint_to_the_evaluation(
     assert np.abs(images - predicted).max((1, 2, 3)).min() < 1e-5
     # The file alone is evaluated as the run is.
     whole = evaluate(run, job.dataset, report_dir=None)
-    alone = NamedModel(str(run.model_path))
+    assert NamedModel(str(run.model_path)).preprocess == run.preprocess
+    other_path = shutil.copy(run.model_path, checkpoint.parent / "alone.keras")
+    alone = NamedModel(str(other_path))
     assert alone.preprocess == "resize(None, antialias)|normalize(imagenet)"
     report = evaluate(alone, job.dataset, report_dir=None)
     assert report["loss"] == pytest.approx(whole["loss"], rel=1e-5)
@@ -169,6 +171,13 @@ def test_without_reading_weights(
     assert found == Preprocessing("imagenet", "shortest", "bicubic", 0.8)
     # The first layer is adapted to grey images.
     assert initial_preprocessing(recipe, 1).normalization == "vit"
+
+
+def test_of_the_folder_of_a_run(recipe, checkpoint, tmp_path):
+    from_checkpoint(checkpoint, num_heads=3).save(tmp_path / "model.keras")
+    recipe = dataclasses.replace(recipe, init_from=str(tmp_path))
+    found = initial_preprocessing(recipe, 3)
+    assert found == Preprocessing("imagenet", "shortest", "bicubic", 0.8)
 
 
 def test_files_that_do_not_state_it(recipe, tmp_path):

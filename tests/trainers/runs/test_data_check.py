@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import re
 import types
 
 import pytest
@@ -72,11 +73,27 @@ def test_a_class_of_one_split_ends_the_run(start, photos):
         check_images(start(class_weights="none"))
 
 
-def test_many_images_are_not_checked(start, capsys, monkeypatch):
+def test_loose_images_and_taken_advice(start, photos, capsys):
+    """The recipe has balanced classes already, so nobody advises them."""
+    (photos / "train/loose.jpg").write_bytes(b"")
+    for seed in range(10, 60):
+        Image.fromarray(waves(seed)).save(photos / f"train/cat/{seed}.png")
+    check_images(start())
+    printed = capsys.readouterr().out
+    assert "Warning: 1 image outside the folders of the classes" in printed
+    assert f"{photos}/train/loose.jpg" in printed
+    assert re.search(r"'cat' has \d+ images, 'dog' only \d\n", printed)
+    assert "balanced" not in printed
+
+
+def test_many_images_are_not_checked(start, photos, capsys, monkeypatch):
     monkeypatch.setattr(data_check, "MOST_CHECKED", 7)
+    (photos / "train/loose.jpg").write_bytes(b"")
     job = start()
     check_images(job)
-    assert "8 images: not checked" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "8 images: not checked" in printed
+    assert "loose.jpg; move" in printed
     assert not (job.run.folder / "data.html").exists()
 
 

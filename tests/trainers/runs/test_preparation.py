@@ -1,6 +1,7 @@
 """What `prepare` checks, and where a run continues."""
 
 import dataclasses
+import os
 
 import keras
 import numpy as np
@@ -37,6 +38,16 @@ def test_bad_recipe_is_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         prepare(dataclasses.replace(recipe, **changes), str(folder))
     assert not folder.exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="Needs Linux.")
+@pytest.mark.parametrize("name", ["", "new/run"])
+def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
+    """Before the images are opened. Not even root writes to /sys/kernel."""
+    recipe = dataclasses.replace(recipe, dataset="folder:absent")
+    message = "`run_dir` must be a folder that can be .* /sys/kernel: "
+    with pytest.raises(OSError, match=message):
+        prepare(recipe, f"/sys/kernel/{name}")
 
 
 @pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"recipe": 1}'])

@@ -31,6 +31,8 @@ class Examined(NamedTuple):
         kind: Format and colours, such as "JPEG RGB".
         is_turned: Whether Exif data say that it must be turned.
         num_frames: Number of frames.
+        is_transparent: Whether a colour of the palette or a key colour is
+            transparent.
         thumbnail: A small JPEG of it.
     """
 
@@ -44,6 +46,7 @@ class Examined(NamedTuple):
     kind: str = ""
     is_turned: bool = False
     num_frames: int = 1
+    is_transparent: bool = False
     thumbnail: bytes = b""
 
 
@@ -67,6 +70,7 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
                 "kind": f"{image.format} {image.mode}",
                 "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
                 "num_frames": getattr(image, "n_frames", 1),
+                "is_transparent": "transparency" in image.info,
             }
         pixels = read_image(io.BytesIO(encoded))
     except (OSError, ValueError, SyntaxError) as error:

@@ -13,6 +13,7 @@ NUM_MISSING_LISTED = 20
 LARGEST_IMBALANCE = 10
 FEW_OF_CLASS = 5  # A mistake less would change the accuracy by a fifth.
 SMALLEST_SIDE = 32  # Pixels.
+BALANCE_ADVICE = "; --class_weights=balanced lets all classes count equally"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +39,24 @@ class Finding:
 
 
 def find(
-    images: Sequence[Examined], class_names: Sequence[str]
+    images: Sequence[Examined],
+    class_names: Sequence[str],
+    loose_paths: Sequence[str] = (),
+    is_balanced: bool = False,
 ) -> list[Finding]:
     """Return all findings, errors first.
 
     Args:
         images: The images of all splits.
         class_names: The classes of the data set.
+        loose_paths: Images outside the folders of the classes.
+        is_balanced: Whether the loss already lets all classes count equally.
     """
     found = [
         finding for judge in JUDGES for finding in judge(images, class_names)
     ]
+    found += judge_balance(images, class_names, is_balanced)
+    found += judge_loose_images(loose_paths)
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -65,7 +73,7 @@ def count_classes(
 
 
 def judge_classes(images, class_names) -> Iterator[Finding]:
-    """Find classes without images, and great differences of their numbers."""
+    """Find classes without images, or with few."""
     counts = count_classes(images, class_names)
     for split, numbers in counts.items():
         missing = [name for name, count in numbers.items() if not count]
@@ -88,6 +96,11 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
                 f"{f' and {more} more' if more > 0 else ''}; what is measured "
                 "on these classes says little",
             )
+
+
+def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
+    """Find great differences between the numbers of images of the classes."""
+    counts = count_classes(images, class_names)
     totals = {
         name: sum(numbers[name] for numbers in counts.values())
         for name in class_names
@@ -98,8 +111,20 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{largest!r} has {totals[largest]:,} images, {smallest!r} only "
-            f"{totals[smallest]:,}; --class_weights=balanced lets all classes "
-            "count equally",
+            f"{totals[smallest]:,}" + ("" if is_balanced else BALANCE_ADVICE),
+        )
+
+
+def judge_loose_images(paths: Sequence[str]) -> Iterator[Finding]:
+    """Find images that are not read, because no folder gives their class."""
+    if paths:
+        more = len(paths) - NUM_FILES_LISTED
+        yield Finding(
+            "warning",
+            f"{_count([paths])} outside the folders of the classes, not read: "
+            f"{', '.join(paths[:NUM_FILES_LISTED])}"
+            f"{f' and {more} more' if more > 0 else ''}; move each into the "
+            "folder of its class",
         )
 
 
@@ -197,7 +222,10 @@ NOTES = {
         lambda image: "I" in image.kind.split()[1]
     ),
     "partly transparent; the transparency is dropped": (
-        lambda image: image.kind.split()[1] in ("RGBA", "LA", "PA")
+        lambda image: (
+            image.is_transparent
+            or image.kind.split()[1] in ("RGBA", "LA", "PA")
+        )
     ),
     "several frames, of which the first is used": (
         lambda image: image.num_frames > 1 and "MPO" not in image.kind

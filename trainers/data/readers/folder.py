@@ -5,7 +5,11 @@ import random
 import warnings
 
 from trainers.data.content_split import split_by_content
-from trainers.data.readers.image_paths import leave_out_unreadable, list_images
+from trainers.data.readers.image_paths import (
+    IMAGE_ENDINGS,
+    leave_out_unreadable,
+    list_images,
+)
 from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
 
 
@@ -94,9 +98,30 @@ def _list_splits(path):
     return found
 
 
+def list_loose_images(path: str) -> list[str]:
+    """Return the images beside the folders of the classes, which are not read.
+
+    Args:
+        path: The PATH of `list_image_folder`.
+    """
+    path = os.path.expanduser(path)
+    places = [path]
+    if _has_splits(path):
+        places += [os.path.join(path, split) for split in list_folders(path)]
+    return sorted(
+        entry.path
+        for place in places
+        for entry in os.scandir(place)
+        if entry.name.lower().endswith(IMAGE_ENDINGS)
+        and not entry.name.startswith(".")
+        and entry.is_file()
+    )
+
+
 def _not_of_the_form(path):
+    absent = "" if os.path.isdir(path) else ", and there is no such folder"
     return ValueError(
         "`dataset=folder:PATH` must name a folder of the form "
         "PATH/CLASS/IMAGE.jpg, or PATH/train/CLASS/IMAGE.jpg and "
-        f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}"
+        f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}{absent}"
     )

@@ -88,6 +88,19 @@ def test_kinds_of_pixels(pixels, kind):
     assert (found.kind, found.fault, found.look) == (kind, "", None)
 
 
+@pytest.mark.parametrize("mode", ["P", "RGB", "L"])
+def test_transparent_colours_of_a_png(mode):
+    """A colour of the palette, or the key colour of the chunk tRNS."""
+    photo = Image.fromarray(waves(0)).convert(mode)
+    for key in (None, (1, 2, 3) if mode == "RGB" else 3):
+        stream = io.BytesIO()
+        options = {} if key is None else {"transparency": key}
+        photo.save(stream, "PNG", **options)
+        found = examine("a.png", "test", "x", stream.getvalue())
+        assert found.kind == f"PNG {mode}"
+        assert found.is_transparent == (key is not None)
+
+
 PHOTO = encode(waves(0), "JPEG")
 
 

@@ -66,6 +66,23 @@ def test_great_differences_of_the_classes_are_named():
     ]
 
 
+def test_no_advice_on_balance_that_is_taken_already():
+    many = [image(f"{i}.jpg", look=None) for i in range(100)]
+    found = find(balanced() + many, ("cat", "dog"), is_balanced=True)
+    assert [f.text for f in found if "balanced" in f.text] == []
+    assert "'cat' has 110 images, 'dog' only 10" in [f.text for f in found]
+
+
+def test_loose_images_are_counted_and_named():
+    [found] = find(balanced(), ("cat", "dog"), ["a.jpg"])
+    assert str(found) == (
+        "Warning: 1 image outside the folders of the classes, not read: "
+        "a.jpg; move each into the folder of its class"
+    )
+    [found] = find(balanced(), ("cat", "dog"), list("abcdefghijkl"))
+    assert "12 images" in found.text and "i, j and 2 more;" in found.text
+
+
 def test_all_broken_files_are_named_at_once():
     broken = [image(f"{i}.jpg", fault="the file is empty") for i in range(12)]
     [found] = find([*balanced(), *broken], ("cat", "dog"))
@@ -107,6 +124,7 @@ def test_copies_are_told_by_where_they_are(changes, level, text, is_exact):
         ("x.jpg", {"kind": "JPEG CMYK"}, "CMYK"),
         ("x.png", {"kind": "PNG I;16"}, "16 bits"),
         ("x.png", {"kind": "PNG RGBA"}, "transparent"),
+        ("x.png", {"kind": "PNG P", "is_transparent": True}, "transparent"),
         ("x.gif", {"kind": "GIF P", "num_frames": 3}, "frames"),
         ("x.jpg", {"look": None}, "no contrast"),
     ],

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.trainers.data.reading import take
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
+from trainers.data.readers.folder import list_loose_images
 
 
 @pytest.fixture
@@ -47,8 +48,9 @@ def test_folder_of_images(folder):
 @pytest.mark.parametrize("make", [True, False])
 def test_folder_that_is_none(tmp_path, make):
     path = tmp_path if make else tmp_path / "absent"
-    with pytest.raises(ValueError, match="PATH/train/CLASS/IMAGE.jpg"):
+    with pytest.raises(ValueError, match="PATH/train/CLASS/IMAGE.jpg") as error:
         open_dataset(f"folder:{path}")
+    assert ("there is no such folder" in str(error.value)) == (not make)
 
 
 def test_folder_without_a_test_split(folder):
@@ -104,6 +106,16 @@ def test_other_files_than_images_of_a_class_are_skipped(folder):
     reader = open_dataset(f"folder:{folder}").reader
     assert reader.class_names == ["black", "white"]
     assert reader.files == want
+
+
+def test_loose_images_are_listed(folder):
+    path = folder / "train"
+    for name in ("b.jpg", "a.PNG", ".hidden.jpg", "notes.txt", "black/in.jpg"):
+        (path / name).write_bytes(b"")
+    loose = [str(path / "a.PNG"), str(path / "b.jpg")]
+    # Of splits, and of classes without splits.
+    assert list_loose_images(str(folder)) == loose
+    assert list_loose_images(str(path)) == loose
 
 
 @pytest.mark.parametrize("ending", ["JPG", "Jpeg", "PNG", "webp", "bmp"])
