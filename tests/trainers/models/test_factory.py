@@ -59,7 +59,6 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             np.testing.assert_array_equal(a, b)
 
 
-<<<<<<< HEAD
 def test_a_head_for_other_classes_is_replaced(run, digits):
     """Also if they are as many; those of a run lie in its folder."""
     recipe = dataclasses.replace(
@@ -84,7 +83,8 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     file.unlink()
     assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))
-=======
+
+
 def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
     recipe = dataclasses.replace(
         run.load_recipe(), init_from=str(run.folder), augment=""
@@ -115,7 +115,6 @@ def test_other_files_are_refused_with_all_known_endings(run, digits, tmp_path):
     recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
     with pytest.raises(ValueError, match=r"\.npz, .*\.h5, .* in \.keras"):
         build_model(recipe, digits)
->>>>>>> road
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
