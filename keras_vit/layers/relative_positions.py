@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.choosing import make_chosen
-from keras_vit.layers.resize_rules import resize_grid
+from keras_vit.layers.distance_tables import resize_distances
 
 
 class RelativePositions(keras.layers.Layer):
@@ -61,9 +61,26 @@ class RelativePositionTable(RelativePositions):
     The table has a row for each of the (2h - 1) (2w - 1) distances, row by
     row, and three more for pairs with prefix tokens, see `pair_index`.
 
+    Args:
+        grid_size, num_heads, num_prefix_tokens: See `RelativePositions`.
+        position_resize: How the table is resized, see `resize_distances`.
+
     Reference: Bao et al. 2022, arXiv:2106.08254, appendix; Liu et al. 2021,
         arXiv:2103.14030, section 3.2.
     """
+
+    needs = ("position_resize",)
+
+    def __init__(
+        self,
+        grid_size: tuple[int, int],
+        num_heads: int,
+        num_prefix_tokens: int = 1,
+        position_resize: str = "bicubic",
+        **kwargs,
+    ):
+        super().__init__(grid_size, num_heads, num_prefix_tokens, **kwargs)
+        self.position_resize = position_resize
 
     def build(self, tokens_shape):
         rows, columns = (2 * size - 1 for size in self.grid_size)
@@ -85,8 +102,13 @@ class RelativePositionTable(RelativePositions):
         """Copy the table of `source`, resized to the grid of this layer."""
         table = ops.convert_to_numpy(source.table)
         self.table.assign(
-            resize_distances(table, source.grid_size, self.grid_size)
+            resize_distances(
+                table, source.grid_size, self.grid_size, self.position_resize
+            )
         )
+
+    def get_config(self):
+        return {**super().get_config(), "position_resize": self.position_resize}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -219,31 +241,6 @@ def pair_index(
     index[num_prefix_tokens:, :num_prefix_tokens] = count + 1
     index[num_prefix_tokens:, num_prefix_tokens:] = patches
     return index
-
-
-def resize_distances(
-    table: np.ndarray, old_grid: tuple[int, int], new_grid: tuple[int, int]
-) -> np.ndarray:
-    """Resize a table of distances to another grid of patches, bilinearly.
-
-    Shapes:
-        table: (R + S, K), with a row for each of R distances and S more.
-        returns: (R' + S, K).
-
-    Args:
-        table: The weight of a `RelativePositionTable`.
-        old_grid: (h, w), rows and columns of its grid.
-        new_grid: (h', w') of the grid to resize to.
-
-    Reference: Hugging Face's BeitRelativePositionBias.
-    """
-    if tuple(old_grid) == tuple(new_grid):
-        return table
-    old, new = ([2 * n - 1 for n in grid] for grid in (old_grid, new_grid))
-    count = math.prod(old)
-    width = table.shape[-1]
-    grid = resize_grid(table[:count].reshape(*old, width), new, "bilinear")
-    return np.concatenate([grid.reshape(-1, width), table[count:]])
 
 
 def make_relative_positions(kind: str, choices: dict, **kwargs):

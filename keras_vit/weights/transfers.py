@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.layers.relative_positions import resize_distances
+from keras_vit.layers.distance_tables import resize_distances
 from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.renormalize import (
@@ -68,8 +68,8 @@ def make_transfer(
     Raises:
         ValueError: If the shape in the file does not fit.
     """
+    method = position_resize or source.config.position_resize
     if path == POSITION_TABLE:
-        method = position_resize or source.config.position_resize
         return _transfer_positions(source, config, method)
     parts = source.parts[path]
     is_token = path in _rows_of_tokens(config)
@@ -82,7 +82,8 @@ def make_transfer(
         return _transfer_patch_bias(source, *pair)
     stored, adapt, resized = whole_shape(parts), [], []
     if path.endswith("/table"):
-        stored = _adapt_distances(source, config, path, stored, adapt, resized)
+        row = path, stored, method
+        stored = _adapt_distances(source, config, row, adapt, resized)
     if path in (PATCHES, ROOT):
         rule = patch_resize, pair
         stored = _adapt_kernel(source, path, shape, rule, adapt, resized)
@@ -141,14 +142,15 @@ def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
     return stored
 
 
-def _adapt_distances(source, config, path, stored, adapt, resized) -> tuple:
+def _adapt_distances(source, config, row, adapt, resized) -> tuple:
     """Collect what adapts a table of relative positions, see _adapt_kernel."""
+    path, stored, method = row
     old, new = source.config.grid_size, config.grid_size
     if old == new:
         return stored
-    adapt.append(lambda table: resize_distances(table, old, new))
+    adapt.append(lambda table: resize_distances(table, old, new, method))
     sizes = ["x".join(map(str, grid)) for grid in (old, new)]
-    resized.append(f"{path}: {sizes[0]} patches to {sizes[1]} (bilinear)")
+    resized.append(f"{path}: {sizes[0]} patches to {sizes[1]} ({method})")
     counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
     return (stored[0] + counts[1] - counts[0], *stored[1:])
 

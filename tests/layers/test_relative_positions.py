@@ -11,7 +11,8 @@ from keras_vit.layers import (
     RelativePositionTable,
     TransformerBlock,
 )
-from keras_vit.layers.relative_positions import pair_index, resize_distances
+from keras_vit.layers.distance_tables import resize_distances
+from keras_vit.layers.relative_positions import pair_index
 from keras_vit.models.intermediates import attend_with_scores
 from tests.layers.block_in_numpy import block_in_numpy
 from tests.tiny import noise, randomize, to_numpy
@@ -108,12 +109,34 @@ def test_queries_are_multiplied_with_the_keys_of_differences():
 def test_a_resized_table_is_that_of_tensorflow():
     tf = pytest.importorskip("tensorflow")
     table = noise(5 * 7 + 3, 4)
-    actual = resize_distances(table, (3, 4), (6, 2))
+    actual = resize_distances(table, (3, 4), (6, 2), "bicubic")
     grid = tf.image.resize(table[:35].reshape(1, 5, 7, 4), (11, 3), "bilinear")
     np.testing.assert_allclose(
         actual[:33], grid.numpy().reshape(33, 4), atol=1e-6
     )
     np.testing.assert_array_equal(actual[33:], table[35:])
     np.testing.assert_array_equal(
-        resize_distances(table, (3, 4), (3, 4)), table
+        resize_distances(table, (3, 4), (3, 4), "bicubic"), table
     )
+
+
+@pytest.mark.parametrize("new", [(6, 5), (7, 9)])
+def test_a_table_resized_as_in_timm_keeps_what_is_in_the_middle(new):
+    """Near distances stay; a table of distances alone stays in their order."""
+    table = noise(5 * 7 + 3, 4)
+    actual = resize_distances(table, (3, 4), new, "bicubic_antialias")
+    rows, columns = (2 * size - 1 for size in new)
+    grid = actual[:-3].reshape(rows, columns, 4)
+    old = table[:35].reshape(5, 7, 4)
+    np.testing.assert_allclose(
+        grid[rows // 2 - 1 : rows // 2 + 2, columns // 2],
+        old[1:4, 3],
+        atol=1e-6,
+    )
+    np.testing.assert_array_equal(actual[-3:], table[-3:])
+    # The corners are the corners.
+    np.testing.assert_allclose(grid[0, 0], old[0, 0], atol=1e-3)
+    far = np.broadcast_to(np.arange(-2.0, 3)[:, None], (5, 7)).reshape(35, 1)
+    far = np.concatenate([far, np.zeros((3, 1))])
+    moved = resize_distances(far, (3, 4), new, "bicubic_antialias")
+    assert (np.diff(moved[:-3].reshape(rows, columns), axis=0) >= 0).all()

@@ -9,7 +9,7 @@ import pytest
 
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
-from keras_vit.layers.relative_positions import resize_distances
+from keras_vit.layers.distance_tables import resize_distances
 from keras_vit.weights.saving import save_checkpoint
 from tests.tiny import (
     LATER_KINDS,
@@ -507,7 +507,7 @@ def test_a_table_of_relative_positions_is_resized():
         old, new = (to_numpy(x.get_layer(name).table) for x in (model, larger))
         np.testing.assert_array_equal(new[-3:], old[-3:])
         # Patches beside each other, in the same order.
-        expected = resize_distances(old, (4, 4), (6, 5))
+        expected = resize_distances(old, (4, 4), (6, 5), config.position_resize)
         np.testing.assert_array_equal(new, expected)
     again = larger.with_image_size((48, 40))
     x = noise(1, 48, 40, 3)

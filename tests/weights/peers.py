@@ -550,7 +550,11 @@ def resample(output, kernel, positions, sizes, grids, channels):
     """
     import_peer("timm")
     import torch
-    from timm.layers import resample_abs_pos_embed, resample_patch_embed
+    from timm.layers import (
+        resample_abs_pos_embed,
+        resample_patch_embed,
+        resize_rel_pos_bias_table,
+    )
     from timm.models import adapt_input_conv
 
     rng = np.random.default_rng(7)
@@ -573,6 +577,15 @@ def resample(output, kernel, positions, sizes, grids, channels):
             torch.from_numpy(table)[None], grid, old_size=old
         )
         found["positions/{}x{}".format(*grid)] = resized[0].numpy()
+    # The distances in a square window, and three more.
+    square = rng.standard_normal((7 * 7 + 3, 4), "float32")
+    found["distances"] = square
+    for rows, columns in ((6, 5), (3, 3), (4, 7), (14, 9)):
+        shape = ((2 * rows - 1) * (2 * columns - 1) + 3, 4)
+        resized = resize_rel_pos_bias_table(
+            torch.from_numpy(square), (rows, columns), shape
+        )
+        found[f"distances/{rows}x{columns}"] = resized.numpy()
     np.savez(output, **found)
 
 

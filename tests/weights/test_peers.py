@@ -15,6 +15,7 @@ from keras_vit import (
     from_checkpoint,
     load_checkpoint,
 )
+from keras_vit.layers.distance_tables import resize_distances
 from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models.intermediates import run_with_scores
 from keras_vit.weights.resize import (
@@ -685,6 +686,14 @@ def test_huggingface_on_images_of_another_size(index, built):
 def resampled(built):
     with np.load(built("resample").with_suffix(".npz")) as file:
         return {key: file[key] for key in file.files}
+
+
+@pytest.mark.parametrize("new", [(6, 5), (3, 3), (4, 7), (14, 9)])
+def test_a_table_of_distances_is_resized_as_in_timm(new, resampled):
+    expected = resampled["distances/{}x{}".format(*new)]
+    table = resampled["distances"]
+    actual = resize_distances(table, (4, 4), new, "bicubic_antialias")
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", RESAMPLE["sizes"])
