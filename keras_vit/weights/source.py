@@ -171,7 +171,7 @@ def _read_hints(detected, architecture):
         try:
             found |= read(described)
         except ValueError as error:
-            reasons.append(f"{error}.")
+            reasons.append(f"{str(error).rstrip('.')}.")
     if reasons:
         foreign = foreign_parts(
             name for name in detected.names if not layout.knows(name)

@@ -203,7 +203,9 @@ def settings_in(arguments: dict) -> dict:
     elif "rope_type" in arguments:
         kind = arguments["rope_type"]
         if kind not in ROTARY_KINDS:
-            raise ValueError(f"It has rotary positions of the kind {kind!r}.")
+            raise ValueError(
+                f"its configuration has rotary positions of the kind {kind!r}"
+            )
         found["rotary_positions"] = ROTARY_KINDS[kind]
     if "rope_rotate_half" in arguments:
         found["rope_rotate_half"] = bool(arguments["rope_rotate_half"])
