@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.layers.resize_rules import resize_grid
+from keras_vit.layers.resize_rules import multiply_axes, resize_grid
 
 
 def resize_distances(
@@ -40,8 +40,7 @@ def resize_distances(
     grid = table[:count].reshape(*old, width)
     if method == "bicubic_antialias":
         rows, columns = map(_geometric_matrix, new, old)
-        resized = np.einsum("ih,hwk,jw->ijk", rows, grid, columns)
-        grid = resized.astype(grid.dtype)
+        grid = multiply_axes(rows, grid, columns)
     else:
         grid = resize_grid(grid, new, "bilinear")
     return np.concatenate([grid.reshape(-1, width), table[count:]])

@@ -170,10 +170,22 @@ def resize_grid(grid: np.ndarray, sizes: tuple, method: str) -> np.ndarray:
             sizes, grid.shape, rule.whole_sizes(sizes, grid.shape[:2], np)
         )
     )
-    resized = np.einsum(
+    return multiply_axes(rows, grid, columns)
+
+
+def multiply_axes(
+    rows: np.ndarray, grid: np.ndarray, columns: np.ndarray
+) -> np.ndarray:
+    """Multiply the two leading axes of an array by a matrix each.
+
+    Shapes:
+        rows: (h', h). grid: (h, w, D). columns: (w', w).
+        returns: (h', w', D), of the type of `grid`.
+    """
+    product = np.einsum(
         "ih,hwd,jw->ijd", rows, grid.astype("float64"), columns, optimize=True
     )
-    return resized.astype(grid.dtype)
+    return product.astype(grid.dtype)
 
 
 def inverse_patch_resize(new: int, old: int, method: str) -> np.ndarray:

@@ -33,8 +33,8 @@ def find_hints(config: dict) -> dict[str, Any]:
             for key in (key for key in keys if key in row):
                 hint = read(row[key])
                 if hint is None:
-                    if key in STRICT and isinstance(row[key], str):
-                        unknown.append(f"{key}={row[key]!r}")
+                    is_name = key in STRICT and isinstance(row[key], str)
+                    unknown += [f"{key}={row[key]!r}"] if is_name else []
                 elif field == "image_sizes":
                     found.setdefault(field, []).append(hint)
                 else:

@@ -329,6 +329,9 @@ DOUBTFUL_TIMM = {
         "vit_small_patch16_rope_mixed_224", global_pool="map"
     ),
     "hub_map_of_gates": timm_hub("eva02_base_patch14_224", global_pool="map"),
+    "hub_map_of_gates_without_token": timm_hub(
+        "eva02_base_patch14_224", global_pool="map", class_token=False
+    ),
     "hub_map_of_patches": timm_hub(
         "test_vit3", global_pool="map", pool_include_prefix=False
     ),

@@ -9,6 +9,7 @@ from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.normalization import Normalization
 from trainers.data.datasets import ImageDataset
+from trainers.models.keras_files import RUN_RECIPE
 from trainers.optim.distillation import Distillation, hard_loss, soft_loss
 from trainers.optim.losses import LOSSES
 from trainers.paths import as_path
@@ -69,7 +70,7 @@ def open_teacher(
     """
     folder, names = as_path(recipe.teacher), None
     try:
-        if (folder / "recipe.json").exists():
+        if (folder / RUN_RECIPE).exists():
             run = Run(folder)
             model, names = run.load_model(), run.load_class_names()
             pair = run.load_recipe().normalization

@@ -75,6 +75,17 @@ def config_beside(path: pathlib.Path) -> dict:
     return {}
 
 
+def image_tower_of(json: dict) -> dict:
+    """Return `vision_cfg` of an open_clip_config.json, {} without it.
+
+    Args:
+        json: The JSON beside a file.
+    """
+    model = json.get("model_cfg")
+    tower = model.get("vision_cfg") if isinstance(model, dict) else None
+    return tower if isinstance(tower, dict) else {}
+
+
 def write_own_config(config: dict) -> str:
     """Return the description to write into a file, as JSON."""
     return json.dumps({"written_by": WRITTEN_BY, **config})

@@ -1,5 +1,6 @@
 """OpenCLIP and OpenAI's CLIP: the image tower."""
 
+from keras_vit.weights.containers.descriptions import image_tower_of
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
 from keras_vit.weights.styles import (
@@ -24,16 +25,9 @@ KEYWORDS = {
 RESBLOCK = "visual.transformer.resblocks.{i}."
 
 
-def _tower_of(json):
-    """Return `vision_cfg` of open_clip_config.json, {} without it."""
-    model = json.get("model_cfg")
-    tower = model.get("vision_cfg") if isinstance(model, dict) else None
-    return tower if isinstance(tower, dict) else {}
-
-
 def _read_hints(json):
     """Return what open_clip_config.json states."""
-    tower = _tower_of(json)
+    tower = image_tower_of(json)
     if not tower:
         return {}
     refused = [key for key in REFUSED_KEYS if tower.get(key)]
@@ -63,7 +57,7 @@ def _read_hints(json):
 
 def _has_norm_after_pooling(json):
     """Return whether `ln_post` follows the average over the patches."""
-    tower = _tower_of(json)
+    tower = image_tower_of(json)
     is_after = tower.get("final_ln_after_pool")
     return bool(is_after and tower.get("pool_type") == "avg")
 

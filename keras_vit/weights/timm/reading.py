@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from keras_vit.models.config import ViTConfig
+from keras_vit.weights.containers.descriptions import image_tower_of
 from keras_vit.weights.huggingface.model_types import (
     IN_TIMM_NAMES,
     read_settings,
@@ -25,12 +26,14 @@ def describe_trunk(json: dict) -> dict:
     Args:
         json: The JSON beside a file; another one than OpenCLIP's is returned.
     """
-    model = json.get("model_cfg")
-    tower = model.get("vision_cfg") if isinstance(model, dict) else None
-    if not isinstance(tower, dict) or "timm_model_name" not in tower:
+    tower = image_tower_of(json)
+    if "timm_model_name" not in tower:
         return json
-    keys = {"architecture": "timm_model_name", "global_pool": "timm_pool"}
-    keys["img_size"] = "image_size"
+    keys = {
+        "architecture": "timm_model_name",
+        "global_pool": "timm_pool",
+        "img_size": "image_size",
+    }
     return {ours: tower[key] for ours, key in keys.items() if tower.get(key)}
 
 
@@ -171,6 +174,12 @@ def complete(
                 "it has fc_norm, which timm's class with a distillation token "
                 "does not compute"
             )
+    is_eva = hints.get("map_reads_prefix_tokens", False)
+    if is_eva and config.pooling == "map" and config.use_gated_mlp:
+        raise ValueError(
+            "its attention pooling has an MLP with GELU, and its blocks have "
+            "gates; a model of this package has one activation"
+        )
     if config.num_prefix_tokens:
         changes |= _settle_pooling(config, hints)
     config = dataclasses.replace(config, **changes)
@@ -191,12 +200,6 @@ def _settle_pooling(config, hints):
     pools_all = hints.get("pools_prefix_tokens", False)
     reads_all = pools_all or hints.get("map_reads_prefix_tokens", False)
     is_known = "architecture" in hints
-    if not pools_all and reads_all and config.pooling == "map":
-        if config.use_gated_mlp:
-            raise ValueError(
-                "its attention pooling has an MLP with GELU, and its blocks "
-                "have gates; a model of this package has one activation"
-            )
     if is_known and config.pooling == "map" and not reads_all:
         return {"pooling": "map_patches"}
     if pools_all and config.pooling in ("avg", "max"):
