@@ -34,6 +34,13 @@ def make_convert_parser() -> argparse.ArgumentParser:
         help="format to write; see below",
     )
     _add_image_size(parser)
+    parser.add_argument(
+        "--layer_norm_epsilon",
+        type=float,
+        metavar="EPSILON",
+        help="write the model with another epsilon of its layer norms, if the "
+        "other library cannot have that of the source; outputs differ slightly",
+    )
     add_hints(parser)
     return parser
 

@@ -20,6 +20,7 @@ def convert(
     image_size: tuple[int, int] | int | None = None,
     source_image_size: tuple[int, int] | int | None = None,
     architecture: str | None = None,
+    layer_norm_epsilon: float | None = None,
 ) -> tuple[str, ...]:
     """Convert a checkpoint to another family.
 
@@ -35,6 +36,8 @@ def convert(
         source_image_size: Image size of the source, if it does not state it.
         architecture: Architecture of the source, if it does not state it; see
             `from_checkpoint`.
+        layer_norm_epsilon: Epsilon of the new model. Default: that of the
+            source.
 
     Returns:
         Notes on settings that the file cannot record, such as another GELU.
@@ -52,6 +55,8 @@ def convert(
     model = open_model(
         source, num_heads, image_size, source_image_size, architecture
     )
+    if layer_norm_epsilon is not None:
+        model = model.with_layer_norm_epsilon(layer_norm_epsilon)
     if layout != "keras":
         return save_checkpoint(model, target, layout=layout)
     with atomic_write(target) as draft:
@@ -131,6 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.image_size,
             options.source_image_size,
             options.architecture,
+            options.layer_norm_epsilon,
         )
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,5 +1,7 @@
 """What a ViTConfig must fulfil."""
 
+import math
+
 from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
 from keras_vit.layers.norms import NORMS
@@ -65,6 +67,8 @@ def _check_numbers(config):
     for name in RATE_FIELDS:
         if not 0 <= getattr(config, name) < 1:
             _fail(config, name, "must be in [0, 1)")
+    if not 0 < config.layer_norm_epsilon < math.inf:
+        _fail(config, "layer_norm_epsilon", "must be positive")
     if config.num_classes < 0:
         _fail(config, "num_classes", "must be 0 (no head) or more")
     if config.num_registers < 0:

@@ -154,6 +154,20 @@ class VisionTransformer(keras.Model):
         """
         return copy_model(self, classifier_activation=classifier_activation)
 
+    def with_layer_norm_epsilon(self, layer_norm_epsilon: float):
+        """Return this model with another epsilon and the same weights.
+
+        Its outputs differ slightly. `save_checkpoint` requires this where the
+        model of another library has a fixed epsilon.
+
+        Args:
+            layer_norm_epsilon: Added to each variance, such as 1e-6.
+
+        Returns:
+            A new VisionTransformer. This one does not change.
+        """
+        return copy_model(self, layer_norm_epsilon=layer_norm_epsilon)
+
     def with_remat(self, use_remat: bool = True):
         """Return this model with or without rematerialised blocks.
 

@@ -140,6 +140,8 @@ class Layout(NamedTuple):
             for the file of a model, where they are not its defaults.
         refuse: Returns the reason why a configuration cannot be written; None
             if it can.
+        notes: Yields what a folder states otherwise than the model, without
+            an effect on what the weights compute.
         said: Fields of ViTConfig that config.json of a folder states.
         remedies: For a field, a function from its value to advice on how to
             make the family's code compute it.
@@ -198,6 +200,7 @@ class Layout(NamedTuple):
     drops: Callable[[ViTConfig], Collection[str]] = lambda config: ()
     computes: Callable[[ViTConfig], dict] = lambda config: {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
+    notes: Callable[[ViTConfig], Iterable[str]] = lambda config: ()
     said: tuple[str, ...] = ()
     remedies: dict[str, Callable[[Any], str]] = {}
 

@@ -54,7 +54,8 @@ def save_checkpoint(
 
     Raises:
         ValueError: If the model is quantised, or the family cannot express
-            it. The message states the reason.
+            it. The message states the reason. A folder names a class, so its
+            epsilon must be that of the model.
     """
     check_vision_transformer(model)
     writers = pick(WRITERS, layout, "layout")
@@ -70,6 +71,13 @@ def save_checkpoint(
         )
     path = pathlib.Path(path).expanduser()
     write = _pick_writer(path, layout, writers)
+    is_file = write is not writers.get("")
+    unsaid = tuple(_find_unsaid(model.config, family, is_file))
+    if unsaid and not is_file:
+        raise ValueError(
+            f"{family.title} cannot express this model: {' '.join(unsaid)} "
+            f"Received: layout={layout!r}"
+        )
     spelling = _pick_spelling(model, layout, family, spelling)
     names = family
     if family.written_by is not None:
@@ -79,7 +87,8 @@ def save_checkpoint(
     for name, shape in names.adds(config).items():
         arrays[name] = functools.partial(np.zeros, shape, "float32")
     write(path, spell(arrays, spelling), config)
-    notes = tuple(_notes(model.config, family, write is not writers.get("")))
+    folder_notes = () if is_file else family.notes(config)
+    notes = (*_notes(model.config, is_file), *folder_notes, *unsaid)
     for note in notes:
         logger.warning("%s: %s", path, note)
     return notes
@@ -215,8 +224,8 @@ def _position_table(model):
     return as_float32(layer.table(layer.grid_size))
 
 
-def _notes(config, family, is_file) -> Iterator[str]:
-    """Yield notes on settings that the file cannot record."""
+def _notes(config, is_file) -> Iterator[str]:
+    """Yield notes on settings that do not change what the weights compute."""
     settings = config.preprocessing
     if is_file and settings.normalization != "vit":
         yield (
@@ -229,11 +238,21 @@ def _notes(config, family, is_file) -> Iterator[str]:
             f"the model ends in {config.classifier_activation}; the file has "
             "no activation, so its readers return logits"
         )
+
+
+def _find_unsaid(config, family, is_file) -> Iterator[str]:
+    """Yield what the readers will compute differently, and what to do.
+
+    A file alone leaves the choice of the class to its reader. A folder names a
+    class, so its answers must be right.
+    """
     computed = family.computes(config)
     for field, describe in DIFFERENCES.items():
         ours = getattr(config, field)
         theirs = computed.get(field, getattr(family, field))
-        matters = field != "stem_epsilons" or config.stem_stages is not None
+        # Hybrids are written to files alone.
+        is_hybrid_file = is_file and config.stem_stages is not None
+        matters = field != "stem_epsilons" or is_hybrid_file
         is_said = field in family.said and not is_file
         if ours != theirs and matters and not is_said:
             note = describe(ours, theirs, family.title)
@@ -257,7 +276,9 @@ DIFFERENCES = {
     ),
     "layer_norm_epsilon": lambda ours, theirs, title: (
         f"the model has layer_norm_epsilon={ours:g} and {title} {theirs:g}; "
-        "outputs differ slightly."
+        f"outputs differ slightly. If this is acceptable, write "
+        f"model.with_layer_norm_epsilon({theirs:g})"
+        f" (--layer_norm_epsilon={theirs:g} of keras_vit.convert)."
     ),
 }
 # Endings of files. A new folder cannot have one of them.

@@ -13,6 +13,8 @@ from keras_vit.weights.containers import Checkpoint, read_json
 
 # `Resampling` of Pillow, in the order of its numbers.
 PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+# Of timm and OpenCLIP: the whole image is kept, with a margin.
+PADDING_MODES = ("border", "longest")
 # Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
 TOLERANCE = 1e-3
 
@@ -65,7 +67,15 @@ def _read_mean_and_std(row):
     mode = _mode_of(row.get("mean"), row.get("std"))
     if mode is None:
         return None
-    is_squashed = "squash" in (row.get("crop_mode"), row.get("resize_mode"))
+    modes = row.get("crop_mode"), row.get("resize_mode")
+    is_squashed = "squash" in modes
+    for name in PADDING_MODES:
+        if name in modes:
+            warnings.warn(
+                f"The images of this model are padded to a square ({name!r}), "
+                "which this package does not do; it crops their middle.",
+                stacklevel=2,
+            )
     return _make(
         mode,
         "squash" if is_squashed else "shortest",
@@ -90,7 +100,7 @@ def _read_huggingface(row):
         mode,
         "shortest" if is_shortest else "squash",
         _interpolation_of(row.get("resample")),
-        _fraction(crop[0], size[0]) if has_crop else None,
+        _fraction(max(crop), max(size)) if has_crop else None,
     )
 
 

@@ -652,3 +652,15 @@ def test_another_activation_keeps_the_weights():
         to_numpy(keras.ops.softmax(logits)),
         atol=1e-6,
     )
+
+
+def test_another_epsilon_keeps_the_weights():
+    model = randomize(VisionTransformer(tiny_config()))
+    other = model.with_layer_norm_epsilon(1e-2)
+    built = VisionTransformer(tiny_config(layer_norm_epsilon=1e-2))
+    built.set_weights(model.get_weights())
+    x = noise(2, 32, 32, 3)
+    np.testing.assert_array_equal(to_numpy(other(x)), to_numpy(built(x)))
+    assert np.abs(to_numpy(other(x)) - to_numpy(model(x))).max() > 1e-3
+    with pytest.raises(ValueError, match="`layer_norm_epsilon` must be posit"):
+        model.with_layer_norm_epsilon(0)

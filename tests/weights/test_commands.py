@@ -1,6 +1,7 @@
 """python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
 
 import io
+import pathlib
 import re
 import shutil
 import zipfile
@@ -15,8 +16,10 @@ from keras_vit import (
     convert,
     from_checkpoint,
     inspect_checkpoint,
+    save_checkpoint,
 )
 from tests import commands
+from tests.tiny import randomize, tiny_config
 from tests.weights.cases import (
     TIMM,
     TOKEN,
@@ -152,6 +155,22 @@ def test_converting_to_another_size(tmp_path):
     arguments = [str(source), str(target), "--layout=official"]
     assert convert.main([*arguments, "--image_size=48x64"]) == 0
     assert from_checkpoint(target).config.image_size == (48, 64)
+
+
+def test_a_class_with_a_fixed_epsilon(tmp_path, capsys):
+    """A folder names the class, and that of timm has 1e-6."""
+    source, target = str(tmp_path / "hf"), str(tmp_path / "timm")
+    config = tiny_config(layer_norm_epsilon=1e-12)
+    model = randomize(VisionTransformer(config))
+    save_checkpoint(model, source, layout="huggingface")
+    command = [source, target, "--layout=timm"]
+    assert convert.main(command) == 1
+    error = capsys.readouterr().err
+    assert "layer_norm_epsilon=1e-12" in error
+    assert not pathlib.Path(target).exists()
+    [advice] = re.findall(r"--layer_norm_epsilon=\S+", error)
+    assert convert.main([*command, advice]) == 0
+    assert from_checkpoint(target).config.layer_norm_epsilon == 1e-6
 
 
 def test_a_rectangle_that_the_file_does_not_show(tmp_path, capsys):

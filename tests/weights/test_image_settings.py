@@ -258,6 +258,29 @@ def test_an_interpolation_that_is_not_here_is_a_warning(tmp_path, code, name):
     assert stated.interpolation == "bilinear"
 
 
+@pytest.mark.parametrize(
+    "row", [{"crop_mode": "border"}, {"resize_mode": "longest"}]
+)
+def test_padding_is_a_warning(tmp_path, row):
+    row |= {"mean": [0.5] * 3, "std": [0.5] * 3}
+    with pytest.warns(UserWarning, match="padded to a square"):
+        assert found(tmp_path, {"pretrained_cfg": row}).crop_fraction == 1
+
+
+def test_a_rectangle_and_the_short_side(tmp_path):
+    """A processor of transformers has one number for the short side."""
+    settings = Preprocessing("vit", "shortest", "bilinear", 0.875)
+    config = tiny_config(image_size=(24, 48), preprocessing=settings)
+    model = randomize(VisionTransformer(config))
+    [note] = save_checkpoint(model, tmp_path / "hf", layout="huggingface")
+    assert "until it covers 27x54" in note and "short side to 54" in note
+    again = from_checkpoint(tmp_path / "hf").config
+    assert again.preprocessing.uncropped_size(again.image_size) == (27, 54)
+    square = dataclasses.replace(config, image_size=48)
+    model = VisionTransformer(square)
+    assert not save_checkpoint(model, tmp_path / "s", layout="huggingface")
+
+
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_an_image_converter_of_keras_hub(tmp_path, is_nested):
     scale = [1 / 255 / s for s in IMAGENET["std"]]

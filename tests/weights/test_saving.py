@@ -243,6 +243,8 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
     assert "act_layer='gelu_tanh'" in tanh[0]
     # Its config.json says it.
     assert not save_checkpoint(make(), tmp_path / "timm", layout="timm")
+    with pytest.raises(ValueError, match=r"with_layer_norm_epsilon\(1e-06\)"):
+        save_checkpoint(model, tmp_path / "small", layout="timm")
     assert not save_checkpoint(model, tmp_path / "hf", layout="huggingface")
     soft = model.with_classifier_activation("softmax")
     notes = save_checkpoint(soft, tmp_path / "hf", layout="huggingface")

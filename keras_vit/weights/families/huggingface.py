@@ -76,6 +76,19 @@ def _processor_json(config):
     return found
 
 
+def _notes(config):
+    """Yield where a processor of transformers cuts out another rectangle."""
+    sizes = config.preprocessing.uncropped_size(config.image_size)
+    is_shortest = config.preprocessing.resize_mode == "shortest"
+    if is_shortest and sizes[0] != sizes[1]:
+        yield (
+            "this model resizes a photo until it covers "
+            f"{sizes[0]}x{sizes[1]} pixels, but an image processor of "
+            f"transformers resizes its short side to {max(sizes)} pixels, so "
+            "it shows less of most photos"
+        )
+
+
 def _refuse(config):
     return find_class_family(config).explain_refusal(config)
 
@@ -271,5 +284,6 @@ LAYOUT = Layout(
     prefix_rows=_prefix_rows,
     adds=_adds,
     refuse=_refuse,
+    notes=_notes,
     said=("activation", "layer_norm_epsilon"),
 )
