@@ -18,6 +18,9 @@ SUBJECTS = {
     "Augmentation": ("augment", "eval_preprocess"),
     "Model": (
         "model",
+        "depth",
+        "width",
+        "mlp_dim",
         "patch_size",
         "patch_sizes",
         "pooling",
@@ -36,6 +39,7 @@ SUBJECTS = {
         "num_heads",
         "source_image_size",
         "architecture",
+        "layer_norm_epsilon",
         "init_head",
         "train_only",
         "lora_rank",

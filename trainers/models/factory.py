@@ -194,7 +194,9 @@ def _copy_with_new(model, names, **changes):
 
 
 def _build_variant(recipe, channels, num_classes, dtype):
+    config = VARIANTS[recipe.model].config
     changes = {
+        **_sizes(recipe, config),
         "image_size": recipe.image_size,
         "channels": channels,
         "num_classes": num_classes,
@@ -209,9 +211,27 @@ def _build_variant(recipe, channels, num_classes, dtype):
     }
     if recipe.pooling == "distilled":
         changes |= {"use_class_token": True, "use_distillation_token": True}
-    config = VARIANTS[recipe.model].config
     config = dataclasses.replace(config, **_given(changes))
     return VisionTransformer(config, dtype=dtype)
+
+
+def _sizes(recipe, config):
+    """Return the options of the blocks; heads keep their size by default."""
+    num_heads = recipe.num_heads
+    if recipe.width and not num_heads:
+        if recipe.width % config.head_size:
+            raise ValueError(
+                "`width` must be a multiple of the size of a head of "
+                f"{recipe.model}, {config.head_size}, or `num_heads` must be "
+                f"given. Received: width={recipe.width}"
+            )
+        num_heads = recipe.width // config.head_size
+    return {
+        "depth": recipe.depth,
+        "width": recipe.width,
+        "mlp_dim": recipe.mlp_dim,
+        "num_heads": num_heads,
+    }
 
 
 def _load_checkpoint(recipe, channels, num_classes, dtype):

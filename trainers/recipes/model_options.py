@@ -30,6 +30,21 @@ class ModelOptions:
         "Variant of the model; or a ResNet, of BiT or of keras.applications.",
         [*VARIANTS, *BASELINES],
     )
+    depth: int | None = option(
+        None,
+        "Number of blocks. Default: that of the variant.",
+        range=POSITIVE,
+    )
+    width: int | None = option(
+        None,
+        "Features of a token. Default: that of the variant.",
+        range=POSITIVE,
+    )
+    mlp_dim: int | None = option(
+        None,
+        "Features inside the MLP of a block. Default: that of the variant.",
+        range=POSITIVE,
+    )
     patch_size: int | None = option(
         None, "Side of a patch in pixels. Default: that of the variant."
     )
@@ -97,8 +112,9 @@ class ModelOptions:
     )
     num_heads: int | None = option(
         None,
-        "With a checkpoint that does not store it: number of attention heads. "
-        "Default: that of the published model of the same size.",
+        "Number of attention heads, for a new model or a checkpoint that does "
+        "not store it. Default: heads of the same size as in the variant, or "
+        "the number of the published model of the same size.",
         range=POSITIVE,
     )
     init_head: str = option(

@@ -78,6 +78,21 @@ RECIPES = {
     "i1k_b32": _recipe(_I1K, "B/32", _at_once("69.19")),
     "i1k_l16": _recipe(_I1K, "L/16", _at_once("72.59")),
     "i1k_l32": _recipe(_I1K, "L/32", _at_once("66.90")),
+    # The base of figure 8, of which one size at a time is changed. The paper
+    # states neither its heads nor its training: they are those of L/32.
+    "jft_shape": _recipe(
+        dataclasses.replace(
+            _JFT,
+            source="arXiv:2010.11929, appendix D.2; the rest as jft_l32",
+        ),
+        "L/32",
+        "no figures in the paper, which draws those of figure 8",
+        depth=8,
+        mlp_dim=2048,
+        epochs=7,
+        learning_rate=6e-4,
+        final_fraction=1e-5 / 6e-4,
+    ),
     **{
         name: _recipe(
             _JFT,

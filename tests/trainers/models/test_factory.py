@@ -37,11 +37,27 @@ def test_seed_decides_the_initial_weights(recipe, digits):
         ("stochastic_depth_rate", 0.3, "stochastic_depth_rate"),
         ("head_bias", -3.0, "head_bias"),
         ("patch_size", 4, "patch_size"),
+        ("depth", 3, "depth"),
+        ("mlp_dim", 20, "mlp_dim"),
+        ("num_heads", 2, "num_heads"),
     ],
 )
 def test_model_flags_reach_the_model(recipe, digits, field, value, attribute):
     model = build_model(dataclasses.replace(recipe, **{field: value}), digits)
     assert getattr(model.config, attribute) == value
+
+
+def test_heads_keep_their_size_at_another_width(recipe, digits):
+    usual = build_model(recipe, digits).config
+    width = 2 * usual.width
+    wide = build_model(dataclasses.replace(recipe, width=width), digits).config
+    assert (wide.width, wide.head_size) == (width, usual.head_size)
+    assert wide.mlp_dim == usual.mlp_dim
+    changed = dataclasses.replace(recipe, width=width, num_heads=1)
+    assert build_model(changed, digits).config.head_size == width
+    odd = dataclasses.replace(recipe, width=width + 1)
+    with pytest.raises(ValueError, match="`width` must be a multiple.*num_he"):
+        build_model(odd, digits)
 
 
 def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):

@@ -257,6 +257,9 @@ FIGURES = {
     "jft_r101x1": of_jft("R101x1", 7, 8e-4),
     "jft_r152x1": of_jft("R152x1", 7, 6e-4),
     "jft_r152x2": of_jft("R152x2", 7, 6e-4),
+    # Appendix D.2.
+    "jft_shape": of_jft("L/32", 7, 6e-4)
+    | {"depth": 8, "mlp_dim": 2048, "representation_size": 1024},
     # arXiv:2010.11929, table 4; rates of vision_transformer/configs.
     "imagenet_b16": TUNING | steps(20_000, 500, 0.03) | {"augment": CROP},
     "cifar10_b16": TUNING | steps(10_000, 500, 0.01) | {"augment": CROP},
