@@ -113,12 +113,14 @@ def print_results(job: Job, seconds: float):
 
 
 def print_initial_weights(job: Job):
-    """Print what a new run takes from the checkpoint or run of `init_from`."""
+    """Print what a new run takes from `init_from` and from its teacher."""
     if hasattr(job.loop.model, "load_report"):
         print(f"Initial weights: {job.loop.model.load_report}")
     names = class_names_of(job.recipe, job.dataset)
     if reason := explain_other_classes(job.recipe, names):
         print(f"Note: {reason}")
+    if job.loop.distillation:
+        print(job.loop.distillation.note)
 
 
 def print_fit(job: Job):

@@ -35,23 +35,50 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
     if output is not None:
         pick(dict.fromkeys(OUTPUTS), output, "output")
         return output
+    kind, has_kernel = last_change(model)
+    if kind in CLASSIFIER_ACTIVATIONS:
+        return "probabilities"
+    return "logits" if has_kernel and kind == "linear" else "features"
+
+
+def name_activation(model: keras.Model) -> str | None:
+    """Return the function that turns logits into the outputs of `model`.
+
+    Args:
+        model: A model with one input and one output.
+
+    Returns:
+        A key of CLASSIFIER_ACTIVATIONS, or None.
+    """
+    kind, _ = last_change(model)
+    return kind if kind in CLASSIFIER_ACTIVATIONS else None
+
+
+def last_change(model: keras.Model) -> tuple[str, bool]:
+    """Return the last function that changes the values of the outputs.
+
+    Args:
+        model: A model with one input and one output.
+
+    Returns:
+        Its name, in lower case, and whether it is that of a layer with
+        weights. The name is "" for a VisionTransformer without a classifier.
+    """
     if is_headless(model):
-        return "features"
+        return "", False
     for node in walk_back(model):
         operation = node.operation
         if is_graph(operation):
-            return name_output(operation)
+            return last_change(operation)
         activation = getattr(operation, "activation", operation)
         # Either a function, such as the activation of a Dense layer, or an
         # operation.
         kind = getattr(activation, "__name__", type(activation).__name__)
-        if kind.lower() in ("softmax", "sigmoid"):
-            return "probabilities"
-        if has_weights(operation):
-            return "logits" if kind == "linear" else "features"
-        if kind not in ("linear", "Dropout", "Identity"):
-            break
-    return "features"
+        kind = kind.lower()
+        is_last = kind not in ("linear", "dropout", "identity")
+        if is_last or has_weights(operation):
+            return kind, has_weights(operation)
+    return "", False
 
 
 def without_head(model: keras.Model) -> keras.Model:

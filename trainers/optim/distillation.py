@@ -21,6 +21,7 @@ class Distillation:
             kinds of logits, to be compared with the labels and with the
             teacher; None if the trained model has one kind.
         teacher: The model that `teach` calls, to account for its memory.
+        note: How the teacher reads images, as a sentence.
 
     Reference: Hinton et al. 2015, arXiv:1503.02531; Touvron et al. 2021,
         arXiv:2012.12877, section 4.
@@ -31,6 +32,7 @@ class Distillation:
     weight: float = 0.5
     student: keras.Model | None = None
     teacher: keras.Model | None = None
+    note: str = ""
 
     def mix(self, losses, teacher_logits, logits):
         """Return the losses of labels and teacher together.

@@ -5,7 +5,12 @@ import tensorflow as tf
 
 from keras_vit.layers import DistilledHead
 from keras_vit.models import VisionTransformer
-from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
+from keras_vit.models.features import (
+    CLASSIFIER_ACTIVATIONS,
+    is_graph,
+    name_activation,
+    name_output,
+)
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.normalization import Normalization
 from trainers.data.datasets import ImageDataset
@@ -34,7 +39,8 @@ def make_distillation(
     """
     if recipe.teacher is None:
         return None
-    teacher, pair = open_teacher(recipe, dataset)
+    teacher, pair, source = open_teacher(recipe, dataset)
+    mean, deviation = pair
     loss = LOSSES[recipe.loss]
     if recipe.distillation_target == "hard":
         compare = hard_loss(loss.function)
@@ -50,16 +56,15 @@ def make_distillation(
         recipe.distillation_weight,
         with_both_logits(model),
         teacher,
+        f"The teacher reads images with the mean {mean} and the deviation "
+        f"{deviation}, {source}.",
     )
 
 
 def open_teacher(
     recipe: Recipe, dataset: ImageDataset
-) -> tuple[keras.Model, Normalization]:
-    """Return the teacher, and mean and deviation of its images.
-
-    A model of Keras that is no VisionTransformer and of no run reads images as
-    the trained model does.
+) -> tuple[keras.Model, Normalization, str]:
+    """Return the teacher, mean and deviation of its images, and their source.
 
     Args:
         recipe: The recipe.
@@ -73,24 +78,52 @@ def open_teacher(
         if (folder / RUN_RECIPE).exists():
             run = Run(folder)
             model, names = run.load_model(), run.load_class_names()
-            pair = run.load_recipe().normalization
+            pair, source = run.load_recipe().normalization, "as in its run"
         else:
             is_grey = dataset.channels == 1
             model = NamedModel(recipe.teacher, is_grey).load_model()
-            pair = recipe.normalization
-            if isinstance(model, VisionTransformer):
-                pair = model.config.preprocessing.mean_and_deviation
+            pair, source = find_normalization(model, recipe.normalization)
     except ValueError as error:
         raise ValueError(f"`teacher` cannot be read: {error}") from None
     _check(model, names, recipe, dataset)
     model.trainable = False
-    return model, pair
+    return model, pair, source
+
+
+def find_normalization(
+    model: keras.Model, ours: Normalization
+) -> tuple[Normalization, str]:
+    """Return how a teacher of no run reads images, and what says so.
+
+    A VisionTransformer knows, also inside of another model. Other models of
+    Keras do not, so they read images as the trained model does.
+
+    Args:
+        model: The teacher.
+        ours: Mean and deviation of the images of the trained model.
+    """
+    found = {
+        layer.config.preprocessing.mean_and_deviation
+        for layer in model._flatten_layers()
+        if isinstance(layer, VisionTransformer)
+    }
+    if len(found) == 1:
+        return found.pop(), "as its VisionTransformer says"
+    return ours, (
+        "as the trained model does, because it does not say how; layers of "
+        "its own that rescale pixels would rescale them twice"
+    )
 
 
 def _check(model, names, recipe, dataset):
+    received = f"Received: teacher={recipe.teacher!r}"
+    if not is_graph(model):
+        raise ValueError(
+            "`teacher` must be a functional or Sequential model of one input "
+            f"and one output. {received}, a {type(model).__name__}"
+        )
     classes, shape = dataset.class_names, model.output_shape
     kind = name_output(model)
-    received = f"Received: teacher={recipe.teacher!r}"
     if kind == "features" or len(shape) != 2 or shape[-1] != len(classes):
         raise ValueError(
             f"`teacher` must be a classifier of {len(classes)} classes. "
@@ -122,7 +155,7 @@ def make_teach(
         theirs: Mean and deviation of its images.
         ours: Mean and deviation of the images of the model.
     """
-    returns_logits = name_output(teacher) == "logits"
+    activation = name_activation(teacher)
     size = teacher.input_shape[1:3]
 
     def teach(images):
@@ -133,11 +166,24 @@ def make_teach(
             pixels = 255 * (images * deviation + mean)
             images = preprocess_input(pixels, "channels_last", theirs)
         outputs = tf.cast(teacher(images, training=False), tf.float32)
-        if not returns_logits:
-            outputs = tf.math.log(tf.maximum(outputs, 1e-12))
+        if activation is not None:
+            outputs = LOGITS[activation](outputs)
         return tf.stop_gradient(outputs)
 
     return teach
+
+
+def _log(probabilities):
+    """Return the logarithm, a finite number also for 0."""
+    return tf.math.log(tf.maximum(probabilities, 1e-12))
+
+
+# For each of CLASSIFIER_ACTIVATIONS, the logits of probabilities. Those of a
+# softmax are only known up to a constant.
+LOGITS = {
+    "softmax": _log,
+    "sigmoid": lambda p: _log(p) - _log(1.0 - p),
+}
 
 
 class BothLogits(keras.layers.Layer):

@@ -7,11 +7,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit import VisionTransformer, preprocess_input
+from keras_vit import (
+    FlexibleVisionTransformer,
+    VisionTransformer,
+    preprocess_input,
+)
 from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from tests.tiny import randomize, tiny_config, to_numpy
 from trainers.runs.run import Run
-from trainers.runs.teacher import make_teach, with_both_logits
+from trainers.runs.teacher import (
+    find_normalization,
+    make_teach,
+    with_both_logits,
+)
 from trainers.train import prepare, train
 
 NAMES = [str(digit) for digit in range(10)]
@@ -129,16 +137,52 @@ def test_the_teacher_sees_the_images_as_it_was_trained():
     )
 
 
-def test_probabilities_are_turned_into_logits():
+@pytest.mark.parametrize("name", ["softmax", "sigmoid"])
+def test_probabilities_are_turned_into_logits(name):
     model = make_model(3)
-    ends_in_softmax = model.with_classifier_activation("softmax")
+    ends_in_it = model.with_classifier_activation(name)
     images = tf.random.stateless_normal((4, 8, 8, 1), (0, 0))
     pair = NORMALIZATIONS["vit"]
     logits = make_teach(model, pair, pair)(images)
-    found = make_teach(ends_in_softmax, pair, pair)(images)
-    np.testing.assert_allclose(
-        tf.nn.softmax(found), tf.nn.softmax(logits), atol=1e-6
-    )
+    found = make_teach(ends_in_it, pair, pair)(images)
+    activate = getattr(tf.nn, name)
+    np.testing.assert_allclose(activate(found), activate(logits), atol=1e-6)
+
+
+def test_certain_probabilities_have_finite_logits():
+    image = keras.Input((8, 8, 1))
+    x = keras.layers.Dense(2, "sigmoid", bias_initializer="ones")
+    model = keras.Model(image, x(keras.layers.Flatten()(image)))
+    model.layers[-1].set_weights([np.zeros((64, 2)), np.array([-200, 200])])
+    pair = NORMALIZATIONS["vit"]
+    ((no, yes),) = make_teach(model, pair, pair)(tf.zeros((1, 8, 8, 1)))
+    assert -50 < no < -20 and 20 < yes < 50
+
+
+@pytest.mark.parametrize("kind", ["functional", "sequential"])
+def test_a_model_around_ours_has_its_normalization(kind):
+    inner = make_model(num_classes=0, preprocessing="imagenet", channels=3)
+    if kind == "sequential":
+        model = keras.Sequential([inner, keras.layers.Dense(10)])
+        model.build((None, 8, 8, 3))
+    else:
+        image = keras.Input((8, 8, 3))
+        model = keras.Model(image, keras.layers.Dense(10)(inner(image)))
+    ours = NORMALIZATIONS["vit"]
+    pair, source = find_normalization(model, ours)
+    assert pair == NORMALIZATIONS["imagenet"] and "VisionTransf" in source
+    # A classifier of other layers is fed as the trained model.
+    other = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()])
+    pair, source = find_normalization(other, ours)
+    assert pair == ours and "rescale them twice" in source
+
+
+def test_a_flexible_model_is_no_teacher(recipe, tmp_path):
+    path = str(tmp_path / "flexible.keras")
+    FlexibleVisionTransformer(make_model()).save(path)
+    recipe = dataclasses.replace(recipe, teacher=path)
+    with pytest.raises(ValueError, match="`teacher` must.*, a FlexibleVision"):
+        prepare(recipe, str(tmp_path / "run"))
 
 
 def test_only_a_distilled_head_has_two_kinds_of_logits():
