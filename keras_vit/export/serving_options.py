@@ -87,6 +87,12 @@ def check_serving(model: keras.Model, serving: Serving):
     num_classes = model.output_shape[-1]
     names = serving.class_names
     is_classifier = name_output(model, serving.output) != "features"
+    if is_classifier and len(model.output_shape) != 2:
+        raise ValueError(
+            "`output` must be 'features' or None for a model whose outputs "
+            "are not (B, classes), such as those of each pixel. Received: "
+            f"output={serving.output!r}, outputs {model.output_shape}"
+        )
     if names is not None and not is_classifier:
         raise ValueError(
             "`class_names` are for a model with a classifier; if its last "

@@ -1,9 +1,12 @@
 """The patches after chosen blocks, as images of features."""
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 
 import keras
 from keras import ops
+
+from keras_vit.models.patch_grid import PatchGrid
 
 
 def compute_block_features(
@@ -35,7 +38,7 @@ def compute_block_features(
             before them (B, P, D).
 
     Raises:
-        ValueError: If the model has no such block.
+        ValueError: If `blocks` names no block, or one that is not there.
 
     Example:
         >>> model = VisionTransformer(VARIANTS["mu/16"].config)
@@ -44,15 +47,9 @@ def compute_block_features(
         [(2, 14, 14, 32), (2, 14, 14, 32)]
     """
     depth, prefix = model.config.depth, model.config.num_prefix_tokens
-    chosen = range(depth) if blocks is None else blocks
     layers = {layer.name: layer for layer in model.layers}
     outputs = []
-    for index in chosen:
-        if not -depth <= index < depth:
-            raise ValueError(
-                f"`blocks` must be from {-depth} to {depth - 1}. Received: "
-                f"blocks={blocks!r}"
-            )
+    for index in _indices(blocks, depth):
         x = layers[f"block_{index % depth:02d}"].output
         if norm and "encoder_norm" in layers:
             x = layers["encoder_norm"](x)
@@ -63,17 +60,30 @@ def compute_block_features(
     for x in tokens:
         patches = x[:, prefix:]
         if as_grid:
-            height, width = _grid_of(model.config, images)
-            shape = (-1, height, width, x.shape[-1])
-            patches = ops.reshape(patches, shape)
+            patches = _arrange(patches, images, model.config)
         found.append((patches, x[:, :prefix]) if with_prefix else patches)
     return found
 
 
-def _grid_of(config, images):
-    """Return the rows and columns of the patches of these images."""
-    if not config.use_dynamic_image_size:
-        return config.grid_size
-    stride = config.patch_size * config.stem_stride
-    height, width = ops.shape(images)[1:3]
-    return height // stride, width // stride
+def _indices(blocks, depth):
+    """Return the indices of the blocks; raise a ValueError unless they are."""
+    if blocks is None:
+        return range(depth)
+    chosen = tuple(blocks) if isinstance(blocks, Iterable) else ()
+    if chosen and all(
+        isinstance(index, numbers.Integral) and -depth <= index < depth
+        for index in chosen
+    ):
+        return chosen
+    raise ValueError(
+        f"`blocks` must be from {-depth} to {depth - 1}, one or more in a "
+        f"list. Received: blocks={blocks!r}"
+    )
+
+
+def _arrange(patches, images, config):
+    """Return patches (B, h * w, D) as in the images, (B, h, w, D)."""
+    if config.use_dynamic_image_size:
+        grid = PatchGrid(config.patch_size * config.stem_stride)
+        return grid(patches, images)
+    return ops.reshape(patches, (-1, *config.grid_size, patches.shape[-1]))

@@ -23,7 +23,8 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
 
     Without `output`, the kind is inferred from the last operation that changes
     the values: a softmax or sigmoid returns probabilities, a linear layer with
-    weights returns logits, and anything else returns features.
+    weights returns logits, and anything else returns features. So do outputs
+    of another shape than (B, C), such as those of each pixel.
 
     Args:
         model: A model with one input and one output.
@@ -35,6 +36,8 @@ def name_output(model: keras.Model, output: str | None = None) -> str:
     if output is not None:
         pick(dict.fromkeys(OUTPUTS), output, "output")
         return output
+    if len(model.output_shape) != 2:
+        return "features"
     kind, has_kernel = last_change(model)
     if kind in CLASSIFIER_ACTIVATIONS:
         return "probabilities"

@@ -90,6 +90,8 @@ class FlexibleVisionTransformer(keras.Model):
     def call(self, inputs, patch_size: int | None = None, training=None):
         # Keras hands `training` on to the layers.
         if not isinstance(inputs, dict):
+            if len(getattr(inputs, "shape", ())) != 4:
+                self._refuse(inputs)
             own = self.config.patch_size
             side = own if patch_size is None else patch_size
             inputs = cut_patches(inputs, side, own, self.patch_resize)
@@ -105,16 +107,28 @@ class FlexibleVisionTransformer(keras.Model):
         """Raise a ValueError unless these are patches and their places."""
         length = self.config.patch_size**2 * self.config.channels
         shapes = {key: tuple(value.shape) for key, value in inputs.items()}
-        if (
+        if not (
             {"patches", "coordinates"} <= shapes.keys() <= SEQUENCE_KEYS
             and shapes["patches"][2:] == (length,)
             and shapes["coordinates"][2:] == (2,)
+            and len(shapes.get("mask", "BN")) == 2
+            # In a traced graph, a number of patches may be open.
+            and len({shape[1] for shape in shapes.values()} - {None}) < 2
         ):
-            return
+            self._refuse(inputs)
+
+    def _refuse(self, inputs):
+        """Raise a ValueError that says what the inputs must be."""
+        channels = self.config.channels
+        length = self.config.patch_size**2 * channels
+        received = keras.tree.map_structure(
+            lambda x: tuple(getattr(x, "shape", ())), inputs
+        )
         raise ValueError(
-            f"`inputs` must be images of {self.config.channels} channels, or "
-            f"'patches' (B, N, {length}), 'coordinates' (B, N, 2) and, as far "
-            f"as sequences are padded, 'mask' (B, N). Received: {shapes}"
+            f"`inputs` must be images (B, H, W, C) of {channels} "
+            f"channels, or 'patches' (B, N, {length}), 'coordinates' (B, N, 2) "
+            "and, as far as sequences are padded, 'mask' (B, N). Received: "
+            f"shapes {received}"
         )
 
     def _run(self, patches, coordinates, mask=None):

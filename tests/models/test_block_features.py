@@ -77,7 +77,25 @@ def test_they_are_part_of_a_graph_that_is_saved(tmp_path):
     }
 
 
-@pytest.mark.parametrize("blocks", [[2], [-3], [0, 5]])
+def test_a_graph_for_images_of_any_size(tmp_path):
+    backbone = make(use_dynamic_image_size=True)
+    images = keras.Input((None, None, 3))
+    model = keras.Model(images, backbone.features(images, blocks=[0, -1]))
+    assert model.output_shape == [(None, None, None, 24)] * 2
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    for size in ((48, 16), (16, 40)):
+        x = noise(2, *size, 3)
+        expected = backbone.with_image_size(size).features(x, blocks=[0, -1])
+        for one, other, third in zip(expected, model(x), again(x)):
+            np.testing.assert_allclose(
+                to_numpy(other), to_numpy(one), atol=1e-5
+            )
+            np.testing.assert_array_equal(to_numpy(third), to_numpy(other))
+
+
+@pytest.mark.parametrize("blocks", [[2], [-3], [0, 5], (), -1, "last", [0.5]])
 def test_a_block_that_is_not_there(blocks):
-    with pytest.raises(ValueError, match="`blocks` must be from -2 to 1"):
+    with pytest.raises(ValueError, match="`blocks` must be from -2") as error:
         make().features(noise(1, 32, 32, 3), blocks=blocks)
+    assert f"blocks={blocks!r}" in str(error.value)

@@ -191,6 +191,11 @@ def test_mistakes_are_named():
         {**found, "masks": np.ones((1, 16), bool)},
         {**found, "patches": found["patches"][..., :100]},
         {**found, "coordinates": found["coordinates"][..., :1]},
+        {**found, "coordinates": found["coordinates"][:, :10]},
+        {**found, "mask": np.ones((1, 10), bool)},
+        {**found, "mask": np.ones((1, 16, 1), bool)},
+        [found["patches"], found["coordinates"]],
+        noise(32, 32, 3),
     ):
         with pytest.raises(ValueError, match=r"'patches' \(B, N, 192\), 'coor"):
             flexible(wrong)

@@ -44,6 +44,25 @@ def test_model_without_head_answers_features(images, tmp_path):
     assert list(serve(images=tf.constant(images))) == ["features"]
 
 
+def test_outputs_of_each_pixel_are_exported(images, tmp_path):
+    """Of a segmenter: no classes of an image are ranked."""
+    backbone = make_model(num_classes=0, depth=1)
+    pixels = keras.Input(backbone.input_shape[1:])
+    (x,) = backbone.features(pixels)
+    x = keras.layers.UpSampling2D(2)(x)
+    model = keras.Model(pixels, keras.layers.Conv2D(11, 1)(x))
+    report = export_saved_model(model, tmp_path / "1", images)
+    loaded = tf.saved_model.load(report.path)
+    for name in ("serving_default", "features"):
+        ((key, found),) = loaded.signatures[name](tf.constant(images)).items()
+        assert key == "features"
+        np.testing.assert_allclose(found, model(images), atol=1e-5)
+    with pytest.raises(ValueError, match="`output` must be.*each pixel"):
+        export_saved_model(
+            model, tmp_path / "2", images, Serving(output="logits")
+        )
+
+
 OF_FOUR = Preprocessing(((0.5,) * 4, (0.5,) * 4))
 NAMES = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 
