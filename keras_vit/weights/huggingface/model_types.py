@@ -69,6 +69,7 @@ POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
     "radio": "bilinear_square",
+    "tipsv2_vision_model": "bilinear_antialias",
     "dpt": "bilinear",
 }
 # What else its models have, as fields of ViTConfig.
