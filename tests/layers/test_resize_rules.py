@@ -217,7 +217,7 @@ def test_an_equal_size_is_the_identity(method):
 @each_rule
 def test_a_rule_has_no_left_and_no_right(method):
     for old, new in itertools.product(SIZES, SIZES):
-        if method == "official" and new == 1:
+        if method.startswith("official") and new == 1:
             continue  # It reads the first row.
         matrix = RESIZES[method](new, old)
         np.testing.assert_allclose(matrix[::-1, ::-1], matrix, atol=1e-12)

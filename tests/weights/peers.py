@@ -393,7 +393,7 @@ def flat_patches(pixels, size=8):
 
 
 def build_huggingface_class(
-    folder, kind, config, arguments, seed, resized=None
+    folder, kind, config, arguments, seed, side=32, resized=None
 ):
     """Write a random model of the class `kind`, images and its answers.
 
@@ -407,7 +407,7 @@ def build_huggingface_class(
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
-    x = draw_images((2, 32, 32, 3), seed)
+    x = draw_images((2, side, side, 3), seed)
     np.savez(folder / "expected.npz", x=x, **run_any_huggingface(model, x))
     if resized is not None:
         x = draw_images((2, 56, 40, 3), seed)
