@@ -293,6 +293,7 @@ def test_each_study_runs_at_its_smallest_size(
         # The choice of a rate by each arm runs in the other studies.
         first, second = tried_arms
         arms[second] = dataclasses.replace(arms[second], rate_of=first)
+    if module in (activations, positions, position_tables):
         recipe = with_a_small_model(module.STUDY.recipe)
         monkeypatch.setattr(
             module, "STUDY", dataclasses.replace(module.STUDY, recipe=recipe)
