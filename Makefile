@@ -22,9 +22,12 @@ TORCH_TOOLS = pytest pytest-xdist scipy torch
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
 # One more than there are processors: tests wait for programs that they start.
 NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-# On JAX the tests spend most of their time on compiling small models.
+# On JAX the tests spend most of their time on compiling small models, and so do
+# those that use XLA on TensorFlow.
 FAST_COMPILING = --xla_backend_optimization_level=0 \
-    --xla_llvm_disable_expensive_passes=true
+    --xla_llvm_disable_expensive_passes=true \
+    --xla_cpu_parallel_codegen_split_count=1 \
+    --xla_cpu_use_fusion_emitters=false
 ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
     tests/models/test_golden_outputs.py \
     tests/models/test_running.py tests/preprocessing tests/test_initialization.py \
@@ -49,7 +52,7 @@ photos: .venv/train
 test: .venv/dev
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
-	KERAS_BACKEND=tensorflow .venv/bin/python \
+	XLA_FLAGS="$(FAST_COMPILING)" KERAS_BACKEND=tensorflow .venv/bin/python \
 	    $(subst auto,$(NUM_PROCESSES),$(PYTEST))
 	XLA_FLAGS="$(FAST_COMPILING)" KERAS_BACKEND=jax \
 	    .venv/bin/python $(PYTEST) $(ANY_BACKEND)

@@ -48,7 +48,8 @@ if keras.backend.backend() == "jax":
         "XLA_FLAGS",
         "--xla_backend_optimization_level=0"
         " --xla_llvm_disable_expensive_passes=true"
-        " --xla_cpu_parallel_codegen_split_count=1",
+        " --xla_cpu_parallel_codegen_split_count=1"
+        " --xla_cpu_use_fusion_emitters=false",
     )
     for name, value in {
         "jax_compilation_cache_dir": str(ROOT / "build" / "jax"),

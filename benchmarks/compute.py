@@ -18,8 +18,10 @@ from keras_vit.tables import format_table
 from trainers.loop.flops import TRAINING_PASSES
 from trainers.train import Job
 
+# The learning rates of a family are --rates times this.
+RATES = {"ViT": 1.0, "ResNet": 3.0, "hybrid": 1.0}
 # FLOPs within those of all families, at which the laws are compared.
-PREDICTED = (2e10, 1.5e11)
+PREDICTED = (4e10, 3e11)
 # Size and length of the trainings of a family, the length as a multiple of
 # --updates. The learning rate of all is chosen with the first.
 TRAININGS = (
@@ -65,6 +67,7 @@ STUDY = Study(
         name_arm(family, size, length): Arm(
             build=MODELS[family][size],
             length=length,
+            rate=RATES[family],
             rate_of=name_arm(family, *TRAININGS[0]),
         )
         for size, length in TRAININGS
@@ -76,7 +79,7 @@ STUDY = Study(
     kind=CountedTrial,
     measure=count_training,
     seeds=3,
-    updates=300,
+    updates=600,
 )
 
 

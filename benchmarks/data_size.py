@@ -86,7 +86,7 @@ STUDY = Study(
     kind=ProbedTrial,
     measure=probe_features,
     seeds=3,
-    updates=500,
+    updates=3000,
 )
 VALUES = {
     "test accuracy": lambda trial: 100 * trial.accuracy,

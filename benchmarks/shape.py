@@ -1,9 +1,9 @@
 """Compare ways of scaling a ViT: python -m benchmarks.shape.
 
 The depth, the width, the size of the MLP and the patch size of a small model
-are scaled, each alone and all together, on scikit-learn's digits: figure 8 of
-the ViT paper (arXiv:2010.11929, appendix D.2) in small. The table shows means
-over the seeds.
+are scaled, each alone and all together, on the moved digits: figure 8 of the
+ViT paper (arXiv:2010.11929, appendix D.2) in small. The table shows means over
+the seeds.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import functools
 import statistics
 import sys
 
+from benchmarks import study_images
 from benchmarks.flops import forward_flops
 from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
 from benchmarks.study_figures import Panel, draw_panels
@@ -24,7 +25,7 @@ BASE = ViTConfig(
     mlp_dim=64,
     num_heads=32 // HEAD_SIZE,
     patch_size=4,
-    image_size=8,
+    image_size=study_images.SIDE,
     channels=1,
     num_classes=10,
 )
@@ -32,9 +33,9 @@ SCALED = {
     "depth": [{"depth": 4}, {"depth": 8}],
     "width": [{"width": 64}, {"width": 128}],
     "MLP": [{"mlp_dim": 128}, {"mlp_dim": 256}],
-    "patch": [{"patch_size": 8}, {"patch_size": 2}, {"patch_size": 1}],
+    "patch": [{"patch_size": 12}, {"patch_size": 6}, {"patch_size": 2}],
     "all": [
-        {"depth": 1, "width": 16, "mlp_dim": 32, "patch_size": 8},
+        {"depth": 1, "width": 16, "mlp_dim": 32, "patch_size": 6},
         {"depth": 4, "width": 64, "mlp_dim": 128, "patch_size": 2},
     ],
 }
@@ -73,8 +74,10 @@ STUDY = Study(
         for name, config in CONFIGS.items()
     },
     rates=(1e-3, 3e-3, 1e-2),
+    recipe=study_images.RECIPE,
+    splits=study_images.SPLITS,
     seeds=3,
-    updates=100,
+    updates=2000,
 )
 
 

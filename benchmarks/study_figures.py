@@ -85,8 +85,21 @@ def draw_panels(panels: list[Panel], path: pathlib.Path):
             xs = sorted({x for curve in panel.curves.values() for x in curve})
             axes.set_xticks(xs, [f"{x:,g}" for x in xs])
             axes.minorticks_off()
+        else:
+            _label_round_numbers(axes.xaxis)
+        if panel.yscale == "log":
+            _label_round_numbers(axes.yaxis)
         axes.legend(frameon=False)
     save_figure(figure, path)
+
+
+def _label_round_numbers(axis):
+    """Label 1, 2 and 5, and their powers of ten, of a logarithmic axis."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def save_figure(figure, path: pathlib.Path):

@@ -15,7 +15,9 @@ from tests.tiny import LATER_KINDS
 XLA_FLAGS = (
     "--xla_force_host_platform_device_count=8 "
     "--xla_backend_optimization_level=0 "
-    "--xla_llvm_disable_expensive_passes=true"
+    "--xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_parallel_codegen_split_count=1 "
+    "--xla_cpu_use_fusion_emitters=false"
 )
 KINDS = {"plain": {}, "map": {"pooling": "map"}, **LATER_KINDS}
 # The kinds that one process trains, alone and in all forms.

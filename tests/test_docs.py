@@ -111,6 +111,20 @@ def run_command(line, environment, *more):
     assert result.returncode == 0, f"{line}: {result.stderr}"
 
 
+def shortened(line):
+    """Return the flags that make a training on a page one of no time."""
+    size = 2 if "--dataset" in line else 32  # Four photos, or all digits.
+    more = ["--total_steps=2", "--warmup_steps=0", f"--batch_size={size}"]
+    if re.search(r"--image_size=\d{3}", line):
+        more.append("--image_size=64")
+    if "--init_from" not in line:
+        patch = 2 if "digits" in line else 16
+        more += ["--model=mu/16", f"--patch_size={patch}"]
+    if "--objective=autoencoder" in line:
+        more += ["--decoder_width=8", "--decoder_depth=1", "--decoder_heads=2"]
+    return more
+
+
 def put_photos(folder):
     """Put two photos into a folder."""
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
@@ -300,10 +314,7 @@ def test_commands_and_code_of_a_guide_run(
         for line in lines_of(code):
             if line in run_elsewhere:
                 continue
-            more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
-            more = more if "trainers.train" in line else []
-            if "--image_size=224" in line:
-                more = [*more, "--image_size=64"]
+            more = shortened(line) if "trainers.train" in line else []
             if "--formats=tflite" in line:
                 # After two updates all classes are about as likely.
                 more = ["--force", "--nomeasure_latency"]
@@ -378,8 +389,7 @@ def test_commands_and_code_of_the_page_on_weights_run(
             exec(compile(code, "weights.md", "exec"), names)
             continue
         for line in lines_of(code):
-            more = ["--total_steps=2", "--warmup_steps=0", "--batch_size=2"]
-            more = more if "trainers.train" in line else []
+            more = shortened(line) if "trainers.train" in line else []
             run_command(line, subprocess_environment, *more)
     assert names["report"].resized and names["report"].reset
     assert (

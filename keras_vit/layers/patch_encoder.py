@@ -13,20 +13,23 @@ class PatchEncoder(keras.layers.Layer):
 
     Computes the same as a convolution with kernel size and stride P and no
     padding. One matrix product over all patches is faster. If an image is not
-    a whole number of patches, this layer raises an error, whereas a
-    convolution would ignore the border.
+    a whole number of patches, this layer raises an error, unless it is told to
+    ignore the border, as a convolution does.
 
     Shapes:
         images: (B, H, W, C).
-        returns: (B, N, D) with N = (H / P) * (W / P), row by row.
+        returns: (B, N, D) with N = (H // P) * (W // P), row by row.
 
     Args:
-        patch_size: Side P of a square patch, in pixels. Must divide H and W.
+        patch_size: Side P of a square patch, in pixels.
         width: Size D of a token.
         use_bias: Whether the projection has a bias.
+        ignore_border: Whether pixels at the bottom and at the right that fill
+            no patch are left out; otherwise P must divide H and W.
 
     Raises:
-        ValueError: If the image is not a whole number of patches.
+        ValueError: If the image is not a whole number of patches, or smaller
+            than one.
 
     Example:
         >>> encoder = PatchEncoder(patch_size=8, width=24)
@@ -37,7 +40,12 @@ class PatchEncoder(keras.layers.Layer):
     """
 
     def __init__(
-        self, patch_size: int, width: int, use_bias: bool = True, **kwargs
+        self,
+        patch_size: int,
+        width: int,
+        use_bias: bool = True,
+        ignore_border: bool = False,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         if patch_size < 1:
@@ -48,6 +56,7 @@ class PatchEncoder(keras.layers.Layer):
         self.patch_size = patch_size
         self.width = width
         self.use_bias = use_bias
+        self.ignore_border = ignore_border
 
     def build(self, input_shape):
         if len(input_shape) != 4 or input_shape[-1] is None:
@@ -78,6 +87,8 @@ class PatchEncoder(keras.layers.Layer):
         batch, height, width, channels = ops.shape(images)
         side, features = self.patch_size, self.patch_size**2 * channels
         h, w = height // side, width // side
+        if self.ignore_border:
+            images = images[:, : h * side, : w * side]
         # If the image size is unknown, the reshape gets the batch size, so it
         # fails for an image that is not a whole number of patches.
         batch = -1 if None not in self.input_spec.shape[1:] else batch
@@ -126,12 +137,16 @@ class PatchEncoder(keras.layers.Layer):
             "patch_size": self.patch_size,
             "width": self.width,
             "use_bias": self.use_bias,
+            "ignore_border": self.ignore_border,
         }
 
     def _grid_size(self, input_shape):
         height, width = input_shape[1:3]
         for size in (height, width):
-            if size is not None and (size < 1 or size % self.patch_size):
+            if size is None:
+                continue
+            whole, rest = divmod(size, self.patch_size)
+            if not whole or (rest and not self.ignore_border):
                 raise ValueError(
                     "`images` must be a whole number of patches in height and "
                     f"width. Received: image {height}x{width} pixels, "

@@ -139,8 +139,11 @@ RESIZES = {
     "official": ResizeRule(_triangle, 1, is_aligned=True),
     # timm's reader of .npz, FlexiViT, tf.image.resize.
     "bilinear": ResizeRule(_triangle, 1),
-    # RADIO.
+    # RADIO; the second for two of timm's models.
     "bilinear_square": ResizeRule(_triangle, 1, is_square=True),
+    "official_square": ResizeRule(
+        _triangle, 1, is_aligned=True, is_square=True
+    ),
     # Hugging Face: PyTorch's bicubic.
     "bicubic": ResizeRule(_keys(-0.75), 2),
     # DINO and DINOv2 without registers: PyTorch's bicubic, by the factor
@@ -148,6 +151,9 @@ RESIZES = {
     "bicubic_offset": ResizeRule(_keys(-0.75), 2, offset=0.1),
     # timm: PyTorch's bicubic with antialias, which is Pillow's.
     "bicubic_antialias": ResizeRule(_keys(-0.5), 2, is_antialiased=True),
+    "bicubic_antialias_square": ResizeRule(
+        _keys(-0.5), 2, is_antialiased=True, is_square=True
+    ),
     # SigLIP 2 in Hugging Face, JAX.
     "bilinear_antialias": ResizeRule(_triangle, 1, is_antialiased=True),
 }

@@ -33,6 +33,8 @@ class ViTConfig:
             pooling.
         stem_epsilons: A key of STEM_EPSILONS: the constants that the stem
             adds to its divisors, "official" or "timm".
+        ignore_border: Whether pixels at the bottom and at the right that fill
+            no patch are left out; otherwise the patches must divide the image.
         use_patch_bias: Whether the projection of the patches has a bias.
         use_patch_norm: Whether the patches are normalised before the positions
             are added.
@@ -120,6 +122,7 @@ class ViTConfig:
     preprocessing: Preprocessing = Preprocessing()
     stem_stages: tuple[int, ...] | None = None
     stem_epsilons: str = "official"
+    ignore_border: bool = False
     use_patch_bias: bool = True
     use_patch_norm: bool = False
     use_class_token: bool = True

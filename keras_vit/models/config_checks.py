@@ -85,7 +85,8 @@ def _check_numbers(config):
 def _check_image_size(config):
     if len(config.image_size) != 2 or min(config.image_size) < 1:
         _fail(config, "image_size", "must be one number or (height, width)")
-    if any(size % config.patch_size for size in config.feature_size):
+    rests = [size % config.patch_size for size in config.feature_size]
+    if not min(config.grid_size) or (any(rests) and not config.ignore_border):
         what = "image" if config.stem_stages is None else "feature map"
         raise ValueError(
             f"`patch_size` must divide the {what}, "

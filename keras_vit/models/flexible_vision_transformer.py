@@ -6,6 +6,7 @@ from keras import ops
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.layers.prefix_tokens import PrefixTokens
+from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.rotary_positions import RotaryPositions
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.patch_sequences import cut_patches
@@ -37,7 +38,7 @@ class FlexibleVisionTransformer(keras.Model):
         patch_resize: A key of RESIZES: the rule for resizing patches.
         use_square_positions: Whether the table of positions is resized to a
             square with the longer side of each grid, which keeps its aspect
-            ratio, and not to the grid.
+            ratio, and not to the grid. Default: as `position_resize` says.
 
     Raises:
         ValueError: If the model has a stem or relative positions.
@@ -58,7 +59,7 @@ class FlexibleVisionTransformer(keras.Model):
         self,
         vision_transformer,
         patch_resize: str = "bilinear",
-        use_square_positions: bool = False,
+        use_square_positions: bool | None = None,
         **kwargs,
     ):
         check_vision_transformer(vision_transformer)
@@ -79,6 +80,8 @@ class FlexibleVisionTransformer(keras.Model):
                 )
         self.vision_transformer = vision_transformer
         self.patch_resize = patch_resize
+        if use_square_positions is None:
+            use_square_positions = RESIZES[config.position_resize].is_square
         self.use_square_positions = use_square_positions
         self.built = True
 

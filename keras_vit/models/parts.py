@@ -33,6 +33,7 @@ def patch_encoder(config, dtype):
         config.patch_size,
         config.width,
         use_bias=config.use_patch_bias,
+        ignore_border=config.ignore_border,
         dtype=dtype,
         name="patch_encoder",
     )

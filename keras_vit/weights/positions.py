@@ -93,7 +93,10 @@ def infer_positions(
     has_rows = rows == config.num_prefix_tokens or (
         not shapes.layout.has_later_parts
     )
-    fields = {"image_size": size, "use_prefix_positions": has_rows}
+    fields = {
+        **sized(config, size),
+        "use_prefix_positions": has_rows,
+    }
     return Positions(fields, rows)
 
 
@@ -119,7 +122,22 @@ def _without_table(shapes, hints, config, sizes):
             "sine-cosine positions need a width that 4 divides, not "
             f"{config.width}."
         )
-    return Positions({"position_embedding": kind, "image_size": sizes[0]})
+    size = sized(config, sizes[0])
+    return Positions({"position_embedding": kind, **size})
+
+
+def sized(config: ViTConfig, size: tuple[int, int]) -> dict:
+    """Return the fields for images of a size that a file states.
+
+    The convolutions of all libraries ignore the border.
+
+    Args:
+        config: The configuration of the file, except for the image size.
+        size: (height, width) in pixels.
+    """
+    config = dataclasses.replace(config, image_size=size, ignore_border=True)
+    has_border = any(side % config.patch_size for side in config.feature_size)
+    return {"image_size": size, "ignore_border": has_border}
 
 
 def _has_other_positions(config, hints):
@@ -155,7 +173,11 @@ class _Fit:
             choices += [(self._square(slot), slot) for slot in self.slots[1:]]
         if only_told:
             choices = stated
-        fits = [choice for choice in choices if self._fits(*choice)]
+        fits = [
+            choice
+            for choice in choices
+            if self._fits(*choice, may_have_border=choice in stated)
+        ]
         if not fits:
             received = told[0] if only_told else wanted
             self.shapes.fail(
@@ -185,14 +207,17 @@ class _Fit:
         side = grid * self.config.patch_size * self.config.stem_stride
         return side, side
 
-    def _fits(self, size, slot):
+    def _fits(self, size, slot, may_have_border=False):
         if not size:
             return False
         try:
-            sized = dataclasses.replace(self.config, image_size=size)
+            fields = sized(self.config, size)
+            config = dataclasses.replace(self.config, **fields)
         except ValueError:
             return False
-        return math.prod(sized.grid_size) == self.rows - slot
+        if config.ignore_border and not may_have_border:
+            return False
+        return math.prod(config.grid_size) == self.rows - slot
 
 
 def _pair(size):

@@ -28,9 +28,9 @@ def test_one_size_of_the_shape_changes_alone():
 
 
 def test_relative_compute_of_the_shape():
-    """With 5 tokens, patches of 16 numbers and 10 classes."""
-    block = 2 * 5 * 4 * 32**2 + 4 * 5**2 * 32 + 4 * 5 * 32 * 64
-    rest = 2 * 4 * 16 * 32 + 2 * 32 * 10
+    """With 10 tokens, patches of 16 numbers and 10 classes."""
+    block = 2 * 10 * 4 * 32**2 + 4 * 10**2 * 32 + 4 * 10 * 32 * 64
+    rest = 2 * 9 * 16 * 32 + 2 * 32 * 10
     assert shape.relative_compute("depth 8") == pytest.approx(
         (rest + 8 * block) / (rest + 2 * block)
     )

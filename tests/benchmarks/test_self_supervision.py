@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import pathlib
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 from benchmarks import self_supervision, study
 from benchmarks.self_supervision import Result
 from trainers.data.datasets import open_dataset
+from trainers.recipes.recipes import RECIPES
 
 
 def result(rate, accuracy, purpose="choice", seed=100):
@@ -115,6 +117,10 @@ def test_it_runs_and_goes_on_where_it_was_interrupted(
     line = ["--labels=10", "--seeds=1", "--updates=2", "--epochs=1"]
     line += [f"--folder={tmp_path / 'encoders'}", f"--csv={path}"]
     monkeypatch.setattr(self_supervision, "RATES", (1e-3,))
+    for name in ("digits", "mpp_digits", "mae_digits"):
+        small = {"model": "mu/16", "patch_size": 2, "decoder_depth": 1}
+        recipe = dataclasses.replace(RECIPES[name], **small)
+        monkeypatch.setitem(RECIPES, name, recipe)
     assert self_supervision.main(line) == 0
     table = capsys.readouterr().out.partition("| labelled")[2]
     with path.open(newline="") as file:

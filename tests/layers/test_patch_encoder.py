@@ -45,6 +45,19 @@ def test_an_image_that_is_not_whole_patches_is_an_error(shape):
         PatchEncoder(patch_size=8, width=4)(np.zeros(shape, "float32"))
 
 
+def test_a_border_that_fills_no_patch_can_be_left_out():
+    images = noise(2, 13, 10, 3)
+    encoder = PatchEncoder(4, 24, ignore_border=True)
+    tokens = to_numpy(encoder(images))  # The bias is zero.
+    expected = keras.ops.conv(images, encoder.kernel, strides=4)
+    np.testing.assert_allclose(
+        tokens, to_numpy(expected).reshape(2, 6, 24), atol=1e-5
+    )
+    assert encoder.compute_output_shape((2, 13, 10, 3)) == (2, 6, 24)
+    with pytest.raises(ValueError, match="whole number of patches"):
+        PatchEncoder(16, 24, ignore_border=True)(images)
+
+
 def test_an_image_smaller_than_a_patch_is_an_error():
     with pytest.raises(ValueError, match="whole number of patches"):
         PatchEncoder(patch_size=8, width=4)(np.zeros((2, 4, 4, 3)))

@@ -198,10 +198,11 @@ def shrunk(architecture, model):
     return arguments, (2, *size, 3)
 
 
-def build_architecture(folder, name, seed, hub=True):
+def build_architecture(folder, name, seed, hub=True, resized=False):
     """Write a small random model of timm's `name`, images and its answers.
 
-    With `hub`, the name and the arguments lie beside it in config.json.
+    With `hub`, the name and the arguments lie beside it in config.json. With
+    `resized`, timm reads this at another size and answers again.
     """
     timm = import_peer("timm")
     import torch
@@ -227,6 +228,16 @@ def build_architecture(folder, name, seed, hub=True):
             )
         for index, map_ in enumerate(maps if type(maps) is list else ()):
             found[f"map/{index}"] = map_.permute(0, 2, 3, 1).numpy()
+    if resized:
+        # Of other sides, and not a square.
+        size = (shape[1] * 3 // 2, shape[1] // 2)
+        if not hasattr(model, "embeds"):
+            model = timm.create_model(
+                f"local-dir:{folder}", pretrained=True, img_size=size
+            ).eval()
+        other = draw_images((2, *size, 3), seed + 1)
+        found["other/x"] = other
+        found["other/logits"] = run_timm(model, other)["logits"]
     np.savez(folder / "expected.npz", x=x, **found)
 
 
@@ -382,7 +393,7 @@ def flat_patches(pixels, size=8):
 
 
 def build_huggingface_class(
-    folder, kind, config, arguments, seed, resized=None
+    folder, kind, config, arguments, seed, side=32, resized=None
 ):
     """Write a random model of the class `kind`, images and its answers.
 
@@ -396,7 +407,7 @@ def build_huggingface_class(
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
-    x = draw_images((2, 32, 32, 3), seed)
+    x = draw_images((2, side, side, 3), seed)
     np.savez(folder / "expected.npz", x=x, **run_any_huggingface(model, x))
     if resized is not None:
         x = draw_images((2, 56, 40, 3), seed)

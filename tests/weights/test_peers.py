@@ -152,6 +152,9 @@ TIMM = {
     "rectangle": timm(
         {"img_size": (24, 48)}, {"image_size": (24, 48)}, (2, 24, 48, 3)
     ),
+    "border": timm(
+        {"img_size": (30, 46)}, {"source_image_size": (30, 46)}, (2, 30, 46, 3)
+    ),
     "1_channel": timm({"in_chans": 1}, images=(2, 32, 32, 1)),
     "5_channels": timm({"in_chans": 5}, images=(2, 32, 32, 5)),
     "tanh": timm({"act_layer": "gelu_tanh"}, {"activation": "tanh"}),

@@ -38,6 +38,8 @@ READ = (
     "flexivit_small",
     "naflexvit_base_patch16_gap",
     "naflexvit_base_patch16_map",
+    "naflexvit_base_patch16_par_gap",
+    "naflexvit_base_patch16_radio_v3",
     "naflexvit_base_patch16_siglip",
     "naflexvit_so400m_patch16_radio_v4",
     "test_vit2",
@@ -59,6 +61,7 @@ READ = (
     "vit_giant_patch14_reg4_dinov2",
     "vit_huge_plus_patch16_dinov3",
     "vit_intern300m_patch14_448",
+    "vit_large_patch16_radio_v3",
     "vit_large_patch16_rope_224",
     "vit_large_patch16_siglip_512",
     "vit_medium_patch16_reg4_gap_256",
@@ -108,6 +111,7 @@ def built(peers_folder):
             "name": name,
             "seed": seed,
             "hub": hub,
+            "resized": hub and name in READ,
         }
         for seed, (key, (name, hub)) in enumerate(rows.items())
     ]
@@ -138,6 +142,22 @@ def test_an_architecture_answers_the_same(name, built):
     compare(model, folder, HYBRID if "_r_" in name else TOLERANCE)
     assert not model.load_report.reset
     assert not model.load_report.ignored
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
+def test_at_another_size_it_answers_the_same(name, built):
+    """Loaded at this size, and loaded and then changed to it."""
+    folder = built(f"arch/{name}")
+    with np.load(folder / "expected.npz") as file:
+        x, expected = file["other/x"], file["other/logits"]
+    size = x.shape[1:3]
+    for model in (
+        from_checkpoint(folder, image_size=size),
+        from_checkpoint(folder).with_image_size(size),
+    ):
+        error = np.abs(to_numpy(model(x)) - expected).max()
+        assert error < TOLERANCE * np.abs(expected).max()
 
 
 # Arrays without which a file of timm may look like one of another model.

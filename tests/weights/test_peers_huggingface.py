@@ -27,6 +27,7 @@ SIZES = {
     "patch_size": 8,
 }
 TINY = {**SIZES, "image_size": 32, "intermediate_size": 96}
+BORDER = {**TINY, "image_size": 38}
 DINO = {**SIZES, "image_size": 32, "mlp_ratio": 2}
 RADIO = {**SIZES, "image_size": 32, "max_img_size": 32, "mlp_ratio": 2.0}
 FLAT = {**SIZES, "intermediate_size": 96, "num_patches": 16}
@@ -182,6 +183,10 @@ CASES = {
         {**TINY, "use_head": True},
     ),
     "Aimv2Model": ("Aimv2Config", {**two_towers(use_head=True), **PROJECTED}),
+    # A border of 6 pixels fills no patch.
+    "border ViTModel": ("ViTConfig", BORDER),
+    "border CLIPVisionModel": ("CLIPVisionConfig", BORDER),
+    "border SiglipVisionModel": ("SiglipVisionConfig", BORDER),
     "DPTModel": ("DPTConfig", {**TINY, **NECK}),
     "DPTForDepthEstimation": ("DPTConfig", {**TINY, **NECK}),
     "InternVLVisionModel": ("InternVLVisionConfig", INTERN),
@@ -276,6 +281,7 @@ RESIZED = {
     "RadioModel": {},
     "MLCDVisionModel": {},
     "DPTModel": {},
+    "Tipsv2VisionModel": {},
 }
 
 
@@ -291,6 +297,7 @@ def built(peers_folder):
             "config": config,
             "arguments": arguments,
             "seed": seed,
+            "side": 38 if name.startswith("border") else 32,
             "resized": RESIZED.get(name),
         }
         for seed, (name, (config, arguments, *_)) in enumerate(rows.items())

@@ -106,10 +106,7 @@ def answered(peers_folder):
 @pytest.mark.parametrize("name", [*TIMM, *SIGLIP])
 def test_images_of_different_grids_in_one_batch(name, answered):
     model, inputs, expected = answered(name)
-    flexible = FlexibleVisionTransformer(
-        model, use_square_positions="_par_" in name
-    )
-    answer = to_numpy(flexible(inputs))
+    answer = to_numpy(FlexibleVisionTransformer(model)(inputs))
     assert answer.shape == expected.shape
     error = np.abs(answer - expected).max() / np.abs(expected).max()
     assert error < TOLERANCE

@@ -48,8 +48,8 @@ def test_positions_are_resized_along_rows_and_columns(method, new):
     actual = resize_positions(table, (3, 5), new, method)
     grid = table.reshape(3, 5, 2)
     for axis, size in enumerate(new):
-        # That of RADIO cuts the positions out of a square.
-        whole = max(new) if method == "bilinear_square" else size
+        # Some cut the positions out of a square.
+        whole = max(new) if method.endswith("_square") else size
         # DINO moves them a little.
         whole += 0.1 if method == "bicubic_offset" else 0
         matrix = RESIZES[method](size, grid.shape[axis], whole)
@@ -92,7 +92,8 @@ def test_an_unknown_rule_of_positions_is_an_error_even_if_nothing_is_resized():
         resize_positions(noise(4, 2), (2, 2), (2, 2), "nearest")
     assert str(error.value) == (
         "`position_resize` must be one of 'official', 'bilinear', "
-        "'bilinear_square', 'bicubic', 'bicubic_offset', 'bicubic_antialias', "
+        "'bilinear_square', 'official_square', 'bicubic', 'bicubic_offset', "
+        "'bicubic_antialias', 'bicubic_antialias_square', "
         "'bilinear_antialias'. Received: "
         "position_resize='nearest'"
     )

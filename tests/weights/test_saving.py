@@ -9,6 +9,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
 from keras_vit.files import atomic_write
@@ -39,9 +40,8 @@ def test_what_other_libraries_read_needs_no_pickle(layout, tmp_path):
         with np.load(path, allow_pickle=False) as file:
             sizes = [file[name].size for name in file.files]
     else:
-        safetensors = pytest.importorskip("safetensors.numpy")
         file = path / "model.safetensors" if path.is_dir() else path
-        sizes = [a.size for a in safetensors.load_file(file).values()]
+        sizes = [a.size for a in load_file(file).values()]
     folded = model.config.width if layout == "big_vision" else 0
     assert sum(sizes) == model.count_params() - folded
 
@@ -436,3 +436,45 @@ def test_the_header_is_as_others_want_it(tmp_path):
         assert length % 8 == 0
         header = json.loads(data[8 : 8 + length])
         assert header["__metadata__"]["format"] == "pt"
+
+
+def test_rectangles_that_a_class_of_transformers_cannot_run(tmp_path):
+    clip = make(**{**LATER_KINDS["clip"], "image_size": (32, 48)})
+    with pytest.raises(ValueError, match="square images alone"):
+        save_checkpoint(clip, tmp_path / "clip", layout="huggingface")
+    vit = make(image_size=(32, 48))
+    assert not save_checkpoint(vit, tmp_path / "vit", layout="huggingface")
+
+
+def test_a_model_without_the_pooler_of_its_class_is_told(tmp_path):
+    model = make(num_classes=0)
+    [note] = save_checkpoint(model, tmp_path / "vit", layout="huggingface")
+    assert "ViTModel has a pooler" in note
+    assert "add_pooling_layer=False" in note
+
+
+def test_tables_of_rectangles_in_transformers_are_refused(tmp_path):
+    model = make(**LATER_KINDS["beit"])
+    save_checkpoint(model, tmp_path / "beit", layout="huggingface")
+    file = tmp_path / "beit/config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "image_size": [16, 64]}))
+    path = tmp_path / "beit/model.safetensors"
+    save_file(load_file(path), path)  # Without what this package adds.
+    with pytest.raises(ValueError, match="height and width exchanged"):
+        from_checkpoint(tmp_path / "beit")
+
+
+def test_the_pooler_of_a_model_without_a_class_token_is_refused(tmp_path):
+    """That of I-JEPA reads the first patch."""
+    config = {"num_classes": 0, "use_class_token": False, "pooling": "avg"}
+    model = make(**config)
+    save_checkpoint(model, tmp_path / "ijepa", layout="huggingface")
+    path = tmp_path / "ijepa/model.safetensors"
+    arrays = load_file(path)
+    width = model.config.width
+    arrays["pooler.dense.weight"] = np.eye(width, dtype="float32")
+    arrays["pooler.dense.bias"] = np.zeros(width, "float32")
+    save_file(arrays, path, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="reads the first patch"):
+        from_checkpoint(tmp_path / "ijepa")

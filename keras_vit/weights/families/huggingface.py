@@ -77,7 +77,13 @@ def _processor_json(config):
 
 
 def _notes(config):
-    """Yield where a processor of transformers cuts out another rectangle."""
+    """Yield what the classes of transformers do beside or otherwise."""
+    [kind] = make_config_json(config)["architectures"]
+    if kind in ("ViTModel", "DeiTModel") and not config.representation_size:
+        yield (
+            f"{kind} has a pooler, which this model does not have; load it "
+            "with add_pooling_layer=False, or its pooler_output is random"
+        )
     sizes = config.preprocessing.uncropped_size(config.image_size)
     is_shortest = config.preprocessing.resize_mode == "shortest"
     if is_shortest and sizes[0] != sizes[1]:
@@ -131,6 +137,8 @@ def _complete(config, hints, names):
         if name in hints
     }
     config = dataclasses.replace(config, **changes)
+    if config.representation_size and not config.use_class_token:
+        raise ValueError("its pooler reads the first patch")
     activation = hints["pooler_act"]
     if config.representation_size and activation != "tanh":
         raise ValueError(f"its pooler ends in {activation!r}, not in tanh.")

@@ -85,6 +85,10 @@ class ClassFamily(NamedTuple):
             f"{headless} has no classifier": (
                 config.num_classes > 0 and self.kinds[1] is None
             ),
+            "the code of its class computes square images alone": (
+                config.image_size[0] != config.image_size[1]
+                and self.model_type not in WITH_RECTANGLES
+            ),
             **self.problems(config),
         }
         found = (text for text, holds in problems.items() if holds)
@@ -148,6 +152,8 @@ def make_config_json(config: ViTConfig) -> dict:
     return found
 
 
+# Families whose code runs on a model whose images are not square.
+WITH_RECTANGLES = ("vit", "deit", "ijepa", "dinov3_vit")
 # The first row that fits counts.
 CLASS_FAMILIES = (
     ClassFamily(

@@ -69,6 +69,7 @@ POSITION_RESIZES = {
     "dinov2_with_registers": "bicubic_antialias",
     "siglip2_vision_model": "bilinear_antialias",
     "radio": "bilinear_square",
+    "tipsv2_vision_model": "bilinear_antialias",
     "dpt": "bilinear",
 }
 # What else its models have, as fields of ViTConfig.
@@ -132,6 +133,19 @@ def describe_tower(json: dict) -> dict:
     }
 
 
+def _check_tables(json):
+    size = json.get("image_size")
+    is_rectangle = isinstance(size, list) and len(set(size)) > 1
+    if is_rectangle and any(
+        json.get(f"use_{kind}relative_position_bias")
+        for kind in ("", "shared_")
+    ):
+        raise ValueError(
+            "its images are not square, and transformers reads its tables of "
+            "relative positions with height and width exchanged"
+        )
+
+
 def read_settings(json: dict) -> dict:
     """Return the fields of ViTConfig that a class of transformers implies.
 
@@ -153,6 +167,7 @@ def read_settings(json: dict) -> dict:
     }
     if "num_hidden_layers" in json:
         found["depth"] = json["num_hidden_layers"]
+    _check_tables(json)
     if "use_mean_pooling" in json:
         means = json["use_mean_pooling"]
         found["pooling"] = "avg" if means else "token"

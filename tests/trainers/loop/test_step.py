@@ -47,13 +47,16 @@ def make_step(make_model, strategy="one_device", parts=1, scale=None, **more):
         )
 
 
-def run(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS), first=0):
-    """Make update number `first` of a batch shared out among the replicas."""
+def make_update(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS)):
+    """Return a function of a number that makes this update.
+
+    The batch is shared out among the replicas.
+    """
     strategy = make_strategy(strategy)
     replicas = strategy.num_replicas_in_sync
 
     @tf.function
-    def update():
+    def update(number):
         def on_replica():
             replica = tf.distribute.get_replica_context()
             index = replica.replica_id_in_sync_group
@@ -61,11 +64,16 @@ def run(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS), first=0):
                 lambda x: tf.reshape(x, (replicas, -1, *x.shape[1:]))[index],
                 batch,
             )
-            return step.train(mine, tf.constant(first, tf.int64))
+            return step.train(mine, number)
 
         return strategy.reduce("SUM", strategy.run(on_replica), axis=None)
 
-    return update().numpy()
+    return lambda number: update(tf.constant(number, tf.int64)).numpy()
+
+
+def run(step, strategy="one_device", batch=(IMAGES, LABELS, WEIGHTS), first=0):
+    """Make update number `first` of a batch."""
+    return make_update(step, strategy, batch)(first)
 
 
 def descend(kernel, bias, decay=0.0):
@@ -207,16 +215,19 @@ class Scaled:
 @pytest.mark.parametrize("use_xla", [False, True])
 @split
 def test_an_update_trains_one_of_the_variants(strategy, parts, use_xla):
+    variants = tuple(map(Scaled, (0.5, 1.0, 2.0)))
+    step = make_step(
+        dense(), strategy, parts, variants=variants, seed=3, use_xla=use_xla
+    )
+    for variant in variants:
+        variant.model = step.model
+    update = make_update(step, strategy)
     drawn = []
     for number in range(8):
-        variants = tuple(map(Scaled, (0.5, 1.0, 2.0)))
-        step = make_step(
-            dense(), strategy, parts, variants=variants, seed=3, use_xla=use_xla
-        )
-        for variant in variants:
-            variant.model = step.model
+        for momentum in tf.nest.flatten(step.optimizer.slots):
+            momentum.assign(tf.zeros_like(momentum))
         before = step.model.get_weights()
-        run(step, strategy, first=number)
+        update(number)
         kernel = step.model.get_weights()[0]
         errors = []
         for variant in variants:

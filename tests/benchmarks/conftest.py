@@ -1,0 +1,1 @@
+from tests.trainers.conftest import graphs_as_written  # noqa: F401
