@@ -12,6 +12,7 @@ import urllib.parse
 from typing import NamedTuple
 
 from keras_vit.weights.containers import read_json
+from keras_vit.weights.containers.checkpoint import WHY_NO_PICKLES
 from keras_vit.weights.containers.descriptions import (
     OPEN_CLIP,
     OPEN_CLIP_JSON,
@@ -34,7 +35,7 @@ class Repository(NamedTuple):
 
     Args:
         name: "owner/name".
-        revision: A branch, a tag or a commit.
+        revision: A branch, a tag, a commit or a proposal ("refs/pr/1").
     """
 
     name: str
@@ -43,8 +44,11 @@ class Repository(NamedTuple):
     @property
     def folder(self) -> pathlib.Path:
         """Where its files are kept."""
-        revision = "" if self.revision == "main" else f"@{self.revision}"
-        return cache_dir() / "huggingface" / f"{self.name}{revision}"
+        name = self.name
+        if self.revision != "main":
+            # A slash would be one folder in another.
+            name += f"@{urllib.parse.quote(self.revision, safe='')}"
+        return cache_dir() / "huggingface" / name
 
     def url(self, file: str) -> str:
         """Return the address of a file, on HF_ENDPOINT if that is set.
@@ -53,8 +57,9 @@ class Repository(NamedTuple):
             file: Name of the file.
         """
         endpoint = os.environ.get("HF_ENDPOINT") or HUB
-        path = f"{self.name}/resolve/{self.revision}/{file}"
-        return f"{endpoint.rstrip('/')}/{urllib.parse.quote(path)}"
+        revision = urllib.parse.quote(self.revision, safe="")
+        path = f"{self.name}/resolve/{revision}/{urllib.parse.quote(file)}"
+        return f"{endpoint.rstrip('/')}/{path}"
 
 
 def parse_repository(text: str) -> Repository | None:
@@ -68,7 +73,8 @@ def parse_repository(text: str) -> Repository | None:
         ValueError: If it starts with "hf://" and names no repository.
     """
     name = r"\w[\w.-]*"
-    match = re.fullmatch(rf"hf://({name}/{name})(?:@({name}))?", text)
+    revision = rf"{name}(?:/{name})*"
+    match = re.fullmatch(rf"hf://({name}/{name})(?:@({revision}))?/?", text)
     if match:
         return Repository(match[1], match[2] or "main")
     if text.startswith(SCHEME):
@@ -76,8 +82,8 @@ def parse_repository(text: str) -> Repository | None:
             "A model of the hub is named hf://OWNER/NAME or "
             f"hf://OWNER/NAME@REVISION. Received: {text!r}"
         )
-    if re.fullmatch(rf"timm/{name}", text):
-        return Repository(text)
+    if match := re.fullmatch(rf"(timm/{name})/?", text):
+        return Repository(match[1])
     return None
 
 
@@ -120,11 +126,19 @@ def _fetch_first(repository, files):
             errors.append(error)
             if not _is_absent(error):
                 break
-    error = errors[0] if _is_absent(errors[-1]) else errors[-1]
+    are_absent = _is_absent(errors[-1])
+    error = errors[0] if are_absent else errors[-1]
+    advice = ""
+    if are_absent and files is WEIGHT_FILES:
+        advice = (
+            f" If {repository.name} has its weights as .bin or .pt alone: "
+            f"such a file is {WHY_NO_PICKLES}."
+        )
     raise ConnectionError(
         f"{error} In all, the folder {folder} needs {CONFIGURATIONS[0]} or "
         f"{CONFIGURATIONS[1]}, one of {', '.join(WEIGHT_FILES)} with its "
         f"shards, and {DESCRIPTIONS[0]}, as far as {repository.name} has them."
+        f"{advice}"
     ) from error.__cause__
 
 
@@ -141,7 +155,8 @@ def _fetch(repository, file):
     except ConnectionError as error:
         if _status(error) in (401, 403):
             raise ConnectionError(
-                f"{error} The hub gives {repository.name} to accounts that "
+                f"{error} Either there is no {repository.name}: the hub "
+                "answers so for a mistyped name. Or it is for accounts that "
                 "accepted its licence: accept it on the page of the model, "
                 "and put a token of your account into the environment "
                 "variable HF_TOKEN."

@@ -855,7 +855,9 @@ def test_paths_without_a_checkpoint(tmp_path):
     refused(tmp_path / "no.npz", "There is no file")
     refused(tmp_path, "It holds nothing")
     (tmp_path / "pytorch_model.bin").write_bytes(PICKLED)
-    refused(tmp_path, "It holds pytorch_model.bin")
+    refused(
+        tmp_path, "It holds pytorch_model.bin. pytorch_model.bin is a pickle"
+    )
     (tmp_path / "m.npz").symlink_to(tmp_path / "m.npz")
     refused(tmp_path / "m.npz", "There is no file|cannot be read")
     (tmp_path / "model.safetensors").symlink_to(tmp_path)

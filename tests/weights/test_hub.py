@@ -135,7 +135,7 @@ def test_a_repository_of_open_clip(hub):
 
 def test_a_token_is_sent_to_the_hub_alone(hub, monkeypatch):
     hub.token = "secret"
-    with pytest.raises(ConnectionError, match="accept its licence|accept it"):
+    with pytest.raises(ConnectionError, match="no owner/model.*accept it"):
         from_checkpoint("hf://owner/model")
     monkeypatch.setenv("HF_TOKEN", "secret")
     with Hub() as storage:
@@ -165,12 +165,22 @@ def test_without_a_connection_it_says_which_file_to_put_where(hub):
     is_the_golden_model(from_checkpoint("hf://owner/model"))
 
 
+def test_a_repository_of_pickles_alone(hub):
+    del hub.files[START + "model.safetensors"]
+    hub.files[START + "pytorch_model.bin"] = b"pickle"
+    with pytest.raises(ConnectionError, match="as .bin.* is a pickle.*save"):
+        from_checkpoint("hf://owner/model")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("hf://a/b", Repository("a/b")),
         ("hf://a/b.c-d_e@v1.0", Repository("a/b.c-d_e", "v1.0")),
+        ("hf://a/b/", Repository("a/b")),
+        ("hf://a/b@refs/pr/1", Repository("a/b", "refs/pr/1")),
         ("timm/vit_x.tag", Repository("timm/vit_x.tag")),
+        ("timm/vit_x.tag/", Repository("timm/vit_x.tag")),
         ("timm/a/b", None),
         ("B/16-augreg", None),
     ],
@@ -180,7 +190,9 @@ def test_names_of_repositories(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["hf://", "hf://a", "hf://a/b/c", "hf://a/../b", "hf://../b"]
+    "text",
+    ["hf://", "hf://a", "hf://a/b/c", "hf://a/../b", "hf://../b"]
+    + ["hf://a/b@", "hf://a/b@../c", "hf://a/b@refs/../c", "hf://a/b//"],
 )
 def test_a_wrong_name_is_an_error(text):
     with pytest.raises(ValueError, match="hf://OWNER/NAME"):
@@ -191,6 +203,11 @@ def test_a_revision_has_a_folder_of_its_own():
     one, other = Repository("a/b"), Repository("a/b", "v1")
     assert one.folder != other.folder
     assert other.url("config.json").endswith("/a/b/resolve/v1/config.json")
+    # As huggingface_hub quotes it.
+    proposal = Repository("a/b", "refs/pr/1")
+    end = "/a/b/resolve/refs%2Fpr%2F1/config.json"
+    assert proposal.url("config.json").endswith(end)
+    assert proposal.folder.parent == one.folder.parent
 
 
 def test_a_known_name_is_that_of_a_repository(hub):

@@ -56,6 +56,12 @@ NECK = {
     "neck_hidden_sizes": [8] * 4,
     "fusion_hidden_size": 8,
 }
+SEGMENTS = {
+    **TINY,
+    "num_hidden_layers": 4,
+    "out_indices": [1, 2, 3, 4],
+    "pool_scales": [1],
+}
 INTERN = {**TINY, "image_size": [32, 32], "patch_size": [8, 8]}
 LANGUAGE = {
     "model_type": "qwen2",
@@ -194,7 +200,25 @@ CASES = {
         "InternVLConfig",
         {"text_config": LANGUAGE, "vision_config": INTERN},
     ),
+    "RMS InternVLVisionModel": (
+        "InternVLVisionConfig",
+        {
+            **INTERN,
+            "norm_type": "rms_norm",
+            "use_qk_norm": True,
+            "attention_bias": False,
+        },
+    ),
+    "BeitForSemanticSegmentation": ("BeitConfig", {**SEGMENTS, **RELATIVE}),
+    "Data2VecVisionForSemanticSegmentation": (
+        "Data2VecVisionConfig",
+        {**SEGMENTS, **RELATIVE},
+    ),
     "Tipsv2VisionModel": ("Tipsv2VisionConfig", DINO),
+    "Tipsv2Model": (
+        "Tipsv2Config",
+        {"text_config": {**TEXT, "hidden_size": 48}, "vision_config": DINO},
+    ),
     "MLCDVisionModel": ("MLCDVisionConfig", TINY),
     "hot MLCDVisionModel": (
         "MLCDVisionConfig",
@@ -258,6 +282,31 @@ REFUSED = {
         "Sapiens2Config",
         {**TINY, "num_key_value_heads_per_layer": [3, 1]},
         "grouped queries",
+    ),
+    "biased Aimv2VisionModel": (
+        "Aimv2VisionConfig",
+        {**TINY, "qkv_bias": True},
+        "biases in the blocks of AIMv2",
+    ),
+    "native Aimv2VisionModel": (
+        "Aimv2VisionConfig",
+        {**TINY, "is_native": True},
+        "is_native",
+    ),
+    "partial DINOv3ViTModel": (
+        "DINOv3ViTConfig",
+        {**TINY, "query_bias": False, "mlp_bias": False},
+        "queries or of the values alone, biases of the MLP",
+    ),
+    "mixed InternVLVisionModel": (
+        "InternVLVisionConfig",
+        {**INTERN, "use_qk_norm": True},
+        "RMS norms of queries and keys beside layer norms",
+    ),
+    "gated RadioModel": (
+        "RadioConfig",
+        {**RADIO, "use_swiglu_ffn": True},
+        "the gated MLP of RADIO",
     ),
     "ViTPose": (
         "VitPoseBackboneConfig",

@@ -11,6 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 ARRAY_FLOATS = ("f2", "f4", "f8", "bfloat16")
+PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+WHY_NO_PICKLES = (
+    "a pickle, which can run code when it is opened; load it with the library "
+    "that wrote it, and save the weights as .safetensors"
+)
 
 
 class Entry(NamedTuple):

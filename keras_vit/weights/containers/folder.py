@@ -4,7 +4,12 @@ import contextlib
 import os
 import pathlib
 
-from keras_vit.weights.containers.checkpoint import Checkpoint, read_through
+from keras_vit.weights.containers.checkpoint import (
+    PICKLE_ENDINGS,
+    WHY_NO_PICKLES,
+    Checkpoint,
+    read_through,
+)
 from keras_vit.weights.containers.descriptions import (
     OPEN_CLIP,
     WEIGHTS,
@@ -28,9 +33,12 @@ def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
         if set(needed) <= set(names):
             return opener(path)
     found = ", ".join(names[:10]) or "nothing"
+    pickles = [name for name in names if name.endswith(PICKLE_ENDINGS)]
+    advice = f". {pickles[0]} is {WHY_NO_PICKLES}" if pickles else ""
     raise ValueError(
         f"a folder must hold {WEIGHTS} (Hugging Face, timm) or "
         f"model.weights.h5 and config.json (keras-hub). It holds {found}"
+        f"{advice}"
     )
 
 

@@ -5,7 +5,12 @@ import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from keras_vit.weights.containers.checkpoint import Checkpoint, errors_name
+from keras_vit.weights.containers.checkpoint import (
+    PICKLE_ENDINGS,
+    WHY_NO_PICKLES,
+    Checkpoint,
+    errors_name,
+)
 from keras_vit.weights.containers.descriptions import config_beside
 from keras_vit.weights.containers.folder import open_checkpoint_folder
 from keras_vit.weights.containers.h5 import open_h5
@@ -65,16 +70,8 @@ UNKNOWN_ENDING = (
     "the name of a checkpoint ends in .npz, .safetensors or .h5, and that of a "
     "model of Keras in .keras"
 )
-_PICKLED = (
-    "it is a pickle, which can run code when it is opened; with the library "
-    "that wrote it, save the weights as .safetensors"
-)
 REFUSED_ENDINGS = {
-    ".bin": _PICKLED,
-    ".pt": _PICKLED,
-    ".pth": _PICKLED,
-    ".pkl": _PICKLED,
-    ".ckpt": _PICKLED,
+    **dict.fromkeys(PICKLE_ENDINGS, f"it is {WHY_NO_PICKLES}"),
     ".keras": "it is a Keras model; open it with keras.saving.load_model",
     ".index": "it is a TensorFlow checkpoint, which has no names of a ViT",
 }

@@ -272,7 +272,7 @@ LAYOUT = Layout(
     prepare=_prepare,
     ignore=(
         r"vit\.embeddings\.(mask_token|position_ids)$|decoder\.|lm_|neck\."
-        r"|head\.|auxiliary_head\.|.*\.relative_position_index$"
+        r"|(decode_|auxiliary_)?head\.|fpn\d\.|.*\.relative_position_index$"
         r"|language_model\.|multi_modal_projector\."
     ),
     unread=lambda config: (

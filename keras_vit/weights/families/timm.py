@@ -204,6 +204,7 @@ LAYOUT = Layout(
         "module.backbone.",
         "teacher.backbone.",
         "radio_model.model.",
+        "vision_encoder.",
     ),
     # A stem without stages is not nested.
     aliases=(
@@ -239,9 +240,9 @@ LAYOUT = Layout(
         FLAT_ROOT if config.stem_stages == () else Spelling()
     ),
     # The frequencies are constants, which the model computes by itself. In
-    # OpenCLIP, the text tower and its scale stand beside `visual.trunk`. Files
-    # of training have the heads of DINO and EVA, and the decoder of MAE.
-    ignore=r"text\.|(logit_scale|logit_bias)$|"
+    # OpenCLIP and TIPSv2, the text tower and its scale stand beside the images.
+    # Files of training have the heads of DINO and EVA, and the decoder of MAE.
+    ignore=r"text\.|text_encoder\.|(logit_scale|logit_bias|temperature)$|"
     r"((module|teacher)\.)?((dino|ibot)_head|head\.mlp|head\.last_layer)\.|"
     r"lm_head\.|decoder_(pos_embed$|(embed|blocks|norm|pred)\.)|"
     r"(.*\.)?relative_position_index$|"

@@ -3,7 +3,10 @@
 Source: the model definitions of transformers 5.23.
 """
 
-from keras_vit.weights.huggingface.visible_parts import expected_fields
+from keras_vit.weights.huggingface.visible_parts import (
+    check_expressible,
+    expected_fields,
+)
 
 # For each model_type, the fields of ViTConfig and the entries of config.json
 # that hold if its file does not state them.
@@ -133,24 +136,14 @@ def describe_tower(json: dict) -> dict:
     }
 
 
-def _check_tables(json):
-    size = json.get("image_size")
-    is_rectangle = isinstance(size, list) and len(set(size)) > 1
-    if is_rectangle and any(
-        json.get(f"use_{kind}relative_position_bias")
-        for kind in ("", "shared_")
-    ):
-        raise ValueError(
-            "its images are not square, and transformers reads its tables of "
-            "relative positions with height and width exchanged"
-        )
-
-
 def read_settings(json: dict) -> dict:
     """Return the fields of ViTConfig that a class of transformers implies.
 
     Args:
         json: A configuration that `describe_tower` returned.
+
+    Raises:
+        ValueError: If no VisionTransformer computes what it states.
     """
     kind = json.get("model_type")
     if kind is None:
@@ -167,7 +160,7 @@ def read_settings(json: dict) -> dict:
     }
     if "num_hidden_layers" in json:
         found["depth"] = json["num_hidden_layers"]
-    _check_tables(json)
+    check_expressible(kind, json)
     if "use_mean_pooling" in json:
         means = json["use_mean_pooling"]
         found["pooling"] = "avg" if means else "token"

@@ -20,7 +20,7 @@ def expected_fields(kind: str, json: dict) -> dict[str, Any]:
     """
     found = {
         "use_patch_bias": kind not in WITHOUT_PATCH_BIAS,
-        "norm": "rms" if kind in WITH_RMS_NORMS else "layer",
+        "norm": "rms" if _has_rms_norms(kind, json) else "layer",
         "use_patch_norm": kind == "aimv2_vision_model",
         "use_gated_mlp": bool(
             json.get("use_swiglu_ffn")
@@ -50,6 +50,56 @@ def expected_fields(kind: str, json: dict) -> dict[str, Any]:
     if has_scale and kind != "radio":
         found["layer_scale_init"] = "factors"
     return found
+
+
+def _has_rms_norms(kind, json):
+    return kind in WITH_RMS_NORMS or json.get("norm_type") == "rms_norm"
+
+
+def check_expressible(kind: str, json: dict):
+    """Raise a ValueError if no VisionTransformer computes such a model.
+
+    Args:
+        kind: The `model_type` of the image model.
+        json: Its configuration, with defaults.
+    """
+    size = json.get("image_size")
+    is_rectangle = isinstance(size, list) and len(set(size)) > 1
+    if is_rectangle and any(
+        json.get(f"use_{table}relative_position_bias")
+        for table in ("", "shared_")
+    ):
+        raise ValueError(
+            "its images are not square, and transformers reads its tables of "
+            "relative positions with height and width exchanged"
+        )
+    biases = ("query", "value") if kind == "dinov3_vit" else ()
+    has_some_biases = len({json.get(f"{x}_bias", True) for x in biases}) > 1
+    problems = {
+        "biases of the queries or of the values alone": has_some_biases,
+        "biases of the MLP or of the projections alone": (
+            kind == "dinov3_vit"
+            and json.get("mlp_bias", True) != json.get("proj_bias", True)
+        ),
+        "biases in the blocks of AIMv2": kind == "aimv2_vision_model"
+        and bool(json.get("qkv_bias") or json.get("mlp_bias")),
+        "positions computed for each grid (is_native)": bool(
+            json.get("is_native")
+        ),
+        "RMS norms of queries and keys beside layer norms of tokens": (
+            kind == "internvl_vision"
+            and bool(json.get("use_qk_norm"))
+            and not _has_rms_norms(kind, json)
+        ),
+        "the gated MLP of RADIO": kind == "radio"
+        and bool(json.get("use_swiglu_ffn")),
+    }
+    found = [text for text, holds in problems.items() if holds]
+    if found:
+        raise ValueError(
+            f"its configuration has {', '.join(found)}, which no model of "
+            "this package has"
+        )
 
 
 def check_expected(config: ViTConfig, expected: dict[str, Any]):
