@@ -73,7 +73,7 @@ STUDY = Study(
         for size, length in TRAININGS
         for family in MODELS
     },
-    rates=(1e-3, 3e-3, 1e-2),
+    rates=(3e-4, 1e-3, 3e-3, 1e-2),
     recipe=study_images.RECIPE,
     splits=study_images.SPLITS,
     kind=CountedTrial,
