@@ -17,7 +17,7 @@ STUDY = Study(
         for rate, text in ((0.0, ""), (0.1, ", dropout 0.1"))
         for name, key in (("GELU", "exact"), ("ReLU", "relu"), ("ELU", "elu"))
     },
-    rates=(1e-3, 3e-3, 1e-2),
+    rates=(3e-4, 1e-3, 3e-3, 1e-2),
 )
 
 

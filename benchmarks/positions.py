@@ -31,7 +31,7 @@ STUDY = Study(
             {"position_embedding": "none", "relative_positions": "keys"}
         ),
     },
-    rates=(1e-3, 3e-3, 1e-2),
+    rates=(3e-4, 1e-3, 3e-3, 1e-2),
     seeds=3,
 )
 

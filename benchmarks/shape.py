@@ -73,7 +73,7 @@ STUDY = Study(
         name: Arm(build=functools.partial(build, config))
         for name, config in CONFIGS.items()
     },
-    rates=(1e-3, 3e-3, 1e-2),
+    rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     recipe=study_images.RECIPE,
     splits=study_images.SPLITS,
     seeds=3,
