@@ -61,12 +61,7 @@ test: .venv/dev
 # and Hugging Face are in it, to be compared with.
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST:worksteal=loadfile) \
-	    $(ANY_BACKEND) tests/weights/test_peers.py \
-	    tests/weights/test_peers_architectures.py \
-	    tests/weights/test_peers_bit.py \
-	    tests/weights/test_peers_huggingface.py \
-	    tests/weights/test_peers_preprocessing.py \
-	    tests/weights/test_files_for_peers.py
+	    $(ANY_BACKEND) $(wildcard tests/weights/test_*peers*.py)
 
 # The variable silences a notice about the future of mkdocs, on each start.
 docs: .venv/docs
