@@ -594,6 +594,10 @@ def shrink(recipe: Recipe) -> Recipe:
     elif recipe.image_size == 224 and not recipe.init_from:
         side = VARIANTS[recipe.model].config.patch_size
         recipe = dataclasses.replace(recipe, image_size=64 - 64 % side)
+    if recipe.objective == "autoencoder":
+        recipe = dataclasses.replace(
+            recipe, decoder_width=32, decoder_depth=1, decoder_heads=2
+        )
     return dataclasses.replace(
         recipe,
         batch_size=4,
