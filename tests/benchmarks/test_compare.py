@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -203,6 +204,18 @@ def test_a_worker_that_fails_shows_its_message():
         serve.Worker("benchmarks.worker_keras", case)
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """Give all models one block, and make the measured product a small one."""
+    monkeypatch.setattr(compare, "MATRIX_SHAPE", (8, 8, 8))
+    config_of = compare.model_config
+    monkeypatch.setattr(
+        compare,
+        "model_config",
+        lambda *names: dataclasses.replace(config_of(*names), depth=1),
+    )
+
+
 SMALL = [
     *("--models", "Ti/16", "--image_size", "32", "--batch_sizes", "2"),
     *("--train_batch_sizes", "2", "--repeats", "1", "--threads", "1"),
@@ -227,7 +240,7 @@ def test_the_command_writes_both_tables(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_the_other_backends_are_measured(tmp_path, backend):
+def test_the_other_backends_are_measured(tmp_path, shallow, backend):
     python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
     if backend == "torch" and not python:
         pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")

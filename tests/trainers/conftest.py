@@ -32,7 +32,7 @@ def digits():
     return open_dataset("digits")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe():
     """Return the digits recipe, cut down to one block and three updates."""
     return dataclasses.replace(

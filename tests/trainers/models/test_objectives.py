@@ -1,6 +1,7 @@
 """Runs that learn without labels: what they save, show and refuse."""
 
 import dataclasses
+import functools
 import json
 
 import keras
@@ -27,17 +28,32 @@ SMALL = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
 objective = pytest.mark.parametrize("objective", MASK_RATIOS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def without_labels(recipe):
     """Return a function from an objective to a short recipe."""
+    short = {"total_steps": 6, "warmup_steps": 0, "epochs_per_eval": 0.1}
+    short["steps_per_loop"] = 1
 
     def choose(objective, **changes):
-        short = {"total_steps": 6, "warmup_steps": 0, "epochs_per_eval": 0.1}
         return dataclasses.replace(
             recipe, objective=objective, **{**SMALL, **short, **changes}
         )
 
     return choose
+
+
+@pytest.fixture(scope="module")
+def trained_job(without_labels, tmp_path_factory):
+    """Return a function from an objective to a job whose training is over."""
+
+    @functools.cache
+    def make(objective):
+        folder = tmp_path_factory.mktemp(objective) / "run"
+        job = prepare(without_labels(objective), str(folder))
+        train(job)
+        return job
+
+    return make
 
 
 def test_the_model_is_the_one_of_the_objective(without_labels, digits):
@@ -61,18 +77,16 @@ def test_the_model_is_the_one_of_the_objective(without_labels, digits):
 
 @objective
 def test_a_run_saves_the_encoder_that_others_begin_from(
-    without_labels, recipe, digits, tmp_path, objective
+    trained_job, recipe, digits, objective
 ):
-    chosen = without_labels(objective)
-    job = prepare(chosen, str(tmp_path / "run"))
+    job = trained_job(objective)
+    chosen, run = job.recipe, job.run
     assert estimate_job_memory(job).total > 0
     assert "no labels" not in str(job)
-    logs = train(job)
-    assert ("val_accuracy" in logs) == (objective == "masked_patches")
-    rows = read_metrics(tmp_path / "run/metrics.csv")
+    rows = read_metrics(run.metrics_path)
     assert all(row["val_loss"] > 0 and row["loss"] > 0 for row in rows)
-    assert ("accuracy" in rows[-1]) == (objective == "masked_patches")
-    run = Run(tmp_path / "run")
+    for name in ("accuracy", "val_accuracy"):
+        assert (name in rows[-1]) == (objective == "masked_patches")
     encoder = run.load_model()
     assert isinstance(encoder, VisionTransformer)
     assert len(encoder.trainable_variables) == len(encoder.variables)
@@ -103,11 +117,11 @@ def test_a_run_saves_the_encoder_that_others_begin_from(
 
 
 @objective
-def test_a_run_draws_what_it_reconstructs(without_labels, tmp_path, objective):
-    train(prepare(without_labels(objective), str(tmp_path)))
-    with Image.open(tmp_path / "reconstructions.png") as picture:
+def test_a_run_draws_what_it_reconstructs(trained_job, objective):
+    folder = trained_job(objective).run.folder
+    with Image.open(folder / "reconstructions.png") as picture:
         assert picture.width > 8 * 100
-    files = (tmp_path / "tensorboard/reconstructions").iterdir()
+    files = (folder / "tensorboard/reconstructions").iterdir()
     events = [
         event
         for file in files
@@ -120,17 +134,16 @@ def test_a_run_draws_what_it_reconstructs(without_labels, tmp_path, objective):
 
 @objective
 def test_an_interrupted_run_goes_on_to_the_same_bits(
-    without_labels, tmp_path, objective
+    without_labels, trained_job, tmp_path, objective
 ):
-    recipe = without_labels(objective, steps_per_loop=1)
-    whole, parted = str(tmp_path / "whole"), str(tmp_path / "parted")
-    train(prepare(recipe, whole))
-    job = prepare(recipe, parted)
+    recipe = without_labels(objective)
+    whole, parted = trained_job(objective).run.folder, tmp_path
+    job = prepare(recipe, str(parted))
     steps = iter([False, True])
     job.loop.must_stop = lambda: next(steps, False)
     with pytest.raises(Interrupted):
         train(job)
-    train(prepare(recipe, parted))
+    train(prepare(recipe, str(parted)))
     one, other = (
         keras.saving.load_model(f"{folder}/model.keras").get_weights()
         for folder in (whole, parted)
@@ -138,8 +151,8 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(
     for a, b in zip(one, other, strict=True):
         np.testing.assert_array_equal(a, b)
     one, other = (
-        (tmp_path / name / "metrics.csv").read_text().split("\n")[1].split(",")
-        for name in ("whole", "parted")
+        (folder / "metrics.csv").read_text().split("\n")[1].split(",")
+        for folder in (whole, parted)
     )
     assert one[:4] == other[:4]
 
@@ -175,21 +188,18 @@ def test_it_trains_with(without_labels, tmp_path, objective, changes):
     assert Run(tmp_path).load_model().config.num_classes == 0
 
 
-def test_an_encoder_is_not_evaluated_as_a_classifier(
-    without_labels, digits, tmp_path
-):
-    train(prepare(without_labels("autoencoder", total_steps=1), str(tmp_path)))
-    run = Run(tmp_path)
+def test_an_encoder_is_not_evaluated_as_a_classifier(trained_job, digits):
+    run = trained_job("autoencoder").run
     message = "`run_dir` holds an encoder that was trained without labels"
     with pytest.raises(ValueError, match=message):
         evaluate(run, digits)
     with pytest.raises(ValueError, match=message):
         next(predict_each(run, ["image.png"]))
-    card = (tmp_path / "README.md").read_text()
+    card = (run.folder / "README.md").read_text()
     assert "An encoder of" in card
     assert "image-feature-extraction" in card
     assert "classes" not in card.partition("## Training")[0]
-    content = json.loads((tmp_path / "recipe.json").read_text())
+    content = json.loads((run.folder / "recipe.json").read_text())
     assert content["class_names"] == []
 
 

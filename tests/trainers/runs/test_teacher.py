@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.study_training import train_job
 from keras_vit import (
     FlexibleVisionTransformer,
     VisionTransformer,
@@ -98,7 +99,7 @@ def test_without_a_token_labels_and_teacher_share_the_logits(taught, tmp_path):
             changes["class_weights"] = "balanced"  # Of the labels alone.
         recipe = dataclasses.replace(taught, **changes)
         job = prepare(recipe, str(tmp_path / str(len(kernels))))
-        train(job)
+        train_job(job)
         kernels.append(job.loop.model.get_layer("predictions").get_weights()[0])
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert np.abs(kernels[2] - kernels[0]).max() > 1e-4
@@ -110,7 +111,7 @@ def test_parts_and_xla_make_the_same_update(taught, tmp_path, pooling):
     for changes in ({}, {"accumulation_steps": 2}, {"use_xla": True}):
         recipe = dataclasses.replace(taught, pooling=pooling, **changes)
         job = prepare(recipe, str(tmp_path / str(len(weights))))
-        train(job)
+        train_job(job)
         weights.append(job.loop.model.get_weights())
     for other in weights[1:]:
         for a, b in zip(weights[0], other):
@@ -196,12 +197,12 @@ def test_only_a_distilled_head_has_two_kinds_of_logits():
 
 def test_a_run_and_a_model_of_keras_can_teach(taught, tmp_path, trained):
     taught = dataclasses.replace(taught, teacher=str(trained))
-    assert train(prepare(taught, str(tmp_path / "one")))["step"] == 1
+    assert train_job(prepare(taught, str(tmp_path / "one")))["step"] == 1
     images = keras.Input((8, 8, 1))
     x = keras.layers.Flatten()(images)
     keras.Model(images, keras.layers.Dense(10)(x)).save(tmp_path / "k.keras")
     taught = dataclasses.replace(taught, teacher=str(tmp_path / "k.keras"))
-    assert train(prepare(taught, str(tmp_path / "two")))["step"] == 1
+    assert train_job(prepare(taught, str(tmp_path / "two")))["step"] == 1
 
 
 @pytest.mark.parametrize(
