@@ -66,15 +66,16 @@ def parse_repository(text: str) -> Repository | None:
     """Return the repository that a text names, or None.
 
     Args:
-        text: "hf://owner/name", with "@revision" behind it or not, or
-            "timm/name".
+        text: "hf://owner/name", with "@revision" behind it or not,
+            "timm/name", or the address of the page of a repository.
 
     Raises:
         ValueError: If it starts with "hf://" and names no repository.
     """
     name = r"\w[\w.-]*"
-    revision = rf"{name}(?:/{name})*"
-    match = re.fullmatch(rf"hf://({name}/{name})(?:@({revision}))?/?", text)
+    revision = rf"(?:@|/tree/)({name}(?:/{name})*)"
+    start = f"(?:{SCHEME}|{re.escape(HUB)}/)"
+    match = re.fullmatch(rf"{start}({name}/{name})(?:{revision})?/?", text)
     if match:
         return Repository(match[1], match[2] or "main")
     if text.startswith(SCHEME):

@@ -81,7 +81,8 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
     Args:
         path_or_name: A path, a URL (https:// or gs://), a key of PRETRAINED
             or HUB_MODELS, a name as `augreg` returns it, or a repository of
-            Hugging Face's hub: "hf://owner/name" or "timm/name".
+            Hugging Face's hub: "hf://owner/name", "timm/name" or the address
+            of its page.
 
     Raises:
         ValueError: If it is none of these.
@@ -93,22 +94,24 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         return path
     if text.startswith("gs://"):
         text = f"{STORAGE}/{text.removeprefix('gs://')}"
-    if text.startswith(("https://", "http://")):
-        name = pathlib.PurePosixPath(urllib.parse.urlparse(text).path).name
-        # Files of different sites may have the same name.
-        folder = hashlib.sha256(text.encode()).hexdigest()[:16]
-        return fetch(text, cache_dir() / "url" / folder / name)
     if text in HUB_MODELS:
         text = f"hf://{HUB_MODELS[text].repository}"
     repository = parse_repository(text)
     if repository is not None:
         return fetch_repository(repository)
+    if text.startswith(("https://", "http://")):
+        name = pathlib.PurePosixPath(urllib.parse.urlparse(text).path).name
+        # Files of different sites may have the same name.
+        folder = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return fetch(text, cache_dir() / "url" / folder / name)
     row = find_pretrained(text)
     if row is not None:
         return fetch(row.url, cache_dir() / row.file, row.sha256)
     known = (*PRETRAINED, *HUB_MODELS)
     close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if not close and text.count("/") == 1:
+        hint = f" A repository of the hub is named 'hf://{text}'."
     raise ValueError(
         f"There is no file {text!r}, and no pretrained model of that name; "
         f"`keras_vit.PRETRAINED` and `keras_vit.HUB_MODELS` list them.{hint}"

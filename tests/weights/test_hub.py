@@ -179,6 +179,9 @@ def test_a_repository_of_pickles_alone(hub):
         ("hf://a/b.c-d_e@v1.0", Repository("a/b.c-d_e", "v1.0")),
         ("hf://a/b/", Repository("a/b")),
         ("hf://a/b@refs/pr/1", Repository("a/b", "refs/pr/1")),
+        ("https://huggingface.co/a/b", Repository("a/b")),
+        ("https://huggingface.co/a/b/tree/v1", Repository("a/b", "v1")),
+        ("https://huggingface.co/a/b/resolve/main/c.safetensors", None),
         ("timm/vit_x.tag", Repository("timm/vit_x.tag")),
         ("timm/vit_x.tag/", Repository("timm/vit_x.tag")),
         ("timm/a/b", None),
@@ -242,6 +245,11 @@ def test_builders_know_the_models_of_the_hub(weights, name):
 def test_a_model_of_the_hub_of_another_variant_is_an_error():
     with pytest.raises(ValueError, match="a pretrained B/32: .*'clip-openai'"):
         resolve_weights("B/16-dinov3", "B/32")
+
+
+def test_a_name_without_a_scheme_is_told_to_have_one():
+    with pytest.raises(ValueError, match="is named 'hf://owner/model'"):
+        from_checkpoint("owner/model")
 
 
 def test_a_mistyped_name_proposes_a_known_one():
