@@ -36,6 +36,9 @@ class Parameter:
         Shapes:
             weight, gradient: that of the variable. rate, is_finite: ().
         """
+        if is_finite is None and self._fits_kernel(weight, slots):
+            self._update_in_place(weight, slots, gradient, numbers, rate)
+            return
         start = _read(weight)
         kept = {name: _read(slots[name]) for name in slots}
         direction, new = self.rule.direction(gradient, kept, numbers)
@@ -49,6 +52,19 @@ class Parameter:
         assign(weight, end, is_finite)
         for name in slots:
             assign(slots[name], new[name], is_finite)
+
+    def _fits_kernel(self, weight, slots):
+        dtypes = {weight.dtype, *(slot.dtype for slot in slots.values())}
+        return self.rule.kernel is not None and dtypes == {tf.float32}
+
+    def _update_in_place(self, weight, slots, gradient, numbers, rate):
+        if self.weight_decay:
+            weight.assign(_read(weight) * (1 - rate * self.weight_decay))
+        self.rule.kernel(weight, slots, gradient, numbers, rate)
+        if self.average_decay:
+            share = 1 - self.average_decay
+            average = mix(_read(slots["average"]), _read(weight), share)
+            slots["average"].assign(average)
 
 
 def _read(variable):

@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 BETA2 = 0.999  # Of Adam: decay of the mean square of the gradients.
@@ -26,6 +27,9 @@ class Rule:
             same for all weights. One tensor for all keeps the graph small.
         rescale: Maps direction + decay * weight, and the weight, to the step
             that is multiplied by the learning rate.
+        kernel: Subtracts the direction times the rate from a weight and
+            updates its slots, all of float32, in one pass over them. None
+            if TensorFlow has no such operation.
         accumulator: The slot with the dtype `accumulator_dtype`: the first
             moment or the momentum. Second moments are always float32.
         can_decay: Whether the rule supports weight decay.
@@ -35,6 +39,7 @@ class Rule:
     slots: Callable
     numbers: Callable
     rescale: Callable = lambda direction, weight: direction
+    kernel: Callable | None = None
     accumulator: str = "first_moment"
     can_decay: bool = True
 
@@ -56,14 +61,53 @@ def adam(gradient, slots, numbers):
     return mean / (root + numbers["epsilon"]), new
 
 
+def adam_kernel(weight, slots, gradient, numbers, rate):
+    """Make the update of `adam` in place, with TensorFlow's operation.
+
+    The operation would compute the masses from powers of the decays, which
+    are inaccurate near 1. Powers of zero switch that off, and the masses
+    become part of the rate and of epsilon.
+
+    Args:
+        weight: Variable to update.
+        slots: Variables by name, to update.
+        gradient: Gradient of the loss.
+        numbers: Those of `adam_numbers`.
+        rate: Learning rate.
+    """
+    tf.raw_ops.ResourceApplyAdam(
+        var=weight.handle,
+        m=slots["first_moment"].handle,
+        v=slots["second_moment"].handle,
+        beta1_power=0.0,
+        beta2_power=0.0,
+        lr=rate * numbers["kernel_rate"],
+        beta1=numbers["beta1"],
+        beta2=numbers["beta2"],
+        epsilon=numbers["kernel_epsilon"],
+        grad=gradient,
+    )
+
+
 def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
-    """Return the share of the newest value in each mean, and their masses."""
+    """Return the numbers of `adam`, and of `adam_kernel`.
+
+    Those of `adam` are the share of the newest value in each mean, the masses
+    of the means, and epsilon.
+    """
+    # The kernel subtracts it from 1 in float32.
+    beta2 = float(np.float32(beta2))
+    mass1, mass2 = mass(beta1, step + 1), mass(beta2, step + 1)
     return {
         "share1": tf.constant(1 - beta1),
         "share2": tf.constant(1 - beta2),
-        "mass1": mass(beta1, step + 1),
-        "mass2": mass(beta2, step + 1),
+        "mass1": mass1,
+        "mass2": mass2,
         "epsilon": tf.constant(epsilon),
+        "beta1": tf.constant(beta1),
+        "beta2": tf.constant(beta2),
+        "kernel_rate": tf.sqrt(mass2) / mass1,
+        "kernel_epsilon": epsilon * tf.sqrt(mass2),
     }
 
 
@@ -239,8 +283,10 @@ def with_beta2(rule: Rule, name: str, beta2: float) -> Rule:
 
 
 OPTIMIZERS = {
-    "adamw": Rule(adam, adam_slots, adam_numbers),
-    "adam": Rule(adam, adam_slots, adam_numbers, can_decay=False),
+    "adamw": Rule(adam, adam_slots, adam_numbers, kernel=adam_kernel),
+    "adam": Rule(
+        adam, adam_slots, adam_numbers, kernel=adam_kernel, can_decay=False
+    ),
     "lamb": Rule(
         adam,
         adam_slots,
