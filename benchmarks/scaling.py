@@ -46,6 +46,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=5, help="of all cases, one by one")
     add("--steps", type=int, default=4, help="of a case in a round, and one")
     add(
+        "--gradient_dtype",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="in which the gradients of kernels are summed",
+    )
+    add(
         "--out",
         type=pathlib.Path,
         default="build/benchmark/scaling.csv",
@@ -80,6 +86,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
             "batch_size": options.batch_size,
             "rounds": options.rounds,
             "steps": options.steps,
+            "gradient_dtype": options.gradient_dtype,
         }
     )
     rows = []

@@ -40,7 +40,8 @@ def main(task: dict):
                 values.extend(new)
     wait_for_all(together)
     if task["index"] == 0:
-        size = 4 * sum(math.prod(weight.shape) for weight in weights)
+        size = {"float32": 4, "bfloat16": 2}[task["gradient_dtype"]]
+        size *= sum(math.prod(weight.shape) for weight in weights)
         print(json.dumps({"seconds": seconds, "bytes": size}), flush=True)
 
 
@@ -70,6 +71,7 @@ def make_loop(task, strategy):
     import keras
 
     from keras_vit import VARIANTS, VisionTransformer
+    from trainers.distribute.gradient_sums import SUM_DTYPES
     from trainers.loop.loop import Loop
     from trainers.optim.losses import softmax
     from trainers.optim.optimizers import make_optimizer
@@ -86,7 +88,14 @@ def make_loop(task, strategy):
         optimizer = make_optimizer(
             "adamw", model.trainable_variables, learning_rate=1e-4
         )
-    return Loop(model, optimizer, softmax, strategy, clip_norm=1.0)
+    return Loop(
+        model,
+        optimizer,
+        softmax,
+        strategy,
+        clip_norm=1.0,
+        gradient_dtype=SUM_DTYPES[task["gradient_dtype"]],
+    )
 
 
 def make_training(task, loop, size: int):
@@ -129,11 +138,14 @@ def make_reduction(task, strategy, weights):
     """Return a function that sums the weights, and returns the seconds."""
     import tensorflow as tf
 
+    dtype = task["gradient_dtype"]
+
     @tf.function
     def reduce():
         def on_replica():
             replica = tf.distribute.get_replica_context()
             values = [tf.identity(weight.value) for weight in weights]
+            values = [tf.cast(value, dtype) for value in values]
             values = replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
             # All are needed, and cost nothing.
             return tf.add_n([tf.reshape(value, (-1,))[0] for value in values])

@@ -107,6 +107,7 @@ SUBJECTS = {
         "strategy",
         "precision",
         "use_xla",
+        "gradient_dtype",
         "steps_per_loop",
         "peak_tflops",
         "workers",

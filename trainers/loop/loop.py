@@ -24,9 +24,10 @@ from trainers.loop.errors import (
     NonFiniteLossError,
 )
 from trainers.loop.inner_loop import InnerLoop
-from trainers.loop.step import Step, is_best_class
+from trainers.loop.step import Step
 from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
+from trainers.optim.losses import is_best_class
 from trainers.optim.optimizers import Optimizer
 
 # Signals are only handled between two calls of the compiled function, so a
@@ -42,7 +43,7 @@ class Loop:
         model, optimizer, loss: See `Step`.
         strategy: The strategy that runs the replicas of the model.
         clip_norm, accumulation_steps, seed, loss_scale, use_xla: See `Step`.
-        distillation, variants, hits: See `Step`.
+        gradient_dtype, distillation, variants, hits: See `Step`.
         checkpoints: Saves and restores the state; None saves nothing.
         best: Keeps the best model and may end the training; None does not.
         must_stop: Called between two calls; returns whether to save and stop.
@@ -57,6 +58,7 @@ class Loop:
     seed: int = 0
     loss_scale: LossScale | None = None
     use_xla: bool = False
+    gradient_dtype: tf.DType = tf.float32
     distillation: Distillation | None = None
     variants: tuple = ()
     hits: Callable | None = is_best_class

@@ -18,22 +18,12 @@ from trainers.distribute.gradient_sums import as_dense, sum_gradients
 from trainers.distribute.strategies import assign_on_replicas
 from trainers.optim.distillation import Distillation
 from trainers.optim.loss_scaling import LossScale
+from trainers.optim.losses import is_best_class
 from trainers.optim.optimizers import Optimizer
 
 # Distance between the seeds of two generators, more than a generator draws in
 # a step: Keras adds 1 to the second number of a seed for each draw.
 DRAWS_OF_A_GENERATOR = 4096
-
-
-def is_best_class(labels, logits):
-    """Return whether the predicted class has the largest label.
-
-    Shapes:
-        labels, logits: (B, C). returns: (B,), bools.
-    """
-    predictions = tf.argmax(logits, -1)
-    chosen = tf.gather(labels, predictions, batch_dims=1)
-    return chosen == tf.reduce_max(labels, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +46,7 @@ class Step:
         loss_scale: Loss scaling, which prevents small float16 gradients from
             underflowing to zero.
         use_xla: Compile the computation of the gradients with XLA.
+        gradient_dtype: See `sum_gradients`.
         distillation: What the model learns from a teacher; None for nothing.
         variants: Models with the same weights, each with a `stateless_call`.
             One of them, which depends only on the seed and the update, is
@@ -72,6 +63,7 @@ class Step:
     seed: int = 0
     loss_scale: LossScale | None = None
     use_xla: bool = False
+    gradient_dtype: tf.DType = tf.float32
     distillation: Distillation | None = None
     variants: tuple = ()
     hits: Callable | None = is_best_class
@@ -107,7 +99,7 @@ class Step:
             seed,
             tf.convert_to_tensor(scale),
         )
-        gradients = sum_gradients(gradients)
+        gradients = sum_gradients(gradients, self.gradient_dtype)
         is_finite = None
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]

@@ -1,8 +1,9 @@
-"""Losses of logits, which return one number per image."""
+"""Losses and hits of logits, one number per image."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import tensorflow as tf
 from keras import ops
 
 
@@ -56,6 +57,17 @@ def smooth_labels(labels, smoothing: float):
         labels: (B, C), each row summing to 1. returns: (B, C), likewise.
     """
     return labels * (1.0 - smoothing) + smoothing / labels.shape[-1]
+
+
+def is_best_class(labels, logits):
+    """Return whether the predicted class has the largest label.
+
+    Shapes:
+        labels, logits: (B, C). returns: (B,), bools.
+    """
+    predictions = tf.argmax(logits, -1)
+    chosen = tf.gather(labels, predictions, batch_dims=1)
+    return chosen == tf.reduce_max(labels, -1)
 
 
 LOSSES = {

@@ -7,6 +7,7 @@ from keras_vit.preprocessing.settings import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
 from trainers.augment.settings import add_normalization, preprocessing_in
 from trainers.data.datasets import PATH_NAMES
+from trainers.distribute.gradient_sums import SUM_DTYPES
 from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
@@ -192,6 +193,12 @@ class Recipe(ObjectiveOptions):
     strategy: str = free_option("one_device", "Devices to use.", STRATEGIES)
     precision: str = option("float32", "Precision of training.", PRECISIONS)
     use_xla: bool = free_option(False, "Compile the step with XLA.")
+    gradient_dtype: str = option(
+        "float32",
+        "Dtype in which gradients are summed over several devices; those of "
+        "vectors always in float32.",
+        SUM_DTYPES,
+    )
     steps_per_loop: int = free_option(
         10,
         "Largest number of updates in one call of the compiled function.",

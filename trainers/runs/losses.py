@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from keras_vit.pretraining import PretrainingModel
 from trainers.data.datasets import ImageDataset
-from trainers.loop.step import is_best_class
 from trainers.models.objectives import loss_and_hits
-from trainers.optim.losses import LOSSES, smooth_labels
+from trainers.optim.losses import LOSSES, is_best_class, smooth_labels
 from trainers.recipes.schema import Recipe
 
 NUM_LABELS_READ = 1024  # At once: one by one, they take three times as long.

@@ -1,5 +1,7 @@
 """The mathematics of one update, against NumPy, on one device and on two."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -187,6 +189,21 @@ def test_the_sum_of_the_gradients_starts_during_the_backward_pass():
     # A pack waits for the 7 products of the forward pass, and for two a layer
     # from the head down to its own, but for the gradient of its own input.
     assert sorted(products) == [10, 12, 14, 16, 18, 20]
+
+
+def test_gradients_are_summed_in_the_dtype_of_the_step():
+    exact, rounded = make_step(dense()), make_step(dense(), "mirrored")
+    rounded = dataclasses.replace(rounded, gradient_dtype=tf.bfloat16)
+    before = exact.model.get_weights()
+    run(exact)
+    run(rounded, "mirrored")
+    (kernel, bias), (got, got_bias) = (
+        [after - start for after, start in zip(s.model.get_weights(), before)]
+        for s in (exact, rounded)
+    )
+    np.testing.assert_allclose(got_bias, bias, atol=1e-7)
+    np.testing.assert_allclose(got, kernel, atol=0.02 * abs(kernel).max())
+    assert abs(got - kernel).max() > 1e-5  # It was rounded.
 
 
 def count_products(nodes: dict, name: str) -> int:

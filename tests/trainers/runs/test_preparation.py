@@ -95,6 +95,13 @@ def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
     np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
 
 
+def test_gradients_are_summed_in_the_dtype_of_the_recipe(recipe, tmp_path):
+    for name, dtype in (("float32", tf.float32), ("bfloat16", tf.bfloat16)):
+        changed = dataclasses.replace(recipe, gradient_dtype=name)
+        job = prepare(changed, str(tmp_path / name))
+        assert job.loop.inner.step.gradient_dtype == dtype
+
+
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
     Run(tmp_path).save_recipe(recipe, ["another"])
     prepare(dataclasses.replace(recipe, seed=9), str(tmp_path))
