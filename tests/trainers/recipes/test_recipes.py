@@ -734,6 +734,8 @@ def take_step(made_up, tmp_path, monkeypatch):
         monkeypatch.setitem(VARIANTS, name, row)
 
     def take(recipe, run_dir):
+        if recipe.dataset.startswith("digits"):  # The others have 8 images.
+            recipe = dataclasses.replace(recipe, eval_split="test[:8]")
         if recipe.dataset.startswith(("digits", "folder:", "tfrecord:")):
             return train(prepare(recipe, run_dir))  # They are there.
         recipe = dataclasses.replace(recipe, data_dir=str(made_up))
