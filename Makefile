@@ -40,8 +40,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
 # Its data set is prepared inside this folder, not in the home of the user.
 demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
 demo: .venv/train
-	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN) \
-	    $(DEMO_FLAGS)
+	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
 	.venv/bin/python -m trainers.evaluate --run_dir=$(RUN)
 	test -d $(RUN)/export/report || \
 	    .venv/bin/python -m trainers.export_model --run_dir=$(RUN)
