@@ -59,7 +59,8 @@ class Parameter:
 
     def _update_in_place(self, weight, slots, gradient, numbers, rate):
         if self.weight_decay:
-            weight.assign(_read(weight) * (1 - rate * self.weight_decay))
+            # The factor 1 - rate * decay would be rounded, alike for all.
+            weight.assign_sub(rate * self.weight_decay * _read(weight))
         self.rule.kernel(weight, slots, gradient, numbers, rate)
         if self.average_decay:
             share = 1 - self.average_decay
