@@ -71,7 +71,6 @@ def make_loop(task, strategy):
     import keras
 
     from keras_vit import VARIANTS, VisionTransformer
-    from trainers.distribute.gradient_sums import SUM_DTYPES
     from trainers.loop.loop import Loop
     from trainers.optim.losses import softmax
     from trainers.optim.optimizers import make_optimizer
@@ -94,7 +93,7 @@ def make_loop(task, strategy):
         softmax,
         strategy,
         clip_norm=1.0,
-        gradient_dtype=SUM_DTYPES[task["gradient_dtype"]],
+        gradient_dtype=task["gradient_dtype"],
     )
 
 

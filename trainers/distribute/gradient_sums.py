@@ -6,7 +6,7 @@ import tensorflow as tf
 # pack starts when the backward pass has computed it, so only the last one has
 # to be waited for; below 1 MB a network waits for latency.
 PACKS, LEAST_BYTES = 16, 2**20
-SUM_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}
+SUM_DTYPES = ("float32", "bfloat16")
 
 
 def as_dense(gradients: list, weights: list) -> list:
@@ -27,7 +27,7 @@ def as_dense(gradients: list, weights: list) -> list:
     ]
 
 
-def sum_gradients(gradients: list, dtype: tf.DType = tf.float32) -> list:
+def sum_gradients(gradients: list, dtype: str = "float32") -> list:
     """Return the sums of gradients over all replicas, inside `strategy.run`.
 
     The gradients of vectors, those of biases and norms, are always summed in
@@ -36,9 +36,9 @@ def sum_gradients(gradients: list, dtype: tf.DType = tf.float32) -> list:
     Args:
         gradients: Those of this replica, in the order of the layers. The last
             ones, which the backward pass computes first, are sent first.
-        dtype: Dtype in which the others are sent and added. Of N replicas in
-            bfloat16, a sum is wrong by at most about N * 2^-8 of the sum of
-            the absolute values.
+        dtype: One of SUM_DTYPES, in which the others are sent and added. Of N
+            replicas in bfloat16, a sum is wrong by at most about N * 2^-8 of
+            the sum of the absolute values.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return gradients

@@ -58,7 +58,7 @@ class Loop:
     seed: int = 0
     loss_scale: LossScale | None = None
     use_xla: bool = False
-    gradient_dtype: tf.DType = tf.float32
+    gradient_dtype: str = "float32"
     distillation: Distillation | None = None
     variants: tuple = ()
     hits: Callable | None = is_best_class

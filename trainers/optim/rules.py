@@ -90,14 +90,14 @@ def adam_kernel(weight, slots, gradient, numbers, rate):
 
 
 def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
-    """Return the numbers of `adam`, and of `adam_kernel`.
+    """Return the share of the newest value in each mean, and their masses.
 
-    Those of `adam` are the share of the newest value in each mean, the masses
-    of the means, and epsilon.
+    The last four are what `adam_kernel` makes of them.
     """
     # The kernel subtracts it from 1 in float32.
     beta2 = float(np.float32(beta2))
     mass1, mass2 = mass(beta1, step + 1), mass(beta2, step + 1)
+    root = tf.sqrt(mass2)
     return {
         "share1": tf.constant(1 - beta1),
         "share2": tf.constant(1 - beta2),
@@ -106,8 +106,8 @@ def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
         "epsilon": tf.constant(epsilon),
         "beta1": tf.constant(beta1),
         "beta2": tf.constant(beta2),
-        "kernel_rate": tf.sqrt(mass2) / mass1,
-        "kernel_epsilon": epsilon * tf.sqrt(mass2),
+        "kernel_rate": root / mass1,
+        "kernel_epsilon": epsilon * root,
     }
 
 

@@ -12,7 +12,6 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.readers.unlabelled import UNLABELLED
 from trainers.distribute.cluster import ALONE, WorkerConfig
-from trainers.distribute.gradient_sums import SUM_DTYPES
 from trainers.distribute.rendezvous import wait_for_service
 from trainers.distribute.strategies import make_strategy
 from trainers.distribute.workers import (
@@ -239,7 +238,7 @@ def make_loop(
         seed=recipe.seed,
         loss_scale=scale,
         use_xla=recipe.use_xla,
-        gradient_dtype=SUM_DTYPES[recipe.gradient_dtype],
+        gradient_dtype=recipe.gradient_dtype,
         distillation=distillation,
         variants=make_variants(recipe, model),
         best=Best(patience=recipe.patience) if recipe.keep_best else None,

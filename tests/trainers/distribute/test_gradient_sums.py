@@ -37,13 +37,13 @@ def sums(strategy, dtype):
 
 
 def test_sums_in_float32_are_exact_to_the_last_rounding():
-    kernel, bias = sums("mirrored", tf.float32)
+    kernel, bias = sums("mirrored", "float32")
     np.testing.assert_array_equal(kernel, KERNELS.sum(0))
     np.testing.assert_array_equal(bias, BIASES.sum(0))
 
 
 def test_only_kernels_are_rounded_and_no_more_than_documented():
-    kernel, bias = sums("mirrored", tf.bfloat16)
+    kernel, bias = sums("mirrored", "bfloat16")
     assert kernel.dtype == bias.dtype == np.float32
     np.testing.assert_array_equal(bias, BIASES.sum(0))
     error = np.abs(kernel - KERNELS.astype("float64").sum(0))
@@ -53,6 +53,6 @@ def test_only_kernels_are_rounded_and_no_more_than_documented():
 
 
 def test_one_device_rounds_nothing():
-    kernel, bias = sums("one_device", tf.bfloat16)
+    kernel, bias = sums("one_device", "bfloat16")
     np.testing.assert_array_equal(kernel, KERNELS[0])
     np.testing.assert_array_equal(bias, BIASES[0])

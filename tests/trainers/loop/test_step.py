@@ -193,7 +193,7 @@ def test_the_sum_of_the_gradients_starts_during_the_backward_pass():
 
 def test_gradients_are_summed_in_the_dtype_of_the_step():
     exact, rounded = make_step(dense()), make_step(dense(), "mirrored")
-    rounded = dataclasses.replace(rounded, gradient_dtype=tf.bfloat16)
+    rounded = dataclasses.replace(rounded, gradient_dtype="bfloat16")
     before = exact.model.get_weights()
     run(exact)
     run(rounded, "mirrored")

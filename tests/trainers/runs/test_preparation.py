@@ -96,9 +96,9 @@ def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
 
 
 def test_gradients_are_summed_in_the_dtype_of_the_recipe(recipe, tmp_path):
-    for name, dtype in (("float32", tf.float32), ("bfloat16", tf.bfloat16)):
-        changed = dataclasses.replace(recipe, gradient_dtype=name)
-        job = prepare(changed, str(tmp_path / name))
+    for dtype in ("float32", "bfloat16"):
+        changed = dataclasses.replace(recipe, gradient_dtype=dtype)
+        job = prepare(changed, str(tmp_path / dtype))
         assert job.loop.inner.step.gradient_dtype == dtype
 
 
