@@ -33,7 +33,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
     tests/models/test_running.py tests/preprocessing tests/test_initialization.py \
     tests/models/test_lora.py tests/test_layer_decay.py \
     tests/weights/test_golden_files.py tests/weights/test_image_settings.py \
-    tests/test_old_files.py
+    tests/test_old_files.py tests/test_backends_page.py
 
 .PHONY: demo photos test test-torch docs figures constraints clean
 

@@ -149,7 +149,7 @@ def format_page(
     columns += [f"{package} img/s" for package in packages]
     columns += [f"{package} / ours" for package in packages[1:]]
     columns += [f"{library} GFLOP/s" for library in libraries]
-    columns += ["floor img/s", "ours / floor"]
+    columns += ["limit img/s", "ours / limit"]
     rows = [_cells(result, packages, libraries) for result in results]
     return "\n".join(
         [
@@ -157,13 +157,12 @@ def format_page(
             "",
             *(f"- {line}" for line in description),
             "",
-            "Images per second of the median step. `x / ours` is the median",
-            "over the rounds of the time of x over ours, with the quartiles:",
+            "Images per second of the median step. `x / ours` is the time of x",
+            "divided by ours, the median of the rounds, with the quartiles:",
             "above 1, ours is faster. GFLOP/s are those of one matrix product",
-            "of the MLP of B/16, measured in the same rounds. The floor is",
+            "of the MLP of B/16, measured in the same rounds. The limit is",
             "what the products of the model alone would reach at the faster of",
-            "these rates;",
-            "`ours / floor` is the share of it that ours reaches.",
+            "these rates; `ours / limit` is the share of it that ours reaches.",
             "",
             format_table(columns, rows),
             "",
@@ -172,8 +171,8 @@ def format_page(
 
 
 def _cells(result, packages, libraries):
-    floor = result.batch_size / result.floor_seconds
-    share = result.images_per_second(OURS) / floor
+    limit = result.batch_size / result.floor_seconds
+    share = result.images_per_second(OURS) / limit
     return [
         result.model,
         result.task,
@@ -182,7 +181,7 @@ def _cells(result, packages, libraries):
         *(f"{result.images_per_second(p):.2f}" for p in packages),
         *(_ratio_cell(result, p) for p in packages[1:]),
         *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
-        f"{floor:.2f}",
+        f"{limit:.2f}",
         f"{share:.0%}",
     ]
 

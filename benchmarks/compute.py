@@ -1,8 +1,8 @@
 """Compare ViTs, ResNets and hybrids: python -m benchmarks.compute.
 
 Three families of models learn the moved digits, in three sizes and for several
-lengths: figure 5 of the ViT paper (arXiv:2010.11929, section 4.4) in small. A
-power law of the compute is fitted to the errors of each family.
+lengths: figure 5 of the ViT paper (arXiv:2010.11929, section 4.4) on a small
+scale. A power law of the compute is fitted to the errors of each family.
 """
 
 import dataclasses

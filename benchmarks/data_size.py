@@ -3,9 +3,10 @@
     python -m benchmarks.data_size
 
 Two ViTs and a BiT ResNet learn growing parts of the moved digits: figures 3 and
-4 of the ViT paper (arXiv:2010.11929, section 4.3) in small. All make the same
-number of updates. Two tables show means over the seeds: the accuracy of the
-classifiers, and that of linear classifiers fitted to ten images per class.
+4 of the ViT paper (arXiv:2010.11929, section 4.3) on a small scale. All make
+the same number of updates. Two tables show means over the seeds: the accuracy
+of the classifiers, and that of linear classifiers fitted to ten images per
+class.
 """
 
 import dataclasses
@@ -135,7 +136,8 @@ def describe(panel: Panel) -> str:
                 f"({min(found):.1f} to {max(found):.1f})"
             )
         rows.append(cells)
-    return format_table([panel.ylabel, *panel.curves], rows)
+    table = format_table(["training images", *panel.curves], rows)
+    return f"{panel.ylabel}:\n\n{table}"
 
 
 if __name__ == "__main__":

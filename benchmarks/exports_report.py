@@ -102,9 +102,9 @@ def format_page(results: list[Result], description: list[str]) -> str:
     lines = [
         *(f"- {line}" for line in description),
         "",
-        "Milliseconds of the median answer and, in brackets, the median over",
-        "the rounds of the time of timm's fastest graph at float32 over that",
-        "of this one: above 1, this one is faster.",
+        "Median milliseconds per batch and, in brackets, the time of timm's",
+        "fastest float32 graph divided by that of this one, the median of the",
+        "rounds: above 1, this one is faster.",
     ]
     for model, cases in itertools.groupby(results, lambda r: r.model):
         cases = list(cases)

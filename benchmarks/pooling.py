@@ -1,8 +1,8 @@
 """Compare class token and average: python -m benchmarks.pooling.
 
 Both over a range of learning rates, on scikit-learn's digits: figure 9 of the
-ViT paper (arXiv:2010.11929, appendix D.3) in small. The table shows means over
-the seeds.
+ViT paper (arXiv:2010.11929, appendix D.3) on a small scale. The table shows
+means over the seeds.
 """
 
 import argparse

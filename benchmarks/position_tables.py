@@ -2,8 +2,8 @@
 
 Three models that differ in their epochs, learning rate and weight decay learn
 scikit-learn's digits: figure 10 of the ViT paper (arXiv:2010.11929, appendix
-D.4) in small. The table shows medians over the seeds; the picture shows the
-position embeddings of seed 0.
+D.4) on a small scale. The table shows medians over the seeds; the picture shows
+the position embeddings of seed 0.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 None, 1-D, 2-D and relative positions, and the 1-D and 2-D ones before every
 block, with a table for each or one for all, on scikit-learn's digits: table 8
-of the ViT paper (arXiv:2010.11929, appendix D.4) in small. The table shows
-medians over the seeds.
+of the ViT paper (arXiv:2010.11929, appendix D.4) on a small scale. The table
+shows medians over the seeds.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
 The depth, the width, the size of the MLP and the patch size of a small model
 are scaled, each alone and all together, on the moved digits: figure 8 of the
-ViT paper (arXiv:2010.11929, appendix D.2) in small. The table shows means over
-the seeds.
+ViT paper (arXiv:2010.11929, appendix D.2) on a small scale. The table shows
+means over the seeds.
 """
 
 import dataclasses

@@ -63,7 +63,7 @@ CASES = {
     "`import keras_vit`, beyond Keras": ["-c", IMPORT],
     "`trainers.train --help`": ["-m", "trainers.train", "--help"],
     "`keras_vit.convert --help`": ["-m", "keras_vit.convert", "--help"],
-    "tracing the first update of B/16": ["-c", FIRST_UPDATE],
+    "the first update of B/16, beyond the second": ["-c", FIRST_UPDATE],
     "inspecting an image with B/16": ["-c", INSPECT],
 }
 # Command lines that must be refused.

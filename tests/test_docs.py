@@ -494,7 +494,7 @@ def test_the_one_file_to_touch_exists_and_has_the_table():
         if files[0].is_dir():
             files = files[0].rglob("*.py")
         source = "".join(file.read_text() for file in files)
-        for table in re.findall(r"`([A-Z]+)` row", what):
+        for table in re.findall(r"`([A-Z_]+)` row", what):
             assert re.search(rf"^{table}\b", source, re.M), row
 
 

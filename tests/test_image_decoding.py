@@ -84,6 +84,15 @@ class TestTurned:
         np.testing.assert_array_equal(image, np.asarray(frames[0]))
 
 
+@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP"])
+def test_each_lossless_kind_of_file_has_the_pixels_of_pillow(kind):
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), "uint8")
+    image = Image.fromarray(pixels).quantize(256).convert("RGB")
+    file = io.BytesIO()
+    image.save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
+    np.testing.assert_array_equal(decode_image(file.getvalue()), image)
+
+
 @pytest.mark.parametrize("mode, colours", [("L", 0), ("P", 5), ("P", 256)])
 def test_a_bmp_has_the_colours_of_its_palette(mode, colours):
     """Also inside of a graph, where other files come the same way."""

@@ -74,7 +74,9 @@ def test_the_panels_and_the_table_of_the_data_size():
     panels = data_size.make_panels(trials)
     assert panels[1].curves["ViT, small"][1_000] == [30, 40]
     assert data_size.describe(panels[0]).splitlines() == [
-        "| test accuracy (%) | ViT, small | ResNet |",
+        "test accuracy (%):",
+        "",
+        "| training images | ViT, small | ResNet |",
         "|---|---|---|",
         "| 100 | 25.0 % (20.0 to 30.0) | 45.0 % (40.0 to 50.0) |",
         "| 1,000 | 70.0 % (60.0 to 80.0) | 90.0 % (90.0 to 90.0) |",

@@ -210,7 +210,7 @@ ENDINGS = {
 }
 # What is worth knowing; all of it is read correctly.
 NOTES = {
-    "stored turned, with an Exif orientation that is applied": (
+    "stored rotated, with an Exif orientation that is applied": (
         lambda image: image.is_turned
     ),
     f"a side of less than {SMALLEST_SIDE} pixels": (
