@@ -17,6 +17,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
+from keras_vit.files import atomic_write
 
 # The worker of a package; that of ours depends on the backend.
 WORKERS = {
@@ -201,7 +202,8 @@ def write(
     columns = list(libraries(packages, options.backend).values())
     page = report.format_page(results, packages, columns, description)
     write_csv(options.out / "results.csv", report.csv_rows(results))
-    (options.out / "results.md").write_text(page, encoding="utf-8")
+    with atomic_write(options.out / "results.md") as draft:
+        draft.write_text(page, encoding="utf-8")
     return page
 
 

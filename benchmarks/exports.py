@@ -116,14 +116,21 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
     )
     if options.rounds < 1:
         parser.error(f"--rounds must be 1 or more: {options.rounds}")
-    if options.require_not_slower and not options.torch_python:
-        parser.error("--require_not_slower needs --torch_python")
     if not options.torch_python:
         options.contenders = [
             name
             for name in options.contenders
             if CONTENDERS[name].package != "timm"
         ]
+    if options.require_not_slower and not any(
+        CONTENDERS[name].package == "timm"
+        and CONTENDERS[name].precision == "float32"
+        for name in options.contenders
+    ):
+        parser.error(
+            "--require_not_slower needs --torch_python and a contender of timm "
+            "in float32"
+        )
 
 
 def write_files(

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from benchmarks.harness import read_csv
+from benchmarks.study_figures import save_figure
 from keras_vit.tables import format_table
 
 ARMS = {"transfer": "pre-trained on 0 to 4", "scratch": "from scratch"}
@@ -148,7 +149,7 @@ def draw(curves: list[Curve], path: pathlib.Path):
     axes.set_ylim(top=100)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def csv_rows(curves: Iterable[Curve]) -> list[dict]:

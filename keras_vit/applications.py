@@ -79,7 +79,7 @@ def make_builder(variant: str):
     ) -> keras.Model:
         keras.activations.get(classifier_activation)  # Raises if unknown.
         choices = {
-            **image_choices(default, input_tensor, input_shape),
+            **image_choices(input_tensor, input_shape),
             **({"pooling": pooling} if pooling else {}),
             **({} if include_top or pooling else {"pooling": "none"}),
             "num_classes": classes if include_top else 0,
@@ -133,11 +133,10 @@ def write_docstring(variant: str) -> str:
     )
 
 
-def image_choices(default: ViTConfig, input_tensor, input_shape) -> dict:
+def image_choices(input_tensor, input_shape) -> dict:
     """Return the fields of ViTConfig that the input arguments set.
 
     Args:
-        default: The configuration of the variant.
         input_tensor: A symbolic tensor, or None.
         input_shape: (height, width, channels), or None.
 

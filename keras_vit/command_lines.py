@@ -110,7 +110,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
     text = "the folder of an export, of a run or of a model"
     add("export", metavar="EXPORT_DIR", help=text)
     text = "0 for any free one (default: %(default)s)"
-    add("--port", type=int, default=8501, help=text)
+    add("--port", type=parse_port, default=8501, help=text)
     text = "address to listen at (default: %(default)s, for this machine alone)"
     add("--host", default="127.0.0.1", help=text)
     text = "another host name that requests may use; may be repeated"
@@ -127,6 +127,22 @@ def make_serve_parser() -> argparse.ArgumentParser:
             help=f"{field.metadata['help']} (default: %(default)s)",
         )
     return parser
+
+
+def parse_port(text: str) -> int:
+    """Return the number of a port.
+
+    Args:
+        text: The argument as it was typed.
+
+    Raises:
+        argparse.ArgumentTypeError: If there is no such port.
+    """
+    if not text.isdecimal() or int(text) >= 2**16:
+        raise argparse.ArgumentTypeError(
+            f"must be from 0 to 65535, not {text!r}"
+        )
+    return int(text)
 
 
 def _add_image_size(parser):

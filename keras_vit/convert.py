@@ -5,6 +5,7 @@ import sys
 import keras
 
 from keras_vit.command_lines import make_convert_parser
+from keras_vit.errors import first_line
 from keras_vit.files import atomic_write
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
@@ -115,8 +116,9 @@ def load_keras(path: str) -> keras.Model:
         return keras.saving.load_model(path, compile=False)
     except Exception as error:
         # After the first line, the message contains the whole configuration.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} cannot be read: {reason}") from error
+        raise ValueError(
+            f"{path} cannot be read: {first_line(error)}"
+        ) from error
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -87,6 +87,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
             num_heads=options.num_heads,
             image_size=options.image_size,
             source_image_size=options.source_image_size,
+            architecture=options.architecture,
         )
         for source in sources
     ]

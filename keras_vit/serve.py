@@ -51,7 +51,9 @@ def serve(options: argparse.Namespace):
             models[name] = ServedModel(name, folder, load_version)
             models[name].poll()
             if not models[name].is_available:
-                raise ValueError(f"No version of {name} could be loaded")
+                raise ValueError(
+                    f"The newest version of {name} could not be loaded"
+                )
         is_public = options.host not in LOOPBACK
         if is_public:
             announce_line(

@@ -80,6 +80,23 @@ def test_flags_for_what_a_checkpoint_leaves_open(
     assert subject.model.config.image_size == (48, 48)
 
 
+def test_every_hint_on_a_checkpoint_reaches_its_reader(
+    tmp_path, image_paths, monkeypatch
+):
+    asked = {}
+
+    def open_subject(source, **hints):
+        asked.update(hints)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(inspect, "open_subject", open_subject)
+    flags = ["--architecture=vit_tiny", "--num_heads=3", "--image_size=8"]
+    inspect.main(["m.npz", image_paths[0], f"--out={tmp_path}", *flags])
+    assert asked.pop("source_image_size") is None
+    expected = {"num_heads": 3, "image_size": (8, 8)}
+    assert asked == expected | {"architecture": "vit_tiny"}
+
+
 def test_classes_of_imagenet_have_names(tmp_path):
     path = tmp_path / "model.keras"
     VisionTransformer(tiny_config(num_classes=1000)).save(path)

@@ -4,7 +4,6 @@ Example:
     python -m trainers.inspect --run_dir=saved_models/digits
 """
 
-import os
 import pathlib
 from collections.abc import Sequence
 
@@ -19,7 +18,6 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
-from keras_vit.inspect import is_run
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
 from trainers.augment.settings import line_of
@@ -27,6 +25,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import check_classifier, load_image
+from trainers.models.keras_files import is_run
 from trainers.paths import as_path
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 from trainers.runs.run import Run
@@ -70,7 +69,7 @@ def inspect_run(
             "--out must be given for a run that is not on this machine. "
             f"Received: run_dir={run_dir!r}"
         )
-    out_dir = out_dir or os.path.join(run_dir, "inspection")
+    out_dir = out_dir or str(as_path(run_dir) / "inspection")
     check_inputs(paths, out_dir)
     sources = [run_dir, compare][: 1 + bool(compare)]
     subjects = [open_run(run_dir)]
@@ -125,7 +124,7 @@ def open_run(run_dir: str) -> Subject:
         )
     shape, preprocess = model.input_shape[1:], run.preprocess
     return Subject(
-        pathlib.Path(run_dir).absolute().name,
+        run.name,
         model,
         lambda path: load_image(path, shape, preprocess),
         run.load_class_names(),

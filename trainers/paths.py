@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from keras_vit import files
+from keras_vit.errors import first_line
 
 gfile = tf.io.gfile
 
@@ -73,13 +74,15 @@ Path = pathlib.Path | RemotePath
 def as_path(path: str | os.PathLike) -> Path:
     """Return a path on this machine or, with a scheme, in a bucket.
 
+    A path on this machine may begin with `~`, the home of the user.
+
     Raises:
         ValueError: If TensorFlow does not know the scheme.
     """
     text = os.fspath(path)
     scheme, separator, _ = text.partition("://")
     if not separator:
-        return pathlib.Path(text)
+        return pathlib.Path(os.path.expanduser(text))
     known = sorted(filter(None, gfile.get_registered_schemes()))
     if scheme not in known:
         raise ValueError(
@@ -112,16 +115,6 @@ def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
-
-
-def first_line(error: Exception) -> str:
-    r"""Return the first line of an error's message, or its type if it has none.
-
-    Example:
-        >>> first_line(OSError("disk full\n in line 7")), first_line(OSError())
-        ('disk full', 'OSError')
-    """
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 @contextlib.contextmanager

@@ -77,7 +77,8 @@ def define_flags():
         None,
         "Operations on the images, separated by '|', such as "
         "'resize_small(256)|central_crop(224)'. Default: those of the run; "
-        "with --model, the whole image is resized.",
+        "with --model, those that its file states, or the whole image is "
+        "resized.",
     )
 
 

@@ -24,7 +24,6 @@ from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.intermediates import (
     grid_size_of,
-    num_prefix_tokens_of,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import Mode
@@ -189,7 +188,7 @@ class AttentionPictures(keras.callbacks.Callback):
         yield (
             "attention/distance",
             plots.plot_distances(
-                distances, grid_size, patch_size, num_prefix_tokens_of(model)
+                distances, grid_size, patch_size, model.config.num_prefix_tokens
             ),
         )
         if config.position_embedding != "none":

@@ -25,7 +25,6 @@ from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     grid_size_of,
-    num_prefix_tokens_of,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import (
@@ -104,7 +103,7 @@ def inspect_model(
             "`model` must have finite attention. Received: NaN or infinity "
             f"from {model_name!r}"
         )
-    prefix = num_prefix_tokens_of(model)
+    prefix = model.config.num_prefix_tokens
     return Inspection(
         model_name=model_name,
         config=model.config,

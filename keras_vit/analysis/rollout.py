@@ -11,7 +11,6 @@ from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,
-    num_prefix_tokens_of,
     split_batches,
     yield_scores,
 )
@@ -215,7 +214,7 @@ def head_grid(model: VisionTransformer, images, matrix):
     return to_grid(
         matrix,
         grid_size_of(model, images),
-        num_prefix_tokens_of(model),
+        model.config.num_prefix_tokens,
         from_patches=pools_patches(model),
     )
 
@@ -241,7 +240,7 @@ def _roll_out(model, images, head_fusion, discard_ratio):
         (scores for _, scores in yield_scores(model, images, indices)),
         head_fusion,
         discard_ratio,
-        num_prefix_tokens_of(model),
+        model.config.num_prefix_tokens,
     )
 
 

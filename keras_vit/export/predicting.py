@@ -17,18 +17,15 @@ def expected_outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
     return np.asarray(outputs, "float32")
 
 
-def run_in_batches(
-    run: Callable, inputs: np.ndarray, batch_size: int | None = None
-):
+def run_in_batches(run: Callable, inputs: np.ndarray):
     """Return the outputs of `run` for all inputs.
 
     Args:
         run: Takes a batch; returns an array or a dict of arrays.
         inputs: Images or other inputs of `run`, (B, ...).
-        batch_size: The only batch size that `run` accepts; None for any.
     """
-    batch_size = batch_size or min(BATCH_SIZE, len(inputs))
-    parts = [run(batch) for batch in batches(inputs, batch_size)]
+    size = min(BATCH_SIZE, len(inputs))
+    parts = [run(batch) for batch in batches(inputs, size)]
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays)[: len(inputs)], *parts
     )

@@ -84,6 +84,7 @@ def _indices(blocks, depth):
 def _arrange(patches, images, config):
     """Return patches (B, h * w, D) as in the images, (B, h, w, D)."""
     if config.use_dynamic_image_size:
-        grid = PatchGrid(config.patch_size * config.stem_stride)
+        stem_stride = config.stem_stride
+        grid = PatchGrid(config.patch_size * stem_stride, stem_stride)
         return grid(patches, images)
     return ops.reshape(patches, (-1, *config.grid_size, patches.shape[-1]))

@@ -169,16 +169,7 @@ class ViTConfig:
     use_remat: bool = False
 
     def __post_init__(self):
-        size = self.image_size
-        if isinstance(size, numbers.Number):
-            size = (size, size)
-        if isinstance(size, str) or any(side != int(side) for side in size):
-            raise ValueError(
-                "`image_size` must be a whole number of pixels or (height, "
-                f"width). Received: image_size={self.image_size!r}"
-            )
-        size = tuple(int(side) for side in size)
-        object.__setattr__(self, "image_size", size)
+        object.__setattr__(self, "image_size", _as_size(self.image_size))
         settings = as_preprocessing(self.preprocessing)
         object.__setattr__(self, "preprocessing", settings)
         for field in dataclasses.fields(self):
@@ -242,3 +233,19 @@ def check_fields(choices: dict, renamed: dict[str, str]):
                 f"Received: {name}={value!r}"
             )
         pick(fields, name, "keyword argument")
+
+
+def _as_size(size):
+    """Return a number of pixels twice, or the sides as whole numbers."""
+    try:
+        sides = (size,) * 2 if isinstance(size, numbers.Number) else size
+        whole = tuple(int(side) for side in sides)
+        is_right = whole == tuple(sides)
+    except (OverflowError, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise ValueError(
+            "`image_size` must be a whole number of pixels or (height, "
+            f"width). Received: image_size={size!r}"
+        )
+    return whole

@@ -37,7 +37,14 @@ CHOICES = {
     "pooling": POOLINGS,
     "stem_epsilons": STEM_EPSILONS,
 }
-POSITIVE_FIELDS = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+POSITIVE_FIELDS = (
+    "width",
+    "depth",
+    "mlp_dim",
+    "num_heads",
+    "patch_size",
+    "channels",
+)
 RATE_FIELDS = (
     "dropout_rate",
     "attention_dropout_rate",
@@ -69,6 +76,8 @@ def _check_numbers(config):
             _fail(config, name, "must be in [0, 1)")
     if not 0 < config.layer_norm_epsilon < math.inf:
         _fail(config, "layer_norm_epsilon", "must be positive")
+    if (config.representation_size or 1) < 1:
+        _fail(config, "representation_size", "must be positive or None")
     if config.num_classes < 0:
         _fail(config, "num_classes", "must be 0 (no head) or more")
     if config.num_registers < 0:

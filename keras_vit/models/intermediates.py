@@ -256,11 +256,6 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
     return tuple(size // config.patch_size for size in cells)
 
 
-def num_prefix_tokens_of(model: VisionTransformer) -> int:
-    """Return the number of tokens before the patches."""
-    return model.config.num_prefix_tokens
-
-
 def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
     """Yield the images in batches, as (slice, images[slice]).
 

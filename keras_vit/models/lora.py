@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers.dtypes import as_float32, is_quantized
-from keras_vit.models.freezing import forget_compiled, keeping, set_trained
+from keras_vit.models.freezing import keeping, set_trained
 from keras_vit.tables import pick
 
 # Names of the second factors. If they are zero, so is the update.
@@ -93,7 +93,6 @@ def add_updates(model, rank: int, layers: Iterable[str], alpha, keep):
     for layer in targets:
         layer.enable_lora(int(rank), lora_alpha=alpha)
     set_trained(model, is_kept)
-    forget_compiled(model)
 
 
 def check_updates(model, rank: int, layers: Iterable[str], alpha) -> list:

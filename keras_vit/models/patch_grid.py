@@ -18,6 +18,8 @@ class PatchGrid(keras.layers.Layer):
 
     Args:
         stride: Pixels from one patch to the next.
+        stem_stride: Pixels from one cell of the feature map to the next, in a
+            model with a stem; its padding rounds the number of cells up.
 
     Example:
         >>> grid = models.patch_grid.PatchGrid(8)
@@ -25,22 +27,28 @@ class PatchGrid(keras.layers.Layer):
         (2, 2, 3, 5)
     """
 
-    def __init__(self, stride: int, **kwargs):
+    def __init__(self, stride: int, stem_stride: int = 1, **kwargs):
         super().__init__(autocast=False, **kwargs)
         self.stride = stride
+        self.stem_stride = stem_stride
 
     def build(self, tokens_shape, images_shape):
         self.built = True
 
     def call(self, tokens, images):
-        height, width = ops.shape(images)[1:3]
-        grid = (height // self.stride, width // self.stride)
+        grid = map(self._count, ops.shape(images)[1:3])
         return ops.reshape(tokens, (-1, *grid, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape, images_shape):
         sides = images_shape[1:3]
-        grid = (None if s is None else s // self.stride for s in sides)
+        grid = (None if s is None else self._count(s) for s in sides)
         return (tokens_shape[0], *grid, tokens_shape[-1])
 
+    def _count(self, side):
+        """Return the number of patches along a side of so many pixels."""
+        cells = -(-side // self.stem_stride)
+        return cells // (self.stride // self.stem_stride)
+
     def get_config(self):
-        return {**super().get_config(), "stride": self.stride}
+        options = {"stride": self.stride, "stem_stride": self.stem_stride}
+        return {**super().get_config(), **options}

@@ -116,7 +116,9 @@ def preprocess_patches(
     """
     settings, config = preprocessing_of(model), model.config
     side = config.patch_size if patch_size is None else patch_size
+    rule = getattr(model, "patch_resize", "bilinear")
     check_patch_size(side)
+    _check_max_patches(max_patches)
     if not len(images):
         raise ValueError("`images` must hold at least one image. Received: []")
     length = config.patch_size**2 * config.channels
@@ -134,13 +136,20 @@ def preprocess_patches(
         size = fitting_size(image.shape[:2], side, max_patches)
         pixels = _resize(image, size, settings.interpolation)
         pixels = preprocess_input(pixels, "channels_last", model=model)
-        found = cut_patches(pixels[None], side, config.patch_size)
+        found = cut_patches(pixels[None], side, config.patch_size, rule)
         count = found["patches"].shape[1]
         batch["mask"][index, :count] = True
         for key, value in found.items():
             value = ops.convert_to_numpy(value[0])
             batch[key][index, :count] = value
     return batch
+
+
+def _check_max_patches(max_patches):
+    if max_patches < 1:
+        raise ValueError(
+            f"`max_patches` must be positive. Received: {max_patches}"
+        )
 
 
 def _resize(image, size, interpolation):
@@ -175,10 +184,7 @@ def fitting_size(
         >>> models.patch_sequences.fitting_size((480, 640), 16, 256)
         (224, 288)
     """
-    if max_patches < 1:
-        raise ValueError(
-            f"`max_patches` must be positive. Received: {max_patches}"
-        )
+    _check_max_patches(max_patches)
 
     def grid_at(scale):
         return [

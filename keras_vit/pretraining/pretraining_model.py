@@ -145,6 +145,12 @@ def check_encoder(encoder):
             "`encoder` must have one image size; use `with_image_size`. "
             "Received: use_dynamic_image_size=True"
         )
+    if any(side % config.patch_size for side in config.image_size):
+        raise ValueError(
+            "`encoder` must have patches that fill its images, because their "
+            "pixels are reconstructed; use `with_image_size`. Received: "
+            f"image_size={config.image_size}, patch_size={config.patch_size}"
+        )
 
 
 def count_hidden(config, mask_ratio: float) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from keras_vit.errors import first_line
 from keras_vit.files import atomic_write
 
 # Inside the folder of a version.
@@ -84,10 +85,9 @@ def read_warmup(path: str | os.PathLike) -> tuple[WarmupRecord, ...]:
             raise ValueError("it ends inside a record")
         return tuple(map(_from_bytes, contents))
     except (tf.errors.DataLossError, ValueError) as error:
-        reason = str(getattr(error, "message", error)).splitlines()[0]
         raise ValueError(
             "Not a warm-up file, which is a TFRecord file of PredictionLog: "
-            f"{path}: {reason}"
+            f"{path}: {first_line(error)}"
         ) from None
 
 

@@ -193,8 +193,8 @@ def load_own_weights(model: keras.Model, path: str):
         path: A `.weights.h5` or `.keras` file.
 
     Raises:
-        ValueError: If a weight is missing or has another shape. `model` is
-            left unchanged.
+        ValueError: If a weight is missing or has another shape. With a
+            `.keras` file, `model` is left unchanged.
     """
     if path.endswith(".weights.h5"):
         model.load_weights(path)

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import Checkpoint
 from keras_vit.weights.layouts import Layout
-from keras_vit.weights.stated_preprocessing import find_stated
+from keras_vit.weights.stated_preprocessing import find_stated, name_of
 
 
 def find_preprocessing(
@@ -63,13 +62,10 @@ def add_conditioner(
     settings = settings or Preprocessing("zero_one")
     first, scale = map(np.array, settings.for_channels(mean.size))
     pair = (first + scale * mean.ravel(), scale * deviation.ravel())
-    for name, known in NORMALIZATIONS.items():
-        if np.allclose(pair, np.array(known), rtol=1e-6, atol=1e-7):
-            pair = name
-            break
-    else:
-        pair = tuple(tuple(map(float, part)) for part in pair)
-    return dataclasses.replace(settings, normalization=pair)
+    pair = tuple(tuple(map(float, part)) for part in pair)
+    return dataclasses.replace(
+        settings, normalization=name_of(*pair, rtol=1e-6, atol=1e-7)
+    )
 
 
 def change_config(config: ViTConfig, changes: dict) -> ViTConfig:

@@ -122,13 +122,13 @@ def _huggingface_mode(row):
     if factor <= 0:
         return None
     if row.get("do_normalize") is False:
-        return _name_of((0.0,), (1 / factor,))
+        return name_of((0.0,), (1 / factor,))
     mean, deviation = _numbers(row.get("image_mean")), row.get("image_std")
     mode = _mode_of(row.get("image_mean"), deviation)
     if mode is None or math.isclose(factor, 1, rel_tol=1e-3):
         return mode
     deviation = _numbers(deviation)
-    return _name_of(
+    return name_of(
         tuple(number / factor for number in mean),
         tuple(number / factor for number in deviation),
     )
@@ -203,7 +203,7 @@ def _mode_of(mean, deviation):
     mean, deviation = _numbers(mean), _numbers(deviation)
     if not mean or not deviation or len(mean) != len(deviation):
         return None
-    return _name_of(mean, deviation) if min(deviation) > 0 else None
+    return name_of(mean, deviation) if min(deviation) > 0 else None
 
 
 def _numbers(value):
@@ -216,13 +216,22 @@ def _numbers(value):
     return tuple(map(float, value))
 
 
-def _name_of(mean, deviation):
-    """Return the key of NORMALIZATIONS, or mean and deviation."""
+def name_of(
+    mean: tuple, deviation: tuple, rtol: float = 0, atol: float = TOLERANCE
+) -> str | tuple[tuple, tuple]:
+    """Return the key of NORMALIZATIONS, or mean and deviation.
+
+    Args:
+        mean: The mean of each channel, or of all, as fractions of 255.
+        deviation: The deviation likewise.
+        rtol: Relative tolerance of each number.
+        atol: Absolute tolerance of each number.
+    """
     found = np.array([mean, deviation])
     for name, row in NORMALIZATIONS.items():
         known = np.array([np.broadcast_to(part, 3) for part in row])
         if found.shape[1] in (1, 3):
-            if np.allclose(found, known, rtol=0, atol=TOLERANCE):
+            if np.allclose(found, known, rtol, atol):
                 return name
     return mean, deviation
 

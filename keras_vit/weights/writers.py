@@ -15,6 +15,9 @@ from keras_vit.weights.containers import (
     write_npz,
     write_safetensors,
 )
+from keras_vit.weights.containers.descriptions import WEIGHTS
+from keras_vit.weights.containers.folder import READ_IN_FOLDERS
+from keras_vit.weights.stated_preprocessing import BESIDE
 
 # Name in the file -> function that computes the array. Arrays are computed one
 # at a time, so they are never all in memory.
@@ -58,15 +61,16 @@ def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
     def write(path, arrays, config):
         if path.exists() and not path.is_dir():
             raise ValueError(f"`path` must be a folder. Received: {path}")
+        jsons = make_jsons(config)
+        _check_others(path, {WEIGHTS, *jsons})
         path.parent.mkdir(parents=True, exist_ok=True)
         # All files are complete before the first one replaces an old file.
         draft = pathlib.Path(
             tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
         )
         try:
-            file = draft / "model.safetensors"
-            write_safetensors_file(file, arrays, config)
-            for name, value in make_jsons(config).items():
+            write_safetensors_file(draft / WEIGHTS, arrays, config)
+            for name, value in jsons.items():
                 write_json(draft / name, value)
             path.mkdir(exist_ok=True)
             for file in sorted(draft.iterdir()):
@@ -75,6 +79,18 @@ def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
             shutil.rmtree(draft, ignore_errors=True)
 
     return write
+
+
+def _check_others(path, names):
+    """Raise a ValueError if files that stay would be read with the new ones."""
+    others = {*READ_IN_FOLDERS, *BESIDE} - names
+    others = sorted(name for name in others if (path / name).exists())
+    if others:
+        raise ValueError(
+            "`path` must be a new folder, or one of the same format: what is "
+            f"written would be read with {', '.join(others)} there. "
+            f"Received: {path}"
+        )
 
 
 def _made(arrays) -> Iterator[tuple[str, np.ndarray]]:

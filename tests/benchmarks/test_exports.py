@@ -81,6 +81,8 @@ def test_the_table_has_a_row_a_contender_and_a_column_a_case():
         ["--activation", "erf"],
         ["--torch_python", "no/such/python"],
         ["--require_not_slower"],
+        ["--require_not_slower", "--torch_python", sys.executable]
+        + ["--contenders", "keras,litert_int8"],
     ],
 )
 def test_options_that_do_not_fit_end_the_program(arguments, capsys):

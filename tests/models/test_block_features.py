@@ -94,6 +94,18 @@ def test_a_graph_for_images_of_any_size(tmp_path):
             np.testing.assert_array_equal(to_numpy(third), to_numpy(other))
 
 
+def test_a_stem_rounds_the_sides_of_an_image_up():
+    """39 pixels are 10 cells behind it, and 5 patches of two cells."""
+    backbone = make(stem_stages=(), patch_size=2, use_dynamic_image_size=True)
+    images = keras.Input((None, None, 3))
+    model = keras.Model(images, backbone.features(images, blocks=[-1]))
+    x = noise(2, 39, 32, 3)
+    [found] = keras.tree.flatten(model(x))
+    assert tuple(found.shape) == (2, 5, 4, 24)
+    [expected] = backbone.features(x, blocks=[-1])
+    np.testing.assert_allclose(to_numpy(found), to_numpy(expected), atol=1e-5)
+
+
 @pytest.mark.parametrize("blocks", [[2], [-3], [0, 5], (), -1, "last", [0.5]])
 def test_a_block_that_is_not_there(blocks):
     with pytest.raises(ValueError, match="`blocks` must be from -2") as error:

@@ -5,7 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, preprocess_input, preprocess_patches
+from keras_vit import (
+    FlexibleVisionTransformer,
+    VisionTransformer,
+    preprocess_input,
+    preprocess_patches,
+)
 from keras_vit.layers import PatchEncoder
 from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models import cut_patches
@@ -110,5 +115,23 @@ def test_mistakes_are_named():
         preprocess_patches([np.zeros((8, 8, 1), "uint8")], model, 16)
     with pytest.raises(ValueError, match="whole number.*patch_size=0"):
         preprocess_patches([np.zeros((8, 8, 3), "uint8")], model, 4, 0)
-    with pytest.raises(ValueError, match="`max_patches` must be positive"):
-        preprocess_patches([np.zeros((8, 8, 3), "uint8")], model, 0)
+    for number in (0, -1):
+        with pytest.raises(ValueError, match="`max_patches` must be positive"):
+            preprocess_patches([np.zeros((8, 8, 3), "uint8")], model, number)
+
+
+def test_patches_are_resized_by_the_rule_of_the_model():
+    """As when the model cuts the images itself."""
+    model = FlexibleVisionTransformer(
+        VisionTransformer(tiny_config()), patch_resize="bicubic"
+    )
+    photo = np.random.default_rng(0).integers(0, 256, (32, 32, 3), "uint8")
+    batch = preprocess_patches([photo], model, 4, patch_size=16)
+    image = preprocess_input(photo[None], model=model)
+    np.testing.assert_allclose(
+        to_numpy(model(batch)),
+        to_numpy(model(image, patch_size=16)),
+        atol=1e-5,
+    )
+    found = cut_patches(np.asarray(image), 16, 8)["patches"]
+    assert np.abs(batch["patches"] - to_numpy(found)).max() > 0.01

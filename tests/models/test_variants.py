@@ -232,6 +232,22 @@ ERRORS = [
         "`num_heads` must divide `width`. Received: num_heads=5, width=24",
     ),
     (
+        {"image_size": None},
+        "`image_size` must be a whole number of pixels or (height, width). "
+        "Received: image_size=None",
+    ),
+    (
+        {"image_size": (32, None)},
+        "`image_size` must be a whole number of pixels or (height, width). "
+        "Received: image_size=(32, None)",
+    ),
+    ({"channels": 0}, "`channels` must be positive. Received: channels=0"),
+    (
+        {"representation_size": -1},
+        "`representation_size` must be positive or None. "
+        "Received: representation_size=-1",
+    ),
+    (
         {"image_size": (32, 32, 3)},
         "`image_size` must be one number or (height, width). "
         "Received: image_size=(32, 32, 3)",

@@ -234,6 +234,10 @@ def test_what_cannot_be_is_refused(choices, message):
     "choices, message",
     [
         ({"use_dynamic_image_size": True}, "must have one image size"),
+        (
+            {"image_size": (32, 35), "ignore_border": True},
+            r"patches that fill its images.*image_size=\(32, 35\)",
+        ),
         ({"stem_stages": (), "patch_size": 1}, "must have no stem"),
     ],
 )

@@ -130,6 +130,17 @@ def test_a_number_that_is_off(models, export):
     assert ("batch", "features") in faults
 
 
+def test_the_largest_difference_is_that_of_all_outputs():
+    expected = {name: np.zeros(2) for name in "abc"}
+    found = {"a": np.full(2, 3.0), "b": np.full(2, 2.0), "c": np.zeros(2)}
+    assert compare_outputs(expected, found, 1.0) == (
+        3.0,
+        "a: 3.0e+00 apart; b: 2.0e+00 apart",
+    )
+    found["b"][1] = np.nan
+    assert np.isnan(compare_outputs(expected, found, 1.0)[0])
+
+
 @pytest.mark.parametrize(
     "order", [np.flip, lambda x: np.roll(x, 1, 0)], ids=["back", "shifted"]
 )

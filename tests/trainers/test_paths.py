@@ -15,6 +15,7 @@ from trainers.export.exporting import export_source
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
+from trainers.models.keras_files import find_model_file
 from trainers.paths import RemotePath, as_path, atomic_write, write_atomically
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
@@ -49,6 +50,22 @@ def test_a_path_with_a_scheme_is_one_of_a_bucket(tmp_path):
     assert isinstance(path, RemotePath) and as_path(path) == path
     assert str(path) == "gs://bucket/run/model.keras"
     assert path.name == "model.keras"
+
+
+def test_a_path_may_begin_with_the_home_of_the_user(run, monkeypatch):
+    monkeypatch.setenv("HOME", str(run.folder.parent))
+    assert as_path("~") == run.folder.parent
+    for name in (run.folder.name, f"{run.folder.name}/model.keras"):
+        assert find_model_file(f"~/{name}") == str(run.model_path)
+    assert find_model_file("hf://owner/model") == "hf://owner/model"
+
+
+def test_the_name_of_a_run_is_that_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Run(as_path(".")).name == tmp_path.name
+    assert Run(as_path("..")).name == tmp_path.parent.name
+    assert Run(as_path("runs/a/")).name == "a"
+    assert Run(as_path("gs://bucket/runs/a")).name == "a"
 
 
 def test_an_unknown_scheme_is_refused_with_the_known():

@@ -538,6 +538,8 @@ def test_the_normalisation_inside_a_model_follows_that_of_images(
     after = add_conditioner(before, mean, deviation)
     assert (list(after.mean), list(after.deviation)) == expected
     assert after.resize_mode == (before or after).resize_mode
+    four = add_conditioner(None, np.full(4, 0.5), np.full(4, 0.5))
+    assert four.mean == four.deviation == (0.5,) * 4
     assert add_conditioner(before, None, None) is before
     with pytest.raises(ValueError, match="lacks the mean or deviation"):
         add_conditioner(before, mean, None)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
 from keras_vit.files import atomic_write
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights import writers
 from keras_vit.weights.containers import open_checkpoint
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
@@ -278,6 +279,34 @@ def test_the_folder_of_timm(tmp_path):
     with pytest.raises(ValueError, match="no configuration file for hybrids"):
         save_checkpoint(stem, tmp_path / "stem", layout="timm")
     assert [path.name for path in tmp_path.iterdir()] == ["timm"]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("layout", ["timm", "huggingface"])
+def test_one_mean_for_all_channels_is_read_back(layout, channels, tmp_path):
+    settings = Preprocessing(((0.1,), (0.2,)))
+    model = make(channels=channels, activation="exact", preprocessing=settings)
+    save_checkpoint(model, tmp_path / layout, layout=layout)
+    with pytest.warns(UserWarning, match="normalised in another way"):
+        found = from_checkpoint(tmp_path / layout).config.preprocessing
+    assert found.mean == (0.1,) * channels
+    assert found.deviation == (0.2,) * channels
+
+
+@pytest.mark.parametrize(
+    "old", ["preprocessor_config.json", "model.safetensors.index.json"]
+)
+def test_files_of_another_format_would_be_read_with_the_new_ones(old, tmp_path):
+    model = make(activation="exact")
+    folder = tmp_path / "model"
+    save_checkpoint(model, folder, layout="timm")
+    save_checkpoint(model, folder, layout="timm")  # Its own are replaced.
+    (folder / old).write_text("{}")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match=f"would be read with {old} there"):
+        save_checkpoint(make(), folder, layout="timm")
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert after == before
 
 
 ERRORS = {

@@ -10,7 +10,7 @@ from keras_vit.preprocessing.normalization import (
     as_normalization,
     from_range,
 )
-from trainers.augment.arguments import require
+from trainers.augment.arguments import ArgumentError, require
 from trainers.augment.crops import CROPS
 from trainers.augment.erasing import ERASING
 from trainers.augment.geometry import GEOMETRY
@@ -43,10 +43,12 @@ def state_normalization(mean: str | tuple, deviation: tuple | None = None):
     require(not is_name or mean in NORMALIZATIONS, "mean", rule, mean)
     if is_name:
         return NORMALIZATIONS[mean]
-    rule = "as many numbers greater than 0 as there are means"
-    is_right = len(mean) == len(deviation) and min(deviation) > 0
-    require(is_right, "deviation", rule, deviation)
-    return as_normalization((mean, deviation))
+    require(mean and None not in mean, "mean", "numbers", mean)
+    try:
+        return as_normalization((mean, deviation))
+    except ValueError:
+        rule = "as many numbers greater than 0 as there are means"
+        raise ArgumentError("deviation", rule, deviation) from None
 
 
 _IMAGE_OPS = {

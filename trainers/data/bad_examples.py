@@ -86,7 +86,7 @@ class BadExamples:
 
 def describe_error(error: tf.errors.OpError) -> str:
     """Return the message of a TensorFlow error without node names."""
-    text = re.sub(r"^\{\{.*?\}\} ", "", error.message).splitlines()[0]
+    text = re.sub(r"^\{\{.*?\}\} ", "", error.message).partition("\n")[0]
     text = re.sub(r"^Error in user-defined .*? iterator: \S+: ", "", text)
     text = re.sub(r"\s*\[(\[\{\{node .*?\}\}\]|Op:\w+)\].*", "", text)
     found = re.fullmatch(r"assertion failed: \[(.*)\]", text)

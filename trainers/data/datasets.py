@@ -12,6 +12,7 @@ from typing import Protocol
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from keras_vit.errors import first_line
 from keras_vit.image_decoding import turn_upright
 from trainers.data.file_lists import (
     FILE_LISTS,
@@ -200,11 +201,10 @@ def _open_reader(name, data_dir):
         if TFDS_NAME.match(name) and not is_unknown:
             raise
         check_is_no_folder(name)
-        hint = str(error).strip().splitlines()[0]
         raise ValueError(
             f"`dataset` must be one of {', '.join(DATASETS)}, any name of "
             f"tensorflow-datasets, {PATH_NAMES}. "
-            f"Received: dataset={name!r} ({hint})"
+            f"Received: dataset={name!r} ({first_line(error)})"
         ) from None
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_vit.errors import first_line
 from keras_vit.tables import pick
 from trainers.distribute.cluster import ALONE, WorkerConfig, find_cluster
 from trainers.distribute.rendezvous import kill_after, wait_for_workers
-from trainers.paths import first_line
 
 
 def make_strategy(

@@ -88,7 +88,7 @@ def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
     """
     indices = {name: index for index, name in enumerate(class_names)}
     try:
-        rows = csv.reader(io.StringIO(path.read_text()))
+        rows = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
         if tuple(next(rows)) != GUESS_COLUMNS:
             raise ValueError("other columns")
         return {

@@ -88,7 +88,7 @@ def export_source(
             the model.
     """
     if name is None and source.folder is not None:
-        name = source.folder.name
+        name = source.name
     choices["tflite_quantizations"] = tflite_quantizations
     check_export_arguments(export_dir, num_images, name, version)
     check_formats(formats, plan_options(choices), bool(calibration_split))

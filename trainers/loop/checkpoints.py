@@ -6,9 +6,9 @@ import warnings
 
 import tensorflow as tf
 
+from keras_vit.errors import first_line
 from keras_vit.files import DRAFT
 from trainers.loop.errors import CheckpointError
-from trainers.paths import first_line
 
 STATE_INDEX = "state.index"
 

@@ -58,7 +58,6 @@ def estimate_memory(
     optimizer: Optimizer,
     *,
     accumulation_steps: int = 1,
-    image_shape: tuple[int, int, int] | None = None,
     runs: Sequence[Callable] = (),
     frozen: Sequence[keras.Model] = (),
 ) -> Memory:
@@ -77,14 +76,13 @@ def estimate_memory(
         optimizer: The optimizer of the model's trainable weights.
         accumulation_steps: Number of parts of an update, computed one after
             the other. Must divide the number of images.
-        image_shape: (height, width, channels), for a model of any size.
         runs: What is called instead of the model, one in each update.
         frozen: Other models whose weights are in memory, such as a teacher.
 
     Raises:
         ValueError: See `count_flops`.
     """
-    shape = check_image_shape(model, image_shape)
+    shape = check_image_shape(model)
     batch_size = batch_size_per_replica // accumulation_steps
     peaks = [
         _peak_bytes(_training_graph(model, run, batch_size, shape))

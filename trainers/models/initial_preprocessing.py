@@ -48,7 +48,12 @@ def _read_keras_file(path):
         with tf.io.gfile.GFile(path, "rb") as file, zipfile.ZipFile(file) as z:
             config = json.loads(z.read("config.json"))["config"]["config"]
         return as_preprocessing(config["preprocessing"])
-    except (OSError, KeyError, TypeError, ValueError, tf.errors.OpError):
-        return Preprocessing()
-    except zipfile.BadZipFile:
+    except (
+        KeyError,
+        OSError,
+        TypeError,
+        ValueError,
+        tf.errors.OpError,
+        zipfile.BadZipFile,
+    ):
         return Preprocessing()

@@ -5,27 +5,38 @@ import zipfile
 
 import keras
 
-from trainers.paths import Path, as_path, first_line
+from keras_vit.errors import first_line
+from trainers.paths import Path, as_path
 
 RUN_MODEL = "model.keras"
 RUN_RECIPE = "recipe.json"
 
 
 def find_model_file(path_or_name: str) -> str:
-    """Return the model.keras in the folder of a run; other paths unchanged.
+    """Return the model.keras in the folder of a run; otherwise the path itself.
+
+    Args:
+        path_or_name: A path, which may begin with `~`, or the name of a
+            published model.
+    """
+    if is_run(path_or_name):
+        return str(as_path(path_or_name) / RUN_MODEL)
+    return os.path.expanduser(path_or_name)
+
+
+def is_run(path_or_name: str) -> bool:
+    """Return whether a path is the folder of a run.
 
     Args:
         path_or_name: A path, or the name of a published model.
     """
     if path_or_name.endswith(".keras"):
-        return path_or_name
+        return False
     try:
-        folder = as_path(os.path.expanduser(path_or_name))
+        folder = as_path(path_or_name)
     except ValueError:  # A scheme of downloads, such as hf://.
-        return path_or_name
-    if any((folder / name).exists() for name in (RUN_MODEL, RUN_RECIPE)):
-        return str(folder / RUN_MODEL)
-    return path_or_name
+        return False
+    return any((folder / name).exists() for name in (RUN_MODEL, RUN_RECIPE))
 
 
 def load_keras_file(path: Path) -> keras.Model:

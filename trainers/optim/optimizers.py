@@ -246,6 +246,10 @@ def make_optimizer(
             f"`weight_decay` must be 0 for {name!r}; 'adamw' is Adam with "
             f"decay. Received: weight_decay={weight_decay}"
         )
+    if not 0 < beta2 < 1:
+        raise ValueError(
+            f"`beta2` must be between 0 and 1. Received: beta2={beta2}"
+        )
     if not 0 <= average_decay < 1:
         raise ValueError(
             "`average_decay` must be at least 0 and less than 1. "

@@ -5,9 +5,8 @@ import dataclasses
 from keras_vit.pretraining import PATCH_TARGETS
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.distillation_options import DistillationOptions
-from trainers.recipes.options import POSITIVE, NumberRange, option
+from trainers.recipes.options import INNER_SHARE, POSITIVE, option
 
-INNER_SHARE = NumberRange("in (0, 1)", lambda x: 0 < x < 1)
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
 MASK_RATIOS = {"masked_patches": 0.5, "autoencoder": 0.75}

@@ -23,6 +23,7 @@ class NumberRange:
 POSITIVE = NumberRange("positive", lambda x: 0 < x < math.inf)
 NOT_NEGATIVE = NumberRange("0 or more", lambda x: 0 <= x < math.inf)
 FRACTION = NumberRange("in [0, 1)", lambda x: 0 <= x < 1)
+INNER_SHARE = NumberRange("in (0, 1)", lambda x: 0 < x < 1)
 
 
 def option(

@@ -20,6 +20,7 @@ from trainers.recipes.objective_options import (
 )
 from trainers.recipes.options import (
     FRACTION,
+    INNER_SHARE,
     NOT_NEGATIVE,
     POSITIVE,
     check_value,
@@ -121,7 +122,7 @@ class Recipe(ObjectiveOptions):
     adam_beta2: float = option(
         0.999,
         "Decay of the mean square of the gradients, for adam, adamw and lamb.",
-        range=FRACTION,
+        range=INNER_SHARE,
     )
     learning_rate: float = option(
         1e-3, "Highest learning rate.", range=POSITIVE

@@ -45,7 +45,7 @@ def describe_run(
     kind = recipe.init_from or recipe.model
     parts = [
         _front_matter(run, recipe, figures),
-        f"# {run.folder.name}",
+        f"# {run.name}",
         f"An image classifier with {len(names):,} classes and "
         f"{model.count_params():,} parameters: {kind}, trained with keras_vit "
         f"on `{recipe.dataset}`. It takes {colours} images of {height}x{width} "
@@ -75,7 +75,7 @@ def describe_encoder(run: Run, recipe: Recipe, model: keras.Model) -> str:
     colours = "grey" if channels == 1 else "colour"
     parts = [
         _front_matter(run, recipe, None, "image-feature-extraction"),
-        f"# {run.folder.name}",
+        f"# {run.name}",
         f"An encoder of {model.count_params():,} parameters: "
         f"{recipe.init_from or recipe.model}, trained with keras_vit on "
         f"`{recipe.dataset}` without labels ({recipe.objective}). It turns "
@@ -121,7 +121,7 @@ def _front_matter(run, recipe, figures, task="image-classification"):
     if figures:
         lines += [
             "model-index:",
-            f"- name: {json.dumps(run.folder.name)}",
+            f"- name: {json.dumps(run.name)}",
             "  results:",
             "  - task:",
             "      type: image-classification",

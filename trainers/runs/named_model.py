@@ -78,7 +78,7 @@ class NamedModel:
 
     @property
     def _path(self) -> str:
-        return os.path.expanduser(find_model_file(self.path_or_name))
+        return find_model_file(self.path_or_name)
 
     @functools.cached_property
     def _model(self) -> keras.Model:

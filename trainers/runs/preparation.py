@@ -224,7 +224,8 @@ def make_loop(
             model_variables=model.variables,
             beta2=recipe.adam_beta2,
         )
-        scale = LossScale() if needs_loss_scale(recipe) else None
+        must_scale = PRECISIONS[recipe.precision].scales_loss
+        scale = LossScale() if must_scale else None
         distillation = make_distillation(recipe, dataset, model)
     loss, hits = make_loss(recipe, dataset, model)
     return Loop(
@@ -257,11 +258,6 @@ def make_schedule(recipe: Recipe, total_steps: int) -> WarmupSchedule:
         timescale=recipe.timescale,
         milestones=read_milestones(recipe.milestones),
     )
-
-
-def needs_loss_scale(recipe: Recipe) -> bool:
-    """Return whether small gradients would underflow in the precision."""
-    return PRECISIONS[recipe.precision].scales_loss
 
 
 def check_trainable(model: keras.Model, recipe: Recipe):

@@ -39,6 +39,13 @@ class Run:
         return str(self.folder)
 
     @property
+    def name(self) -> str:
+        """The name of the folder, also if the path to it is `.`."""
+        if isinstance(self.folder, RemotePath):
+            return self.folder.name
+        return os.path.basename(os.path.abspath(self.folder))
+
+    @property
     def recipe_path(self) -> Path:
         """The recipe of the run, and the class names of its data set."""
         return self.folder / RUN_RECIPE

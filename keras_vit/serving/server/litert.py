@@ -108,12 +108,13 @@ def quantize(numbers: np.ndarray, details: dict) -> np.ndarray:
 
 
 def dequantize(numbers: np.ndarray, details: dict) -> np.ndarray:
-    """Convert the numbers of a tensor in a TFLite file to float32.
+    """Convert the numbers of a tensor that has a scale to float32.
 
     Args:
         numbers: The numbers of the tensor.
         details: LiteRT's description of the tensor.
     """
     scale, zero_point = details["quantization"]
-    numbers = numbers.astype("float32")
-    return (numbers - zero_point) * scale if scale else numbers
+    if not scale:
+        return numbers
+    return (numbers.astype("float32") - zero_point) * scale

@@ -112,3 +112,4 @@ FOLDER_KINDS = (
     ((OPEN_CLIP,), _open_open_clip),
     ((SHARD_INDEX,), _open_shards),
 )
+READ_IN_FOLDERS = {name for needed, _ in FOLDER_KINDS for name in needed}

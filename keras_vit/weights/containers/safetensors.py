@@ -98,7 +98,6 @@ def _check_header(path):
 
 
 def _entry(file, name):
-    limits.check_array_name(name)
     array = file.get_slice(name)
     dtype = STORED_DTYPES.get(array.get_dtype())
     if dtype is None:

@@ -82,7 +82,7 @@ def make_json(config: ViTConfig) -> dict:
 
 def _describe_images(config):
     settings = config.preprocessing
-    mean, deviation = settings.for_channels(3)
+    mean, deviation = settings.for_channels(config.channels)
     is_squashed = settings.resize_mode == "squash"
     return {
         "interpolation": settings.interpolation,

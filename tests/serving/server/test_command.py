@@ -107,7 +107,7 @@ def test_a_folder_without_an_export(tmp_path, capsys):
 def test_a_version_that_cannot_be_loaded(tmp_path, capsys):
     (tmp_path / "m" / "1").mkdir(parents=True)
     text = fail(capsys, tmp_path, "--port=0")
-    assert text.endswith("error: No version of m could be loaded\n")
+    assert text.endswith("error: The newest version of m could not be loaded\n")
 
 
 def test_a_port_in_use(tmp_path, capsys):

@@ -619,6 +619,8 @@ def test_weights_of_bfloat16_are_updated_in_float32():
             {"name": "adam", "weight_decay": 0.1},
             "`weight_decay` must be 0 for 'adam'; 'adamw'.*=0.1",
         ),
+        ({"beta2": 0.0}, "`beta2` must be between 0 and 1.*=0.0"),
+        ({"beta2": 1.0}, "`beta2` must be between 0 and 1.*=1.0"),
         ({"average_decay": 1.0}, "`average_decay` must be at least 0.*=1.0"),
         ({"average_decay": -0.1}, "`average_decay` must be at least 0.*-0.1"),
         (
