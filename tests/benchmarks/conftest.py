@@ -1,1 +1,4 @@
-from tests.trainers.conftest import graphs_as_written  # noqa: F401
+from tests.trainers.conftest import (  # noqa: F401
+    graphs_as_written,
+    runs_without_pictures,
+)

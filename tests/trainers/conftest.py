@@ -9,6 +9,7 @@ import tensorflow as tf
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
 from trainers.recipes.recipes import RECIPES
+from trainers.runs import job
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 
@@ -25,6 +26,23 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({switch: True})
     yield
     tf.config.optimizer.set_experimental_options({switch: before})
+
+
+@pytest.fixture(autouse=True)
+def runs_without_pictures(request, monkeypatch):
+    """Leave out the pictures of runs, a quarter of the time of a short one.
+
+    Those of tests with the fixture `pictures`, and of commands in processes of
+    their own, are drawn as ever.
+    """
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(job.Job, "draw_first_batch", lambda self: None)
+        monkeypatch.setattr(job, "plot_learning_curve", lambda *paths: None)
+
+
+@pytest.fixture
+def pictures():
+    """Draw the pictures of runs."""
 
 
 @pytest.fixture(scope="session")

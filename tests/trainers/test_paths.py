@@ -99,6 +99,7 @@ def test_a_file_that_cannot_be_made_leaves_the_old_one(bucket, tmp_path, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
     recipe, digits, bucket
 ):

@@ -91,6 +91,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     assert wrong == [True] * 32 and np.sum(~hits) > 32
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_dry_run_draws_the_first_batch_into_a_new_folder(
     recipe, tmp_path, capsys
 ):

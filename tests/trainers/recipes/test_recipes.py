@@ -723,10 +723,8 @@ def take_step(made_up, tmp_path, monkeypatch):
     for name in RECORDS:
         (tmp_path / name).symlink_to(made_up / name)
     make_photos(tmp_path / "photos")
-    # Each takes as long as the step itself, and has tests of its own.
-    monkeypatch.setattr(Job, "draw_first_batch", lambda job: None)
+    # Takes as long as the step itself, and has tests of its own.
     monkeypatch.setattr(Job, "flops_per_image", 1)
-    monkeypatch.setattr("trainers.runs.job.plot_learning_curve", min)
     for name in APPLICATIONS:
         monkeypatch.setattr(keras.applications, name, small_network)
     for name, row in VARIANTS.items():
