@@ -25,7 +25,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import check_classifier, load_image
-from trainers.models.keras_files import is_run
+from trainers.models.keras_files import is_run_folder
 from trainers.paths import as_path
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 from trainers.runs.run import Run
@@ -74,7 +74,9 @@ def inspect_run(
     sources = [run_dir, compare][: 1 + bool(compare)]
     subjects = [open_run(run_dir)]
     if compare:
-        subjects.append((open_run if is_run(compare) else open_file)(compare))
+        subjects.append(
+            (open_run if is_run_folder(compare) else open_file)(compare)
+        )
     subjects = name_apart(subjects, sources)
     if paths:
         images = [load_images(subject, paths) for subject in subjects]
@@ -100,7 +102,7 @@ def operations_for(subject: Subject, source: str) -> str:
         subject: The opened model.
         source: Its path.
     """
-    if is_run(source):
+    if is_run_folder(source):
         return Run(as_path(source)).preprocess
     config = subject.model.config
     return line_of(config.preprocessing, config.image_size)

@@ -1,11 +1,13 @@
 """Paths of a run: in a folder of this machine or in a bucket."""
 
 import contextlib
+import csv
 import dataclasses
+import io
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -115,6 +117,13 @@ def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+def write_csv_file(path: str | os.PathLike, rows: Iterable[Sequence]):
+    """Write a CSV table; readers see either the old or the new content."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_atomically(path, text.getvalue())
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention_pooling import AttentionPooling
-from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
 from keras_vit.layers.probe_pooling import ProbePooling
 
@@ -195,18 +194,6 @@ class DistilledPooling(TokenPooling):
 
     def get_config(self):
         return {**super().get_config(), "num_classes": self.num_classes}
-
-
-def make_pooling(kind: str, choices: dict, **kwargs):
-    """Return the layer of `kind`, or None for "none".
-
-    Args:
-        kind: A key of POOLINGS.
-        choices: The fields of ViTConfig and `num_prefix_tokens`; the layer
-            gets the entries that its `needs` lists.
-        **kwargs: Further arguments of the layer, such as `name`.
-    """
-    return make_chosen(POOLINGS, kind, "pooling", choices, **kwargs)
 
 
 # Name -> layer, or None to return all tokens. The `needs` of a layer lists the

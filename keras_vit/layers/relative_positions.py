@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.calling import graph_constant, pad
-from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.distance_tables import resize_distances
 
 
@@ -241,20 +240,6 @@ def pair_index(
     index[num_prefix_tokens:, :num_prefix_tokens] = count + 1
     index[num_prefix_tokens:, num_prefix_tokens:] = patches
     return index
-
-
-def make_relative_positions(kind: str, choices: dict, **kwargs):
-    """Return the layer of `kind`, or None for "none".
-
-    Args:
-        kind: A key of RELATIVE_POSITIONS.
-        choices: The fields of ViTConfig; the layer gets those that its `needs`
-            lists, without "relative_".
-        **kwargs: Arguments of `RelativePositions`.
-    """
-    return make_chosen(
-        RELATIVE_POSITIONS, kind, "relative_positions", choices, **kwargs
-    )
 
 
 # Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its

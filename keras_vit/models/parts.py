@@ -7,12 +7,13 @@ import dataclasses
 
 import keras
 
+from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.dtypes import float32_unless_quantized, policy_at
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.pooling import make_pooling
+from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_kinds import make_position_embedding
 from keras_vit.layers.prefix_tokens import PrefixTokens
 from keras_vit.layers.resnet_stem import ResNetStem
@@ -129,7 +130,14 @@ def pool(config, tokens, dtype):
     choices["num_prefix_tokens"] = config.num_prefix_tokens
     choices["num_heads"] = config.pooling_heads or config.num_heads
     choices["mlp_dim"] = config.pooling_mlp_dim or config.mlp_dim
-    layer = make_pooling(config.pooling, choices, dtype=dtype, name="pooling")
+    layer = make_chosen(
+        POOLINGS,
+        config.pooling,
+        "pooling",
+        choices,
+        dtype=dtype,
+        name="pooling",
+    )
     return tokens if layer is None else layer(tokens)
 
 

@@ -6,9 +6,10 @@ blocks.
 
 import dataclasses
 
+from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.position_kinds import make_position_embedding
-from keras_vit.layers.relative_positions import make_relative_positions
-from keras_vit.layers.rotary_kinds import make_rotary_positions
+from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
+from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 
 
 def position_layers(config) -> list[dict[str, str]]:
@@ -71,8 +72,10 @@ def _template(name, is_shared):
 
 
 def _make_rotary(config, name, dtype):
-    return make_rotary_positions(
+    return make_chosen(
+        ROTARY_POSITIONS,
         config.rotary_positions,
+        "rotary_positions",
         dataclasses.asdict(config),
         grid_size=config.grid_size,
         head_size=config.head_size,
@@ -84,8 +87,10 @@ def _make_rotary(config, name, dtype):
 
 
 def _make_relative(config, name, dtype):
-    return make_relative_positions(
+    return make_chosen(
+        RELATIVE_POSITIONS,
         config.relative_positions,
+        "relative_positions",
         dataclasses.asdict(config),
         grid_size=config.grid_size,
         num_heads=config.num_heads,

@@ -6,6 +6,7 @@ import tensorflow as tf
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import as_written
 from trainers.data.slots import BatchSlots
+from trainers.data.splits import count_examples
 
 ENDLESS = np.iinfo(np.int64).max
 
@@ -40,7 +41,7 @@ def read_stream(
         ValueError: If there are fewer examples than streams.
     """
     ranges = dataset.ranges(dataset.train_split, stream, slots.num_streams)
-    num_examples = sum(last - first for _, first, last in ranges)
+    num_examples = count_examples(ranges)
     if not num_examples:
         raise ValueError(
             "`num_streams` must not exceed the number of training examples. "

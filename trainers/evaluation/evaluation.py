@@ -1,8 +1,6 @@
 """Evaluation of a classifier on a data set: metrics and examples."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -22,7 +20,7 @@ from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
 from trainers.evaluation.telling import TellingImages, make_pictures
 from trainers.models.patch_sizes import with_patch_size
-from trainers.paths import Path, write_atomically
+from trainers.paths import Path, write_csv_file
 from trainers.runs.model_card import write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes, write_report
@@ -219,14 +217,9 @@ def write_confusion(
             None writes nothing.
         class_names: Names of the C classes.
     """
-    if counts is None:
-        return
-    stream = io.StringIO()
-    table = csv.writer(stream, lineterminator="\n")
-    table.writerow(["true class", *class_names])
-    for name, row in zip(class_names, counts):
-        table.writerow([name, *row])
-    write_atomically(path, stream.getvalue())
+    if counts is not None:
+        rows = ([name, *row] for name, row in zip(class_names, counts))
+        write_csv_file(path, [["true class", *class_names], *rows])
 
 
 def check_classes(source, names, dataset):

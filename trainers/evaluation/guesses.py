@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trainers.paths import Path, write_atomically
+from trainers.paths import Path, write_csv_file
 
 GUESS_COLUMNS = ("position", "true class", "prediction", "probability")
 
@@ -67,13 +67,11 @@ def write_guesses(
         guesses: The predictions by the position of the image in its split.
         class_names: Names of the classes.
     """
-    stream = io.StringIO()
-    table = csv.writer(stream, lineterminator="\n")
-    table.writerow(GUESS_COLUMNS)
-    for position, (truth, guess, probability) in sorted(guesses.items()):
-        names = class_names[truth], class_names[guess]
-        table.writerow([position, *names, f"{probability:.6g}"])
-    write_atomically(path, stream.getvalue())
+    rows = [
+        (position, class_names[truth], class_names[guess], f"{probability:.6g}")
+        for position, (truth, guess, probability) in sorted(guesses.items())
+    ]
+    write_csv_file(path, [GUESS_COLUMNS, *rows])
 
 
 def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:

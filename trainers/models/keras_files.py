@@ -19,12 +19,12 @@ def find_model_file(path_or_name: str) -> str:
         path_or_name: A path, which may begin with `~`, or the name of a
             published model.
     """
-    if is_run(path_or_name):
+    if is_run_folder(path_or_name):
         return str(as_path(path_or_name) / RUN_MODEL)
     return os.path.expanduser(path_or_name)
 
 
-def is_run(path_or_name: str) -> bool:
+def is_run_folder(path_or_name: str) -> bool:
     """Return whether a path is the folder of a run.
 
     Args:

@@ -3,7 +3,6 @@
 import dataclasses
 import shlex
 
-from trainers.data.datasets import ImageDataset
 from trainers.data.inspection.findings import (
     Finding,
     find,
@@ -36,7 +35,7 @@ def check_images(job: Job):
         DataError: If a file of records is damaged.
     """
     dataset = job.dataset
-    if job.loop.step or has_several_classes(dataset):
+    if job.loop.step or dataset.has_several_classes(dataset.train_split):
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)
@@ -64,12 +63,6 @@ def check_images(job: Job):
             print(finding)
     print(f"Images and findings: {page}", flush=True)
     stop_on_errors(findings, job.recipe.max_bad_examples)
-
-
-def has_several_classes(dataset: ImageDataset) -> bool:
-    """Return whether an image of a data set may have several classes."""
-    examples = dataset.reader.read(dataset.ranges(dataset.train_split))
-    return examples.element_spec[1].shape.rank != 0
 
 
 def describe_data(recipe: Recipe) -> str:

@@ -1,13 +1,11 @@
 """The report of a sweep: its files, and its tables."""
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Sequence
 
 from keras_vit.tables import format_table
 from trainers.evaluation.probing import summarize
-from trainers.paths import write_atomically
+from trainers.paths import write_csv_file
 from trainers.runs.run import write_report
 from trainers.sweeps.plan import Sweep
 from trainers.sweeps.trials import REPORT, REPORT_NAME, Trial
@@ -31,7 +29,7 @@ def save_report(
         "trials": [dataclasses.asdict(trial) for trial in whole]
     }
     write_report(sweep.run.folder, REPORT_NAME, report)
-    write_atomically(sweep.run.folder / CSV_NAME, format_trials(whole))
+    write_csv_file(sweep.run.folder / CSV_NAME, tabulate_trials(whole))
 
 
 def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
@@ -118,13 +116,11 @@ def _format_result(trial):
     return f"{100 * trial.accuracy:.2f} %", f"{trial.loss:.4f}"
 
 
-def format_trials(trials: Iterable[Trial]) -> str:
-    """Return trials as CSV text, with empty cells for missing values."""
-    text = io.StringIO()
-    fields = [field.name for field in dataclasses.fields(Trial)]
-    writer = csv.DictWriter(text, [*fields, "run"], lineterminator="\n")
-    writer.writeheader()
-    for trial in trials:
-        row = dataclasses.asdict(trial)
-        writer.writerow({**row, "run": trial.case.folder})
-    return text.getvalue()
+def tabulate_trials(trials: Iterable[Trial]) -> list[list]:
+    """Return the names of the columns and the rows of a table of trials."""
+    names = [field.name for field in dataclasses.fields(Trial)]
+    rows = [
+        [*dataclasses.asdict(trial).values(), trial.case.folder]
+        for trial in trials
+    ]
+    return [[*names, "run"], *rows]

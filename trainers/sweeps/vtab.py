@@ -5,15 +5,13 @@ Reference: Zhai et al. 2019, arXiv:1910.04867; as used by Dosovitskiy et al.
 """
 
 import contextlib
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from keras_vit.tables import format_table, pick
 from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
 from trainers.evaluation.probing import summarize
-from trainers.paths import as_path, write_atomically
+from trainers.paths import as_path, write_csv_file
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.vtab_rules import RECIPES_BY_TASK
 from trainers.runs.run import write_report
@@ -170,15 +168,13 @@ def save_scores(sweep_dir: str, scores: Sequence[TaskScore]):
         "means": average_groups(scores),
     }
     write_report(folder, "vtab.json", report)
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["task", "group", "learning_rate", "accuracy", "deviation"])
+    rows = [["task", "group", "learning_rate", "accuracy", "deviation"]]
     for name, row in report["tasks"].items():
         values = (row["learning_rate"], row["mean"], row["deviation"])
-        table.writerow([name, row["group"], *values])
+        rows.append([name, row["group"], *values])
     for group, row in report["means"].items():
-        table.writerow(["mean", group, "", row["mean"], row["deviation"]])
-    write_atomically(folder / "vtab.csv", text.getvalue())
+        rows.append(["mean", group, "", row["mean"], row["deviation"]])
+    write_csv_file(folder / "vtab.csv", rows)
 
 
 def describe_scores(scores: Sequence[TaskScore]) -> str:

@@ -9,9 +9,10 @@ from PIL import Image
 
 from tests.trainers.data.inspection.test_examination import waves
 from trainers.data.bad_examples import DataError
+from trainers.data.datasets import ImageDataset
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import data_check
-from trainers.runs.data_check import check_images, has_several_classes
+from trainers.runs.data_check import check_images
 from trainers.train import prepare
 
 
@@ -203,7 +204,8 @@ def test_images_of_several_classes_are_left_out(label):
         ranges=lambda split: split,
         reader=types.SimpleNamespace(read=lambda ranges: examples),
     )
-    assert has_several_classes(dataset) == isinstance(label, list)
+    found = ImageDataset.has_several_classes(dataset, "train")
+    assert found == isinstance(label, list)
 
 
 def test_the_first_batch_leaves_unreadable_images_out(
