@@ -2,7 +2,7 @@
 # The commands of docs/photos.md, in their order: from a folder of photos to a
 # model that answers on a server, in a browser and on a phone. `make photos`
 # installs what they need and runs them in the root of the checkout. It takes
-# about five minutes on two cores.
+# a few minutes on two cores.
 set -euo pipefail
 
 # Photos: three classes, and two files that are no images.
