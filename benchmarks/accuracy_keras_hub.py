@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import io
-import pathlib
 import statistics
 import sys
 import tempfile
@@ -19,7 +18,7 @@ import time
 import keras
 import numpy as np
 
-from benchmarks.harness import make_parser, write_csv
+from benchmarks.harness import add_csv_option, make_parser, write_csv
 from keras_vit.models import VARIANTS
 from keras_vit.tables import format_table
 from trainers.data.batches import eval_batches, train_batches
@@ -105,12 +104,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default=RECIPES["digits"].epochs,
         help="of each training",
     )
-    add(
-        "--csv",
-        type=pathlib.Path,
-        default="benchmarks/results/accuracy_keras_hub.csv",
-        help="file to write",
-    )
+    add_csv_option(add, "accuracy_keras_hub")
     add(
         "--require",
         action="store_true",

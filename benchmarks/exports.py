@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import itertools
 import os
-import pathlib
 import sys
 import tempfile
 
@@ -23,6 +22,7 @@ from benchmarks.exports_report import (
 )
 from benchmarks.flops import num_parameters
 from benchmarks.harness import (
+    add_csv_option,
     add_speed_options,
     check_speed_options,
     describe_machine,
@@ -98,12 +98,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="who takes part; those of timm need --torch_python",
     )
     add("--rounds", type=int, default=30, help="predictions timed, of each")
-    add(
-        "--csv",
-        type=pathlib.Path,
-        default="benchmarks/results/exports.csv",
-        help="file to write",
-    )
+    add_csv_option(add, "exports")
     options = parser.parse_args(arguments)
     check(parser, options)
     return options

@@ -19,7 +19,12 @@ from collections.abc import Iterator
 import keras
 
 from benchmarks.fine_tuning_images import SIDE, Part, write_images
-from benchmarks.harness import make_parser, write_csv
+from benchmarks.harness import (
+    add_csv_option,
+    make_parser,
+    most_accurate_rate,
+    write_csv,
+)
 from benchmarks.study_training import train_job
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.tables import format_table
@@ -142,12 +147,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--seeds", type=int, default=3, help="number, from 0")
-    parser.add_argument(
-        "--csv",
-        type=pathlib.Path,
-        default="benchmarks/results/fine_tuning.csv",
-        help="file to write",
-    )
+    add_csv_option(parser.add_argument, "fine_tuning")
     return parser.parse_args(arguments)
 
 
@@ -170,14 +170,8 @@ def measure(num_seeds: int, folder: pathlib.Path) -> Iterator[Result]:
             yield choice[-1]
     for seed in range(num_seeds):
         for way in WAYS:
-            yield tune("report", way, best_rate(choice, way), seed)
-
-
-def best_rate(choice: list[Result], way: str) -> float:
-    """Return the rate with the highest accuracy; of equals the lowest."""
-    own = [result for result in choice if result.way == way]
-    own = sorted(own, key=lambda result: result.learning_rate)
-    return max(own, key=lambda result: result.accuracy).learning_rate
+            rate = most_accurate_rate(r for r in choice if r.way == way)
+            yield tune("report", way, rate, seed)
 
 
 def fine_tune(folder, initial, purpose, way, rate, seed) -> Result:

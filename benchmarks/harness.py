@@ -26,6 +26,28 @@ def make_parser(doc: str) -> argparse.ArgumentParser:
     )
 
 
+def add_csv_option(add: Callable, name: str, text: str = "file to write"):
+    """Add the option --csv.
+
+    Args:
+        add: `add_argument` of a parser.
+        name: Name of the default file in `benchmarks/results`.
+        text: The help.
+    """
+    default = f"benchmarks/results/{name}.csv"
+    add("--csv", type=pathlib.Path, default=default, help=text)
+
+
+def most_accurate_rate(results: Iterable) -> float:
+    """Return the rate with the highest accuracy; of equals the lowest.
+
+    Args:
+        results: Each has a `learning_rate` and an `accuracy`.
+    """
+    ordered = sorted(results, key=lambda result: result.learning_rate)
+    return max(ordered, key=lambda result: result.accuracy).learning_rate
+
+
 def add_speed_options(add: Callable, models: str):
     """Add the options of the drivers that compare speed with timm.
 

@@ -14,7 +14,13 @@ import sys
 
 import keras
 
-from benchmarks.harness import make_parser, split_numbers, write_csv
+from benchmarks.harness import (
+    add_csv_option,
+    make_parser,
+    most_accurate_rate,
+    split_numbers,
+    write_csv,
+)
 from benchmarks.self_supervision_report import describe, draw
 from benchmarks.study import read_trials
 from benchmarks.study_training import train_once
@@ -81,7 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
                 _add(results, choice[-1], known, options.csv)
             for seed in range(options.seeds):
                 settings = _settings(way, labels, seed, options)
-                case = ("report", way, labels, best_rate(choice), *settings)
+                rate = most_accurate_rate(choice)
+                case = ("report", way, labels, rate, *settings)
                 result = known.get(case) or tune(case, options)
                 _add(results, result, known, options.csv)
             cases += 1
@@ -111,12 +118,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default="build/self_supervision",
         help="for the encoders",
     )
-    add(
-        "--csv",
-        type=pathlib.Path,
-        default="benchmarks/results/self_supervision.csv",
-        help="file to write; the picture is beside it",
-    )
+    text = "file to write; the picture is beside it"
+    add_csv_option(add, "self_supervision", text)
     options = parser.parse_args(arguments)
     for labels in options.labels:
         if not 0 < labels <= NUM_TRAINED:
@@ -172,12 +175,6 @@ def pretraining(name: str, epochs: int) -> Recipe:
 def spread(labels: int, num_seeds: int) -> float:
     """Return how far the labelled images of two seeds are apart."""
     return (NUM_TRAINED - labels) / max(num_seeds - 1, 1)
-
-
-def best_rate(choice: list[Result]) -> float:
-    """Return the rate with the highest accuracy; of equals the lowest."""
-    ordered = sorted(choice, key=lambda result: result.learning_rate)
-    return max(ordered, key=lambda result: result.accuracy).learning_rate
 
 
 def _settings(way, labels, seed, options) -> tuple:

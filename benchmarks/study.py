@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tqdm import tqdm
 
-from benchmarks.harness import make_parser, read_csv, write_csv
+from benchmarks.harness import add_csv_option, make_parser, read_csv, write_csv
 from benchmarks.study_training import train_once
 from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
@@ -129,12 +129,7 @@ def parse_options(
         default=study.rates,
         help="learning rates, separated by commas",
     )
-    add(
-        "--csv",
-        type=pathlib.Path,
-        default=f"benchmarks/results/{study.name}.csv",
-        help="file to write; the picture is beside it",
-    )
+    add_csv_option(add, study.name, "file to write; the picture is beside it")
     return parser.parse_args(arguments)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import keras
 
-from benchmarks.harness import make_parser, write_csv
+from benchmarks.harness import add_csv_option, make_parser, write_csv
 from benchmarks.transfer_report import (
     ARMS,
     LEAST_WINS,
@@ -80,12 +80,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
     add("--seeds", type=int, default=5, help="number of them, from 0")
-    add(
-        "--csv",
-        type=pathlib.Path,
-        default="benchmarks/results/transfer.csv",
-        help="file to write",
-    )
+    add_csv_option(add, "transfer")
     add(
         "--picture",
         type=pathlib.Path,

@@ -9,6 +9,7 @@ import sys
 from keras_vit.command_lines import make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
@@ -104,12 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_inspect_checkpoint_parser().parse_args(arguments)
     try:
         with open_checkpoint(locate(options.path)) as checkpoint:
-            source = identify(
-                checkpoint,
+            known = Known(
                 options.num_heads,
                 source_image_size=options.source_image_size,
                 architecture=options.architecture,
             )
+            source = identify(checkpoint, known)
             print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -20,12 +20,11 @@ from keras_vit.tables import pick
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.plan import Choices, make_plan
-from keras_vit.weights.positions import PUBLISHED, Known
+from keras_vit.weights.positions import NOTHING_KNOWN, PUBLISHED, Known
 from keras_vit.weights.pretrained import locate
 from keras_vit.weights.report import LoadReport, warn
 from keras_vit.weights.source import identify
 
-NOTHING_KNOWN = Known()
 DEFAULT_CHOICES = Choices(renormalize=True)
 
 
@@ -142,7 +141,7 @@ def build_and_load(
         choices: Options of the load.
     """
     with open_checkpoint(locate(path_or_name)) as checkpoint:
-        source = identify(checkpoint, *known)
+        source = identify(checkpoint, known)
         plan = make_plan(source, configure(source.config), choices)
         checkpoint.verify(plan.report.used)
         model = build(plan.config)
@@ -173,7 +172,7 @@ def read_preprocessing(
     """
     known = Known(num_heads, image_size, architecture=architecture)
     with open_checkpoint(locate(path_or_name)) as checkpoint:
-        return identify(checkpoint, *known).config.preprocessing
+        return identify(checkpoint, known).config.preprocessing
 
 
 def load_checkpoint(
@@ -224,7 +223,7 @@ def load_checkpoint(
     config = model.config
     known = Known(config.num_heads, config.image_size, source_image_size)
     with open_checkpoint(locate(path)) as checkpoint:
-        source = identify(checkpoint, *known)
+        source = identify(checkpoint, known)
         plan = make_plan(source, config, choices)
         checkpoint.verify(plan.report.used)
         report = plan.carry_out(model)

@@ -41,6 +41,9 @@ class Known(NamedTuple):
     fields: dict[str, Any] = {}
 
 
+NOTHING_KNOWN = Known()
+
+
 class Positions(NamedTuple):
     """The positions of a checkpoint.
 

@@ -17,7 +17,7 @@ from keras_vit.weights.image_settings import (
 )
 from keras_vit.weights.infer import infer
 from keras_vit.weights.layouts import Layout
-from keras_vit.weights.positions import Known
+from keras_vit.weights.positions import NOTHING_KNOWN, Known
 from keras_vit.weights.shapes import Shapes
 from keras_vit.weights.stored_parts import Part, parts_of
 
@@ -91,27 +91,12 @@ class Source(NamedTuple):
         return ", ".join(found) or path
 
 
-def identify(
-    checkpoint: Checkpoint,
-    num_heads: int | str | None = None,
-    image_size: tuple | int | None = None,
-    source_image_size: tuple | int | None = None,
-    architecture: str | None = None,
-    fields: dict | None = None,
-) -> Source:
+def identify(checkpoint: Checkpoint, known: Known = NOTHING_KNOWN) -> Source:
     """Return which model a checkpoint holds, from its names and shapes.
 
     Args:
         checkpoint: An open file.
-        num_heads: Number of heads, for a file that does not show it; see
-            `Known`.
-        image_size: (height, width) in pixels of the model that is wanted; the
-            file is of this size if it cannot be of another.
-        source_image_size: (height, width) of the images of the file, for one
-            that does not show it.
-        architecture: Name of the architecture in the code of the family, for
-            a file that does not show it; see `from_checkpoint`.
-        fields: Fields of ViTConfig, for a file that leaves them open.
+        known: What the caller knows, for a file that does not show it.
 
     Raises:
         ValueError: If it is of no known family, or anything is missing, left
@@ -120,10 +105,7 @@ def identify(
     with errors_name(checkpoint.path):
         detected = detect(checkpoint)
         layout = detected.layout
-        known = Known(
-            num_heads, image_size, source_image_size, architecture, fields or {}
-        )
-        hints = _read_hints(detected, architecture)
+        hints = _read_hints(detected, known.architecture)
         found = infer(Shapes(detected), hints, known)
         settings = find_preprocessing(checkpoint, layout, found.config)
         parts = parts_of(layout, found.config)

@@ -1,4 +1,5 @@
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -7,22 +8,34 @@ from PIL import Image
 from benchmarks import fine_tuning
 from benchmarks.fine_tuning import Result
 from benchmarks.fine_tuning_images import Part, paint, write_images
+from keras_vit import VisionTransformer
+from tests.tiny import tiny_config
 
 
 def result(way, rate=0.01, purpose="choice", seed=0, accuracy=0.5):
     return Result(purpose, way, rate, seed, accuracy, 10, 2**21, 2**30, 7.4)
 
 
-def test_the_rate_with_the_best_accuracy_is_chosen_of_each_way_by_itself():
-    choice = [
-        result("all", 0.01, accuracy=0.9),
-        result("all", 0.001, accuracy=0.9),
-        result("head", 0.01, accuracy=0.6),
-        result("head", 0.001, accuracy=0.7),
-        result("head", 0.1, accuracy=0.8),
-    ]
-    assert fine_tuning.best_rate(choice, "all") == 0.001
-    assert fine_tuning.best_rate(choice, "head") == 0.1
+def test_the_report_of_each_way_has_its_own_best_rate(tmp_path, monkeypatch):
+    """The last way is best at the highest rate, the others at the lowest."""
+    *others, last = fine_tuning.WAYS
+    job = types.SimpleNamespace(
+        loop=types.SimpleNamespace(model=VisionTransformer(tiny_config()))
+    )
+
+    def tune(folder, initial, purpose, way, rate, seed):
+        accuracy = rate if way == last else 1 - rate
+        return result(way, rate, purpose, seed, accuracy)
+
+    monkeypatch.setattr(fine_tuning, "IMAGES", {})
+    monkeypatch.setattr(
+        fine_tuning, "run", lambda *_: (job, {"val_accuracy": 0.5}, None)
+    )
+    monkeypatch.setattr(fine_tuning, "fine_tune", tune)
+    found = fine_tuning.measure(2, tmp_path)
+    report = [(r.way, r.learning_rate) for r in found if r.purpose == "report"]
+    low, high = min(fine_tuning.RATES), max(fine_tuning.RATES)
+    assert report == 2 * [*((way, low) for way in others), (last, high)]
 
 
 def test_the_table_has_means_of_the_report():

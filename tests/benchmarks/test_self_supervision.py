@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from benchmarks import self_supervision, study
+from benchmarks.harness import most_accurate_rate
 from benchmarks.self_supervision import Result
 from trainers.data.datasets import open_dataset
 from trainers.recipes.recipes import RECIPES
@@ -18,7 +19,7 @@ def result(rate, accuracy, purpose="choice", seed=100):
 
 def test_the_best_rate_is_chosen_and_of_equals_the_lowest():
     choice = [result(0.01, 0.9), result(0.003, 0.9), result(0.001, 0.8)]
-    assert self_supervision.best_rate(choice) == 0.003
+    assert most_accurate_rate(choice) == 0.003
 
 
 def test_the_images_of_the_choice_and_the_report_are_new():

@@ -7,6 +7,7 @@ from keras_vit import from_checkpoint
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.layouts import rename
+from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import tiny_config
@@ -141,7 +142,7 @@ def test_arrays_that_are_not_weights_are_ignored(name, more, tmp_path):
     path = tmp_path / "m.npz"
     np.savez(path, **{**arrays, **dict.fromkeys(more, np.zeros(3, "f4"))})
     with open_checkpoint(path) as checkpoint:
-        source = identify(checkpoint, num_heads=3, image_size=(32, 48))
+        source = identify(checkpoint, Known(3, (32, 48)))
     assert set(more) <= set(source.ignored)
 
 

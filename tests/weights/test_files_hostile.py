@@ -38,6 +38,7 @@ from keras_vit import (
 )
 from keras_vit.weights.containers import limits, open_checkpoint
 from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from keras_vit.weights.stored_parts import parts_of
 
@@ -67,7 +68,7 @@ quick = functools.partial(
 def source_of(path):
     """Return the source at `path` and all its arrays."""
     with open_checkpoint(path) as checkpoint:
-        source = identify(checkpoint, 3, 32)
+        source = identify(checkpoint, Known(3, 32))
         names = dict.fromkeys(raw for raw, _ in source.names.values())
         checkpoint.verify(names)
         return source, {name: checkpoint.read(name) for name in names}

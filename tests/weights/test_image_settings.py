@@ -26,6 +26,7 @@ from keras_vit.weights.image_settings import (
     add_conditioner,
     guess_normalization,
 )
+from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from tests.tiny import randomize, tiny_config, to_numpy
 
@@ -52,7 +53,7 @@ def found(folder, config=None, preprocessor=None, name="model"):
         text = json.dumps(preprocessor)
         (folder / "preprocessor_config.json").write_text(text)
     with open_checkpoint(path) as checkpoint:
-        return identify(checkpoint, num_heads=3).preprocessing
+        return identify(checkpoint, Known(num_heads=3)).preprocessing
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, from_checkpoint
+from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from tests.weights import forms
 from tests.weights.cases import (
@@ -46,7 +47,7 @@ def test_the_published_number_of_heads_is_suggested_and_not_assumed():
 def test_the_published_number_of_heads_is_assumed_if_asked_for():
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
     with pytest.warns(UserWarning, match="number of heads: 12 are assumed"):
-        found = identify(source, num_heads="published")
+        found = identify(source, Known("published"))
     assert found.config.num_heads == 12
 
 

@@ -36,7 +36,7 @@ def test_other_recipes_try_rates_around_theirs(name):
 
 
 def test_the_table_of_the_page_is_that_of_the_code():
-    page = PAGE.read_text().split("\n## Learning rates of the paper\n")[1]
+    page = PAGE.read_text().split("\n## Learning rates of the ViT paper\n")[1]
     page = page.split("\n## ")[0]
     found = {}
     for names, rates, share in re.findall(

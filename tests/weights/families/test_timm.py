@@ -14,6 +14,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.weights.families import timm
+from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from keras_vit.weights.timm import reading
 from tests.tiny import tiny_config, to_numpy
@@ -218,7 +219,7 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
 ):
     config = VARIANTS[variant].config
     config = dataclasses.replace(config, **{**SIGLIP, **changes})
-    source = identify(checkpoint_of("timm", config), config.num_heads)
+    source = identify(checkpoint_of("timm", config), Known(config.num_heads))
     assert source.config.activation == ("tanh" if name else "exact")
     assert [name in note for note in source.notes] == [True] * bool(name)
 
