@@ -36,3 +36,23 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def draft_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """Yield a new folder that can be renamed to `path`, or files in it.
+
+    It has the permissions of any new folder, and is in a hidden one beside
+    `path`, which is removed in the end.
+
+    Args:
+        path: The file or folder to write. Missing parents are created.
+    """
+    path = pathlib.Path(path).absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=DRAFT, dir=path.parent, ignore_cleanup_errors=True
+    ) as hidden:
+        draft = pathlib.Path(hidden, path.name)
+        draft.mkdir()
+        yield draft

@@ -13,12 +13,11 @@ import pathlib
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import urllib.request
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from keras_vit.files import DRAFT
+from keras_vit.files import draft_folder
 from keras_vit.weights.download import cache_dir
 
 FETCH_SECONDS = 300
@@ -79,13 +78,12 @@ def find_archive(
     with contextlib.suppress(FileNotFoundError, ValueError):
         check_integrity(path, package)
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=path.parent) as draft:
+    with draft_folder(path) as draft:
         try:
-            download(package, pathlib.Path(draft))
+            download(package, draft)
         except OSError as error:
             raise type(error)(f"{error}\n{REMEDY}") from error
-        found = pathlib.Path(draft, package.file_name)
+        found = draft / package.file_name
         check_integrity(found, package)
         os.replace(found, path)
     return path

@@ -3,12 +3,11 @@
 import dataclasses
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from keras_vit.files import draft_folder
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.containers import (
     write_json,
@@ -63,20 +62,14 @@ def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
             raise ValueError(f"`path` must be a folder. Received: {path}")
         jsons = make_jsons(config)
         _check_others(path, {WEIGHTS, *jsons})
-        path.parent.mkdir(parents=True, exist_ok=True)
         # All files are complete before the first one replaces an old file.
-        draft = pathlib.Path(
-            tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
-        )
-        try:
+        with draft_folder(path) as draft:
             write_safetensors_file(draft / WEIGHTS, arrays, config)
             for name, value in jsons.items():
                 write_json(draft / name, value)
             path.mkdir(exist_ok=True)
             for file in sorted(draft.iterdir()):
                 os.replace(file, path / file.name)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     return write
 

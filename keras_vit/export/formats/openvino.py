@@ -32,7 +32,7 @@ from keras_vit.export.requirements import (
     check_packages,
     check_path,
 )
-from keras_vit.files import DRAFT
+from keras_vit.files import draft_folder
 from keras_vit.models.lora import without_updates
 
 
@@ -88,9 +88,7 @@ def export_openvino(
     model = in_float32(model)
     if expected is None:
         expected = expected_outputs(model, images)
-    parent = os.path.dirname(os.path.abspath(path))
-    os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=parent) as folder:
+    with draft_folder(path) as folder:
         draft = os.path.join(folder, "model.xml")
         to_openvino(model, draft, output, description)
         agreement = compare(

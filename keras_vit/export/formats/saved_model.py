@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Callable
 
 import keras
@@ -34,7 +32,7 @@ from keras_vit.export.requirements import (
     check_path,
 )
 from keras_vit.export.serving_options import Serving
-from keras_vit.files import DRAFT
+from keras_vit.files import draft_folder
 from keras_vit.models.lora import without_updates
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
@@ -104,21 +102,15 @@ def export_saved_model(
     endpoints = make_endpoints(model, serving)
     if expected is None:
         expected = expected_outputs(model, images)
-    parent = os.path.dirname(os.path.abspath(path))
-    os.makedirs(parent, exist_ok=True)
     # TF Serving ignores names that begin with a dot.
-    draft = tempfile.mkdtemp(prefix=DRAFT, dir=parent)
-    try:
+    with draft_folder(path) as draft:
         write_endpoints(draft, endpoints)
         write_description(draft, describe(model, serving, name=name))
         expected = expected_records(model, serving, endpoints, images, expected)
         agreement = check_and_warm_up(draft, path, expected, tolerance)
         if must_agree:
             refuse_faults(agreement)
-        os.chmod(draft, 0o755)  # mkdtemp makes folders private to the owner.
         os.rename(draft, path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return agreement
 
 

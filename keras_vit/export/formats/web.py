@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 from collections.abc import Mapping
 
 import keras
@@ -29,7 +28,7 @@ from keras_vit.export.web_page import (
     write_manifest,
     write_page_files,
 )
-from keras_vit.files import DRAFT
+from keras_vit.files import draft_folder
 from keras_vit.tables import pick
 
 
@@ -82,11 +81,7 @@ def export_web(
     check_web_quantization(quantization)
     description = describe(model, serving, name=title)
     check_description(description)
-    parent = os.path.dirname(os.path.abspath(path))
-    os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=DRAFT, dir=parent) as folder:
-        draft = pathlib.Path(folder, "page")
-        draft.mkdir()
+    with draft_folder(path) as draft:
         write_page_files(draft, description)
         write_engine(draft, engine_dir)
         agreement = export_tflite(
