@@ -110,7 +110,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
     text = "the folder of an export, of a run or of a model"
     add("export", metavar="EXPORT_DIR", help=text)
     text = "0 for any free one (default: %(default)s)"
-    add("--port", type=parse_port, default=8501, help=text)
+    add("--port", type=parse_port, default=8501, metavar="PORT", help=text)
     text = "address to listen at (default: %(default)s, for this machine alone)"
     add("--host", default="127.0.0.1", help=text)
     text = "another host name that requests may use; may be repeated"

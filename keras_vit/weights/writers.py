@@ -15,7 +15,7 @@ from keras_vit.weights.containers import (
     write_safetensors,
 )
 from keras_vit.weights.containers.descriptions import WEIGHTS
-from keras_vit.weights.containers.folder import READ_IN_FOLDERS
+from keras_vit.weights.containers.folder import KERAS_HUB
 from keras_vit.weights.stated_preprocessing import BESIDE
 
 # Name in the file -> function that computes the array. Arrays are computed one
@@ -75,13 +75,13 @@ def folder_writer(make_jsons: Callable[[ViTConfig], dict[str, dict]]) -> Writer:
 
 
 def _check_others(path, names):
-    """Raise a ValueError if files that stay would be read with the new ones."""
-    others = {*READ_IN_FOLDERS, *BESIDE} - names
+    """Raise a ValueError if files that stay would hide new ones."""
+    others = {KERAS_HUB, *BESIDE} - names
     others = sorted(name for name in others if (path / name).exists())
     if others:
         raise ValueError(
-            "`path` must be a new folder, or one of the same format: what is "
-            f"written would be read with {', '.join(others)} there. "
+            "`path` must be a new folder, or one of the same format: "
+            f"{', '.join(others)} there would be read in place of new files. "
             f"Received: {path}"
         )
 

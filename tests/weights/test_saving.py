@@ -294,16 +294,18 @@ def test_one_mean_for_all_channels_is_read_back(layout, channels, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "old", ["preprocessor_config.json", "model.safetensors.index.json"]
+    "old", ["preprocessor_config.json", "model.weights.h5"]
 )
-def test_files_of_another_format_would_be_read_with_the_new_ones(old, tmp_path):
+def test_files_of_another_format_would_be_read_before_the_new_ones(
+    old, tmp_path
+):
     model = make(activation="exact")
     folder = tmp_path / "model"
     save_checkpoint(model, folder, layout="timm")
     save_checkpoint(model, folder, layout="timm")  # Its own are replaced.
     (folder / old).write_text("{}")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ValueError, match=f"would be read with {old} there"):
+    with pytest.raises(ValueError, match=f"{old} there would be read in"):
         save_checkpoint(make(), folder, layout="timm")
     after = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert after == before

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from absl import flags
 
-from keras_vit.command_lines import PARSERS
+from keras_vit.command_lines import PARSERS, parse_port
 from keras_vit.files import atomic_write
 from trainers.help.commands import COMMANDS
 from trainers.help.reading import HELP_PATH
@@ -169,6 +169,7 @@ KINDS = {
     "float": "NUMBER",
     "bool": "switch",
     int: "INTEGER",
+    parse_port: "INTEGER",
     float: "NUMBER",
 }
 

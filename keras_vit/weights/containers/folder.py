@@ -20,6 +20,7 @@ from keras_vit.weights.containers.h5 import open_h5
 from keras_vit.weights.containers.safetensors import open_safetensors
 
 SHARD_INDEX = "model.safetensors.index.json"
+KERAS_HUB = "model.weights.h5"
 
 
 def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
@@ -45,7 +46,7 @@ def open_checkpoint_folder(path: pathlib.Path) -> Checkpoint:
 def _open_keras_hub(path):
     """Return the arrays of a preset: the backbone and, if present, the head."""
     config = read_json(path / "config.json")
-    files = ["model.weights.h5"]
+    files = [KERAS_HUB]
     if (path / "task.json").is_file():
         config["task"] = read_json(path / "task.json")
         files.append("task.weights.h5")
@@ -107,9 +108,8 @@ def _open_shards(path):
 
 # Required files -> function that opens the folder. The first match is used.
 FOLDER_KINDS = (
-    (("model.weights.h5", "config.json"), _open_keras_hub),
+    ((KERAS_HUB, "config.json"), _open_keras_hub),
     ((WEIGHTS,), _open_one_file),
     ((OPEN_CLIP,), _open_open_clip),
     ((SHARD_INDEX,), _open_shards),
 )
-READ_IN_FOLDERS = {name for needed, _ in FOLDER_KINDS for name in needed}
