@@ -18,6 +18,7 @@ from benchmarks.exports_report import (
     csv_rows,
     describe_fastest,
     format_page,
+    in_float32,
     is_slower,
 )
 from benchmarks.flops import num_parameters
@@ -117,11 +118,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
             for name in options.contenders
             if CONTENDERS[name].package != "timm"
         ]
-    if options.require_not_slower and not any(
-        CONTENDERS[name].package == "timm"
-        and CONTENDERS[name].precision == "float32"
-        for name in options.contenders
-    ):
+    comparable = in_float32("timm", options.contenders)
+    if options.require_not_slower and not comparable:
         parser.error(
             "--require_not_slower needs --torch_python and a contender of timm "
             "in float32"

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import statistics
+from collections.abc import Iterable
 
 from benchmarks.harness import median_ratio
 from keras_vit.tables import format_table
@@ -50,12 +51,7 @@ class Result:
 
     def fastest(self, package: str) -> str | None:
         """Return the fastest contender of a package, at float32."""
-        names = [
-            name
-            for name in self.seconds
-            if CONTENDERS[name].package == package
-            and CONTENDERS[name].precision == "float32"
-        ]
+        names = in_float32(package, self.seconds)
         return min(names, key=self.median, default=None)
 
     def ratio(self, name: str) -> float | None:
@@ -67,6 +63,16 @@ class Result:
         if reference is None:
             return None
         return median_ratio(self.seconds[reference], self.seconds[name])
+
+
+def in_float32(package: str, names: Iterable[str]) -> list[str]:
+    """Return the names of the contenders of a package at float32."""
+    return [
+        name
+        for name in names
+        if CONTENDERS[name].package == package
+        and CONTENDERS[name].precision == "float32"
+    ]
 
 
 def is_slower(result: Result, tolerance: float) -> bool:

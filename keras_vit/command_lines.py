@@ -179,6 +179,16 @@ def add_hints(parser: argparse.ArgumentParser):
     )
 
 
+def hints_of(options: argparse.Namespace) -> dict:
+    """Return the values of the flags of `add_hints`, by name.
+
+    Args:
+        options: The parsed command line.
+    """
+    names = ("num_heads", "source_image_size", "architecture")
+    return {name: getattr(options, name) for name in names}
+
+
 def parse_image_size(text: str) -> tuple[int, int]:
     """Return (height, width) of "224" or "224x160".
 

@@ -4,7 +4,7 @@ import sys
 
 import keras
 
-from keras_vit.command_lines import make_convert_parser
+from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.errors import first_line
 from keras_vit.files import atomic_write
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -134,11 +134,9 @@ def main(arguments: list[str] | None = None) -> int:
             options.source,
             options.target,
             options.layout,
-            options.num_heads,
-            options.image_size,
-            options.source_image_size,
-            options.architecture,
-            options.layer_norm_epsilon,
+            image_size=options.image_size,
+            layer_norm_epsilon=options.layer_norm_epsilon,
+            **hints_of(options),
         )
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

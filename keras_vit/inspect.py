@@ -17,7 +17,7 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
-from keras_vit.command_lines import make_inspect_parser
+from keras_vit.command_lines import hints_of, make_inspect_parser
 from keras_vit.convert import open_model
 from keras_vit.preprocessing import (
     imagenet_classes,
@@ -82,13 +82,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
         )
     check_inputs(options.images, options.out)
     subjects = [
-        open_subject(
-            source,
-            num_heads=options.num_heads,
-            image_size=options.image_size,
-            source_image_size=options.source_image_size,
-            architecture=options.architecture,
-        )
+        open_subject(source, image_size=options.image_size, **hints_of(options))
         for source in sources
     ]
     subjects = name_apart(subjects, sources)

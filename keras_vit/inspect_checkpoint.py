@@ -6,7 +6,7 @@ Only names and shapes are read: no model is built and no array is loaded.
 import dataclasses
 import sys
 
-from keras_vit.command_lines import make_inspect_checkpoint_parser
+from keras_vit.command_lines import hints_of, make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.positions import Known
@@ -105,12 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_inspect_checkpoint_parser().parse_args(arguments)
     try:
         with open_checkpoint(locate(options.path)) as checkpoint:
-            known = Known(
-                options.num_heads,
-                source_image_size=options.source_image_size,
-                architecture=options.architecture,
-            )
-            source = identify(checkpoint, known)
+            source = identify(checkpoint, Known(**hints_of(options)))
             print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

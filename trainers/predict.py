@@ -18,6 +18,7 @@ from trainers.paths import as_path
 from trainers.runs.command_line import run_main, user_errors
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
+from trainers.runs.source_flags import define_preprocess_flag
 
 FLAGS = flags.FLAGS
 
@@ -72,14 +73,7 @@ def define_flags():
         "Form of the output: lines for people, a CSV table, or a JSON object "
         "on each line.",
     )
-    flags.DEFINE_string(
-        "preprocess",
-        None,
-        "Operations on the images, separated by '|', such as "
-        "'resize_small(256)|central_crop(224)'. Default: those of the run; "
-        "with --model, those that its file states, or the whole image is "
-        "resized.",
-    )
+    define_preprocess_flag()
 
 
 if __name__ == "__main__":

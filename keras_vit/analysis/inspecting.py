@@ -23,9 +23,7 @@ from keras_vit.models.attention_gradients import (
 )
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
-from keras_vit.models.intermediates import (
-    grid_size_of,
-)
+from keras_vit.models.intermediates import grid_size_of
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import (
     Mode,

@@ -1,6 +1,7 @@
 """The endpoints of a SavedModel: the functions that a server can call."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 
 import keras
@@ -128,7 +129,7 @@ def make_graph(model: keras.Model, output: str | None) -> Callable:
     return predict
 
 
-def write_endpoints(folder: str, endpoints: dict[str, Endpoint]):
+def write_endpoints(folder: str | os.PathLike, endpoints: dict[str, Endpoint]):
     """Write a SavedModel with these endpoints to a folder."""
     import tensorflow as tf
 

@@ -80,6 +80,11 @@ def define_source_flags():
         None,
         "Split to read, or a slice of one. Default: that of the run.",
     )
+    define_preprocess_flag()
+
+
+def define_preprocess_flag():
+    """Define the flag of the commands that prepare images for any model."""
     flags.DEFINE_string(
         "preprocess",
         None,

@@ -148,7 +148,7 @@ def check_and_warm_up(folder, path, expected, tolerance) -> Agreement:
     )
 
 
-def write_description(folder: str, description: dict):
+def write_description(folder: str | os.PathLike, description: dict):
     """Write a description into a SavedModel; servers ignore the file.
 
     Args:
