@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
+from trainers.data.readers.digits import Digits
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import job
 from trainers.runs.run import Run
@@ -26,6 +27,30 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({switch: True})
     yield
     tf.config.optimizer.set_experimental_options({switch: before})
+
+
+@pytest.fixture(scope="package", autouse=True)
+def digits_in_memory():
+    """Read the digits from the disk once, not for each short training.
+
+    The commands that the tests run in processes of their own read as ever.
+    """
+    read, records = Digits.as_dataset, {}
+
+    def read_once(builder, split, decoders=None, **options):
+        if decoders is None:  # Not as our reader reads.
+            return read(builder, split, **options)
+        key = str(builder.data_path), str(split)
+        if key not in records:
+            examples = read(builder, split, decoders=decoders, **options)
+            count = int(examples.cardinality())
+            with tf.init_scope():
+                records[key] = next(iter(examples.batch(count)))
+        return tf.data.Dataset.from_tensor_slices(records[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Digits, "as_dataset", read_once)
+        yield
 
 
 @pytest.fixture(autouse=True)

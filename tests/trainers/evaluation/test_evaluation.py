@@ -305,8 +305,9 @@ def test_what_is_not_there_is_an_error(arguments, message):
 
 
 def test_a_folder_that_moved_is_told_with_the_recipe_that_names_it(
-    run, tmp_path
+    run, tmp_path, monkeypatch
 ):
+    monkeypatch.chdir(tmp_path)  # The checkout may have a folder of photos.
     recipe = dataclasses.replace(run.load_recipe(), dataset="folder:photos")
     Run(tmp_path).save_recipe(recipe, [])
     with pytest.raises(ValueError, match="no such folder.*where the run was"):
