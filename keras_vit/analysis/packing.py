@@ -7,7 +7,7 @@ import numpy as np
 
 
 def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
-    """Pack rows of attention; `unpack_rows` is the inverse.
+    """Pack rows of attention; data/report/numbers.js unpacks them.
 
     A number p in a row with the largest number s is stored as the integer
     nearest to levels * sqrt(p / s). The square root assigns most levels to
@@ -58,35 +58,6 @@ def pack_rows(rows: np.ndarray, num_prefix_tokens: int, levels: int) -> bytes:
         (_deflate(data, zlib.Z_DEFAULT_STRATEGY), _deflate(data, zlib.Z_RLE)),
         key=len,
     )
-
-
-def unpack_rows(
-    data: bytes, shape: tuple, num_prefix_tokens: int, levels: int
-) -> np.ndarray:
-    """Return the rows that `pack_rows` packed, as the page does.
-
-    Shapes:
-        returns: (M, Q, T), float32.
-
-    Args:
-        data: Result of `pack_rows`.
-        shape: (M, Q, T).
-        num_prefix_tokens: See `pack_rows`.
-        levels: See `pack_rows`.
-    """
-    m, q, t = shape
-    data = zlib.decompress(data)
-    num_own = m * q if q == t else 0
-    sizes = [m * q, num_own, m * q * num_prefix_tokens]
-    numbers = np.frombuffer(data, "<f4", sum(sizes))
-    scale, own, prefix = np.split(numbers, np.cumsum(sizes)[:-1])
-    codes = np.frombuffer(data, "u1", offset=numbers.nbytes)
-    roots = codes.reshape(m, q, -1) / np.float32(levels)
-    patches = roots**2 * scale.reshape(m, q, 1)
-    rows = np.concatenate([prefix.reshape(m, q, -1), patches], axis=-1)
-    if num_own:
-        rows[:, np.arange(t), np.arange(t)] = own.reshape(m, q)
-    return rows
 
 
 def pack_cosines(cosines: np.ndarray) -> bytes:

@@ -21,11 +21,27 @@ from keras_vit.analysis.packing import (
     encode_png,
     pack_cosines,
     pack_rows,
-    unpack_rows,
 )
 from keras_vit.analysis.page_content import DETAILS
 from tests.analysis.cases import images_of, model_of
 from tests.analysis.inspections import make_inspection
+
+
+def unpack_rows(data, shape, prefix, levels):
+    """Return the rows (M, Q, T) that `pack_rows` packed, as the page does."""
+    m, q, t = shape
+    data = zlib.decompress(data)
+    num_own = m * q if q == t else 0
+    sizes = [m * q, num_own, m * q * prefix]
+    numbers = np.frombuffer(data, "<f4", sum(sizes))
+    scale, own, first = np.split(numbers, np.cumsum(sizes)[:-1])
+    codes = np.frombuffer(data, "u1", offset=numbers.nbytes)
+    roots = codes.reshape(m, q, -1) / np.float32(levels)
+    patches = roots**2 * scale.reshape(m, q, 1)
+    rows = np.concatenate([first.reshape(m, q, -1), patches], axis=-1)
+    if num_own:
+        rows[:, np.arange(t), np.arange(t)] = own.reshape(m, q)
+    return rows
 
 
 def error_bound(rows, prefix, levels):
