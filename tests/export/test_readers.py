@@ -276,11 +276,10 @@ def test_the_loader_of_tf_serving(folder, model):
 def test_openvino(folder, questions):
     openvino = pytest.importorskip("openvino")
     question = questions["serving_default"]
-    read = openvino.Core().compile_model(
-        openvino.convert_model(str(folder)),
-        "CPU",
-        {"INFERENCE_PRECISION_HINT": "f32"},
-    )
+    core = openvino.Core()
+    # Unlike `openvino.convert_model`, this reports nothing to its makers.
+    graph = core.read_model(folder)
+    read = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     for size in (1, 3, 8):
         (answer,) = read(question.inputs["images"][:size]).values()
         np.testing.assert_allclose(
