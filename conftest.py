@@ -18,10 +18,16 @@ import keras_vit
 
 ROOT = pathlib.Path(__file__).parent
 
+# The folders of tests stay where pytest keeps them. Beside them TensorFlow and
+# TFDS leave thousands of temporary files, which go when the process ends.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+SCRATCH = tempfile.mkdtemp(prefix="keras_vit_tests_")
+atexit.register(shutil.rmtree, SCRATCH, True)
+os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH
+
 # Data sets are prepared for the tests alone, not in the home of the user.
 # TFDS reads the variable when it is imported.
-os.environ["TFDS_DATA_DIR"] = tempfile.mkdtemp(prefix="keras_vit_tests_")
-atexit.register(shutil.rmtree, os.environ["TFDS_DATA_DIR"], True)
+os.environ["TFDS_DATA_DIR"] = os.path.join(SCRATCH, "datasets")
 
 # The trainers need TensorFlow; on another backend there is nothing to collect.
 collect_ignore = (
