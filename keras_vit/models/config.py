@@ -4,6 +4,8 @@ import dataclasses
 import math
 import numbers
 
+import numpy as np
+
 from keras_vit.models.config_checks import check_config
 from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
 from keras_vit.tables import pick
@@ -174,11 +176,10 @@ class ViTConfig:
         object.__setattr__(self, "preprocessing", settings)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, numbers.Integral) and type(value) is not bool:
-                # Keras and JSON do not accept NumPy's integers.
-                object.__setattr__(self, field.name, int(value))
-            if isinstance(value, list):
-                object.__setattr__(self, field.name, tuple(value))
+            if isinstance(value, np.generic | np.ndarray):
+                value = value.tolist()  # Keras and JSON take none of NumPy's.
+            value = tuple(value) if isinstance(value, list) else value
+            object.__setattr__(self, field.name, value)
         check_config(self)
 
     @property
@@ -240,7 +241,7 @@ def _as_size(size):
     try:
         sides = (size,) * 2 if isinstance(size, numbers.Number) else size
         whole = tuple(int(side) for side in sides)
-        is_right = whole == tuple(sides)
+        is_right = whole == tuple(sides) and size is not True
     except (OverflowError, TypeError, ValueError):
         is_right = False
     if not is_right:

@@ -1,6 +1,10 @@
 """What a ViTConfig must fulfil."""
 
+import dataclasses
 import math
+import numbers
+import types
+import typing
 
 from keras_vit.layers.activations import ACTIVATIONS
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
@@ -45,11 +49,37 @@ POSITIVE_FIELDS = (
     "patch_size",
     "channels",
 )
+OPTIONAL_SIZES = (
+    "pooling_heads",
+    "pooling_mlp_dim",
+    "relative_hidden_dim",
+    "representation_size",
+)
 RATE_FIELDS = (
     "dropout_rate",
     "attention_dropout_rate",
     "stochastic_depth_rate",
 )
+
+
+def _is_of(kind, value):
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _are_whole(value):
+    return isinstance(value, tuple) and all(
+        _is_of(numbers.Integral, part) for part in value
+    )
+
+
+# What the values of a field with such an annotation are, and how to say it.
+ANNOTATIONS = {
+    bool: ("True or False", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: _is_of(numbers.Integral, value)),
+    float: ("a number", lambda value: _is_of(numbers.Real, value)),
+    tuple: ("a tuple of whole numbers", _are_whole),
+    types.NoneType: ("None", lambda value: value is None),
+}
 
 
 def check_config(config):
@@ -58,6 +88,7 @@ def check_config(config):
     Args:
         config: The configuration.
     """
+    _check_kinds(config)
     _check_numbers(config)
     _check_image_size(config)
     _check_preprocessing(config)
@@ -65,6 +96,19 @@ def check_config(config):
         pick(table, getattr(config, name), name)
     _check_tokens(config)
     _check_positions(config)
+
+
+def _check_kinds(config):
+    """The names of tables and the preprocessing have checks of their own."""
+    for field in dataclasses.fields(config):
+        is_union = isinstance(field.type, types.UnionType)
+        parts = typing.get_args(field.type) if is_union else [field.type]
+        kinds = [typing.get_origin(part) or part for part in parts]
+        if not set(kinds) <= set(ANNOTATIONS):
+            continue
+        rules, tests = zip(*(ANNOTATIONS[kind] for kind in kinds))
+        if not any(test(getattr(config, field.name)) for test in tests):
+            _fail(config, field.name, f"must be {' or '.join(rules)}")
 
 
 def _check_numbers(config):
@@ -76,12 +120,15 @@ def _check_numbers(config):
             _fail(config, name, "must be in [0, 1)")
     if not 0 < config.layer_norm_epsilon < math.inf:
         _fail(config, "layer_norm_epsilon", "must be positive")
-    if (config.representation_size or 1) < 1:
-        _fail(config, "representation_size", "must be positive or None")
+    for name in OPTIONAL_SIZES:
+        if (getattr(config, name) or 1) < 1:
+            _fail(config, name, "must be positive or None")
     if config.num_classes < 0:
         _fail(config, "num_classes", "must be 0 (no head) or more")
     if config.num_registers < 0:
         _fail(config, "num_registers", "must be 0 or more")
+    if min(config.stem_stages or (1,)) < 1:
+        _fail(config, "stem_stages", "must have a unit or more in each stage")
     if config.width % config.num_heads:
         raise ValueError(
             "`num_heads` must divide `width`. Received: "
@@ -93,7 +140,11 @@ def _check_numbers(config):
 
 def _check_image_size(config):
     if len(config.image_size) != 2 or min(config.image_size) < 1:
-        _fail(config, "image_size", "must be one number or (height, width)")
+        _fail(
+            config,
+            "image_size",
+            "must be positive: a number or (height, width)",
+        )
     rests = [size % config.patch_size for size in config.feature_size]
     if not min(config.grid_size) or (any(rests) and not config.ignore_border):
         what = "image" if config.stem_stages is None else "feature map"

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -195,12 +196,78 @@ def test_sizes_are_stored_as_tuples():
     assert hash(config) == hash(ViTConfig(**dataclasses.asdict(config)))
 
 
+def test_numbers_of_numpy_are_stored_as_those_of_python():
+    config = tiny_config(
+        num_classes=np.int64(5),
+        head_bias=np.float32(-2),
+        use_class_token=np.bool_(True),
+        stem_stages=np.array([1, 2]),
+        patch_size=np.int32(1),
+    )
+    assert config == tiny_config(
+        num_classes=5, head_bias=-2.0, stem_stages=(1, 2), patch_size=1
+    )
+    assert json.loads(json.dumps(dataclasses.asdict(config)))
+
+
 def test_a_config_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         tiny_config().width = 48
 
 
 ERRORS = [
+    ({"depth": "1"}, "`depth` must be a whole number. Received: depth='1'"),
+    ({"width": 24.0}, "`width` must be a whole number. Received: width=24.0"),
+    (
+        {"patch_size": (8, 8)},
+        "`patch_size` must be a whole number. Received: patch_size=(8, 8)",
+    ),
+    (
+        {"num_classes": None},
+        "`num_classes` must be a whole number. Received: num_classes=None",
+    ),
+    (
+        {"num_registers": True},
+        "`num_registers` must be a whole number. Received: num_registers=True",
+    ),
+    (
+        {"pooling_mlp_dim": 1.5},
+        "`pooling_mlp_dim` must be a whole number or None. "
+        "Received: pooling_mlp_dim=1.5",
+    ),
+    (
+        {"head_bias": "-10"},
+        "`head_bias` must be a number. Received: head_bias='-10'",
+    ),
+    (
+        {"layer_scale_init": True},
+        "`layer_scale_init` must be a number or None. "
+        "Received: layer_scale_init=True",
+    ),
+    (
+        {"use_class_token": 1},
+        "`use_class_token` must be True or False. Received: use_class_token=1",
+    ),
+    (
+        {"stem_stages": (1, 1.5)},
+        "`stem_stages` must be a tuple of whole numbers or None. "
+        "Received: stem_stages=(1, 1.5)",
+    ),
+    (
+        {"stem_stages": (1, 0)},
+        "`stem_stages` must have a unit or more in each stage. "
+        "Received: stem_stages=(1, 0)",
+    ),
+    (
+        {"pooling_indices": 0},
+        "`pooling_indices` must be a tuple of whole numbers. "
+        "Received: pooling_indices=0",
+    ),
+    (
+        {"image_size": True},
+        "`image_size` must be a whole number of pixels or (height, width). "
+        "Received: image_size=True",
+    ),
     ({"width": 0}, "`width` must be positive. Received: width=0"),
     ({"depth": 0}, "`depth` must be positive. Received: depth=0"),
     ({"mlp_dim": -1}, "`mlp_dim` must be positive. Received: mlp_dim=-1"),
@@ -249,12 +316,12 @@ ERRORS = [
     ),
     (
         {"image_size": (32, 32, 3)},
-        "`image_size` must be one number or (height, width). "
+        "`image_size` must be positive: a number or (height, width). "
         "Received: image_size=(32, 32, 3)",
     ),
     (
         {"image_size": 0},
-        "`image_size` must be one number or (height, width). "
+        "`image_size` must be positive: a number or (height, width). "
         "Received: image_size=(0, 0)",
     ),
     (
