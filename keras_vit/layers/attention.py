@@ -102,7 +102,7 @@ def projection(width: int, count: int, name: str, dtype, use_bias: bool = True):
 
 def check_heads_divide(width: int, num_heads: int):
     """Raise a ValueError unless `num_heads` divides `width`."""
-    if num_heads < 1 or width % num_heads:
+    if width % num_heads:
         raise ValueError(
             "`num_heads` must divide the width of the tokens. "
             f"Received: num_heads={num_heads}, width={width}"

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.attention import (
     attend,
     check_heads_divide,
@@ -46,8 +47,8 @@ class AttentionPooling(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.supports_masking = True

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 
 
@@ -37,7 +38,7 @@ class DistilledHead(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_classes = num_classes
+        self.num_classes = as_whole(num_classes, "num_classes")
         self.activation = keras.activations.get(activation)
         self.head_bias = head_bias
 

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_size
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
 
@@ -48,7 +49,7 @@ class ImagePreprocessor(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         # XLA of TensorFlow has no antialiased resizing.
         self.supports_jit = keras.backend.backend() != "tensorflow"
-        self.image_size = tuple(image_size)
+        self.image_size = as_size(image_size, "image_size")
         self.settings = Preprocessing(
             normalization, resize_mode, interpolation, crop_fraction
         )

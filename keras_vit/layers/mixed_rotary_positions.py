@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.rotary_positions import RotaryPositions
 
 
@@ -23,7 +24,7 @@ class MixedRotaryPositions(RotaryPositions):
 
     def __init__(self, num_heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
+        self.num_heads = as_whole(num_heads, "num_heads")
 
     def build(self, tokens_shape, features_shape=None):
         self.frequency = self.add_weight(

@@ -8,6 +8,7 @@ from keras_vit.layers.activations import (
     IN_PLACE_ACTIVATIONS,
     TRAINED_ACTIVATIONS,
 )
+from keras_vit.layers.arguments import as_rate, as_whole
 from keras_vit.layers.calling import (
     call_layer,
     is_free_to_change,
@@ -64,8 +65,8 @@ class MlpBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.mlp_dim = mlp_dim
-        self.dropout_rate = dropout_rate
+        self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
+        self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
         self.activation = activation
         self.is_gated = is_gated
         self.use_inner_norm = use_inner_norm

@@ -5,6 +5,7 @@ import functools
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_rate, as_whole
 from keras_vit.layers.attention import (
     attend,
     attend_by_products,
@@ -80,8 +81,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
         self.qkv_bias = qkv_bias
         self.use_out_bias = use_out_bias
         self.qk_norm = qk_norm

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.attention_pooling import AttentionPooling
 
 
@@ -19,7 +20,9 @@ class PatchAttentionPooling(AttentionPooling):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs):
         super().__init__(**kwargs)
-        self.num_prefix_tokens = num_prefix_tokens
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
 
     def call(self, tokens, mask=None):
         if mask is not None:

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.image_shape import ensure_image_shape
 from keras_vit.layers.resize_rules import resize_patch_kernel
 
@@ -48,13 +49,8 @@ class PatchEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if patch_size < 1:
-            raise ValueError(
-                "`patch_size` must be a positive number of pixels. "
-                f"Received: patch_size={patch_size}"
-            )
-        self.patch_size = patch_size
-        self.width = width
+        self.patch_size = as_whole(patch_size, "patch_size")
+        self.width = as_whole(width, "width")
         self.use_bias = use_bias
         self.ignore_border = ignore_border
 

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
 from keras_vit.layers.probe_pooling import ProbePooling
@@ -59,7 +60,9 @@ class PatchPooling(keras.layers.Layer):
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs):
         super().__init__(**kwargs)
-        self.num_prefix_tokens = num_prefix_tokens
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
         self.supports_masking = True
 
     def call(self, tokens, mask=None):
@@ -182,7 +185,7 @@ class DistilledPooling(TokenPooling):
 
     def __init__(self, num_classes: int = 0, **kwargs):
         super().__init__(**kwargs)
-        self.num_classes = num_classes
+        self.num_classes = as_whole(num_classes, "num_classes", least=0)
 
     def call(self, tokens, mask=None):
         pair = tokens[:, :2]

@@ -11,6 +11,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.tables import pick
@@ -51,9 +52,11 @@ class PositionEmbedding(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         pick(RESIZES, resize, "resize")  # Raises if unknown.
-        self.grid_size = tuple(grid_size)
-        self.num_prefix_tokens = num_prefix_tokens
-        self.patch_size = patch_size
+        self.grid_size = as_size(grid_size, "grid_size")
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
+        self.patch_size = as_whole(patch_size, "patch_size")
         self.resize = resize
         self.returns_rows = returns_rows
         self.supports_masking = True

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.calling import pad
 
 
@@ -32,12 +33,7 @@ class PrefixTokens(keras.layers.Layer):
 
     def __init__(self, num_tokens: int, **kwargs):
         super().__init__(**kwargs)
-        if num_tokens < 1:
-            raise ValueError(
-                "`num_tokens` must be positive. "
-                f"Received: num_tokens={num_tokens}"
-            )
-        self.num_tokens = num_tokens
+        self.num_tokens = as_whole(num_tokens, "num_tokens")
         self.supports_masking = True
 
     def build(self, input_shape):

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.attention import (
     attend,
     check_heads_divide,
@@ -34,7 +35,7 @@ class ProbePooling(keras.layers.Layer):
 
     def __init__(self, num_heads: int, **kwargs):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
+        self.num_heads = as_whole(num_heads, "num_heads")
         self.supports_masking = True
 
     def build(self, input_shape):

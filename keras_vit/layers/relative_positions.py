@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.arguments import as_size, as_whole
 from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.distance_tables import resize_distances
 
@@ -36,9 +37,11 @@ class RelativePositions(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.grid_size = tuple(grid_size)
-        self.num_heads = num_heads
-        self.num_prefix_tokens = num_prefix_tokens
+        self.grid_size = as_size(grid_size, "grid_size")
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
 
     def compute_output_shape(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
@@ -127,10 +130,10 @@ class RelativePositionMlp(RelativePositions):
 
     def __init__(self, hidden_dim: int, **kwargs):
         super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
+        self.hidden_dim = as_whole(hidden_dim, "hidden_dim")
         dtype = self.dtype_policy
         self.hidden = keras.layers.Dense(
-            hidden_dim, activation="relu", dtype=dtype, name="hidden"
+            self.hidden_dim, activation="relu", dtype=dtype, name="hidden"
         )
         self.out = keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
 

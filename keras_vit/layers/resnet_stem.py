@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_whole
 from keras_vit.layers.bottleneck_unit import BottleneckUnit
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.image_shape import ensure_image_shape
@@ -40,7 +41,7 @@ class ResNetStem(keras.layers.Layer):
         self, stages: tuple[int, ...], epsilons: str = "official", **kwargs
     ):
         super().__init__(**kwargs)
-        self.stages = tuple(stages)
+        self.stages = tuple(as_whole(units, "stages") for units in stages)
         self.epsilons = epsilons
         dtype = self.dtype_policy
         self.root_conv = StandardizedConv2D(

@@ -9,6 +9,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
 
 
@@ -46,15 +47,17 @@ class RotaryPositions(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        self.head_size = as_whole(head_size, "head_size")
         if head_size % 4:
             raise ValueError(
                 "`head_size` must be a multiple of 4, for the sine and cosine "
                 f"of two axes. Received: head_size={head_size}"
             )
-        self.grid_size = tuple(grid_size)
-        self.head_size = head_size
-        self.num_prefix_tokens = num_prefix_tokens
-        self.patch_size = patch_size
+        self.grid_size = as_size(grid_size, "grid_size")
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
+        self.patch_size = as_whole(patch_size, "patch_size")
 
     def call(self, tokens, features=None):
         grid_size = self.grid_size

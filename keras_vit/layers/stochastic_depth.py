@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit.layers.arguments import as_rate
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StochasticDepth(keras.layers.Layer):
@@ -22,9 +24,7 @@ class StochasticDepth(keras.layers.Layer):
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs):
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
-        self.rate = rate
+        self.rate = as_rate(rate, "rate")
         self.seed = seed
         self.supports_masking = True
         self.seed_generator = (

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit.layers.arguments import as_rate, as_whole
 from keras_vit.layers.calling import call_layer, find_call
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_scale import LayerScale
@@ -85,11 +86,15 @@ class TransformerBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.stochastic_depth_rate = stochastic_depth_rate
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
+        self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
+        self.attention_dropout_rate = as_rate(
+            attention_dropout_rate, "attention_dropout_rate"
+        )
+        self.stochastic_depth_rate = as_rate(
+            stochastic_depth_rate, "stochastic_depth_rate"
+        )
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.use_remat = use_remat

@@ -171,7 +171,7 @@ class ViTConfig:
     use_remat: bool = False
 
     def __post_init__(self):
-        object.__setattr__(self, "image_size", _as_size(self.image_size))
+        object.__setattr__(self, "image_size", _as_image_size(self.image_size))
         settings = as_preprocessing(self.preprocessing)
         object.__setattr__(self, "preprocessing", settings)
         for field in dataclasses.fields(self):
@@ -236,7 +236,7 @@ def check_fields(choices: dict, renamed: dict[str, str]):
         pick(fields, name, "keyword argument")
 
 
-def _as_size(size):
+def _as_image_size(size):
     """Return a number of pixels twice, or the sides as whole numbers."""
     try:
         sides = (size,) * 2 if isinstance(size, numbers.Number) else size

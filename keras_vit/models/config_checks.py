@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-import numbers
 import types
 import typing
 
 from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.arguments import is_number, is_whole
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS
@@ -62,21 +62,15 @@ RATE_FIELDS = (
 )
 
 
-def _is_of(kind, value):
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
 def _are_whole(value):
-    return isinstance(value, tuple) and all(
-        _is_of(numbers.Integral, part) for part in value
-    )
+    return isinstance(value, tuple) and all(map(is_whole, value))
 
 
 # What the values of a field with such an annotation are, and how to say it.
 ANNOTATIONS = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
-    int: ("a whole number", lambda value: _is_of(numbers.Integral, value)),
-    float: ("a number", lambda value: _is_of(numbers.Real, value)),
+    int: ("a whole number", is_whole),
+    float: ("a number", is_number),
     tuple: ("a tuple of whole numbers", _are_whole),
     types.NoneType: ("None", lambda value: value is None),
 }

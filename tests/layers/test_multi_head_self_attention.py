@@ -160,11 +160,10 @@ def test_dropout_acts_in_training_only():
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("num_heads", [5, 0, -1])
-def test_heads_that_do_not_divide_the_width_are_an_error(num_heads):
+def test_heads_that_do_not_divide_the_width_are_an_error():
     with pytest.raises(
         ValueError,
         match="`num_heads` must divide the width of the tokens. "
-        f"Received: num_heads={num_heads}, width=12",
+        "Received: num_heads=5, width=12",
     ):
-        MultiHeadSelfAttention(num_heads)(noise(2, 5, 12))
+        MultiHeadSelfAttention(5)(noise(2, 5, 12))

@@ -69,11 +69,6 @@ def test_other_shapes_than_a_batch_of_images_are_an_error(shape):
         PatchEncoder(patch_size=8, width=4)(np.zeros(shape, "float32"))
 
 
-def test_a_patch_size_below_one_is_an_error():
-    with pytest.raises(ValueError, match="`patch_size` must be a positive"):
-        PatchEncoder(patch_size=0, width=4)
-
-
 # Four images of 16x16 have as many pixels as one of 32x32: a reshape that
 # trusts the built size would answer them as one image.
 FOUR_SMALL_IMAGES = (4, 16, 16, 3)

@@ -1,0 +1,77 @@
+"""What the numbers among the arguments of layers must be."""
+
+import numbers
+
+
+def is_whole(value) -> bool:
+    """Return whether a value is a whole number, of Python or NumPy."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value) -> bool:
+    """Return whether a value is a real number, of Python or NumPy."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def as_whole(value, argument: str, least: int = 1) -> int:
+    """Return a whole number as one of Python.
+
+    Args:
+        value: The value.
+        argument: Name of the caller's argument, for the error.
+        least: The least that it may be, 0 or 1.
+
+    Raises:
+        ValueError: If it is none, or less.
+
+    Example:
+        >>> as_whole(np.int64(12), "num_heads")
+        12
+    """
+    rule = "be positive" if least else "be 0 or more"
+    if not is_whole(value):
+        rule = "be a whole number"
+    elif value >= least:
+        return int(value)
+    raise ValueError(
+        f"`{argument}` must {rule}. Received: {argument}={value!r}"
+    )
+
+
+def as_rate(value, argument: str) -> float:
+    """Return a rate of dropout as a number of Python.
+
+    Args:
+        value: The value.
+        argument: Name of the caller's argument, for the error.
+
+    Raises:
+        ValueError: If it is no number in [0, 1).
+    """
+    if is_number(value) and 0 <= value < 1:
+        return float(value)
+    raise ValueError(
+        f"`{argument}` must be in [0, 1). Received: {argument}={value!r}"
+    )
+
+
+def as_size(value, argument: str) -> tuple[int, int]:
+    """Return two whole numbers, as in (height, width), as a tuple of Python.
+
+    Args:
+        value: The value.
+        argument: Name of the caller's argument, for the error.
+
+    Raises:
+        ValueError: If it is anything else, or one of them is not positive.
+    """
+    try:
+        sides = tuple(value)
+    except TypeError:
+        sides = ()
+    if len(sides) == 2 and all(is_whole(side) and side > 0 for side in sides):
+        return int(sides[0]), int(sides[1])
+    raise ValueError(
+        f"`{argument}` must be two positive whole numbers. "
+        f"Received: {argument}={value!r}"
+    )
