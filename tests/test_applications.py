@@ -313,6 +313,10 @@ ERRORS = {
         "'clip-laion2b', 'siglip', 'siglip2', 'beit', 'beit2', 'deit3', "
         "'deit-distilled', 'mae', 'pe-core'. Received: weights='imagenet'",
     ),
+    "weights_number": (
+        {"weights": 3},
+        "`weights` must be None, the path of an existing file",
+    ),
     "weights_missing_file": (
         {"weights": "missing.weights.h5"},
         "`weights` must be None, the path of an existing file",

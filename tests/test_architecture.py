@@ -22,6 +22,7 @@ RANKS = {
     "keras_vit.version": 0,
     "keras_vit.errors": 0,
     "keras_vit.tables": 0,
+    "keras_vit.arguments": 0,
     "keras_vit.files": 1,
     "keras_vit.packages": 1,
     "keras_vit.image_decoding": 1,

@@ -19,10 +19,9 @@ def check_exportable(model: keras.Model, images: np.ndarray):
         images: The images to compare outputs on.
     """
     check_backend()
-    if not len(images):
+    if not isinstance(model, keras.Model):
         raise ValueError(
-            "`images` must have at least one image to compare outputs on. "
-            "Received: none"
+            f"`model` must be a Keras model. Received: {type(model).__name__}"
         )
     if not is_graph(model):
         raise ValueError(
@@ -34,6 +33,12 @@ def check_exportable(model: keras.Model, images: np.ndarray):
             "`model` must have a fixed image size; call its "
             "`with_image_size` first. Received: "
             f"input_shape={model.input_shape}"
+        )
+    shape = np.shape(images)
+    if shape[1:] != model.input_shape[1:] or not shape[0]:
+        raise ValueError(
+            "`images` must have at least one image to compare outputs on, each "
+            f"{model.input_shape[1:]}. Received: shape={shape}"
         )
 
 

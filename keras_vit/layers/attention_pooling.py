@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.attention import (
     attend,
     check_heads_divide,

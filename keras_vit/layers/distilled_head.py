@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 
 

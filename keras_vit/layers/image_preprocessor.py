@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_size
+from keras_vit.arguments import as_size
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
 

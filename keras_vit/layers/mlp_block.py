@@ -3,12 +3,12 @@
 import keras
 from keras import ops
 
+from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.activations import (
     ACTIVATIONS,
     IN_PLACE_ACTIVATIONS,
     TRAINED_ACTIVATIONS,
 )
-from keras_vit.layers.arguments import as_rate, as_whole
 from keras_vit.layers.calling import (
     call_layer,
     is_free_to_change,

@@ -5,7 +5,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_rate, as_whole
+from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.attention import (
     attend,
     attend_by_products,

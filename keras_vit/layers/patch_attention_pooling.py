@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.arguments import as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.attention_pooling import AttentionPooling
 
 

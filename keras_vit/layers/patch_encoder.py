@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.image_shape import ensure_image_shape
 from keras_vit.layers.resize_rules import resize_patch_kernel
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_whole
+from keras_vit.arguments import as_whole
 from keras_vit.layers.attention_pooling import AttentionPooling
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
 from keras_vit.layers.probe_pooling import ProbePooling

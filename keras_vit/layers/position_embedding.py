@@ -11,7 +11,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_size, as_whole
+from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.tables import pick

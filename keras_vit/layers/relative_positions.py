@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.arguments import as_size, as_whole
+from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.distance_tables import resize_distances
 

@@ -9,7 +9,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.layers.arguments import as_size, as_whole
+from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
 
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.arguments import as_rate
+from keras_vit.arguments import as_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

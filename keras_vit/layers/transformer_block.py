@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.layers.arguments import as_rate, as_whole
+from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.calling import call_layer, find_call
 from keras_vit.layers.dtypes import nested_dtype_policy
 from keras_vit.layers.layer_scale import LayerScale

@@ -5,8 +5,8 @@ import math
 import types
 import typing
 
+from keras_vit.arguments import is_number, is_whole
 from keras_vit.layers.activations import ACTIVATIONS
-from keras_vit.layers.arguments import is_number, is_whole
 from keras_vit.layers.multi_head_self_attention import QK_NORMS, QKV_BIASES
 from keras_vit.layers.norms import NORMS
 from keras_vit.layers.pooling import POOLINGS

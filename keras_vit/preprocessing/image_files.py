@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 
+from keras_vit.arguments import as_size
 from keras_vit.preprocessing.settings import (
     INTERPOLATIONS,
     Preprocessing,
@@ -43,6 +44,8 @@ def read_image(
     if model is not None:
         settings = preprocessing_of(model)
         channels, image_size = model.config.channels, model.config.image_size
+    elif image_size is not None:
+        image_size = as_size(image_size, "image_size")
     mode = pick({1: "L", 3: "RGB"}, channels, "channels")
     try:
         with Image.open(path) as image:

@@ -80,6 +80,8 @@ def preprocess_input(
     cast = _caster(x)
     if cast is _cast_array:
         x = np.asarray(x)
+        if x.dtype.kind not in "biufV":  # The last: bfloat16 and its like.
+            raise ValueError(f"`x` must be pixels. Received: {x.dtype} array")
     dtype = keras.backend.standardize_dtype(x.dtype)
     if "float" not in dtype:
         dtype = "float32"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
+from keras_vit.arguments import as_whole
+
 
 def decode_predictions(
     predictions, top: int = 5, class_names: Sequence[str] | None = None
@@ -36,8 +38,7 @@ def decode_predictions(
         >>> decode_predictions(np.eye(1, 1000, 2), top=1)[0][0][:2]
         ('n01484850', 'great white shark, white shark, man-eater, ...')
     """
-    if top < 1:
-        raise ValueError(f"`top` must be 1 or more. Received: top={top}")
+    top = as_whole(top, "top")
     scores = ops.convert_to_numpy(predictions)
     if scores.ndim != 2:
         raise ValueError(

@@ -75,7 +75,7 @@ def resolve_weights(weights, variant: str) -> str | None:
     """
     if weights is None:
         return None
-    text = os.fspath(weights)
+    text = str(weights)
     path = os.path.expanduser(text)
     if os.path.exists(path):
         return path

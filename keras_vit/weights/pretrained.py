@@ -88,6 +88,11 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         ValueError: If it is none of these.
         ConnectionError: If a download fails.
     """
+    if not isinstance(path_or_name, str | os.PathLike):
+        raise ValueError(
+            "`path_or_name` must be a path, a URL or a name. "
+            f"Received: path_or_name={path_or_name!r}"
+        )
     text = os.fspath(path_or_name)
     path = pathlib.Path(os.path.expanduser(text))
     if text and path.exists():

@@ -65,3 +65,15 @@ def test_a_grey_image_for_a_model(tmp_path):
     assert read_image(path, model=model).shape == (32, 32, 1)
     with pytest.raises(ValueError, match="`model` must be a VisionTransformer"):
         read_image(path, model=object())
+
+
+@pytest.mark.parametrize("image_size", [8, (8,), (8, 0), (8, 8.0), "8"])
+def test_a_size_that_is_none_is_an_error(tmp_path, image_size):
+    path = tmp_path / "image.png"
+    pillow.new("RGB", (4, 4)).save(path)
+    with pytest.raises(ValueError) as error:
+        read_image(path, image_size=image_size)
+    assert str(error.value) == (
+        "`image_size` must be two positive whole numbers. "
+        f"Received: image_size={image_size!r}"
+    )

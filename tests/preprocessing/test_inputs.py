@@ -174,6 +174,14 @@ def test_a_data_format_changes_nothing(data_format):
     np.testing.assert_array_equal(y, [-1, 1])
 
 
+@pytest.mark.parametrize(
+    "x", ["photo.jpg", None, np.array([1j]), np.array(["a"])]
+)
+def test_what_is_no_array_of_pixels_is_an_error(x):
+    with pytest.raises(ValueError, match="`x` must be pixels. Received: "):
+        preprocess_input(x)
+
+
 def test_an_unknown_data_format_is_an_error():
     with pytest.raises(
         ValueError, match="`data_format` must be.*Received: data_format='NHWC'"

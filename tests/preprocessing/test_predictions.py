@@ -87,9 +87,9 @@ def test_integer_scores_of_a_quantized_model_are_ordered(dtype):
     assert [name for _, name, _ in row] == ["high", "next", "low"]
 
 
-@pytest.mark.parametrize("top", [0, -1])
-def test_a_top_below_one_is_an_error(top):
-    with pytest.raises(ValueError, match="`top`"):
+@pytest.mark.parametrize("top", [0, -1, "5", None])
+def test_a_top_that_is_no_positive_whole_number_is_an_error(top):
+    with pytest.raises(ValueError, match=f"`top` must be.*top={top!r}"):
         decode_predictions(np.zeros((1, 2)), top=top, class_names="ab")
 
 

@@ -1130,6 +1130,16 @@ def test_an_unknown_name_is_an_error_that_suggests_others(name, hint, fetched):
     assert fetched == []
 
 
+@pytest.mark.parametrize("value", [None, 3, b"B/16-augreg", ["B/16-augreg"]])
+def test_what_is_no_path_is_an_error_that_shows_it(value):
+    with pytest.raises(ValueError) as error:
+        locate(value)
+    assert str(error.value) == (
+        "`path_or_name` must be a path, a URL or a name. "
+        f"Received: path_or_name={value!r}"
+    )
+
+
 def test_a_mirror_goes_before_the_bucket(monkeypatch):
     row = PRETRAINED["B/16-sam"]
     for mirror in ("https://example.org/vit", "https://example.org/vit/"):

@@ -221,6 +221,13 @@ def test_paths_and_models_that_do_not_fit(format, write, model, images):
             write(model, images, path=write.folder / "model")
     with pytest.raises(ValueError, match="fixed image size"):
         write(make_model(use_dynamic_image_size=True), images)
-    with pytest.raises(ValueError, match="at least one image"):
-        write(model, images[:0])
+    for wrong in (images[:0], images[:, :8], images[0], None):
+        with pytest.raises(ValueError) as error:
+            write(model, wrong)
+        assert str(error.value) == (
+            "`images` must have at least one image to compare outputs on, each "
+            f"{images.shape[1:]}. Received: shape={np.shape(wrong)}"
+        )
+    with pytest.raises(ValueError, match="Keras model. Received: NoneType"):
+        write(None, images)
     assert [path.name for path in write.folder.iterdir()] == [f"old{suffix}"]

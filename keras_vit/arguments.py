@@ -1,4 +1,4 @@
-"""What the numbers among the arguments of layers must be."""
+"""What numbers among arguments must be."""
 
 import numbers
 
