@@ -5,9 +5,12 @@ Each row of VARIANTS that names a builder gets one here; keras_vit exports it.
 
 import functools
 import os
+from collections.abc import Sequence
 
 import keras
+import numpy as np
 
+from keras_vit.arguments import as_whole, is_whole
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.connecting import connect
@@ -82,7 +85,7 @@ def make_builder(variant: str):
             **image_choices(input_tensor, input_shape),
             **({"pooling": pooling} if pooling else {}),
             **({} if include_top or pooling else {"pooling": "none"}),
-            "num_classes": classes if include_top else 0,
+            "num_classes": as_whole(classes, "classes", 0) * bool(include_top),
             "classifier_activation": classifier_activation,
             **check_choices(with_new_names(choices)),
         }
@@ -151,7 +154,7 @@ def image_choices(input_tensor, input_shape) -> dict:
                 f"of a Keras layer. Received: {type(input_tensor).__name__}"
             )
         shape = tuple(input_tensor.shape[1:])
-        if input_shape is not None and tuple(input_shape) != shape:
+        if input_shape is not None and as_shape(input_shape) != shape:
             raise ValueError(
                 "`input_shape` must be that of `input_tensor`. Received: "
                 f"input_shape={tuple(input_shape)}, input_tensor of {shape}"
@@ -159,20 +162,29 @@ def image_choices(input_tensor, input_shape) -> dict:
         input_shape = shape
     if input_shape is None:
         return {}
-    shape = tuple(input_shape)
-    if (
-        len(shape) != 3
-        or shape[2] is None
-        or (shape[0] is None) != (shape[1] is None)
-    ):
-        raise ValueError(
-            "`input_shape` must be (height, width, channels), both sizes in "
-            "pixels or both None, channels last. "
-            f"Received: input_shape={input_shape}"
-        )
+    shape = as_shape(input_shape)
     if shape[0] is None:
         return {"use_dynamic_image_size": True, "channels": shape[2]}
     return {"image_size": shape[:2], "channels": shape[2]}
+
+
+def as_shape(input_shape) -> tuple:
+    """Return the shape of an image as a tuple.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    is_sequence = isinstance(input_shape, Sequence | np.ndarray)
+    shape = tuple(input_shape) if is_sequence else ()
+    if len(shape) == 3:
+        whole = [is_whole(size) for size in shape]
+        if all(whole) or (shape[:2] == (None, None) and whole[2]):
+            return shape
+    raise ValueError(
+        "`input_shape` must be (height, width, channels), both sizes in "
+        "pixels or both None, channels last. "
+        f"Received: input_shape={input_shape!r}"
+    )
 
 
 def check_choices(choices: dict) -> dict:

@@ -38,6 +38,23 @@ def as_whole(value, argument: str, least: int = 1) -> int:
     )
 
 
+def as_number(value, argument: str) -> float:
+    """Return a real number as one of Python.
+
+    Args:
+        value: The value.
+        argument: Name of the caller's argument, for the error.
+
+    Raises:
+        ValueError: If it is no number.
+    """
+    if is_number(value):
+        return float(value)
+    raise ValueError(
+        f"`{argument}` must be a number. Received: {argument}={value!r}"
+    )
+
+
 def as_rate(value, argument: str) -> float:
     """Return a rate of dropout as a number of Python.
 

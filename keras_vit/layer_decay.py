@@ -73,13 +73,19 @@ def layer_decay_optimizer(
         layer_decay: Ratio of the rates of a block and of the block after it.
 
     Raises:
-        ValueError: If the decay is out of range, or the model has no block.
+        ValueError: If `optimizer` is none, the decay is out of range, or the
+            model has no block.
 
     Example:
         >>> model = VisionTransformer(VARIANTS["mu/16"].config)
         >>> adamw = keras.optimizers.AdamW(1e-3, weight_decay=0.05)
         >>> model.compile(layer_decay_optimizer(adamw, model, 0.75))
     """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ValueError(
+            "`optimizer` must be an optimizer of Keras. "
+            f"Received: optimizer={optimizer!r}"
+        )
     variables = model.variables
     rates = layer_rates(variables, layer_decay)
     places = [place_of(variable.path) for variable in variables]

@@ -1,5 +1,6 @@
 """Looking up a name in a table, and formatting tables."""
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,7 +16,8 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
         argument: Name of the caller's argument, for the error.
 
     Raises:
-        ValueError: If the table has no such row. The message lists its rows.
+        ValueError: If the table has no such row. The message lists its rows
+            and names the one that was probably meant.
 
     Example:
         >>> pick({"tanh": 1, "exact": 2}, "exact", "activation")
@@ -27,8 +29,27 @@ def pick(table: Mapping[str, T], name: str, argument: str) -> T:
         known = ", ".join(repr(key) for key in table)
         raise ValueError(
             f"`{argument}` must be one of {known}. "
-            f"Received: {argument}={name!r}"
+            f"Received: {argument}={name!r}{guess(name, table)}"
         ) from None
+
+
+def guess(name: str, names: Iterable[str], most: int = 1) -> str:
+    """Return a sentence with the names that were probably meant, or nothing.
+
+    Args:
+        name: The name that was received.
+        names: Those that there are.
+        most: How many to return at most.
+
+    Example:
+        >>> guess("gleu", ["relu", "gelu"])
+        ". Did you mean 'gelu'?"
+    """
+    if not isinstance(name, str):
+        return ""
+    names = [known for known in names if isinstance(known, str)]
+    close = difflib.get_close_matches(name, names, most)
+    return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def format_table(columns: Sequence[str], rows: Iterable[Sequence]) -> str:

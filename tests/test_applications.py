@@ -344,6 +344,14 @@ ERRORS = {
         {"input_shape": (32, 32, None)},
         "`input_shape` must be (height, width, channels)",
     ),
+    "input_shape_number": (
+        {"input_shape": 32},
+        "`input_shape` must be (height, width, channels)",
+    ),
+    "input_shape_text": (
+        {"input_shape": "323"},
+        "channels last. Received: input_shape='323'",
+    ),
     "input_tensor_array": (
         {"input_tensor": np.zeros((1, 32, 32, 3)), "input_shape": None},
         "`input_tensor` must be a symbolic tensor, such as the output of a "
@@ -357,7 +365,11 @@ ERRORS = {
     "pooling": ({"pooling": "gap"}, "`pooling` must be one of 'token', 'avg'"),
     "classes": (
         {"classes": -1},
-        "`num_classes` must be 0 (no head) or more. Received: num_classes=-1",
+        "`classes` must be 0 or more. Received: classes=-1",
+    ),
+    "classes_text": (
+        {"classes": "10"},
+        "`classes` must be a whole number. Received: classes='10'",
     ),
     "activation": ({"classifier_activation": "sofmax"}, "sofmax"),
     "num_classes": (
@@ -375,7 +387,15 @@ ERRORS = {
     ),
     "unknown": (
         {"droput_rate": 0.1},
-        "Received: keyword argument='droput_rate'",
+        "Received: droput_rate=0.1. Did you mean 'dropout_rate'?",
+    ),
+    "unknown_like_an_argument_of_the_builder": (
+        {"clases": 3},
+        "Received: clases=3. Did you mean 'classes'?",
+    ),
+    "unknown_like_nothing": (
+        {"qqq": 3},
+        "There is no argument `qqq`, only input_shape, classes, width,",
     ),
 }
 
@@ -392,7 +412,7 @@ def test_the_error_of_an_unknown_argument_lists_the_known_in_their_order():
     with pytest.raises(ValueError) as error:
         build(droput_rate=0.1)
     message = str(error.value)
-    fields = ["'width'", "'depth'", "'dropout_rate'", "'layer_norm_epsilon'"]
+    fields = ["width", "depth", "dropout_rate", "layer_norm_epsilon"]
     places = [message.index(field) for field in fields]
     assert places == sorted(places)
 

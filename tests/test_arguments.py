@@ -57,6 +57,10 @@ RATES = [
         )
     ),
 ]
+NUMBERS = [
+    (layers.DistilledHead, "head_bias", {"num_classes": 3}),
+    (layers.LayerScale, "initial_value", {}),
+]
 SIZES = [
     (layers.ImagePreprocessor, "image_size", {}),
     (layers.LearnedPositionEmbedding, "grid_size", {}),
@@ -110,6 +114,15 @@ def test_a_rate(layer_class, argument, others):
         )
 
 
+@pytest.mark.parametrize(("layer_class", "argument", "others"), NUMBERS)
+def test_a_number(layer_class, argument, others):
+    for value in ("0.1", None, False, (0.1,)):
+        assert message_for(layer_class, argument, others, value) == (
+            f"`{argument}` must be a number. Received: {argument}={value!r}"
+        )
+    assert layer_class(**others, **{argument: -2}).get_config()[argument] == -2
+
+
 @pytest.mark.parametrize(("layer_class", "argument", "others"), SIZES)
 def test_a_size(layer_class, argument, others):
     for value in (4, "24", None, (4,), (4, 4, 3), (4, 4.0), (0, 4)):
@@ -125,6 +138,7 @@ def test_a_size(layer_class, argument, others):
         *((*case, np.int64(4)) for case in WHOLE),
         *((*case, np.int32(1)) for case in WHOLE_OR_0),
         *((*case, np.float32(0.5)) for case in RATES),
+        *((*case, np.float32(0.5)) for case in NUMBERS),
         *((*case, np.array([2, 3])) for case in SIZES),
         *((*case, [2, 3]) for case in SIZES),
     ],

@@ -39,6 +39,12 @@ def test_layer_rates_of_a_vision_transformer():
     }
 
 
+def test_an_optimizer_of_another_kind_is_refused():
+    model = VisionTransformer(tiny_config())
+    with pytest.raises(ValueError, match="of Keras. .*optimizer='adamw'"):
+        layer_decay_optimizer("adamw", model, 0.5)
+
+
 def test_positions_of_a_block_have_its_rate():
     model = VisionTransformer(tiny_config(**LATER_KINDS["beit"]))
     paths = [v.path for v in model.variables]

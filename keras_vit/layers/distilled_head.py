@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.arguments import as_whole
+from keras_vit.arguments import as_number, as_whole
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 
 
@@ -40,7 +40,7 @@ class DistilledHead(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_classes = as_whole(num_classes, "num_classes")
         self.activation = keras.activations.get(activation)
-        self.head_bias = head_bias
+        self.head_bias = as_number(head_bias, "head_bias")
 
     def build(self, input_shape):
         for name in ("class_head", "teacher_head"):

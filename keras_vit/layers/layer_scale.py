@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.arguments import as_number
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerScale(keras.layers.Layer):
@@ -26,7 +28,7 @@ class LayerScale(keras.layers.Layer):
 
     def __init__(self, initial_value: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
-        self.initial_value = initial_value
+        self.initial_value = as_number(initial_value, "initial_value")
         self.supports_masking = True
 
     def build(self, input_shape):

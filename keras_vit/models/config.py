@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.models.config_checks import check_config
 from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
-from keras_vit.tables import pick
+from keras_vit.tables import guess
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,14 +226,19 @@ def check_fields(choices: dict, renamed: dict[str, str]):
             instead.
     """
     fields = [f.name for f in dataclasses.fields(ViTConfig)]
-    fields = dict.fromkeys(name for name in fields if name not in renamed)
+    fields = [name for name in fields if name not in renamed]
     for name, value in choices.items():
         if name in renamed:
             raise ValueError(
                 f"Use `{renamed[name]}` in place of `{name}`. "
                 f"Received: {name}={value!r}"
             )
-        pick(fields, name, "keyword argument")
+        if name not in fields:
+            known = dict.fromkeys([*renamed.values(), *fields])
+            raise ValueError(
+                f"There is no argument `{name}`, only {', '.join(known)}. "
+                f"Received: {name}={value!r}{guess(name, known)}"
+            )
 
 
 def _as_image_size(size):

@@ -40,6 +40,10 @@ def read_image(
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(
+            f"`path` must be that of an image file. Received: path={path!r}"
+        )
     settings = PLAIN
     if model is not None:
         settings = preprocessing_of(model)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import keras
 
+from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
@@ -94,6 +95,8 @@ def from_checkpoint(
     choices.check()
     overrides = with_new_names(overrides)
     check_fields(overrides, RENAMED_FIELDS)
+    if classes is not None:
+        classes = as_whole(classes, "classes", 0)
     if isinstance(num_heads, str):
         pick({PUBLISHED: num_heads}, num_heads, "num_heads")
     changes = {

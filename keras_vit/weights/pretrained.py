@@ -1,7 +1,6 @@
 """The published checkpoints by name: PRETRAINED, at the end."""
 
 import dataclasses
-import difflib
 import hashlib
 import os
 import pathlib
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
+from keras_vit.tables import guess
 from keras_vit.weights.augreg_names import augreg, parse_augreg
 from keras_vit.weights.download import cache_dir, fetch
 from keras_vit.weights.hub import fetch_repository, parse_repository
@@ -113,13 +113,12 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
     if row is not None:
         return fetch(row.url, cache_dir() / row.file, row.sha256)
     known = (*PRETRAINED, *HUB_MODELS)
-    close = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
-    if not close and text.count("/") == 1:
-        hint = f" A repository of the hub is named 'hf://{text}'."
+    hint = guess(text, known, 3) or "."
+    if hint == "." and text.count("/") == 1:
+        hint = f". A repository of the hub is named 'hf://{text}'."
     raise ValueError(
         f"There is no file {text!r}, and no pretrained model of that name; "
-        f"`keras_vit.PRETRAINED` and `keras_vit.HUB_MODELS` list them.{hint}"
+        f"`keras_vit.PRETRAINED` and `keras_vit.HUB_MODELS` list them{hint}"
     )
 
 

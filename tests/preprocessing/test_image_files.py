@@ -24,6 +24,8 @@ def test_images_that_cannot_be_read_are_named(tmp_path, monkeypatch):
         read_image(tmp_path / "none.png")
     with pytest.raises(ValueError, match="`channels` must be one of"):
         read_image(whole, 2)
+    with pytest.raises(ValueError, match="`path` must be .*path=None"):
+        read_image(None)
 
 
 def draw(folder, shape=(90, 61, 3)):

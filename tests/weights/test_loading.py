@@ -409,13 +409,17 @@ ERRORS = {
         lambda: from_checkpoint(path_of(TOKEN), patch_resize="nearest"),
         "`patch_resize` must be one of 'official', 'bilinear'",
     ),
+    "classes": (
+        lambda: from_checkpoint(path_of(TOKEN), classes=-1),
+        "`classes` must be 0 or more. Received: classes=-1",
+    ),
     "num_classes": (
         lambda: from_checkpoint(path_of(TOKEN), num_classes=5),
         "Use `classes` in place of `num_classes`. Received: num_classes=5",
     ),
     "typing_error": (
         lambda: from_checkpoint(path_of(TOKEN), dropout=0.1),
-        "`keyword argument` must be one of 'width'",
+        "There is no argument `dropout`, only classes, image_size, width,",
     ),
     "image_size": (
         lambda: from_checkpoint(path_of(TOKEN), image_size=30),
