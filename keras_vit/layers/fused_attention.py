@@ -1,4 +1,7 @@
-"""Fused kernels of the backends, which never hold the scores of all heads."""
+"""Faster attention of the backends, most of it by fused kernels.
+
+A fused kernel never holds the scores of all heads.
+"""
 
 import functools
 
@@ -47,14 +50,36 @@ def _attend_in_torch(query, key, value, num_heads, mask, bias):
         bias = shift if bias is None else shift + ops.cast(bias, query.dtype)
     elif bias is not None:
         bias = ops.cast(bias, query.dtype)
-    x = torch.nn.functional.scaled_dot_product_attention(
-        *(
-            x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
-            for x in (query, key, value)
-        ),
-        bias,
-    )  # (B, K, S, D/K)
-    return x.transpose(1, 2).flatten(2)
+    heads = (
+        x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        for x in (query, key, value)
+    )
+    if _products_are_faster(query):
+        x = _attend_by_products_in_torch(*heads, bias)
+    else:
+        x = torch.nn.functional.scaled_dot_product_attention(*heads, bias)
+    return x.transpose(1, 2).flatten(2)  # From (B, K, S, D/K).
+
+
+def _products_are_faster(query):
+    """Measured: the fused kernel multiplies bfloat16 slowly without AMX."""
+    return (
+        HAS_PLAIN_BFLOAT16
+        and query.device.type == "cpu"
+        and keras.backend.standardize_dtype(query.dtype) == "bfloat16"
+        and query.shape[1] <= MOST_TOKENS_OF_PRODUCTS
+    )
+
+
+def _attend_by_products_in_torch(query, key, value, bias):
+    """PyTorch's softmax of bfloat16 computes in float32 and rounds once."""
+    import torch
+
+    query = query * query.shape[-1] ** -0.5
+    logits = query @ key.transpose(-1, -2)  # (B, K, S, T)
+    if bias is not None:
+        logits = logits + bias
+    return torch.softmax(logits, dim=-1) @ value  # (B, K, S, D/K)
 
 
 def _attend_in_jax(query, key, value, num_heads, mask, bias):
@@ -82,3 +107,18 @@ def _has_cudnn():
     import jax
 
     return jax.default_backend() == "gpu"
+
+
+def _has_plain_bfloat16():
+    """Whether the processor multiplies bfloat16, but not whole tiles (AMX)."""
+    if keras.backend.backend() != "torch":
+        return False
+    import torch
+
+    features = torch.cpu.get_capabilities()
+    return bool(features.get("avx512_bf16")) and not features.get("amx_tile")
+
+
+# Found once: torch.compile could not look it up within a graph.
+HAS_PLAIN_BFLOAT16 = _has_plain_bfloat16()
+MOST_TOKENS_OF_PRODUCTS = 800

@@ -149,6 +149,62 @@ def test_training_keeps_no_scores_of_pairs_of_tokens():
     assert sizes == {"enable": length * WIDTH, "disable": HEADS * length**2}
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="The products of PyTorch.")
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_products_in_bfloat16_are_those_of_the_kernel(
+    monkeypatch, mask, has_bias
+):
+    layer = Attend(attend, mask, has_bias, dtype="mixed_bfloat16")
+    x = noise(2, LENGTH, 3 * WIDTH, seed=5)
+    bias = noise(1, HEADS, LENGTH, LENGTH, seed=6)
+    if has_bias:
+        layer.set_weights([bias])
+    upstream = noise(2, LENGTH, WIDTH, seed=9)
+    y, dx, _ = formula(x, mask, bias if has_bias else 0.0, upstream)
+    for is_plain in (True, False):
+        monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", is_plain)
+        found = layer(x)
+        assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+        found = to_numpy(ops.cast(found, "float32"))
+        np.testing.assert_allclose(found, y, rtol=0, atol=0.02)
+        found = to_numpy(gradients(layer, x)["the input"])
+        np.testing.assert_allclose(found, dx, rtol=0, atol=0.03)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="The products of PyTorch.")
+def test_products_are_only_for_short_bfloat16_without_amx(monkeypatch):
+    def called(*args):
+        raise NotImplementedError
+
+    monkeypatch.setattr(fused_attention, "_attend_by_products_in_torch", called)
+    monkeypatch.setattr(fused_attention, "MOST_TOKENS_OF_PRODUCTS", LENGTH)
+
+    def run(dtype, length):
+        x = ops.cast(noise(1, length, WIDTH), dtype)
+        attend(x, x, x, num_heads=HEADS)
+
+    monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", True)
+    with pytest.raises(NotImplementedError):
+        run("bfloat16", LENGTH)
+    run("bfloat16", LENGTH + 1)
+    run("float32", LENGTH)
+    monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", False)
+    run("bfloat16", LENGTH)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="The softmax of PyTorch.")
+def test_the_softmax_of_bfloat16_is_that_of_float32_rounded_once():
+    import torch
+
+    # As many equal logits as bfloat16 cannot count.
+    for logits in (torch.zeros(1, 1000), 3 * torch.randn(50, 197)):
+        logits = logits.bfloat16()
+        found = torch.softmax(logits, dim=-1)
+        expected = torch.softmax(logits.float(), dim=-1).bfloat16()
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 def test_a_gpu_without_the_kernel_falls_back_to_xla(monkeypatch, mask):
