@@ -134,8 +134,10 @@ def measure_case(
         seconds, product_seconds = measure(
             workers, options.repeats, libraries(packages, options.backend)
         )
+        memory = {name: x.peak_memory() for name, x in workers.items()}
     return report.Result(
         **case,
+        memory=memory,
         flops=step_flops(config, case["task"], case["batch_size"]),
         seconds=seconds,
         product_seconds=product_seconds,

@@ -23,6 +23,8 @@ class Result:
             one after the other.
         product_seconds: Of a product of matrices of MATRIX_SHAPE, by library.
             Measured in the same rounds.
+        memory: Peak bytes of the process beyond its imports, by package; 0
+            where the system does not tell.
     """
 
     model: str
@@ -32,6 +34,7 @@ class Result:
     flops: int
     seconds: dict[str, list[float]]
     product_seconds: dict[str, list[float]]
+    memory: dict[str, int]
 
     def median(self, package: str) -> float:
         """Return the median seconds of a step."""
@@ -125,6 +128,7 @@ def csv_rows(results: Iterable[Result]) -> list[dict]:
             "ratio": f"{result.ratio(package):.4f}",
             "matrix_gflops": f"{result.best_matrix_rate / 1e9:.6g}",
             "floor_seconds": f"{result.floor_seconds:.6g}",
+            "peak_mib": round(result.memory[package] / 2**20),
         }
         for result in results
         for package, seconds in result.seconds.items()
@@ -150,6 +154,7 @@ def format_page(
     columns += [f"{package} / ours" for package in packages[1:]]
     columns += [f"{library} GFLOP/s" for library in libraries]
     columns += ["limit img/s", "ours / limit"]
+    columns += [f"{package} MiB" for package in packages]
     rows = [_cells(result, packages, libraries) for result in results]
     return "\n".join(
         [
@@ -163,6 +168,7 @@ def format_page(
             "of the MLP of B/16, measured in the same rounds. The limit is",
             "what the products of the model alone would reach at the faster of",
             "these rates; `ours / limit` is the share of it that ours reaches.",
+            "MiB are the peak memory of the process beyond its imports.",
             "",
             format_table(columns, rows),
             "",
@@ -183,6 +189,7 @@ def _cells(result, packages, libraries):
         *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
         f"{limit:.2f}",
         f"{share:.0%}",
+        *(round(result.memory[p] / 2**20) for p in packages),
     ]
 
 

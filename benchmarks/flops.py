@@ -40,8 +40,7 @@ def forward_flops(config: ViTConfig) -> int:
         35.1
     """
     rows, columns = config.grid_size
-    patches = rows * columns
-    tokens = patches + config.use_class_token
+    patches, tokens = rows * columns, count_tokens(config)
     width = config.width
     patch_features = config.patch_size**2 * config.channels
     block = (
@@ -54,6 +53,12 @@ def forward_flops(config: ViTConfig) -> int:
         + config.depth * block
         + matrix_flops(1, width, config.num_classes)
     )
+
+
+def count_tokens(config: ViTConfig) -> int:
+    """Return the number of tokens of an image."""
+    rows, columns = config.grid_size
+    return rows * columns + config.num_prefix_tokens
 
 
 def num_parameters(config: ViTConfig) -> int:
@@ -98,3 +103,46 @@ def step_flops(config: ViTConfig, task: str, batch_size: int) -> int:
     """
     passes = {"forward": 1, "train": 3}[task]
     return passes * batch_size * forward_flops(config)
+
+
+def pair_flops(config: ViTConfig, task: str, batch_size: int) -> int:
+    """Return those of `step_flops` that are of pairs of tokens."""
+    tokens = count_tokens(config)
+    block = 2 * matrix_flops(tokens, config.width, tokens)
+    passes = {"forward": 1, "train": 3}[task]
+    return passes * batch_size * config.depth * block
+
+
+def moved_numbers(
+    config: ViTConfig, task: str, batch_size: int
+) -> dict[str, int]:
+    """Return how many numbers each part reads and writes, at the least.
+
+    Each operation reads its inputs and writes its output once:
+
+        norms       2 L + 1 of the tokens: x, y; backward x, dy, dx
+        GELU        L of the inner tokens of the MLP: the same
+        softmax     L of the pairs of tokens: the same
+        sums        2 L of the tokens: 2 inputs, y; backward the same
+        optimizer   read and write a weight and 2 moments, read the gradient
+
+    Args:
+        config: See `forward_flops`.
+        task: "forward" or "train".
+        batch_size: Number of images.
+    """
+    rows = batch_size * count_tokens(config)
+    tokens = rows * config.width
+    inner = rows * config.mlp_dim
+    pairs = rows * count_tokens(config) * config.num_heads
+    is_training = task == "train"
+    moved = 5 if is_training else 2
+    return {
+        "norms and GELU": (
+            (2 * config.depth + 1) * tokens + config.depth * inner
+        )
+        * moved,
+        "softmax": config.depth * pairs * moved,
+        "sums": 2 * config.depth * tokens * (6 if is_training else 3),
+        "optimizer": 7 * num_parameters(config) * is_training,
+    }

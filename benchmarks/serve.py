@@ -3,8 +3,8 @@
 A worker reads one line, the case as JSON, builds what the case asks for and
 answers with the versions of its libraries. After that every line it reads
 names something to run once, "step" or "product", and it answers with the
-seconds that took. Only the standard library is needed here: a worker may run in
-an environment without this package.
+seconds that took; to "memory" with its peak memory so far. Only the standard
+library is needed here: a worker may run in an environment without this package.
 """
 
 import contextlib
@@ -37,16 +37,28 @@ def serve(prepare: Callable[[dict], tuple[dict[str, Callable], dict]]):
         answers.write(json.dumps(value) + "\n")
         answers.flush()
 
+    before = peak_memory()
     functions, versions = prepare(json.loads(sys.stdin.readline()))
     for function in functions.values():
         for _ in range(WARM_UP_RUNS):
             function()
     answer(versions)
     for line in iter(sys.stdin.readline, ""):
+        if line.strip() == "memory":
+            answer(peak_memory() - before)
+            continue
         function = functions[line.strip()]
         start = time.perf_counter()
         function()
         answer(time.perf_counter() - start)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process had in memory; 0 if unknown."""
+    status = pathlib.Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    sizes = [line.split()[1] for line in lines if line.startswith("VmHWM")]
+    return 1024 * int(sizes[0]) if sizes else 0
 
 
 class Worker:
@@ -93,6 +105,10 @@ class Worker:
     def run(self, name: str) -> float:
         """Run "step" or "product" once and return its seconds."""
         return self._ask(name)
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that the process had, beyond its imports."""
+        return self._ask("memory")
 
     def __enter__(self):
         return self

@@ -12,7 +12,8 @@ from benchmarks.serve import serve
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return what `case` asks for, and the versions of what runs it."""
     tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(case["threads"])
+    at_once = case.get("operations_at_once", case["threads"])
+    tf.config.threading.set_inter_op_parallelism_threads(at_once)
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
     model = MODELS[case["package"]](case, versions)
     step = {"forward": forward_step, "train": train_step}[case["task"]]

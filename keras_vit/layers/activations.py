@@ -6,6 +6,8 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers.fusion import can_fuse, fuse
+
 
 def gelu_tanh(x):
     """0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))."""
@@ -95,3 +97,29 @@ TRAINED_ACTIVATIONS = (
     if keras.backend.backend() == "tensorflow"
     else ACTIVATIONS
 )
+
+
+def activate_in_training(name: str, x):
+    """Return an activation whose gradient will be computed.
+
+    Shapes:
+        x: any. returns: the same.
+
+    Args:
+        name: A key of ACTIVATIONS.
+        x: A tensor.
+    """
+    # ReLU is one operation already.
+    if name != "relu" and can_fuse(x):
+        return fuse(_in_float32(ACTIVATIONS[name]))(x)
+    return TRAINED_ACTIVATIONS[name](x)
+
+
+@functools.cache
+def _in_float32(activation):
+    """XLA rounds bfloat16 after each operation, which takes time."""
+
+    def compute(x):
+        return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
+
+    return compute

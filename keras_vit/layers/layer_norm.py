@@ -1,7 +1,11 @@
 """LayerNorm: Keras' layer normalisation, written to run faster."""
 
+import functools
+
 import keras
 from keras import ops
+
+from keras_vit.layers.fusion import can_fuse, fuse
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -25,19 +29,17 @@ class LayerNorm(keras.layers.LayerNormalization):
     def __init__(self, epsilon: float = 1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 
-    def call(self, inputs):
+    def call(self, inputs, training=None):
         plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
         plain = plain and self.center and self.scale and not self.rms_scaling
         if not plain:
             return super().call(inputs)
         if keras.backend.backend() == "torch":
             return self._call_kernel(inputs)
-        x = ops.cast(inputs, "float32")
-        x = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
-        x = x * ops.rsqrt(variance + self.epsilon)
-        x = x * ops.cast(self.gamma, x.dtype) + ops.cast(self.beta, x.dtype)
-        return ops.cast(x, self.compute_dtype)
+        normalize = _normalize(self.epsilon, self.compute_dtype)
+        if training and can_fuse(inputs):
+            normalize = fuse(normalize)
+        return normalize(inputs, self.gamma.value, self.beta.value)
 
     def _call_kernel(self, inputs):
         """Call PyTorch's own kernel, which is faster."""
@@ -55,3 +57,18 @@ class LayerNorm(keras.layers.LayerNormalization):
             self.epsilon,
         )
         return ops.cast(x, self.compute_dtype)
+
+
+@functools.cache
+def _normalize(epsilon, dtype):
+    """Return the function that computes a layer norm."""
+
+    def normalize(tokens, gamma, beta):
+        x = ops.cast(tokens, "float32")
+        x = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+        x = x * ops.rsqrt(variance + epsilon)
+        x = x * ops.cast(gamma, x.dtype) + ops.cast(beta, x.dtype)
+        return ops.cast(x, dtype)
+
+    return normalize

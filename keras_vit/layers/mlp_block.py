@@ -1,5 +1,7 @@
 """MlpBlock: the dense layers of a Transformer block."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -7,7 +9,7 @@ from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.activations import (
     ACTIVATIONS,
     IN_PLACE_ACTIVATIONS,
-    TRAINED_ACTIVATIONS,
+    activate_in_training,
 )
 from keras_vit.layers.calling import (
     call_layer,
@@ -102,7 +104,7 @@ class MlpBlock(keras.layers.Layer):
         x = project(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
         activate = self._activate
         if training:
-            activate = TRAINED_ACTIVATIONS[self.activation]
+            activate = functools.partial(activate_in_training, self.activation)
         elif is_free_to_change(self.hidden, tokens):
             activate = IN_PLACE_ACTIVATIONS[self.activation]
         if self.is_gated:

@@ -1,7 +1,11 @@
 """RmsNorm: normalisation by the root of the mean square."""
 
+import functools
+
 import keras
 from keras import ops
+
+from keras_vit.layers.fusion import can_fuse, fuse
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,15 +39,27 @@ class RmsNorm(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, tokens):
-        x = ops.cast(tokens, "float32")
-        square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
-        x = x * ops.rsqrt(square + self.epsilon)
-        x = x * ops.cast(self.gamma, x.dtype)
-        return ops.cast(x, self.compute_dtype)
+    def call(self, tokens, training=None):
+        normalize = _normalize(self.epsilon, self.compute_dtype)
+        if training and can_fuse(tokens):
+            normalize = fuse(normalize)
+        return normalize(tokens, self.gamma.value)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@functools.cache
+def _normalize(epsilon, dtype):
+    """Return the function that computes the norm."""
+
+    def normalize(tokens, gamma):
+        x = ops.cast(tokens, "float32")
+        square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+        x = x * ops.rsqrt(square + epsilon)
+        return ops.cast(x * ops.cast(gamma, x.dtype), dtype)
+
+    return normalize

@@ -24,6 +24,7 @@ RESULT = report.Result(
     flops=50 * matrix_flops(*MATRIX_SHAPE),
     seconds={"ours": [1.0, 2.0, 4.0], "keras-hub": [2.0, 2.0, 2.0]},
     product_seconds={"tensorflow": [0.01, 0.01, 9.0], "torch": [0.02]},
+    memory={"ours": 3 * 2**20, "keras-hub": 5 * 2**20},
 )
 
 
@@ -98,11 +99,12 @@ def test_csv_has_a_row_for_every_package(tmp_path):
     harness.write_csv(tmp_path / "results.csv", report.csv_rows([RESULT]))
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
     columns = "model task precision batch_size package rounds seconds"
-    columns += " images_per_second ratio matrix_gflops floor_seconds"
+    columns += " images_per_second ratio matrix_gflops floor_seconds peak_mib"
     assert list(ours) == columns.split()
     assert (ours["package"], theirs["package"]) == ("ours", "keras-hub")
     assert (ours["ratio"], ours["images_per_second"]) == ("1.0000", "4")
     assert (ours["rounds"], ours["floor_seconds"]) == ("3", "0.5")
+    assert (ours["peak_mib"], theirs["peak_mib"]) == ("3", "5")
 
 
 def test_the_floor_is_that_of_the_faster_library():
@@ -117,7 +119,7 @@ def test_markdown_has_description_rates_and_results():
     )
     assert "- a machine\n" in page
     row = "| S/16 | forward | float32 | 8 | 4.00 | 4.00 | 1.00 (0.75 to 1.50) "
-    assert row + "| 372 | 16.00 | 25% |\n" in page
+    assert row + "| 372 | 16.00 | 25% | 3 | 5 |\n" in page
 
 
 def test_the_machine_is_described_without_its_name_or_paths():
@@ -235,6 +237,7 @@ def test_the_command_writes_both_tables(tmp_path):
     (row,) = harness.read_csv(tmp_path / "results.csv")
     assert (row["model"], row["package"]) == ("Ti/16", "ours")
     assert float(row["seconds"]) > 0
+    assert int(row["peak_mib"]) > 1
     assert "| Ti/16 | forward |" in (tmp_path / "results.md").read_text()
 
 
@@ -334,6 +337,9 @@ class FakeWorker:
     def run(self, name):
         self.asked.append((self.package, name))
         return {"ours": 2.0, "keras-hub": 1.0}[self.package]
+
+    def peak_memory(self):
+        return 2**20
 
 
 @pytest.fixture

@@ -1,0 +1,62 @@
+"""Element-wise functions as one program, for training with TensorFlow.
+
+TensorFlow computes each operation of a GELU or of a norm by itself, and each
+reads and writes all tokens. XLA compiles them into one loop, and their gradient
+into another. It is not used in inference, so that exports have plain
+operations, nor on a GPU, where XLA may lack its libraries.
+"""
+
+import functools
+from collections.abc import Callable
+
+import keras
+
+# Of fewer features, a step is short and compiling takes longer than it saves.
+LEAST_WIDTH = 128
+
+
+def can_fuse(x) -> bool:
+    """Return whether a training step computes functions of `x` by XLA.
+
+    Shapes:
+        x: (..., D).
+
+    Args:
+        x: A tensor.
+    """
+    if keras.backend.backend() != "tensorflow" or x.shape[-1] < LEAST_WIDTH:
+        return False
+    if isinstance(x, keras.KerasTensor):
+        return False
+    import tensorflow as tf
+
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds == {"CPU"}
+
+
+@functools.cache
+def fuse(function: Callable) -> Callable:
+    """Return `function`, compiled by XLA, as is its gradient.
+
+    The gradient computes the values again, so nothing but the arguments is
+    kept for it.
+
+    Args:
+        function: Of tensors of TensorFlow; returns one tensor.
+    """
+    import tensorflow as tf
+
+    compiled = tf.function(function, jit_compile=True)
+
+    @tf.function(jit_compile=True)
+    def pull_back(tensors, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = function(*tensors)
+        return tape.gradient(y, tensors, output_gradients=upstream)
+
+    @tf.custom_gradient
+    def call(*tensors):
+        return compiled(*tensors), lambda upstream: pull_back(tensors, upstream)
+
+    return call

@@ -1,0 +1,190 @@
+"""What XLA computes of a training step, and where it does not."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from scipy.special import erf, expit
+
+from keras_vit import VisionTransformer
+from keras_vit.layers import LayerNorm, MlpBlock, RmsNorm, fusion
+from keras_vit.layers.activations import ACTIVATIONS, activate_in_training
+from tests.tiny import noise, randomize, tiny_config
+
+tf = pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="XLA beside TensorFlow."
+)
+WIDTH = fusion.LEAST_WIDTH
+
+
+def tanh_gelu(x):
+    inner = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    slope = np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
+    value = 0.5 * x * (1 + inner)
+    return value, 0.5 * (1 + inner) + 0.5 * x * (1 - inner**2) * slope
+
+
+def exact_gelu(x):
+    share = 0.5 * (1 + erf(x / np.sqrt(2)))
+    return x * share, share + x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def sigmoid_gelu(x, factor):
+    gate = expit(factor * x)
+    return x * gate, gate + factor * x * gate * (1 - gate)
+
+
+FORMULAS = {
+    "tanh": tanh_gelu,
+    "exact": exact_gelu,
+    "quick": lambda x: sigmoid_gelu(x, 1.702),
+    "silu": lambda x: sigmoid_gelu(x, 1.0),
+    "relu": lambda x: (np.maximum(x, 0), (x > 0).astype("float64")),
+    "elu": lambda x: (
+        np.where(x > 0, x, np.expm1(x)),
+        np.where(x > 0, 1, np.exp(x)),
+    ),
+}
+
+
+def compiled_functions(function, *tensors):
+    """Return the names of what XLA compiles in the graph of a function."""
+    graph = tf.function(function).get_concrete_function(*tensors).graph
+    return {
+        row.signature.name
+        for row in graph.as_graph_def().library.function
+        if row.attr["_XlaMustCompile"].b
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_and_gradients_are_those_of_the_formula(name, dtype):
+    x = tf.cast(3 * noise(5, WIDTH, seed=1), dtype)
+    upstream = tf.cast(noise(5, WIDTH, seed=2), dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = activate_in_training(name, x)
+    gradient = tape.gradient(y, x, output_gradients=upstream)
+    value, slope = FORMULAS[name](x.numpy().astype("float64"))
+    assert y.dtype == gradient.dtype == dtype
+    # One rounding of bfloat16 is at most 2^-8 of the number.
+    near = {"rtol": 2**-7, "atol": 1e-3} if dtype == "bfloat16" else {}
+    near = near or {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(y.numpy().astype("float64"), value, **near)
+    expected = slope * upstream.numpy().astype("float64")
+    found = gradient.numpy().astype("float64")
+    np.testing.assert_allclose(found, expected, **near)
+
+
+@pytest.mark.parametrize("norm_class", [LayerNorm, RmsNorm])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_norms_and_gradients_are_those_of_the_formula(norm_class, dtype):
+    layer = norm_class(epsilon=1e-3, dtype=dtype)
+    layer.build((None, WIDTH))
+    randomize(layer)
+    x = tf.cast(3 * noise(6, WIDTH, seed=1) + 1, layer.compute_dtype)
+    upstream = tf.cast(noise(6, WIDTH, seed=2), layer.compute_dtype)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x, training=True)
+    weights = [v.value for v in layer.trainable_variables]
+    found = tape.gradient(y, [x, *weights], output_gradients=upstream)
+    x, dy, gamma = (
+        a.numpy().astype("float64") for a in (x, upstream, weights[0])
+    )
+    is_centered = norm_class is LayerNorm
+    centered = x - is_centered * x.mean(-1, keepdims=True)
+    root = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-3)
+    unit = centered / root
+    slope = dy * gamma
+    dx = slope - unit * (slope * unit).mean(-1, keepdims=True)
+    dx = (dx - is_centered * slope.mean(-1, keepdims=True)) / root
+    expected = [dx, (dy * unit).sum(0), dy.sum(0)][: len(found)]
+    value = unit * gamma
+    if is_centered:
+        value = value + weights[1].numpy()
+    near = {"rtol": 1e-5, "atol": 1e-5}
+    if dtype == "mixed_bfloat16":
+        near = {"rtol": 2**-7, "atol": 2e-2}
+    np.testing.assert_allclose(y.numpy().astype("float64"), value, **near)
+    for gradient, want in zip(found, expected, strict=True):
+        gradient = gradient.numpy().astype("float64")
+        np.testing.assert_allclose(gradient, want, **near)
+
+
+LAYERS = {
+    "layer_norm": LayerNorm,
+    "rms_norm": RmsNorm,
+    "mlp": lambda: MlpBlock(mlp_dim=WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_only_training_of_wide_layers_is_compiled(name):
+    wide, x = LAYERS[name](), tf.constant(noise(1, 3, WIDTH))
+    assert compiled_functions(lambda x: wide(x, training=True), x)
+    assert not compiled_functions(lambda x: wide(x, training=False), x)
+    assert not compiled_functions(wide, x)
+
+
+@pytest.mark.parametrize("layer_class", [LayerNorm, RmsNorm])
+def test_narrow_layers_and_other_devices_are_left_to_tensorflow(
+    monkeypatch, layer_class
+):
+    narrow, wide = layer_class(), layer_class()
+
+    def train(layer, width):
+        x = tf.constant(noise(1, 3, width))
+        return compiled_functions(lambda x: layer(x, training=True), x)
+
+    assert not train(narrow, WIDTH - 1)
+    devices = tf.config.list_logical_devices()
+    for kind in ("GPU", "TPU"):
+        other = tf.config.LogicalDevice(f"/device:{kind}:0", kind)
+        monkeypatch.setattr(
+            tf.config,
+            "list_logical_devices",
+            lambda other=other: [*devices, other],
+        )
+        assert not train(wide, WIDTH)
+
+
+def gradients_of(config, images, is_compiled, monkeypatch):
+    least = WIDTH if is_compiled else 10**9
+    monkeypatch.setattr(fusion, "LEAST_WIDTH", least)
+    model = randomize(VisionTransformer(config))
+
+    @tf.function
+    def compute(images):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(images, training=True)))
+        weights = [v.value for v in model.trainable_variables]
+        return tape.gradient(loss, weights)
+
+    return compute(images)
+
+
+@pytest.mark.parametrize("use_remat", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "exact"])
+def test_a_model_has_the_gradients_that_tensorflow_computes(
+    monkeypatch, activation, use_remat
+):
+    config = dataclasses.replace(
+        tiny_config(activation=activation, use_remat=use_remat),
+        width=WIDTH,
+        num_heads=2,
+        mlp_dim=WIDTH,
+    )
+    images = tf.constant(noise(2, *config.image_size, config.channels))
+    found, expected = (
+        gradients_of(config, images, is_compiled, monkeypatch)
+        for is_compiled in (True, False)
+    )
+    for one, other in zip(found, expected, strict=True):
+        scale = np.abs(other.numpy()).max()
+        np.testing.assert_allclose(
+            one.numpy(), other.numpy(), rtol=0, atol=3e-5 * scale + 1e-9
+        )
