@@ -1,6 +1,7 @@
 """Reading image files with Pillow."""
 
 import os
+import typing
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from keras_vit.tables import pick
 
 
 def read_image(
-    path: str | os.PathLike,
+    path: str | os.PathLike | typing.BinaryIO,
     channels: int = 3,
     image_size: tuple[int, int] | None = None,
     model=None,
@@ -25,7 +26,8 @@ def read_image(
         returns: (H, W, C), uint8, which `preprocess_input` normalises.
 
     Args:
-        path: Any image that Pillow reads. Of several frames, the first is used.
+        path: Any image that Pillow reads, or an open file of one. Of several
+            frames, the first is used.
         channels: 3 for colours, or 1 for grey levels.
         image_size: (H, W) to resize the image to, bilinear with antialiasing,
             ignoring its aspect ratio. None keeps the size of the file.
@@ -40,7 +42,7 @@ def read_image(
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    if not isinstance(path, str | os.PathLike):
+    if not (isinstance(path, str | os.PathLike) or hasattr(path, "read")):
         raise ValueError(
             f"`path` must be that of an image file. Received: path={path!r}"
         )

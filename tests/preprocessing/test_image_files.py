@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ def test_images_that_cannot_be_read_are_named(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
     pillow.fromarray(noise).save(whole)
     np.testing.assert_array_equal(read_image(whole), noise)
+    content = io.BytesIO(whole.read_bytes())
+    np.testing.assert_array_equal(read_image(content), noise)
     assert read_image(whole, 1, (8, 6)).shape == (8, 6, 1)
     cut = tmp_path / "cut.png"
     cut.write_bytes(whole.read_bytes()[:900])

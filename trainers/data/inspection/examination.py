@@ -96,7 +96,7 @@ def describe_fault(encoded: bytes, error: Exception) -> str:
     text = str(error)
     if "truncated" in text:
         return "the file is cut off"
-    if "identify" in text or "_io.BytesIO" in text:
+    if "identify" in text or "Not an image" in text:
         return "not an image"
     return text or type(error).__name__
 
