@@ -1,14 +1,18 @@
 """Scaled dot-product attention in several heads, without weights."""
 
+import functools
 import math
 
 import keras
 from keras import ops
 
 from keras_vit.layers.fused_attention import find_fused_attention
+from keras_vit.layers.fusion import can_fuse, fuse_gradient
 
 
-def attend(query, key, value, *, num_heads, mask=None, bias=None):
+def attend(
+    query, key, value, *, num_heads, mask=None, bias=None, training=False
+):
     """Return scaled dot-product attention in several heads.
 
     softmax(query key^T / sqrt(D / K) + bias) value, for each of K slices of D.
@@ -28,11 +32,18 @@ def attend(query, key, value, *, num_heads, mask=None, bias=None):
         num_heads: Number K of heads.
         mask: See above; None attends to all keys.
         bias: Added to the scaled products; None for none.
+        training: Whether a gradient will be computed.
     """
     fused = find_fused_attention(query, mask)
     if fused is None:
         return attend_by_products(
-            query, key, value, num_heads=num_heads, mask=mask, bias=bias
+            query,
+            key,
+            value,
+            num_heads=num_heads,
+            mask=mask,
+            bias=bias,
+            training=training,
         )[0]
     if mask is not None:
         mask = _for_heads(mask)
@@ -40,7 +51,15 @@ def attend(query, key, value, *, num_heads, mask=None, bias=None):
 
 
 def attend_by_products(
-    query, key, value, *, num_heads, mask=None, bias=None, dropout=None
+    query,
+    key,
+    value,
+    *,
+    num_heads,
+    mask=None,
+    bias=None,
+    dropout=None,
+    training=False,
 ):
     """Return `attend(...)` and the attention probabilities.
 
@@ -57,6 +76,7 @@ def attend_by_products(
         bias: See `attend`.
         dropout: Applied to the probabilities before they weigh the values.
             The probabilities returned are those before dropout.
+        training: Whether a gradient will be computed.
     """
     width = query.shape[-1]
     query = query * (width // num_heads) ** -0.5
@@ -68,19 +88,48 @@ def attend_by_products(
             (value, (0, 2, 1, 3)),  # (B, K, T, D/K)
         )
     )
-    logits = ops.cast(ops.matmul(query, key), "float32")  # (B, K, S, T)
+    logits = ops.matmul(query, key)  # (B, K, S, T)
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Products above 65504 overflow to infinity, whose softmax is nan.
-        logits = ops.clip(logits, -65504.0, 65504.0)
+        logits = ops.clip(ops.cast(logits, "float32"), -65504.0, 65504.0)
     if bias is not None:
-        logits = logits + ops.cast(bias, logits.dtype)
+        logits = ops.cast(logits, "float32") + ops.cast(bias, "float32")
     if mask is not None:
+        logits = ops.cast(logits, "float32")
         logits = ops.where(_for_heads(mask), logits, -1e9)
-    scores = ops.cast(ops.softmax(logits, axis=-1), value.dtype)
+    scores = _softmax(logits, value.dtype, training)
     weights = scores if dropout is None else dropout(scores)
     x = ops.matmul(weights, value)  # (B, K, S, D/K)
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, S, K, D/K)
     return ops.reshape(x, (-1, ops.shape(x)[1], width)), scores
+
+
+def _softmax(logits, dtype, training):
+    """Return the softmax, computed in float32, in another type."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    compute, pull_back = _make_softmax(
+        keras.backend.standardize_dtype(logits.dtype), dtype
+    )
+    if training and can_fuse(logits):
+        compute = fuse_gradient(compute, pull_back)
+    return compute(logits)
+
+
+@functools.cache
+def _make_softmax(dtype, result_dtype):
+    """Return a softmax, and its gradient for the result and that of it."""
+
+    def compute(logits):
+        logits = ops.cast(logits, "float32")
+        return ops.cast(ops.softmax(logits, axis=-1), result_dtype)
+
+    def pull_back(scores, upstream):
+        scores = ops.cast(scores, "float32")
+        products = scores * ops.cast(upstream, "float32")
+        mean = ops.sum(products, axis=-1, keepdims=True)
+        return ops.cast(products - mean * scores, dtype)
+
+    return compute, pull_back
 
 
 def projection(width: int, count: int, name: str, dtype, use_bias: bool = True):

@@ -24,9 +24,9 @@ def can_fuse(x) -> bool:
     Args:
         x: A tensor.
     """
-    if keras.backend.backend() != "tensorflow" or x.shape[-1] < LEAST_WIDTH:
+    if keras.backend.backend() != "tensorflow":
         return False
-    if isinstance(x, keras.KerasTensor):
+    if (x.shape[-1] or 0) < LEAST_WIDTH or isinstance(x, keras.KerasTensor):
         return False
     import tensorflow as tf
 
@@ -58,5 +58,26 @@ def fuse(function: Callable) -> Callable:
     @tf.custom_gradient
     def call(*tensors):
         return compiled(*tensors), lambda upstream: pull_back(tensors, upstream)
+
+    return call
+
+
+@functools.cache
+def fuse_gradient(function: Callable, pull_back: Callable) -> Callable:
+    """Return `function` with a gradient that XLA compiles.
+
+    Args:
+        function: Of a tensor of TensorFlow, whose own kernel is fast.
+        pull_back: Returns the gradient of the argument for the result and its
+            gradient.
+    """
+    import tensorflow as tf
+
+    compiled = tf.function(pull_back, jit_compile=True)
+
+    @tf.custom_gradient
+    def call(x):
+        y = function(x)
+        return y, lambda upstream: compiled(y, upstream)
 
     return call

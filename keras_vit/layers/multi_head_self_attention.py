@@ -156,7 +156,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         qkv = self.compute_qkv(tokens, rotation)  # (B, T, D) each
         if relative_keys is not None:
             bias = self.add_relative_products(bias, qkv[0], relative_keys)
-        options = {"num_heads": self.num_heads, "mask": mask, "bias": bias}
+        options = {
+            "num_heads": self.num_heads,
+            "mask": mask,
+            "bias": bias,
+            "training": training,
+        }
         if training and self.dropout_rate:
             dropout = functools.partial(self.dropout, training=True)
             x, _ = attend_by_products(*qkv, **options, dropout=dropout)

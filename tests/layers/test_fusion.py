@@ -8,8 +8,15 @@ import pytest
 from scipy.special import erf, expit
 
 from keras_vit import VisionTransformer
-from keras_vit.layers import LayerNorm, MlpBlock, RmsNorm, fusion
+from keras_vit.layers import (
+    LayerNorm,
+    MlpBlock,
+    MultiHeadSelfAttention,
+    RmsNorm,
+    fusion,
+)
 from keras_vit.layers.activations import ACTIVATIONS, activate_in_training
+from keras_vit.layers.attention import attend
 from tests.tiny import noise, randomize, tiny_config
 
 tf = pytest.importorskip("tensorflow")
@@ -115,6 +122,29 @@ def test_norms_and_gradients_are_those_of_the_formula(norm_class, dtype):
         np.testing.assert_allclose(gradient, want, **near)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_attention_and_gradients_are_those_that_tensorflow_computes(
+    dtype, has_bias
+):
+    qkv = [noise(2, WIDTH, 8, seed=seed) for seed in range(3)]
+    upstream = noise(2, WIDTH, 8, seed=3)
+    bias = noise(1, 2, WIDTH, WIDTH, seed=4) if has_bias else None
+
+    def run(dtype, training):
+        tensors = [tf.cast(x, dtype) for x in qkv]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = attend(*tensors, num_heads=2, bias=bias, training=training)
+        found = tape.gradient(y, tensors, tf.cast(upstream, dtype))
+        assert all(x.dtype == dtype for x in (y, *found))
+        return [tf.cast(x, "float32").numpy() for x in (y, *found)]
+
+    atol = 1e-6 if dtype == "float32" else 0.03
+    for one, other in zip(run(dtype, True), run("float32", False)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
 LAYERS = {
     "layer_norm": LayerNorm,
     "rms_norm": RmsNorm,
@@ -124,10 +154,24 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_only_training_of_wide_layers_is_compiled(name):
-    wide, x = LAYERS[name](), tf.constant(noise(1, 3, WIDTH))
+    wide, x = LAYERS[name](), tf.constant(noise(1, WIDTH, WIDTH))
     assert compiled_functions(lambda x: wide(x, training=True), x)
     assert not compiled_functions(lambda x: wide(x, training=False), x)
     assert not compiled_functions(wide, x)
+
+
+def test_only_the_gradient_of_the_softmax_is_compiled():
+    layer, x = MultiHeadSelfAttention(2), tf.constant(noise(1, WIDTH, 8))
+
+    def run(x, training):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=training)
+        return tape.gradient(y, x)
+
+    assert not compiled_functions(lambda x: layer(x, training=True), x)
+    assert compiled_functions(lambda x: run(x, True), x)
+    assert not compiled_functions(lambda x: run(x, False), x)
 
 
 @pytest.mark.parametrize("layer_class", [LayerNorm, RmsNorm])
