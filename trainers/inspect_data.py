@@ -12,12 +12,10 @@ from keras_vit.tables import format_table
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection.findings import count_classes, find
-from trainers.data.inspection.inspecting import (
-    find_loose_images,
-    inspect_images,
-)
+from trainers.data.inspection.inspecting import inspect_images
 from trainers.data.inspection.page import write_data_page
-from trainers.paths import as_path
+from trainers.data.inspection.unread import find_unread
+from trainers.paths import as_path, check_folder, check_writable
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 
 FLAGS = flags.FLAGS
@@ -35,10 +33,13 @@ def main(arguments):
         dataset = open_dataset(
             arguments[1], FLAGS.data_dir, FLAGS.train_split, FLAGS.eval_split
         )
+        if FLAGS.out:  # Before the work.
+            check_folder(as_path(FLAGS.out), "out")
+            check_writable(as_path(FLAGS.out), "out")
         with BadExamples().named_errors():
             images = inspect_images(dataset)
         names = dataset.class_names
-        findings = find(images, names, find_loose_images(dataset))
+        findings = find(images, names, find_unread(dataset))
         print(describe_counts(images, names))
         print("\n".join(map(str, findings)) or "Nothing was found.")
         if FLAGS.out:

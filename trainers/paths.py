@@ -73,6 +73,47 @@ class RemotePath:
 Path = pathlib.Path | RemotePath
 
 
+def check_folder(path: Path, argument: str):
+    """Raise a ValueError if the path of a folder is a file.
+
+    Args:
+        path: The path.
+        argument: Name of the argument with the folder, for the error.
+    """
+    if isinstance(path, RemotePath):
+        return
+    place = _existing_part(path)
+    if not place.is_dir():
+        raise ValueError(
+            f"`{argument}` must be a folder, or where one can be made. "
+            f"Received: {argument}={str(path)!r}, {place} is a file"
+        )
+
+
+def check_writable(path: Path, argument: str):
+    """Raise an OSError if no file can be written to a folder.
+
+    Args:
+        path: The path of the folder, which need not exist.
+        argument: Name of the argument with the folder, for the error.
+    """
+    if isinstance(path, RemotePath):
+        return
+    place = _existing_part(path)
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise OSError(
+            f"`{argument}` must be a folder that can be written. "
+            f"Received: {place}: {error.strerror}"
+        ) from None
+
+
+def _existing_part(path):
+    path = path.absolute()
+    return next(p for p in (path, *path.parents) if p.exists())
+
+
 def as_path(path: str | os.PathLike) -> Path:
     """Return a path on this machine or, with a scheme, in a bucket.
 

@@ -33,7 +33,7 @@ def split_by_content(
     Raises:
         ValueError: If there are fewer classes, or not two different files of
             each.
-        OSError: If a file cannot be read.
+        OSError: If a file cannot be read, other than for its permissions.
     """
     classes = sorted({label for _, label in files})
     if len(classes) < least_classes:
@@ -74,8 +74,11 @@ def split_by_content(
 
 def place_by_content(path: str | os.PathLike) -> float:
     """Return a number in [0, 1) that depends on the content of a file."""
-    with open(path, "rb") as file:
-        start = file.read(START_BYTES)
-        length = os.fstat(file.fileno()).st_size
+    try:
+        with open(path, "rb") as file:
+            start = file.read(START_BYTES)
+            length = os.fstat(file.fileno()).st_size
+    except PermissionError:  # It is reported with the other bad files.
+        start, length = os.fsencode(path), 0
     digest = hashlib.sha256(b"%d:%s" % (length, start)).digest()
     return int.from_bytes(digest[:8]) / 2**64

@@ -227,10 +227,18 @@ def check_classes(source, names, dataset):
     trained_on = source.load_class_names()
     check_has_classes(source, trained_on)
     if trained_on not in (None, names):
+        more = [name for name in names if name not in trained_on]
+        missing = [name for name in trained_on if name not in names]
+        faults = [
+            f"{verb} {', '.join(map(repr, found[:NUM_CLASSES_NAMED]))}"
+            + (", ..." if len(found) > NUM_CLASSES_NAMED else "")
+            for verb, found in (("has", more), ("lacks", missing))
+            if found
+        ]
         raise ValueError(
             "`dataset` must have the classes that the model was trained on. "
-            f"Received: {dataset.name!r}, classes {names[:5]} ..., trained on "
-            f"{trained_on[:5]} ..."
+            f"Received: {dataset.name!r}, which "
+            f"{' and '.join(faults) or 'has them in another order'}"
         )
 
 
@@ -250,3 +258,6 @@ def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
             "`model` must return logits, not probabilities. Received: a "
             f"softmax in its last layer {model.layers[-1].name!r}"
         )
+
+
+NUM_CLASSES_NAMED = 5

@@ -24,9 +24,9 @@ from trainers.evaluation.predictions import take_images
 from trainers.export.preprocessing import find_image_steps
 from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, RemotePath, write_atomically
-from trainers.runs.model_card import CARD, describe_run
+from trainers.runs.model_card import describe_run
 from trainers.runs.named_model import NamedModel
-from trainers.runs.run import Run
+from trainers.runs.run import CARD, Run
 
 NUM_CALIBRATION = 256
 

@@ -3,16 +3,10 @@
 import dataclasses
 import shlex
 
-from trainers.data.inspection.findings import (
-    Finding,
-    find,
-    judge_loose_images,
-)
-from trainers.data.inspection.inspecting import (
-    find_loose_images,
-    inspect_images,
-)
+from trainers.data.inspection.findings import Finding, find
+from trainers.data.inspection.inspecting import inspect_images
 from trainers.data.inspection.page import write_data_page
+from trainers.data.inspection.unread import find_unread
 from trainers.data.readers.image_files import ImageFiles
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
@@ -39,9 +33,9 @@ def check_images(job: Job):
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)
-    loose_images = find_loose_images(dataset)
+    unread = find_unread(dataset)
     if number > MOST_CHECKED:
-        for finding in judge_loose_images(loose_images):
+        for finding in unread:
             print(finding)
         print(
             f"{number:,} images: not checked. To check them, run python -m "
@@ -52,7 +46,7 @@ def check_images(job: Job):
     with job.bad_examples.named_errors():
         images = inspect_images(dataset)
     is_balanced = job.recipe.class_weights == "balanced"
-    findings = find(images, dataset.class_names, loose_images, is_balanced)
+    findings = find(images, dataset.class_names, unread, is_balanced)
     if not isinstance(dataset.reader, ImageFiles):
         findings = [allow_missing(finding) for finding in findings]
     job.run.folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,6 @@ from trainers.paths import write_atomically
 from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 
-CARD = "README.md"  # Hugging Face shows a file of this name.
 NUM_CLASSES_LISTED = 100
 
 
@@ -22,7 +21,7 @@ def write_card(run: Run, model: keras.Model):
             `trainers.evaluate` on the data set of the run, if there is one.
         model: Its model.
     """
-    write_atomically(run.folder / CARD, describe_run(run, model))
+    write_atomically(run.card_path, describe_run(run, model))
 
 
 def describe_run(

@@ -30,7 +30,7 @@ from trainers.models.patch_sizes import make_variants
 from trainers.optim.loss_scaling import LossScale
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
-from trainers.paths import as_path
+from trainers.paths import as_path, check_folder, check_writable
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.milestones import read_milestones
 from trainers.recipes.precisions import PRECISIONS
@@ -38,6 +38,7 @@ from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
 from trainers.runs.losses import make_loss
 from trainers.runs.memory_fitting import build_loop
+from trainers.runs.place import check_place
 from trainers.runs.run import Run
 from trainers.runs.teacher import make_distillation
 
@@ -74,12 +75,13 @@ def prepare(
             reached or does not respond.
     """
     run = Run(as_path(run_dir))
-    run.check_folder()
+    check_folder(run.folder, "run_dir")
+    check_place(run, recipe.dataset)
     if recipe.data_service:
         wait_for_service(recipe.data_service, config.start_timeout)
     strategy = make_strategy(recipe.strategy, config)
     if is_chief(strategy):
-        run.check_writable()
+        check_writable(run.folder, "run_dir")
     with name_lost_workers(strategy, lambda: "before the first update"):
         check_agreement(strategy, "recipe", _shared_fields(recipe))
         dataset = open_in_turn(recipe, strategy)

@@ -5,7 +5,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import tempfile
 
 import keras
 
@@ -23,6 +22,8 @@ from trainers.paths import (
 )
 from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.schema import Recipe
+
+CARD = "README.md"  # Hugging Face shows a file of this name.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Run:
         return self.folder / "lora.safetensors"
 
     @property
+    def card_path(self) -> Path:
+        """The model card."""
+        return self.folder / CARD
+
+    @property
     def metrics_path(self) -> Path:
         """The metrics, one row per evaluation."""
         return self.folder / "metrics.csv"
@@ -74,36 +80,6 @@ class Run:
     def positions_path(self) -> Path:
         """The position similarities during training, if they were recorded."""
         return self.folder / "positions"
-
-    def check_folder(self, argument: str = "run_dir"):
-        """Raise a ValueError if the path of the folder is a file.
-
-        Args:
-            argument: Name of the argument with the folder, for the error.
-        """
-        if isinstance(self.folder, RemotePath):
-            return
-        path = self.folder.absolute()
-        place = next(p for p in (path, *path.parents) if p.exists())
-        if not place.is_dir():
-            raise ValueError(
-                f"`{argument}` must be a folder, or where one can be made. "
-                f"Received: {argument}={str(self.folder)!r}, {place} is a file"
-            )
-
-    def check_writable(self):
-        """Raise an OSError if no file can be written to the folder."""
-        if isinstance(self.folder, RemotePath):
-            return
-        path = self.folder.absolute()
-        place = next(p for p in (path, *path.parents) if p.exists())
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-        except OSError as error:
-            raise OSError(
-                "`run_dir` must be a folder that can be written. "
-                f"Received: {place}: {error.strerror}"
-            ) from None
 
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
         """Compare a recipe with that of an existing run in the folder.

@@ -11,7 +11,7 @@ from trainers.distribute.workers import (
     is_chief,
     name_lost_workers,
 )
-from trainers.paths import as_path
+from trainers.paths import as_path, check_folder
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.grids import Grid, choose_grid
 from trainers.recipes.schema import Recipe
@@ -95,7 +95,7 @@ def open_sweep(
 
 
 def _check_choices(run, recipe, rates, num_seeds):
-    run.check_folder("sweep_dir")
+    check_folder(run.folder, "sweep_dir")
     if run.started_recipe():
         raise ValueError(
             "`sweep_dir` must not be the folder of a run. "

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from trainers.recipes.schema import Recipe
-from trainers.runs.model_card import CARD, describe_run, write_card
+from trainers.runs.model_card import describe_run, write_card
 
 
 @pytest.fixture
@@ -78,4 +78,4 @@ def test_the_settings_are_those_that_differ(card, run):
 def test_the_card_is_beside_the_model(run):
     model = run.load_model()
     write_card(run, model)
-    assert (run.folder / CARD).read_text() == describe_run(run, model)
+    assert (run.folder / "README.md").read_text() == describe_run(run, model)

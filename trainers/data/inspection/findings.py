@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import os
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from trainers.data.inspection.copies import find_copies, find_near_copies
@@ -41,7 +42,7 @@ class Finding:
 def find(
     images: Sequence[Examined],
     class_names: Sequence[str],
-    loose_paths: Sequence[str] = (),
+    unread: Sequence[Finding] = (),
     is_balanced: bool = False,
 ) -> list[Finding]:
     """Return all findings, errors first.
@@ -49,14 +50,14 @@ def find(
     Args:
         images: The images of all splits.
         class_names: The classes of the data set.
-        loose_paths: Images outside the folders of the classes.
+        unread: What `find_unread` found.
         is_balanced: Whether the loss already lets all classes count equally.
     """
     found = [
         finding for judge in JUDGES for finding in judge(images, class_names)
     ]
     found += judge_balance(images, class_names, is_balanced)
-    found += judge_loose_images(loose_paths)
+    found += unread
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -93,9 +94,24 @@ def judge_classes(images, class_names) -> Iterator[Finding]:
                 "warning",
                 f"the split {split!r} has fewer than {FEW_OF_CLASS} images of "
                 f"{', '.join(map(repr, few[:NUM_MISSING_LISTED]))}"
-                f"{f' and {more} more' if more > 0 else ''}; what is measured "
-                "on these classes says little",
+                f"{f' and {more} more' if more > 0 else ''}; that is too "
+                "few to learn them, or to measure how well they were learned",
             )
+
+
+def judge_names(images, class_names) -> Iterator[Finding]:
+    """Find classes whose names differ in case or Unicode form alone."""
+    by_form = collections.defaultdict(list)
+    for name in class_names:
+        by_form[unicodedata.normalize("NFKC", name).casefold()].append(name)
+    same = [names for names in by_form.values() if len(names) > 1]
+    if same:
+        yield Finding(
+            "warning",
+            "names of classes that differ only in case or in the form of "
+            f"accents: {'; '.join(', '.join(map(repr, x)) for x in same)}; if "
+            "they are one class, give them one name",
+        )
 
 
 def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
@@ -115,19 +131,6 @@ def judge_balance(images, class_names, is_balanced) -> Iterator[Finding]:
         )
 
 
-def judge_loose_images(paths: Sequence[str]) -> Iterator[Finding]:
-    """Find images that are not read, because no folder gives their class."""
-    if paths:
-        more = len(paths) - NUM_FILES_LISTED
-        yield Finding(
-            "warning",
-            f"{_count([paths])} outside the folders of the classes, not read: "
-            f"{', '.join(paths[:NUM_FILES_LISTED])}"
-            f"{f' and {more} more' if more > 0 else ''}; move each into the "
-            "folder of its class",
-        )
-
-
 def judge_files(images, class_names) -> Iterator[Finding]:
     """Find files that cannot be read, all at once."""
     by_fault = collections.defaultdict(list)
@@ -137,8 +140,8 @@ def judge_files(images, class_names) -> Iterator[Finding]:
     for fault, groups in by_fault.items():
         yield Finding(
             "error",
-            f"{_count(groups)}: unreadable, {fault}; remove or replace, or let "
-            "--max_bad_examples skip",
+            f"{_count(groups)}: unreadable, {fault}; remove or replace, or "
+            "train with --max_bad_examples, which skips them",
             groups,
         )
 
@@ -198,13 +201,19 @@ def _has_other_ending(image):
 LEVELS = ("error", "warning", "note")
 JUDGES: tuple[Callable, ...] = (
     judge_classes,
+    judge_names,
     judge_files,
     judge_copies,
     judge_pixels,
 )
 ENDINGS = {
-    "JPEG": ("jpg", "jpeg"),
-    "MPO": ("jpg", "jpeg"),  # JPEGs of phones, with a second picture.
+    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
+    "MPO": (
+        "jpg",
+        "jpeg",
+        "jpe",
+        "jfif",
+    ),  # JPEGs of phones, with a second picture.
     "TIFF": ("tif", "tiff"),
     "HEIF": ("heic", "heif"),
 }
@@ -230,5 +239,5 @@ NOTES = {
     "several frames, of which the first is used": (
         lambda image: image.num_frames > 1 and "MPO" not in image.kind
     ),
-    "no contrast": lambda image: image.look is None,
+    "no contrast of light and dark": lambda image: image.look is None,
 }

@@ -12,7 +12,6 @@ import tensorflow as tf
 from trainers.data.bad_examples import FILE_ERRORS
 from trainers.data.datasets import ImageDataset
 from trainers.data.inspection.examination import Examined, examine
-from trainers.data.readers.folder import list_loose_images
 
 
 def inspect_images(dataset: ImageDataset) -> list[Examined]:
@@ -49,16 +48,6 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
         found += [task.result() for task in waiting]
     bar.update(len(found), finalize=True)
     return found
-
-
-def find_loose_images(dataset: ImageDataset) -> list[str]:
-    """Return the images beside the class folders of `folder:PATH`.
-
-    Args:
-        dataset: The data set; others than such a folder have none.
-    """
-    kind, _, path = dataset.name.partition(":")
-    return list_loose_images(path) if kind == "folder" else []
 
 
 def read_files(

@@ -28,9 +28,10 @@ def list_csv(path: str) -> dict[str, list[tuple[str, str]]]:
     """
     path = os.path.expanduser(path)
     if not os.path.isfile(path):
+        fault = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ValueError(
             "`dataset=csv:PATH` must name a CSV file with a column `path` and "
-            f"a column `label`. Received: PATH={path!r}"
+            f"a column `label`. Received: PATH={path!r}, which {fault}"
         )
     rows = leave_out_unreadable(_read_rows(path))
     if not any(split for *_, split in rows):

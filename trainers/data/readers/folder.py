@@ -1,5 +1,6 @@
 """Data sets in a folder of image files: `folder:PATH`."""
 
+import collections
 import os
 import random
 import warnings
@@ -10,7 +11,7 @@ from trainers.data.readers.image_paths import (
     leave_out_unreadable,
     list_images,
 )
-from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
+from trainers.data.split_names import KNOWN_SPLITS, find_split, meaning_of
 
 
 def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
@@ -41,8 +42,8 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
             name for name in list_folders(path) if name not in classes
         ]:
             warnings.warn(
-                "Folders without images that can be read are no classes: "
-                f"{', '.join(empty)}",
+                "These folders have no images that can be read, so they are "
+                f"not classes: {', '.join(empty)}",
                 stacklevel=2,
             )
         files = split_by_content(files, f"folder:{path}")
@@ -61,11 +62,15 @@ def list_folders(path: str) -> list[str]:
 
 
 def _has_splits(path):
-    """Return whether a folder with the name of a split has folders in it."""
-    return any(
-        list_folders(os.path.join(path, split))
-        for split in TRAIN_SPLITS + EVAL_SPLITS
-    )
+    """Return whether a folder with the name of a split has folders in it.
+
+    Other names than the usual ones might be classes, unless all are splits.
+    """
+    folders = list_folders(path)
+    splits = [name for name in folders if name in KNOWN_SPLITS]
+    if all(meaning_of(name) in KNOWN_SPLITS for name in folders):
+        splits = folders
+    return any(list_folders(os.path.join(path, split)) for split in splits)
 
 
 def _list_classes(path):
@@ -85,9 +90,9 @@ def _list_splits(path):
     for split in list_folders(path):
         rows = _list_classes(os.path.join(path, split))
         random.Random(split).shuffle(rows)
-        if rows or split in TRAIN_SPLITS + EVAL_SPLITS:
+        if rows or meaning_of(split) in KNOWN_SPLITS:
             found[split] = rows
-    if not find_split(found, TRAIN_SPLITS + EVAL_SPLITS):
+    if not find_split(found, KNOWN_SPLITS):
         raise _not_of_the_form(path)
     for split, rows in found.items():
         if not rows:
@@ -118,6 +123,41 @@ def list_loose_images(path: str) -> list[str]:
     )
 
 
+def count_other_files(path: str) -> dict[str, int]:
+    """Return how many files in the folders of the classes are not read.
+
+    Hidden files and those that systems leave behind do not count.
+
+    Args:
+        path: The PATH of `list_image_folder`.
+
+    Returns:
+        The numbers by ending, the most frequent first.
+    """
+    path = os.path.expanduser(path)
+    counts = collections.Counter()
+    for label in list_folders(path):
+        for place, folders, files in os.walk(os.path.join(path, label)):
+            folders[:] = (name for name in folders if not name.startswith("."))
+            counts.update(
+                _describe_ending(os.path.join(place, name))
+                for name in files
+                if not name.startswith(".")
+                and name.lower() not in FILES_OF_SYSTEMS
+            )
+    counts.pop("", None)
+    return dict(counts.most_common())
+
+
+def _describe_ending(path):
+    """Return how a file that is not read ends; "" for an image."""
+    if not os.path.isfile(path):
+        return "links that lead nowhere"
+    if path.lower().endswith(IMAGE_ENDINGS):
+        return ""
+    return os.path.splitext(path)[1].lower() or "no ending"
+
+
 def _not_of_the_form(path):
     absent = "" if os.path.isdir(path) else ", and there is no such folder"
     return ValueError(
@@ -125,3 +165,6 @@ def _not_of_the_form(path):
         "PATH/CLASS/IMAGE.jpg, or PATH/train/CLASS/IMAGE.jpg and "
         f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}{absent}"
     )
+
+
+FILES_OF_SYSTEMS = ("thumbs.db", "desktop.ini")

@@ -61,7 +61,7 @@ class ImageFiles:
     def needs_pillow(self) -> bool:
         """Whether TensorFlow cannot read some of the files."""
         return any(
-            path.lower().endswith(PILLOW_ENDINGS)
+            path.lower().endswith((*PILLOW_ENDINGS, ".webp", ".bmp"))
             for rows in self.files.values()
             for path, _ in rows
         )
@@ -85,11 +85,27 @@ def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:
 
 
 def has_other_format(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file is HEIC, AVIF or TIFF, by its first bytes."""
-    start = tf.strings.substr(encoded, 0, 4)
-    is_tiff = tf.reduce_any(start == tf.constant([b"II*\0", b"MM\0*"]))
+    """Return whether TensorFlow reads no such file, by its first bytes.
+
+    It reads no HEIC, AVIF or TIFF, no animated WebP, and of BMP only the files
+    with 24 or 32 bits for a pixel: it would ignore a palette.
+    """
+    start = tf.strings.substr(encoded, 0, LONGEST_HEADER)
+    start = tf.io.decode_raw(start, tf.uint8, fixed_length=LONGEST_HEADER)
+
+    def has(place, *words):
+        return tf.reduce_any(
+            [
+                tf.reduce_all(start[place : place + len(word)] == [*word])
+                for word in words
+            ]
+        )
+
     # Files of ISO media begin with the length of this entry.
-    return is_tiff | (tf.strings.substr(encoded, 4, 4) == b"ftyp")
+    is_other = has(0, b"II*\0", b"MM\0*") | has(4, b"ftyp")
+    is_animated = has(8, b"WEBPVP8X") & (start[20] & 2 > 0)
+    is_bmp = has(0, b"BM") & ~has(28, bytes([24]), bytes([32]))
+    return is_other | is_animated | is_bmp
 
 
 def decode_by_pillow(encoded: tf.Tensor) -> tf.Tensor:
@@ -118,3 +134,6 @@ def register_heif():
         import pi_heif
 
         pi_heif.register_heif_opener()
+
+
+LONGEST_HEADER = 32  # Bytes that tell how a file is read.

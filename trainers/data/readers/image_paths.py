@@ -12,7 +12,7 @@ def list_images(folder: str) -> list[str]:
     skipped, as are files with other endings than IMAGE_ENDINGS.
     """
     found = []
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = (name for name in folders if not name.startswith("."))
         found += (
             os.path.join(place, name)
@@ -20,6 +20,10 @@ def list_images(folder: str) -> list[str]:
             if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")
         )
     return sorted(path for path in found if os.path.isfile(path))
+
+
+def _raise(error):
+    raise error  # os.walk would pass over a folder that it cannot read.
 
 
 def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
@@ -51,6 +55,6 @@ def is_heif(path: str) -> bool:
 HEIF_ENDINGS = (".heic", ".heif")
 PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff")
 IMAGE_ENDINGS = (
-    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"),
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp"),
     *PILLOW_ENDINGS,
 )

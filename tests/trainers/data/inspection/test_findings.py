@@ -3,7 +3,8 @@ import random
 import pytest
 
 from trainers.data.inspection.examination import Examined
-from trainers.data.inspection.findings import count_classes, find
+from trainers.data.inspection.findings import count_classes, find, judge_names
+from trainers.data.inspection.unread import judge_loose_images
 
 GOOD = {"look": 0, "size": (300, 200), "kind": "JPEG RGB"}
 
@@ -52,8 +53,8 @@ def test_a_class_that_a_split_lacks_is_an_error():
 def test_a_class_with_few_images_in_a_split_is_named():
     few = [i for i in balanced() if i.name != "dog test 3.jpg"]
     assert texts(few) == [
-        "warning: the split 'test' has fewer than 5 images of 'dog'; what is "
-        "measured on these classes says little"
+        "warning: the split 'test' has fewer than 5 images of 'dog'; that is "
+        "too few to learn them, or to measure how well they were learned"
     ]
 
 
@@ -74,13 +75,29 @@ def test_no_advice_on_balance_that_is_taken_already():
 
 
 def test_loose_images_are_counted_and_named():
-    [found] = find(balanced(), ("cat", "dog"), ["a.jpg"])
+    [found] = judge_loose_images(["a.jpg"])
     assert str(found) == (
         "Warning: 1 image outside the folders of the classes, not read: "
         "a.jpg; move each into the folder of its class"
     )
-    [found] = find(balanced(), ("cat", "dog"), list("abcdefghijkl"))
+    [found] = judge_loose_images(list("abcdefghijkl"))
     assert "12 images" in found.text and "i, j and 2 more;" in found.text
+    assert find(balanced(), ("cat", "dog"), [found]) == [found]
+
+
+def test_names_that_look_the_same_are_listed():
+    names = (
+        "Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}n",
+        "cat",
+        "Gro\N{COMBINING DIAERESIS}n",
+        "CAT",
+        "dog",
+    )
+    [found] = judge_names([], names)
+    assert found.level == "warning"
+    assert "'cat', 'CAT'" in found.text
+    assert found.text.count("'Gr") == 2
+    assert not [*judge_names([], ("cat", "dog", "cats"))]
 
 
 def test_all_broken_files_are_named_at_once():

@@ -8,6 +8,7 @@ from tests.trainers.data.reading import take
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
 from trainers.data.readers.folder import list_loose_images
+from trainers.data.readers.image_paths import list_images
 
 
 @pytest.fixture
@@ -43,6 +44,39 @@ def test_folder_of_images(folder):
     )
     bright = images.mean((1, 2, 3)) > 0
     np.testing.assert_array_equal(bright, labels[:, 1] == 1)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("Train", "Test"),
+        ("training", "testing"),
+        ("training_set", "test-set"),
+        ("train", "Valid"),
+        ("TRAIN", "dev"),
+    ],
+)
+def test_splits_by_other_names(folder, train, test):
+    (folder / "train").rename(folder / "renamed")
+    (folder / "renamed").rename(folder / train)
+    (folder / "test").rename(folder / test)
+    dataset = open_dataset(f"folder:{folder}")
+    assert dataset.class_names == ["black", "white"]
+    assert (dataset.train_split, dataset.eval_split) == (train, test)
+    assert dataset.num_examples(train) == 12
+
+
+def test_a_class_by_the_name_of_a_split_beside_other_classes(folder):
+    (folder / "train").rename(folder / "Val")
+    (folder / "test").rename(folder / "Anna")
+    dataset = open_dataset(f"folder:{folder}")
+    assert dataset.class_names == ["Anna", "Val"]
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path):
+    """Its images would be missing without a word."""
+    with pytest.raises(OSError, match="absent"):
+        list_images(str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize("make", [True, False])
@@ -84,7 +118,7 @@ def test_empty_folders_are_no_classes(folder):
 def test_a_class_folder_without_images_is_named(folder):
     """It may be a mistake; here nothing else would tell."""
     (folder / "train/green").mkdir()
-    with pytest.warns(UserWarning, match="no classes: green$"):
+    with pytest.warns(UserWarning, match="not classes: green$"):
         dataset = open_dataset(f"folder:{folder / 'train'}")
     assert dataset.class_names == ["black", "white"]
 

@@ -61,6 +61,42 @@ def test_files_that_only_pillow_reads(photos, ending):
     assert len(images) == 12
 
 
+def save_animation(path, pixels):
+    frames = [Image.fromarray(pixels), Image.fromarray(255 - pixels)]
+    frames[0].save(path, save_all=True, append_images=frames[1:], lossless=True)
+
+
+UNUSUAL = {
+    "animated.webp": save_animation,
+    "bits.bmp": lambda path, pixels: (
+        Image.fromarray(pixels).convert("1").save(path)
+    ),
+    "palette.bmp": lambda path, pixels: (
+        Image.fromarray(pixels).quantize(16).save(path)
+    ),
+    "plain.bmp": lambda path, pixels: Image.fromarray(pixels).save(path),
+    "plain.webp": lambda path, pixels: Image.fromarray(pixels).save(
+        path, lossless=True
+    ),
+    "windows.jfif": lambda path, pixels: Image.fromarray(pixels).save(
+        path, "JPEG"
+    ),
+    "old.jpe": lambda path, pixels: Image.fromarray(pixels).save(path, "JPEG"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_files_are_read_as_pillow_reads_them(photos, name):
+    y, x = np.mgrid[:40, :60]
+    pixels = np.stack([4 * x, 5 * y, 3 * x], -1).astype("uint8")
+    UNUSUAL[name](photos / "dog" / name, pixels)
+    with Image.open(photos / "dog" / name) as image:
+        expected = np.asarray(image.convert("RGB")).astype(int)
+    found = read(open_dataset(f"folder:{photos}"))[("dog", name)]
+    assert found.std() > 10
+    np.testing.assert_allclose(found.astype(int), expected, atol=2)
+
+
 def test_heic_is_read(photos):
     shutil.copy(HEIC, photos / "dog/phone.HEIC")
     found = read(open_dataset(f"folder:{photos}"))[("dog", "phone.HEIC")]
