@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+# How alike two names must be: "gap" is no misspelt "map", "gleu" is "gelu".
+LEAST_LIKENESS = 0.7
 
 
 def pick(table: Mapping[str, T], name: str, argument: str) -> T:
@@ -48,7 +50,7 @@ def guess(name: str, names: Iterable[str], most: int = 1) -> str:
     if not isinstance(name, str):
         return ""
     names = [known for known in names if isinstance(known, str)]
-    close = difflib.get_close_matches(name, names, most)
+    close = difflib.get_close_matches(name, names, most, LEAST_LIKENESS)
     return f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

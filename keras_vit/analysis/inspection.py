@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_vit.analysis.embeddings import PrincipalFilters
 from keras_vit.analysis.page import render_frame
-from keras_vit.analysis.rollout import to_grid
+from keras_vit.analysis.rollout import read_prefix, to_grid
 from keras_vit.models import ViTConfig
 
 
@@ -83,6 +83,7 @@ class Inspection:
             self.grid_size,
             self.num_prefix_tokens,
             from_patches=self.reads_patches,
+            prefix_rows=read_prefix(self.config),
         )
 
     def class_name(self, index: int) -> str:

@@ -13,6 +13,7 @@ from keras_vit.analysis.packing import (
     pack_rows,
 )
 from keras_vit.analysis.representations import artefact_tokens
+from keras_vit.analysis.rollout import read_prefix
 
 # Number of classes whose probabilities are shown.
 NUM_PREDICTIONS = 5
@@ -106,6 +107,7 @@ def describe_model(inspection, detail: Detail, packets: Packets) -> dict:
         "patch_size": inspection.patch_size,
         "num_prefix_tokens": inspection.num_prefix_tokens,
         "reads_patches": inspection.reads_patches,
+        "read_prefix": list(read_prefix(inspection.config)),
         "distances": _round(inspection.distances),
         "similarity": _describe_similarity(inspection, packets),
         "filters": _describe_filters(inspection),
@@ -167,7 +169,8 @@ def _describe_block(inspection, maps, detail, packets):
 def _read_rows(inspection, matrices):
     """Return the rows that the head reads, averaged: (M, T, T) to (M, 1, T)."""
     prefix = inspection.num_prefix_tokens
-    read = slice(prefix, None) if inspection.reads_patches else slice(1)
+    read = list(read_prefix(inspection.config))
+    read = slice(prefix, None) if inspection.reads_patches else read
     return matrices[:, read].mean(axis=1, keepdims=True, dtype="float32")
 
 

@@ -1,12 +1,12 @@
 """Attention rollout: the combined attention of all blocks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from keras import ops
 
 from keras_vit.layers.dtypes import as_float32
-from keras_vit.models import VisionTransformer
+from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.intermediates import (
     block_indices,
@@ -152,8 +152,9 @@ def to_grid(
     grid_size: tuple,
     num_prefix_tokens: int = 1,
     from_patches: bool = False,
+    prefix_rows: Sequence[int] = (0,),
 ):
-    """Return the row of the class token, or the mean row of the patches.
+    """Return the row of the class token, or the mean row of other tokens.
 
     The columns of the patches are arranged as a grid.
 
@@ -168,7 +169,9 @@ def to_grid(
         num_prefix_tokens: Number of tokens before the patches, 1 with a class
             token.
         from_patches: Whether to average the rows of the patches instead of
-            taking the row of the class token. See `pools_patches`.
+            those of `prefix_rows`. See `pools_patches`.
+        prefix_rows: Indices of tokens before the patches, whose rows are
+            averaged. Default: the class token. See `read_prefix`.
 
     Raises:
         ValueError: If the matrix does not fit this grid, or if there is no
@@ -188,7 +191,10 @@ def to_grid(
             f"num_prefix_tokens={num_prefix_tokens}, from_patches=False"
         )
     columns = matrix[:, :, num_prefix_tokens:]  # (B, T, N)
-    rows = columns[:, num_prefix_tokens:] if from_patches else columns[:, :1]
+    if from_patches:
+        rows = columns[:, num_prefix_tokens:]
+    else:
+        rows = ops.take(columns, list(prefix_rows), axis=1)
     grid = ops.reshape(ops.mean(rows, axis=1), (-1, h, w))
     if isinstance(matrix, np.ndarray):
         return ops.convert_to_numpy(grid)
@@ -216,11 +222,26 @@ def head_grid(model: VisionTransformer, images, matrix):
         grid_size_of(model, images),
         model.config.num_prefix_tokens,
         from_patches=pools_patches(model),
+        prefix_rows=read_prefix(model.config),
     )
 
 
+def read_prefix(config: ViTConfig) -> tuple[int, ...]:
+    """Return the indices of the tokens that a head reads before the patches.
+
+    Meaningful unless the head reads the patches, see `pools_patches`; of
+    "token_and_avg", it is the class token alone.
+
+    Args:
+        config: The configuration of the model.
+    """
+    if config.pooling == "prefix":
+        return tuple(config.pooling_indices)
+    return (0, 1) if config.pooling == "distilled" else (0,)
+
+
 def pools_patches(model: VisionTransformer) -> bool:
-    """Return whether the head reads the patches instead of the class token.
+    """Return whether the head reads the patches instead of tokens before them.
 
     For a model without pooling, return whether it has no class token.
 
@@ -228,8 +249,9 @@ def pools_patches(model: VisionTransformer) -> bool:
         model: Any VisionTransformer.
     """
     config = model.config
-    kinds = ("token", "token_and_avg", "distilled", "prefix", "none")
-    if config.pooling in kinds:
+    if config.pooling == "prefix":
+        return False
+    if config.pooling in ("token", "token_and_avg", "distilled", "none"):
         return not config.use_class_token
     return True
 

@@ -92,7 +92,26 @@ def add_updates(model, rank: int, layers: Iterable[str], alpha, keep):
     targets = check_updates(model, rank, layers, alpha)
     for layer in targets:
         layer.enable_lora(int(rank), lora_alpha=alpha)
+        layer.save_own_variables = functools.partial(_save_merged, layer)
     set_trained(model, is_kept)
+    if keras.backend.backend() == "torch":
+        # Keras makes the parameters of a module once, when it is built.
+        model._track_variables()
+
+
+def _save_merged(layer, store):
+    """Store a layer as Keras does, but with the kernel merged in float32.
+
+    Keras merges in the compute dtype, which rounds all of the kernel.
+    """
+    if layer.quantization_mode is not None:
+        type(layer).save_own_variables(layer, store)
+        return
+    scale = layer.lora_alpha / layer.lora_rank
+    first, second = layer.lora_kernel_a, layer.lora_kernel_b
+    store["0"] = _merge(layer._kernel, first, second, scale)
+    if layer.bias is not None:
+        store["1"] = layer.bias
 
 
 def check_updates(model, rank: int, layers: Iterable[str], alpha) -> list:

@@ -9,14 +9,23 @@ from keras_vit.analysis import (
     HEAD_FUSIONS,
     attention_grid,
     attention_maps,
+    attention_relevance,
     attention_rollout,
     grid_size_of,
+    head_grid,
+    inspect_model,
     pools_patches,
     roll_out,
     to_grid,
 )
 from tests.analysis.cases import CHOICES, images_of, model_of
-from tests.tiny import noise, tensorflow_only, tiny_config, to_numpy
+from tests.tiny import (
+    noise,
+    randomize,
+    tensorflow_only,
+    tiny_config,
+    to_numpy,
+)
 
 MAPS = softmax(2 * noise(3, 2, 4, 7, 7), axis=-1)  # (layers, B, K, T, T)
 
@@ -98,7 +107,8 @@ def test_rollout_of_a_model_is_that_of_its_maps(name):
     np.testing.assert_allclose(rollout.sum(axis=-1), 1, atol=1e-5)
     # The picture of it, of the readers' rows.
     h, w = grid_size_of(model, images)
-    readers = slice(prefix, None) if pools_patches(model) else slice(1)
+    readers = slice(2 if name == "distilled" else 1)
+    readers = slice(prefix, None) if pools_patches(model) else readers
     picture = expected[:, readers, prefix:].mean(axis=1).reshape(-1, h, w)
     grid = attention_grid(model, images[:2], "max", 0.5)
     np.testing.assert_allclose(to_numpy(grid), picture[:2], atol=1e-5)
@@ -114,11 +124,49 @@ def test_rollout_of_a_model_is_that_of_its_maps(name):
         ("avg", True, True),
         ("max", True, True),
         ("map", True, True),
+        ("prefix", True, False),
+        ("prefix", False, False),
     ],
 )
 def test_who_is_read_by_the_head(pooling, use_class_token, expected):
-    config = tiny_config(pooling=pooling, use_class_token=use_class_token)
+    config = tiny_config(
+        pooling=pooling, use_class_token=use_class_token, num_registers=1
+    )
     assert pools_patches(VisionTransformer(config)) is expected
+
+
+@pytest.mark.parametrize(
+    ("choices", "rows"),
+    [
+        ({"pooling": "token", "num_registers": 2}, [0]),
+        ({"pooling": "prefix", "num_registers": 2}, [0]),
+        (
+            {
+                "pooling": "prefix",
+                "num_registers": 2,
+                "pooling_indices": (1, 2),
+            },
+            [1, 2],
+        ),
+        ({"pooling": "distilled", "use_distillation_token": True}, [0, 1]),
+    ],
+)
+def test_the_head_s_grid_is_of_the_tokens_that_it_reads(choices, rows):
+    """The gradient of the head with respect to the other tokens is zero."""
+    model = randomize(VisionTransformer(tiny_config(**choices)))
+    images = noise(2, *model.config.image_size, model.config.channels)
+    h, w = grid_size_of(model, images)
+    prefix = model.config.num_prefix_tokens
+    length = prefix + h * w
+    matrix = noise(2, length, length, seed=4)
+    expected = matrix[:, rows, prefix:].mean(1).reshape(-1, h, w)
+    grid = head_grid(model, images, matrix)
+    np.testing.assert_allclose(grid, expected, atol=1e-6)
+    inspection = inspect_model(model, images)
+    np.testing.assert_array_equal(inspection.read_grid(matrix), grid)
+    # Relevance comes from the rows that are read alone.
+    relevance = attention_relevance(model, images, 0)
+    assert to_numpy(head_grid(model, images, relevance)).max() > 0
 
 
 def test_the_grid_is_filled_row_by_row():

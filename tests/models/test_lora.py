@@ -207,3 +207,50 @@ def test_a_quantised_model_is_refused():
     model.quantize("int8")
     with pytest.raises(ValueError, match="quantised model cannot be fine-tun"):
         model.enable_lora(2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("way", ["weights", "larger model"])
+def test_all_files_of_keras_have_kernels_merged_in_float32(
+    tmp_path, dtype, way
+):
+    model = tuned(dtype=dtype)
+    merged = {w.path: to_numpy(w.value) for w in model.merge_lora().weights}
+    if way == "weights":
+        model.save_weights(tmp_path / "model.weights.h5")
+        loaded = make(dtype)
+        loaded.load_weights(tmp_path / "model.weights.h5")
+    else:
+        shape = model.input_shape[1:]
+        outer = keras.Sequential([keras.Input(shape), model])
+        outer.save(tmp_path / "model.keras")
+        loaded = keras.saving.load_model(tmp_path / "model.keras").layers[0]
+    for weight in loaded.weights:
+        found, expected = to_numpy(weight.value), merged[weight.path]
+        np.testing.assert_array_equal(found, expected, err_msg=weight.path)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="Of a module of PyTorch."
+)
+def test_a_loop_of_pytorch_trains_the_updates():
+    import torch
+
+    model = make()
+    model.enable_lora(2)
+    factors = {w.path for w in model.trainable_weights}
+    kept = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert len(kept) == len(factors) == 10
+    assert sum("lora" in name for name in model.state_dict()) == 8
+    before = {w.path: to_numpy(w.value).copy() for w in model.weights}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):  # In the first step, only the second factors move.
+        optimizer.zero_grad()
+        model(torch.from_numpy(IMAGES), training=True).square().sum().backward()
+        optimizer.step()
+    changed = {
+        w.path
+        for w in model.weights
+        if (to_numpy(w.value) != before[w.path]).any()
+    }
+    assert changed == factors

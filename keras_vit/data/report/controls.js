@@ -10,7 +10,10 @@ function setUpControls() {
   const radio = (name, value) =>
     controls.querySelector(`[name="${name}"][value="${value}"]`);
   const label = radio("from", "head").nextElementSibling;
-  if (ways.every((way) => way === ways[0])) {
+  const isPlain = page.models.every(
+    (model) => model.reads_patches || String(model.read_prefix) === "0",
+  );
+  if (isPlain && ways.every((way) => way === ways[0])) {
     label.textContent += ways[0] ? " (all patches)" : " (class token)";
   }
   radio("from", "token").parentElement.hidden = !hasToken;

@@ -27,8 +27,12 @@ async function findView(model, image) {
 
 function describeFrom(model, from, own) {
   if (from.kind === "patch") return placeName(own, model.grid);
-  if (from.kind === "token" || !model.reads_patches) return "the class token";
-  return "all patches, which the head pools";
+  if (from.kind !== "token" && model.reads_patches) {
+    return "all patches, which the head pools";
+  }
+  return from.kind === "token" || String(model.read_prefix) === "0"
+    ? "the class token"
+    : "the tokens before the patches that the head reads";
 }
 
 /**
@@ -44,13 +48,16 @@ function rowFrom(from, model, rows, matrices) {
       ? [prefix + cellAt(from, model.grid)]
       : isRead && model.reads_patches
         ? range(model.grid[0] * model.grid[1], prefix)
-        : [0];
+        : isRead
+          ? model.read_prefix
+          : [0];
   return averageRows(rows, matrices, queries);
 }
 
-/** Returns whether it is a class token that the head does not read. */
+/** Returns whether it is a class token that the head does not read alone. */
 const isTokenBeside = (from, model) =>
-  from.kind === "token" && model.reads_patches;
+  from.kind === "token" &&
+  (model.reads_patches || String(model.read_prefix) !== "0");
 
 const ONLY_READ =
   "This page contains attention only for the tokens that the head reads.";
