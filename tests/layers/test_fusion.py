@@ -80,7 +80,7 @@ def test_activations_and_gradients_are_those_of_the_formula(name, dtype):
     # One rounding of bfloat16 is at most 2^-8 of the number.
     near = {"rtol": 2**-7, "atol": 1e-3} if dtype == "bfloat16" else {}
     # The slope holds 1 - tanh^2: where tanh is almost 1, its last bit, 6e-8,
-    # counts twice, times up to 43 at x = 9 and the gradient from above, up to 4.
+    # counts twice, times up to 43 at x = 9 and a gradient from above up to 4.
     near = near or {"rtol": 1e-5, "atol": 4e-5}
     np.testing.assert_allclose(y.numpy().astype("float64"), value, **near)
     expected = slope * upstream.numpy().astype("float64")
