@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from benchmarks import compare_report as report
 from benchmarks.compare_options import BARS, parse
-from benchmarks.flops import MATRIX_SHAPE, step_flops
+from benchmarks.flops import step_flops
 from benchmarks.harness import (
     OURS,
     describe_machine,
@@ -122,7 +122,7 @@ def measure_case(
         "threads": options.threads,
         "activation": options.activation,
         "compile": options.compile,
-        "matrix_shape": MATRIX_SHAPE,
+        "matrix_shape": options.matrix_shape,
         "matrix_dtype": case["precision"].removeprefix("mixed_"),
     }
     with contextlib.ExitStack() as stack:
@@ -135,9 +135,13 @@ def measure_case(
             workers, options.repeats, libraries(packages, options.backend)
         )
         memory = {name: x.peak_memory() for name, x in workers.items()}
+        device = workers[OURS].device()
     return report.Result(
         **case,
         memory=memory,
+        device=device,
+        matrix_shape=options.matrix_shape,
+        peak_flops=options.peak_tflops and 1e12 * options.peak_tflops,
         flops=step_flops(config, case["task"], case["batch_size"]),
         seconds=seconds,
         product_seconds=product_seconds,
@@ -192,8 +196,10 @@ def write(
     versions: dict,
 ) -> str:
     """Write results.csv and results.md and return the latter."""
+    devices = sorted({f"GPU: {x.device}" for x in results if x.device})
     description = [
         *describe_machine(versions, options.threads),
+        *devices,
         f"Run: {datetime.date.today()}, {options.repeats} rounds, images of "
         f"{options.image_size}x{options.image_size}, GELU of ours: "
         f"{options.activation}, on {options.backend}, "

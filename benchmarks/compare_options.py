@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable
 
 from benchmarks import compare_report as report
+from benchmarks.flops import MATRIX_SHAPE
 from benchmarks.harness import (
     add_speed_options,
     check_speed_options,
@@ -23,7 +24,10 @@ BARS = {
         "timm": report.Bar(row=1.0, mean=1.0),
     },
     "torch": {"timm": report.Bar(row=1.0, mean=1.0)},
-    "jax": {"plain-jax": report.Bar(row=1.15, mean=1.15)},
+    "jax": {
+        "plain-jax": report.Bar(row=1.15, mean=1.15),
+        "timm": report.Bar(row=1.0, mean=1.1),
+    },
 }
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
@@ -42,6 +46,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add_what(parser.add_argument)
     add_how(parser.add_argument)
     options = parser.parse_args(arguments)
+    options.matrix_shape = (
+        (options.matrix_size,) * 3 if options.matrix_size else MATRIX_SHAPE
+    )
     check_speed_options(parser, options, NAMES)
     known = BARS[options.backend]
     if options.against is None:
@@ -102,6 +109,18 @@ def add_how(add: Callable):
         action="store_true",
         help="compile the models: by XLA in TensorFlow, by torch.compile in "
         "PyTorch; JAX always does",
+    )
+    add(
+        "--matrix_size",
+        type=int,
+        help="rows and columns of the matrices whose product is measured; by "
+        "default those of the MLP of B/16, too small to fill a GPU",
+    )
+    add(
+        "--peak_tflops",
+        type=float,
+        help="what the maker of the GPU names as the most of this precision; "
+        "adds the share of it that the products of each model reach, its MFU",
     )
     add(
         "--require",

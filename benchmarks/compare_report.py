@@ -21,10 +21,13 @@ class Result:
         flops: Of the matrix products of a step.
         seconds: Of each round, by package. Round i of all packages was run
             one after the other.
-        product_seconds: Of a product of matrices of MATRIX_SHAPE, by library.
-            Measured in the same rounds.
-        memory: Peak bytes of the process beyond its imports, by package; 0
-            where the system does not tell.
+        product_seconds: Of a product of matrices of `matrix_shape`, by
+            library. Measured in the same rounds.
+        memory: Peak bytes by package: on the GPU if one is used, else of the
+            process beyond its imports; 0 where the system does not tell.
+        device: Name of the GPU, "" for none.
+        matrix_shape: Rows, inner size and columns of the product.
+        peak_flops: FLOP/s that the maker of the GPU names, None if unknown.
     """
 
     model: str
@@ -35,6 +38,9 @@ class Result:
     seconds: dict[str, list[float]]
     product_seconds: dict[str, list[float]]
     memory: dict[str, int]
+    device: str = ""
+    matrix_shape: tuple[int, int, int] = MATRIX_SHAPE
+    peak_flops: float | None = None
 
     def median(self, package: str) -> float:
         """Return the median seconds of a step."""
@@ -60,7 +66,16 @@ class Result:
     def matrix_rate(self, library: str) -> float:
         """Return the FLOP/s of the product of matrices in `library`."""
         seconds = statistics.median(self.product_seconds[library])
-        return matrix_flops(*MATRIX_SHAPE) / seconds
+        return matrix_flops(*self.matrix_shape) / seconds
+
+    def peak_share(self, package: str) -> float | None:
+        """Return the share of the peak FLOP/s in use, the MFU; None if unknown.
+
+        Only the products that a step needs count.
+        """
+        if self.peak_flops is None:
+            return None
+        return self.flops / self.median(package) / self.peak_flops
 
     @property
     def best_matrix_rate(self) -> float:
@@ -129,6 +144,7 @@ def csv_rows(results: Iterable[Result]) -> list[dict]:
             "matrix_gflops": f"{result.best_matrix_rate / 1e9:.6g}",
             "floor_seconds": f"{result.floor_seconds:.6g}",
             "peak_mib": round(result.memory[package] / 2**20),
+            "mfu": _format_share(result.peak_share(package)),
         }
         for result in results
         for package, seconds in result.seconds.items()
@@ -155,6 +171,8 @@ def format_page(
     columns += [f"{library} GFLOP/s" for library in libraries]
     columns += ["limit img/s", "ours / limit"]
     columns += [f"{package} MiB" for package in packages]
+    if any(result.peak_flops for result in results):
+        columns += [f"{package} MFU" for package in packages]
     rows = [_cells(result, packages, libraries) for result in results]
     return "\n".join(
         [
@@ -165,10 +183,12 @@ def format_page(
             "Images per second of the median step. `x / ours` is the time of x",
             "divided by ours, the median of the rounds, with the quartiles:",
             "above 1, ours is faster. GFLOP/s are those of one matrix product",
-            "of the MLP of B/16, measured in the same rounds. The limit is",
-            "what the products of the model alone would reach at the faster of",
-            "these rates; `ours / limit` is the share of it that ours reaches.",
-            "MiB are the peak memory of the process beyond its imports.",
+            f"of {_format_shapes(results)}, measured in the same rounds. The",
+            "limit is what the products of the model alone would reach at the",
+            "faster of these rates; `ours / limit` is the share of it that",
+            "ours reaches. MiB are the peak memory of the process beyond its",
+            "imports, of a GPU what was in use. MFU is the share of the peak",
+            "of --peak_tflops that these products reach.",
             "",
             format_table(columns, rows),
             "",
@@ -179,6 +199,7 @@ def format_page(
 def _cells(result, packages, libraries):
     limit = result.batch_size / result.floor_seconds
     share = result.images_per_second(OURS) / limit
+    measured = packages if result.peak_flops else []
     return [
         result.model,
         result.task,
@@ -190,9 +211,20 @@ def _cells(result, packages, libraries):
         f"{limit:.2f}",
         f"{share:.0%}",
         *(round(result.memory[p] / 2**20) for p in packages),
+        *(_format_share(result.peak_share(p)) for p in measured),
     ]
 
 
 def _ratio_cell(result, package):
     first, third = result.ratio_quartiles(package)
     return f"{result.ratio(package):.2f} ({first:.2f} to {third:.2f})"
+
+
+def _format_share(share):
+    return "" if share is None else f"{share:.3f}"
+
+
+def _format_shapes(results):
+    """Return the shapes of the products, such as "(2, 3) x (3, 4)"."""
+    shapes = dict.fromkeys(result.matrix_shape for result in results)
+    return ", ".join(f"({a}, {b}) x ({b}, {c})" for a, b, c in shapes)

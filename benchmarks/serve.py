@@ -3,8 +3,9 @@
 A worker reads one line, the case as JSON, builds what the case asks for and
 answers with the versions of its libraries. After that every line it reads
 names something to run once, "step" or "product", and it answers with the
-seconds that took; to "memory" with its peak memory so far. Only the standard
-library is needed here: a worker may run in an environment without this package.
+seconds that took; to "memory" with its peak memory so far, and to "device" with
+the name of its GPU. Only the standard library is needed here: a worker may run
+in an environment without this package.
 """
 
 import contextlib
@@ -22,12 +23,17 @@ WARM_UP_RUNS = 2
 MESSAGE_LINES = 20
 
 
-def serve(prepare: Callable[[dict], tuple[dict[str, Callable], dict]]):
+def serve(
+    prepare: Callable[[dict], tuple[dict[str, Callable], dict]],
+    find_gpu: Callable[[], tuple[str, Callable[[], int]] | None] = lambda: None,
+):
     """Answer the driver until it closes the pipe.
 
     Args:
         prepare: Takes the case; returns functions by name, each of which runs
             something once and waits for its result, and the versions.
+        find_gpu: Returns the name of the GPU that is used and a function that
+            returns the most bytes it had in use, or None.
     """
     # Libraries may print; only answers belong on the pipe.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -42,10 +48,11 @@ def serve(prepare: Callable[[dict], tuple[dict[str, Callable], dict]]):
     for function in functions.values():
         for _ in range(WARM_UP_RUNS):
             function()
+    device, used = find_gpu() or ("", lambda: peak_memory() - before)
     answer(versions)
     for line in iter(sys.stdin.readline, ""):
-        if line.strip() == "memory":
-            answer(peak_memory() - before)
+        if line.strip() in ("memory", "device"):
+            answer(used() if line.strip() == "memory" else device)
             continue
         function = functions[line.strip()]
         start = time.perf_counter()
@@ -89,6 +96,8 @@ class Worker:
                 "KERAS_BACKEND": case.get("backend", "tensorflow"),
                 "OMP_NUM_THREADS": str(case["threads"]),
                 "TF_CPP_MIN_LOG_LEVEL": "3",
+                # JAX would keep most of a GPU to itself.
+                "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -107,8 +116,15 @@ class Worker:
         return self._ask(name)
 
     def peak_memory(self) -> int:
-        """Return the most bytes that the process had, beyond its imports."""
+        """Return the most bytes that it had on the GPU, if it uses one.
+
+        Else those that the process had, beyond its imports.
+        """
         return self._ask("memory")
+
+    def device(self) -> str:
+        """Return the name of the GPU that it uses, "" for none."""
+        return self._ask("device")
 
     def __enter__(self):
         return self

@@ -222,7 +222,17 @@ def product(case: dict) -> Callable[[], object]:
     return lambda: multiply(a, b).block_until_ready()
 
 
+def find_gpu() -> tuple[str, Callable[[], int]] | None:
+    """Return the name of the GPU, and what returns its most bytes in use."""
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        return None
+    return device.device_kind, lambda: device.memory_stats()[
+        "peak_bytes_in_use"
+    ]
+
+
 MODELS = {"ours": our_model, "plain-jax": plain_model}
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, find_gpu)

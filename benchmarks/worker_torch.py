@@ -145,7 +145,14 @@ def product(case: dict) -> Callable[[], object]:
     return lambda: torch.matmul(a, b)[0, 0].item()
 
 
+def find_gpu() -> tuple[str, Callable[[], int]] | None:
+    """Return the name of the GPU, and what returns its most bytes in use."""
+    if DEVICE == "cpu":
+        return None
+    return torch.cuda.get_device_name(), torch.cuda.max_memory_allocated
+
+
 MODELS = {"ours": our_model, "timm": timm_model}
 
 if __name__ == "__main__":
-    serve(prepare)
+    serve(prepare, find_gpu)

@@ -100,11 +100,13 @@ def test_csv_has_a_row_for_every_package(tmp_path):
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
     columns = "model task precision batch_size package rounds seconds"
     columns += " images_per_second ratio matrix_gflops floor_seconds peak_mib"
+    columns += " mfu"
     assert list(ours) == columns.split()
     assert (ours["package"], theirs["package"]) == ("ours", "keras-hub")
     assert (ours["ratio"], ours["images_per_second"]) == ("1.0000", "4")
     assert (ours["rounds"], ours["floor_seconds"]) == ("3", "0.5")
     assert (ours["peak_mib"], theirs["peak_mib"]) == ("3", "5")
+    assert ours["mfu"] == ""
 
 
 def test_the_floor_is_that_of_the_faster_library():
@@ -168,6 +170,10 @@ def test_timm_is_left_out_without_an_interpreter():
     assert compare.rivals(options) == ["keras-hub", "timm"]
     options = compare.parse(["--backend", "jax"])
     assert compare.rivals(options) == ["plain-jax"]
+    options = compare.parse(
+        ["--backend", "jax", "--torch_python", sys.executable]
+    )
+    assert compare.rivals(options) == ["plain-jax", "timm"]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +186,7 @@ def test_timm_is_left_out_without_an_interpreter():
         ("torch", "timm", "torch", True),
         ("jax", "ours", "jax", False),
         ("jax", "plain-jax", "jax", False),
+        ("jax", "timm", "torch", True),
     ],
 )
 def test_each_package_runs_where_it_can(
@@ -208,8 +215,7 @@ def test_a_worker_that_fails_shows_its_message():
 
 @pytest.fixture
 def shallow(monkeypatch):
-    """Give all models one block, and make the measured product a small one."""
-    monkeypatch.setattr(compare, "MATRIX_SHAPE", (8, 8, 8))
+    """Give all models one block."""
     config_of = compare.model_config
     monkeypatch.setattr(
         compare,
@@ -221,6 +227,7 @@ def shallow(monkeypatch):
 SMALL = [
     *("--models", "Ti/16", "--image_size", "32", "--batch_sizes", "2"),
     *("--train_batch_sizes", "2", "--repeats", "1", "--threads", "1"),
+    *("--matrix_size", "8"),
 ]
 
 
@@ -247,16 +254,16 @@ def test_the_other_backends_are_measured(tmp_path, shallow, backend):
     python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
     if backend == "torch" and not python:
         pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")
+    rival = {"jax": "plain-jax", "torch": "timm"}[backend]
     compare.main(
         [
             *SMALL,
             *("--precisions", "bfloat16", "--backend", backend),
             *("--torch_python", python or sys.executable),
-            *("--out", str(tmp_path)),
+            *("--against", rival, "--out", str(tmp_path)),
         ]
     )
     rows = harness.read_csv(tmp_path / "results.csv")
-    rival = {"jax": "plain-jax", "torch": "timm"}[backend]
     assert [(row["task"], row["package"]) for row in rows] == [
         ("forward", "ours"),
         ("forward", rival),
@@ -341,6 +348,9 @@ class FakeWorker:
     def peak_memory(self):
         return 2**20
 
+    def device(self):
+        return "NVIDIA H100"
+
 
 @pytest.fixture
 def fake(monkeypatch):
@@ -374,3 +384,28 @@ def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
     for case in fake.cases:
         assert case["batch_size"] == 16
         assert case["config"]["dropout_rate"] == 0
+        assert case["matrix_shape"] == MATRIX_SHAPE
+
+
+def test_a_gpu_is_named_and_its_use_is_told(fake, tmp_path):
+    compare.main(
+        [
+            *("--models", "B/16", "--precisions", "bfloat16"),
+            *("--tasks", "train", "--train_batch_sizes", "128"),
+            *("--repeats", "1", "--out", str(tmp_path)),
+            *("--matrix_size", "8192", "--peak_tflops", "989"),
+        ]
+    )
+    assert fake.cases[0]["matrix_shape"] == (8192, 8192, 8192)
+    ours, theirs = harness.read_csv(tmp_path / "results.csv")
+    flops = step_flops(VARIANTS["B/16"].config, "train", 128)
+    for row, seconds in ((ours, 2.0), (theirs, 1.0)):
+        mfu = flops / seconds / 989e12
+        assert float(row["mfu"]) == pytest.approx(mfu, abs=1e-3)
+    # A product is faked to take 2 seconds.
+    rate = matrix_flops(8192, 8192, 8192) / 2e9
+    assert float(ours["matrix_gflops"]) == pytest.approx(rate, rel=1e-5)
+    page = (tmp_path / "results.md").read_text()
+    assert "- GPU: NVIDIA H100\n" in page
+    assert "(8192, 8192) x (8192, 8192)" in page
+    assert f"| {ours['mfu']} | {theirs['mfu']} |\n" in page
