@@ -97,7 +97,9 @@ def train_step(model: torch.nn.Module, case: dict) -> Callable[[], object]:
     run = torch.compile(model) if case.get("compile") else model
     # Keras has a mode of its own.
     options = {"training": True} if is_ours(case) else {}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, weight_decay=0, fused=True
+    )
 
     def train():
         with autocast(case):

@@ -34,7 +34,8 @@ def attend(
         bias: Added to the scaled products; None for none.
         training: Whether a gradient will be computed.
     """
-    fused = find_fused_attention(query, mask)
+    for_heads = mask if mask is None else _for_heads(mask)
+    fused = find_fused_attention(query, key, num_heads, for_heads, bias)
     if fused is None:
         return attend_by_products(
             query,
@@ -45,9 +46,7 @@ def attend(
             bias=bias,
             training=training,
         )[0]
-    if mask is not None:
-        mask = _for_heads(mask)
-    return fused(query, key, value, num_heads, mask, bias)
+    return fused(query, key, value, num_heads, for_heads, bias)
 
 
 def attend_by_products(

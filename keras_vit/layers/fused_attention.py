@@ -4,29 +4,33 @@ A fused kernel never holds the scores of all heads.
 """
 
 import functools
+import warnings
 
 import keras
 from keras import ops
 
 
-def find_fused_attention(query, mask=None):
-    """Return the fused attention of this backend for `query`, or None.
+def find_fused_attention(query, key, num_heads, mask=None, bias=None):
+    """Return the fused attention of this backend for these tensors, or None.
 
     `keras.config.disable_flash_attention()` turns all of them off. Keras' own
     `ops.dot_product_attention` is not used: on a TPU, Keras 3.15 makes its
     attention causal if there is no mask.
 
     Shapes:
-        query: (B, S, D).
+        query: (B, S, D). key: (B, T, D). mask: (B, 1, 1 or S, T).
+        bias: (1, K, S, T).
 
     Args:
         query: The queries, whose type decides.
-        mask: The mask of the attention, None for none.
+        key: The keys, which have the shape of the values.
+        num_heads: Number K of heads.
+        mask: True where a key may be attended to, None for none.
+        bias: Added to the scaled products, None for none.
 
     Returns:
-        A function of query (B, S, D), key and value (B, T, D), the number K
-        of heads, mask (B, 1, 1 or S, T), True where a key may be attended to,
-        and bias (1, K, S, T), the last two or None. It returns (B, S, D).
+        A function of query, key, value, num_heads, mask and bias. It returns
+        (B, S, D).
     """
     if keras.config.is_flash_attention_enabled() is False:
         return None
@@ -35,9 +39,15 @@ def find_fused_attention(query, mask=None):
         # In float16, no number is so low that a product added to it is lost.
         is_lost = mask is not None and dtype == "float16"
         return None if is_lost else _attend_in_torch
-    if keras.backend.backend() == "jax" and _has_cudnn():
-        # On other devices, XLA compiles our own products to faster code.
-        return None if dtype == "float32" else _attend_in_jax
+    # On other devices than GPUs, XLA compiles our own products to faster code,
+    # and cuDNN has no kernel for float32.
+    if keras.backend.backend() == "jax" and dtype != "float32" and _has_gpu():
+        shapes = (
+            x if x is None else tuple(x.shape) for x in (query, key, mask, bias)
+        )
+        return (
+            _attend_in_jax if _cudnn_fits(dtype, num_heads, *shapes) else None
+        )
     return None
 
 
@@ -85,25 +95,56 @@ def _attend_by_products_in_torch(query, key, value, bias):
 def _attend_in_jax(query, key, value, num_heads, mask, bias):
     import jax
 
-    attention = functools.partial(
-        jax.nn.dot_product_attention,
+    x = jax.nn.dot_product_attention(
         *(
             x.reshape(*x.shape[:2], num_heads, -1)  # (B, T, K, D/K)
             for x in (query, key, value)
         ),
-        bias,
+        bias if bias is None else ops.cast(bias, query.dtype),
         mask,
+        implementation="cudnn",
     )
-    try:
-        x = attention(implementation="cudnn")
-    except (NotImplementedError, RuntimeError, ValueError):
-        # cuDNN has no kernel for such a size of the heads, or for this GPU.
-        x = attention(implementation="xla")
     return x.reshape(query.shape)
 
 
 @functools.cache
-def _has_cudnn():
+def _cudnn_fits(dtype, num_heads, query, key, mask, bias):
+    """Return whether cuDNN computes attention of these shapes and its gradient.
+
+    It refuses some sizes of the heads, and odd numbers of tokens with a mask
+    or a bias, for which there is a kernel without a gradient. JAX refuses
+    while it traces, which with rematerialization is after `call`.
+    """
+    import jax
+
+    def attend(query, key, value, mask, bias):
+        x = _attend_in_jax(query, key, value, num_heads, mask, bias)
+        return x.astype("float32").sum()
+
+    tensors = (
+        shape if shape is None else jax.ShapeDtypeStruct(shape, kind)
+        for shape, kind in (
+            (query, dtype),
+            (key, dtype),
+            (key, dtype),
+            (mask, "bool"),
+            (bias, dtype),
+        )
+    )
+    try:
+        jax.eval_shape(jax.grad(attend, (0, 1, 2)), *tensors)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        warnings.warn(
+            f"Attention of {query[1]} tokens in {num_heads} heads is computed "
+            f"by two products, which is slower, because cuDNN refuses: {error}",
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+@functools.cache
+def _has_gpu():
     import jax
 
     return jax.default_backend() == "gpu"

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ from scipy.special import softmax
 
 from keras_vit.layers import MultiHeadSelfAttention, fused_attention
 from keras_vit.layers.attention import attend, attend_by_products
+from keras_vit.layers.fused_attention import find_fused_attention
 from tests.contracts import gradients
 from tests.tiny import noise, to_numpy
 
@@ -117,15 +120,17 @@ def test_a_logit_of_1e5_gives_no_nan(dtype):
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has none.")
 def test_flash_attention_can_be_disabled(monkeypatch):
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(fused_attention, "_has_gpu", lambda: True)
+    monkeypatch.setattr(fused_attention, "_cudnn_fits", lambda *shapes: True)
     query = ops.cast(noise(1, LENGTH, WIDTH), "bfloat16")
-    assert fused_attention.find_fused_attention(query)
+    find = functools.partial(find_fused_attention, query, query, HEADS)
+    assert find()
     keras.config.disable_flash_attention()
     try:
-        assert fused_attention.find_fused_attention(query) is None
+        assert find() is None
     finally:
         keras.config.enable_flash_attention()
-    assert fused_attention.find_fused_attention(query)
+    assert find()
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="The kernel of PyTorch.")
@@ -205,38 +210,88 @@ def test_the_softmax_of_bfloat16_is_that_of_float32_rounded_once():
         assert torch.equal(found, expected)
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
-@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-def test_a_gpu_without_the_kernel_falls_back_to_xla(monkeypatch, mask):
+@pytest.fixture
+def fake_gpu(monkeypatch):
+    """Let XLA compute, on the CPU, what JAX would ask cuDNN for."""
     import jax
 
     original, asked = jax.nn.dot_product_attention, []
 
     def on_a_gpu(*args, implementation):
         asked.append(implementation)
-        if implementation == "cudnn":
-            raise NotImplementedError("No such size of the heads.")
-        return original(*args, implementation=implementation)
+        return original(*args, implementation="xla")
 
-    monkeypatch.setattr(fused_attention, "_has_cudnn", lambda: True)
+    monkeypatch.setattr(fused_attention, "_has_gpu", lambda: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_a_gpu)
-    options = {
-        "num_heads": HEADS,
-        "mask": mask,
-        "bias": noise(1, HEADS, LENGTH, LENGTH),
-    }
+    fused_attention._cudnn_fits.cache_clear()
+    yield asked
+    fused_attention._cudnn_fits.cache_clear()
+
+
+def compare_with_products(mask, has_bias, dtype="bfloat16"):
+    options = {"num_heads": HEADS, "mask": mask}
+    if has_bias:
+        options["bias"] = noise(1, HEADS, LENGTH, LENGTH)
     qkv = [
-        ops.cast(noise(2, LENGTH, WIDTH, seed=seed), "bfloat16")
-        for seed in range(3)
+        ops.cast(noise(2, LENGTH, WIDTH, seed=seed), dtype) for seed in range(3)
     ]
-    y = attend(*qkv, **options)
-    assert asked == ["cudnn", "xla"]
-    expected, _ = attend_by_products(*qkv, **options)
+    y, (expected, _) = (
+        attend(*qkv, **options),
+        attend_by_products(*qkv, **options),
+    )
     np.testing.assert_allclose(
         to_numpy(ops.cast(y, "float32")),
         to_numpy(ops.cast(expected, "float32")),
         atol=2e-2,
     )
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_jax_asks_cudnn_on_a_gpu(fake_gpu, mask, has_bias):
+    compare_with_products(mask, has_bias)
+    # Once to see whether there is a kernel.
+    assert fake_gpu == ["cudnn", "cudnn"]
+    compare_with_products(mask, has_bias)
+    assert len(fake_gpu) == 3
     # In float32, our own products are computed, which are as exact.
-    attend(*(ops.cast(x, "float32") for x in qkv), **options)
-    assert len(asked) == 2
+    compare_with_products(mask, has_bias, "float32")
+    assert len(fake_gpu) == 3
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_what_cudnn_refuses_is_computed_by_products(
+    fake_gpu, monkeypatch, mask
+):
+    import jax
+
+    def refuse(*args, implementation):
+        raise NotImplementedError("No such size of the heads.")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", refuse)
+    with pytest.warns(UserWarning, match="two products.*No such size"):
+        compare_with_products(mask, True)
+    compare_with_products(mask, True)  # Warned of once.
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
+def test_a_kernel_without_a_gradient_is_not_used(fake_gpu, monkeypatch):
+    import jax
+
+    @jax.custom_vjp
+    def attend_forward(query):
+        return query
+
+    def refuse(query):
+        raise NotImplementedError("Unsupported sequence length.")
+
+    attend_forward.defvjp(refuse, refuse)
+    monkeypatch.setattr(
+        jax.nn,
+        "dot_product_attention",
+        lambda query, *others, implementation: attend_forward(query),
+    )
+    with pytest.warns(UserWarning, match="Unsupported sequence length"):
+        compare_with_products(None, True)
