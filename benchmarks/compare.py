@@ -122,6 +122,7 @@ def measure_case(
         "threads": options.threads,
         "activation": options.activation,
         "compile": options.compile,
+        "steps": options.steps,
         "matrix_shape": options.matrix_shape,
         "matrix_dtype": case["precision"].removeprefix("mixed_"),
     }
@@ -136,6 +137,8 @@ def measure_case(
         )
         memory = {name: x.peak_memory() for name, x in workers.items()}
         device = workers[OURS].device()
+    for package, found in seconds.items():
+        seconds[package] = [value / options.steps for value in found]
     return report.Result(
         **case,
         memory=memory,
@@ -200,7 +203,8 @@ def write(
     description = [
         *describe_machine(versions, options.threads),
         *devices,
-        f"Run: {datetime.date.today()}, {options.repeats} rounds, images of "
+        f"Run: {datetime.date.today()}, {options.repeats} rounds of "
+        f"{options.steps} steps, images of "
         f"{options.image_size}x{options.image_size}, GELU of ours: "
         f"{options.activation}, on {options.backend}, "
         f"compiled: {options.compile}",

@@ -103,6 +103,13 @@ def add_what(add: Callable):
 def add_how(add: Callable):
     """Add the options of how it is measured."""
     add("--repeats", type=int, default=10, help="rounds that count")
+    add(
+        "--steps",
+        type=int,
+        default=1,
+        help="steps of a round, of which only the last is waited for: several "
+        "on a GPU, which then works while Python prepares the next",
+    )
     add("--threads", type=int, default=os.cpu_count(), help="of each package")
     add(
         "--compile",

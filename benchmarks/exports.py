@@ -167,6 +167,7 @@ def describe_model(model: str, options: argparse.Namespace) -> dict:
         "num_parameters": num_parameters(config),
         "precision": "float32",
         "activation": options.activation,
+        "steps": 1,
     }
 
 

@@ -90,6 +90,7 @@ def main(arguments: list[str] | None = None):
         "package": OURS,
         "config": dataclasses.asdict(config),
         "compile": False,
+        "steps": 1,
         "operations_at_once": 1,  # Or their times would overlap.
         "matrix_shape": MATRIX_SHAPE,
         "matrix_dtype": options.precision.removeprefix("mixed_"),

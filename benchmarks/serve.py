@@ -60,6 +60,23 @@ def serve(
         answer(time.perf_counter() - start)
 
 
+def repeat(run: Callable, wait: Callable, times: int) -> Callable[[], object]:
+    """Return what runs a step several times and waits for the last of them.
+
+    Args:
+        run: Starts a step.
+        wait: Takes what `run` returns, and waits for it.
+        times: How many steps.
+    """
+
+    def steps():
+        for _ in range(times):
+            result = run()
+        return wait(result)
+
+    return steps
+
+
 def peak_memory() -> int:
     """Return the most bytes that this process had in memory; 0 if unknown."""
     status = pathlib.Path("/proc/self/status")

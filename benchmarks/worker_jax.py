@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import serve
+from benchmarks.serve import repeat, serve
 
 # As in optax.adam and Keras.
 ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
@@ -151,7 +151,7 @@ def forward_step(weights, apply, case: dict) -> Callable[[], object]:
     """Return the compiled inference of a batch."""
     images, _ = batch(case)
     forward = jax.jit(lambda weights, images: apply(weights, images, False))
-    return lambda: np.asarray(forward(weights, images))
+    return repeat(lambda: forward(weights, images), np.asarray, case["steps"])
 
 
 def train_step(weights, apply, case: dict) -> Callable[[], object]:
@@ -193,9 +193,9 @@ def train_step(weights, apply, case: dict) -> Callable[[], object]:
     def step():
         nonlocal state
         state, loss = compiled(state, images, labels)
-        return float(loss)
+        return loss
 
-    return step
+    return repeat(step, float, case["steps"])
 
 
 def types(precision: str) -> tuple:

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import serve
+from benchmarks.serve import repeat, serve
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
@@ -53,7 +54,7 @@ def forward_step(model: keras.Model, case: dict) -> Callable[[], object]:
     def forward(images):
         return model(images, training=False)
 
-    return lambda: forward(images).numpy()
+    return repeat(lambda: forward(images), np.asarray, case["steps"])
 
 
 def train_step(model: keras.Model, case: dict) -> Callable[[], object]:
@@ -72,7 +73,7 @@ def train_step(model: keras.Model, case: dict) -> Callable[[], object]:
         optimizer.apply(gradients, variables)
         return loss
 
-    return lambda: train(images, labels).numpy()
+    return repeat(lambda: train(images, labels), np.asarray, case["steps"])
 
 
 def batch(case: dict) -> tuple[tf.Tensor, tf.Tensor]:

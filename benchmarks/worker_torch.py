@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.serve import serve
+from benchmarks.serve import repeat, serve
 
 DTYPES = {
     "float32": torch.float32,
@@ -82,9 +82,9 @@ def forward_step(model: torch.nn.Module, case: dict) -> Callable[[], object]:
     @torch.inference_mode()
     def forward():
         with autocast(case):
-            return run(images).float().cpu().numpy()
+            return run(images)
 
-    return forward
+    return repeat(forward, lambda y: y.float().cpu().numpy(), case["steps"])
 
 
 def train_step(model: torch.nn.Module, case: dict) -> Callable[[], object]:
@@ -108,9 +108,9 @@ def train_step(model: torch.nn.Module, case: dict) -> Callable[[], object]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss.detach()
 
-    return train
+    return repeat(train, torch.Tensor.item, case["steps"])
 
 
 def autocast(case: dict):

@@ -111,15 +111,10 @@ def activate_in_training(name: str, x):
     """
     # ReLU is one operation already.
     if name != "relu" and can_fuse(x):
-        return fuse(_in_float32(ACTIVATIONS[name]))(x)
+        return fuse(_in_float32, activation=ACTIVATIONS[name])(x)
     return TRAINED_ACTIVATIONS[name](x)
 
 
-@functools.cache
-def _in_float32(activation):
+def _in_float32(x, *, activation):
     """XLA rounds bfloat16 after each operation, which takes time."""
-
-    def compute(x):
-        return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
-
-    return compute
+    return ops.cast(activation(ops.cast(x, "float32")), x.dtype)

@@ -1,6 +1,5 @@
 """Scaled dot-product attention in several heads, without weights."""
 
-import functools
 import math
 
 import keras
@@ -104,31 +103,24 @@ def attend_by_products(
 
 
 def _softmax(logits, dtype, training):
-    """Return the softmax, computed in float32, in another type."""
     dtype = keras.backend.standardize_dtype(dtype)
-    compute, pull_back = _make_softmax(
-        keras.backend.standardize_dtype(logits.dtype), dtype
-    )
     if training and can_fuse(logits):
-        compute = fuse_gradient(compute, pull_back)
-    return compute(logits)
+        return fuse_gradient(_compute, _pull_back, dtype=dtype)(logits)
+    return _compute(logits, dtype=dtype)
 
 
-@functools.cache
-def _make_softmax(dtype, result_dtype):
-    """Return a softmax, and its gradient for the result and that of it."""
+def _compute(logits, *, dtype):
+    """Return the softmax, computed in float32, in another type."""
+    logits = ops.cast(logits, "float32")
+    return ops.cast(ops.softmax(logits, axis=-1), dtype)
 
-    def compute(logits):
-        logits = ops.cast(logits, "float32")
-        return ops.cast(ops.softmax(logits, axis=-1), result_dtype)
 
-    def pull_back(scores, upstream):
-        scores = ops.cast(scores, "float32")
-        products = scores * ops.cast(upstream, "float32")
-        mean = ops.sum(products, axis=-1, keepdims=True)
-        return ops.cast(products - mean * scores, dtype)
-
-    return compute, pull_back
+def _pull_back(scores, upstream):
+    """Return the gradient of the logits for the softmax and its gradient."""
+    scores = ops.cast(scores, "float32")
+    products = scores * ops.cast(upstream, "float32")
+    mean = ops.sum(products, axis=-1, keepdims=True)
+    return products - mean * scores
 
 
 def projection(width: int, count: int, name: str, dtype, use_bias: bool = True):

@@ -93,27 +93,51 @@ def _attend_by_products_in_torch(query, key, value, bias):
 
 
 def _attend_in_jax(query, key, value, num_heads, mask, bias):
+    """Ask for cuDNN's kernel.
+
+    JAX refuses odd numbers of tokens in training, and masks of one row for all
+    queries. So there is one more token, which is told to be padding.
+    """
     import jax
 
+    lengths = query.shape[1], key.shape[1]  # S and T
+    extra = [length % 2 for length in lengths]
+    query_heads, key, value = (
+        ops.pad(
+            x.reshape(*x.shape[:2], num_heads, -1),  # (B, T, K, D/K)
+            ((0, 0), (0, more), (0, 0), (0, 0)),
+        )
+        for x, more in ((query, extra[0]), (key, extra[1]), (value, extra[1]))
+    )
+    pairs = [(0, 0), (0, 0), *((0, more) for more in extra)]
+    if mask is not None:
+        shape = (*mask.shape[:2], *lengths)
+        mask = ops.pad(ops.broadcast_to(mask, shape), pairs)
+    if bias is not None:
+        bias = ops.pad(ops.cast(bias, query.dtype), pairs)
+    real = [
+        jax.numpy.full(len(query), length, "int32") if any(extra) else None
+        for length in lengths
+    ]
     x = jax.nn.dot_product_attention(
-        *(
-            x.reshape(*x.shape[:2], num_heads, -1)  # (B, T, K, D/K)
-            for x in (query, key, value)
-        ),
-        bias if bias is None else ops.cast(bias, query.dtype),
+        query_heads,
+        key,
+        value,
+        bias,
         mask,
+        query_seq_lengths=real[0],
+        key_value_seq_lengths=real[1],
         implementation="cudnn",
     )
-    return x.reshape(query.shape)
+    return x[:, : lengths[0]].reshape(query.shape)
 
 
 @functools.cache
 def _cudnn_fits(dtype, num_heads, query, key, mask, bias):
     """Return whether cuDNN computes attention of these shapes and its gradient.
 
-    It refuses some sizes of the heads, and odd numbers of tokens with a mask
-    or a bias, for which there is a kernel without a gradient. JAX refuses
-    while it traces, which with rematerialization is after `call`.
+    It refuses some sizes of the heads, and JAX some shapes in training alone.
+    With rematerialization, that is found out only after `call` of the layer.
     """
     import jax
 

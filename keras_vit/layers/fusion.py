@@ -35,17 +35,19 @@ def can_fuse(x) -> bool:
 
 
 @functools.cache
-def fuse(function: Callable) -> Callable:
-    """Return `function`, compiled by XLA, as is its gradient.
+def fuse(function: Callable, **options) -> Callable:
+    """Return `function` with options, compiled by XLA, as is its gradient.
 
     The gradient computes the values again, so nothing but the arguments is
     kept for it.
 
     Args:
         function: Of tensors of TensorFlow; returns one tensor.
+        **options: Hashable arguments of `function`.
     """
     import tensorflow as tf
 
+    function = functools.partial(function, **options)
     compiled = tf.function(function, jit_compile=True)
 
     @tf.function(jit_compile=True)
@@ -63,21 +65,26 @@ def fuse(function: Callable) -> Callable:
 
 
 @functools.cache
-def fuse_gradient(function: Callable, pull_back: Callable) -> Callable:
-    """Return `function` with a gradient that XLA compiles.
+def fuse_gradient(
+    function: Callable, pull_back: Callable, **options
+) -> Callable:
+    """Return `function` with options and a gradient that XLA compiles.
 
     Args:
         function: Of a tensor of TensorFlow, whose own kernel is fast.
         pull_back: Returns the gradient of the argument for the result and its
             gradient.
+        **options: Hashable arguments of `function`.
     """
     import tensorflow as tf
 
-    compiled = tf.function(pull_back, jit_compile=True)
+    @tf.function(jit_compile=True)
+    def compiled(y, upstream, dtype):
+        return tf.cast(pull_back(y, upstream), dtype)
 
     @tf.custom_gradient
     def call(x):
-        y = function(x)
-        return y, lambda upstream: compiled(y, upstream)
+        y = function(x, **options)
+        return y, lambda upstream: compiled(y, upstream, x.dtype)
 
     return call

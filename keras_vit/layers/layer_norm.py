@@ -1,7 +1,5 @@
 """LayerNorm: Keras' layer normalisation, written to run faster."""
 
-import functools
-
 import keras
 from keras import ops
 
@@ -36,19 +34,20 @@ class LayerNorm(keras.layers.LayerNormalization):
             return super().call(inputs)
         if keras.backend.backend() == "torch":
             return self._call_kernel(inputs)
-        normalize = _normalize(self.epsilon, self.compute_dtype)
+        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
+        tensors = inputs, self.gamma.value, self.beta.value
         if training and can_fuse(inputs):
-            normalize = fuse(normalize)
-        return normalize(inputs, self.gamma.value, self.beta.value)
+            return fuse(_normalize, **options)(*tensors)
+        return _normalize(*tensors, **options)
 
     def _call_kernel(self, inputs):
         """Call PyTorch's own kernel, which is faster."""
         import torch
 
-        if inputs.dtype != torch.float32 and inputs.device.type != "cpu":
-            # Other devices want weights of the same type, which would round
-            # them. A CPU computes in float32, with weights in float32.
-            return super().call(inputs)
+        if inputs.device.type != "cpu":
+            # Other devices want weights of the same type, and rounding those
+            # would be wrong. A CPU computes in float32, with such weights.
+            inputs = ops.cast(inputs, self.gamma.dtype)
         x = torch.nn.functional.layer_norm(
             inputs,
             inputs.shape[-1:],
@@ -59,16 +58,10 @@ class LayerNorm(keras.layers.LayerNormalization):
         return ops.cast(x, self.compute_dtype)
 
 
-@functools.cache
-def _normalize(epsilon, dtype):
-    """Return the function that computes a layer norm."""
-
-    def normalize(tokens, gamma, beta):
-        x = ops.cast(tokens, "float32")
-        x = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
-        x = x * ops.rsqrt(variance + epsilon)
-        x = x * ops.cast(gamma, x.dtype) + ops.cast(beta, x.dtype)
-        return ops.cast(x, dtype)
-
-    return normalize
+def _normalize(tokens, gamma, beta, *, epsilon, dtype):
+    x = ops.cast(tokens, "float32")
+    x = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+    x = x * ops.rsqrt(variance + epsilon)
+    x = x * ops.cast(gamma, x.dtype) + ops.cast(beta, x.dtype)
+    return ops.cast(x, dtype)

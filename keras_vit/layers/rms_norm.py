@@ -1,7 +1,5 @@
 """RmsNorm: normalisation by the root of the mean square."""
 
-import functools
-
 import keras
 from keras import ops
 
@@ -40,10 +38,10 @@ class RmsNorm(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens, training=None):
-        normalize = _normalize(self.epsilon, self.compute_dtype)
+        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
         if training and can_fuse(tokens):
-            normalize = fuse(normalize)
-        return normalize(tokens, self.gamma.value)
+            return fuse(_normalize, **options)(tokens, self.gamma.value)
+        return _normalize(tokens, self.gamma.value, **options)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -52,14 +50,8 @@ class RmsNorm(keras.layers.Layer):
         return {**super().get_config(), "epsilon": self.epsilon}
 
 
-@functools.cache
-def _normalize(epsilon, dtype):
-    """Return the function that computes the norm."""
-
-    def normalize(tokens, gamma):
-        x = ops.cast(tokens, "float32")
-        square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
-        x = x * ops.rsqrt(square + epsilon)
-        return ops.cast(x * ops.cast(gamma, x.dtype), dtype)
-
-    return normalize
+def _normalize(tokens, gamma, *, epsilon, dtype):
+    x = ops.cast(tokens, "float32")
+    square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+    x = x * ops.rsqrt(square + epsilon)
+    return ops.cast(x * ops.cast(gamma, x.dtype), dtype)

@@ -217,9 +217,10 @@ def fake_gpu(monkeypatch):
 
     original, asked = jax.nn.dot_product_attention, []
 
-    def on_a_gpu(*args, implementation):
+    def on_a_gpu(query, key, *others, implementation, **lengths):
         asked.append(implementation)
-        return original(*args, implementation="xla")
+        assert query.shape[1] % 2 == key.shape[1] % 2 == 0
+        return original(query, key, *others, implementation="xla", **lengths)
 
     monkeypatch.setattr(fused_attention, "_has_gpu", lambda: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_a_gpu)
@@ -228,12 +229,12 @@ def fake_gpu(monkeypatch):
     fused_attention._cudnn_fits.cache_clear()
 
 
-def compare_with_products(mask, has_bias, dtype="bfloat16"):
+def compare_with_products(mask, has_bias, dtype="bfloat16", length=LENGTH):
     options = {"num_heads": HEADS, "mask": mask}
     if has_bias:
-        options["bias"] = noise(1, HEADS, LENGTH, LENGTH)
+        options["bias"] = noise(1, HEADS, length, length)
     qkv = [
-        ops.cast(noise(2, LENGTH, WIDTH, seed=seed), dtype) for seed in range(3)
+        ops.cast(noise(2, length, WIDTH, seed=seed), dtype) for seed in range(3)
     ]
     y, (expected, _) = (
         attend(*qkv, **options),
@@ -258,6 +259,8 @@ def test_jax_asks_cudnn_on_a_gpu(fake_gpu, mask, has_bias):
     # In float32, our own products are computed, which are as exact.
     compare_with_products(mask, has_bias, "float32")
     assert len(fake_gpu) == 3
+    compare_with_products(None, has_bias, length=LENGTH + 1)
+    assert len(fake_gpu) == 5
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="A kernel that JAX reaches.")
@@ -267,7 +270,7 @@ def test_what_cudnn_refuses_is_computed_by_products(
 ):
     import jax
 
-    def refuse(*args, implementation):
+    def refuse(*args, **options):
         raise NotImplementedError("No such size of the heads.")
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", refuse)
@@ -291,7 +294,7 @@ def test_a_kernel_without_a_gradient_is_not_used(fake_gpu, monkeypatch):
     monkeypatch.setattr(
         jax.nn,
         "dot_product_attention",
-        lambda query, *others, implementation: attend_forward(query),
+        lambda query, *others, **options: attend_forward(query),
     )
     with pytest.warns(UserWarning, match="Unsupported sequence length"):
         compare_with_products(None, True)
