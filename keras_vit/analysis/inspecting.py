@@ -14,6 +14,7 @@ from keras_vit.analysis.embeddings import (
 from keras_vit.analysis.inspection import Inspection
 from keras_vit.analysis.relevance import accumulate_relevance
 from keras_vit.analysis.rollout import pools_patches, roll_out
+from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.attention_gradients import (
@@ -69,7 +70,8 @@ def inspect_model(
 
     Raises:
         ValueError: If the model is not a VisionTransformer, returns numbers
-            that are not finite, or the number of names is wrong.
+            that are not finite, `num_classes` is negative, or the number of
+            names is wrong.
 
     Example:
         >>> model = VisionTransformer(
@@ -90,7 +92,7 @@ def inspect_model(
         image_names = tuple(f"image {i + 1}" for i in range(len(images)))
     class_names = _names(class_names, "class_names", classes)
     activate = _find_activation(model, activation)
-    top = min(num_classes, classes)
+    top = min(as_whole(num_classes, "num_classes", 0), classes)
     counter = _StepCounter(len(images) * (1 + top), report)
     views = [
         _look_at(model, image[None], activate, top, counter) for image in images

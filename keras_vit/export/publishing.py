@@ -13,6 +13,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator, Sequence
 
+from keras_vit.arguments import as_whole
 from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import MODELS_CONFIG
 
@@ -101,10 +102,7 @@ def choose_version(
     }
     if version is None:
         return max(taken, default=0) + 1
-    if version < 1:
-        raise ValueError(
-            f"`version` must be 1 or more. Received: version={version}"
-        )
+    version = as_whole(version, "version")
     if version in taken:
         raise ValueError(
             "`version` must not exist yet; nothing is overwritten. Received: "

@@ -43,6 +43,19 @@ def sublayer_policy(layer, name: str):
     return policy_at(layer.dtype_policy, f"{layer.path}/{name}")
 
 
+def as_floats(x):
+    """Return a tensor of whole numbers as float32, and others as they are.
+
+    Shapes:
+        x: any. returns: the same.
+
+    Args:
+        x: An array or tensor.
+    """
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    return x if keras.backend.is_float_dtype(dtype) else ops.cast(x, "float32")
+
+
 def policy_at(policy, path: str):
     """Return the entry of `policy` for the layer at `path`."""
     return policy[path] if isinstance(policy, DTypePolicyMap) else policy

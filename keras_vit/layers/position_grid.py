@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_vit.layers.dtypes import as_floats
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.tables import pick
 
@@ -19,11 +20,12 @@ def resize_position_grid(table, sizes: tuple, method: str = "official"):
         table: (n_1, ..., n_k, ...). returns: (*sizes, ...).
 
     Args:
-        table: An array or tensor of floats.
+        table: An array or tensor.
         sizes: The new n_1 ... n_k, integers or scalar integer tensors.
         method: A key of RESIZES.
     """
     rule = pick(RESIZES, method, "method")
+    table = as_floats(table)
     wholes = rule.whole_sizes(sizes, table.shape[: len(sizes)])
     for axis, (size, whole) in enumerate(zip(sizes, wholes)):
         is_known = isinstance(size, int) and isinstance(whole, int)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.dtypes import as_floats
 from keras_vit.layers.resize_rules import inverse_patch_resize
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.settings import INTERPOLATIONS, preprocessing_of
@@ -55,7 +56,7 @@ def cut_patches(
             "`images` must have at least one patch. Received: image "
             f"{images.shape[1]}x{images.shape[2]}, patch_size={patch_size}"
         )
-    x = images[:, : h * side, : w * side]
+    x = as_floats(images[:, : h * side, : w * side])
     x = ops.reshape(x, (-1, h, side, w, side * channels))
     x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, side, side*C)
     x = ops.reshape(x, (-1, h * w, side, side, channels))

@@ -71,7 +71,8 @@ def add_conditioner(
 def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
     """Return the configuration of a checkpoint with other fields.
 
-    For images of other channels, one mean and one deviation hold for all.
+    For images of other channels, one mean and one deviation hold for all. A
+    tanh layer before the head is of the pooled token; all tokens come without.
 
     Args:
         config: The configuration of the checkpoint.
@@ -83,6 +84,8 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
             config.preprocessing, normalization="vit"
         )
         changes = {"preprocessing": settings, **changes}
+    if changes.get("pooling") == "none" != config.pooling:
+        changes = {"representation_size": None, **changes}
     return dataclasses.replace(config, **changes)
 
 

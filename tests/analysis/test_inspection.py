@@ -102,6 +102,12 @@ def test_a_model_without_a_head_has_no_classes():
     assert seen.relevances is None
 
 
+@pytest.mark.parametrize("number", [-1, 1.5, "3", True])
+def test_a_wrong_number_of_classes_is_named(number):
+    with pytest.raises(ValueError, match=f"num_classes={number!r}"):
+        inspect_model(model_of("token"), images_of("token"), num_classes=number)
+
+
 def test_losses_of_independent_classes():
     model, images = model_of("token"), images_of("token")
     seen = inspect_model(model, images, activation="sigmoid")

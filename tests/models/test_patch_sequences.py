@@ -12,6 +12,7 @@ from keras_vit import (
     preprocess_patches,
 )
 from keras_vit.layers import PatchEncoder
+from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.layers.resize_rules import resize_patch_kernel
 from keras_vit.models import cut_patches
 from keras_vit.models.patch_sequences import fitting_size
@@ -33,6 +34,24 @@ def test_what_is_left_at_the_border_is_not_read():
     found, part = cut_patches(images, 6), cut_patches(images[:, :12, :18], 6)
     for key, value in found.items():
         np.testing.assert_array_equal(to_numpy(value), to_numpy(part[key]))
+
+
+def test_whole_numbers_are_resized_as_floats():
+    pixels = np.random.default_rng(3).integers(0, 256, (1, 12, 24, 3), "uint8")
+    found, expected = (
+        to_numpy(cut_patches(x, 12, 8)["patches"])
+        for x in (pixels, pixels.astype("float32"))
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert np.ptp(found) > 1
+    table = np.arange(6).reshape(2, 3, 1)
+    for method in ("official", "bilinear"):
+        found, expected = (
+            to_numpy(resize_position_grid(x, (3, 5), method))
+            for x in (table, table.astype("float32"))
+        )
+        np.testing.assert_array_equal(found, expected)
+        assert len(np.unique(found)) > 6
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bicubic_antialias"])

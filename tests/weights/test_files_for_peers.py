@@ -86,6 +86,15 @@ TIMM_WRITTEN = {
     ),
     "odd_mlp": ({"mlp_dim": 61}, {"mlp_ratio": 61 / 24 + 1e-9}),
 }
+# Of architectures whose function fixes what no argument can say.
+TIMM_FOLDERS = {
+    "gated_with_inner_norms": {
+        "use_gated_mlp": True,
+        "activation": "silu",
+        "use_mlp_inner_norm": True,
+        "use_attention_inner_norm": True,
+    },
+}
 HYBRIDS_WRITTEN = {
     "R_Ti16": ((), 8, "vit_tiny_r_s16_p8_224"),
     "R26_S32": ((2, 2, 2, 2), 1, "vit_small_r26_s32_224"),
@@ -120,6 +129,8 @@ def written_cases():
     for name, (config, changes) in TIMM_WRITTEN.items():
         arguments = {**OURS_TINY, **changes}
         yield f"timm_file/{name}", Written(config, {"arguments": arguments})
+        yield f"timm_folder/{name}", Written(config, {})
+    for name, config in TIMM_FOLDERS.items():
         yield f"timm_folder/{name}", Written(config, {})
     for name, (stages, patch, model) in HYBRIDS_WRITTEN.items():
         config = {**HYBRID_SIZES, "stem_stages": stages, "patch_size": patch}

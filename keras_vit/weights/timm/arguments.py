@@ -71,7 +71,7 @@ def has_split_gate(config: ViTConfig) -> bool:
         return config.use_gated_mlp and config.use_mlp_inner_norm
     return config.use_gated_mlp and (
         config.norm == "rms"
-        or config.use_mlp_inner_norm
+        or (config.use_mlp_inner_norm and is_eva(config))
         or config.rotary_positions.startswith("centered")
     )
 

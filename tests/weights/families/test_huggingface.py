@@ -67,6 +67,10 @@ def test_the_pooler_of_hugging_face_is_the_pre_logits(tmp_path):
     tokens = from_checkpoint(path_of("hf_vit"), classes=0)(x)
     expected = np.tanh(to_numpy(tokens) @ weight.T + weight[0])
     np.testing.assert_allclose(pooled, expected, rtol=0, atol=1e-5)
+    # It reads the class token, so all tokens come without it.
+    model = from_checkpoint(tmp_path / "model.npz", pooling="none")
+    expected = from_checkpoint(path_of("hf_vit"), classes=0, pooling="none")(x)
+    np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(expected))
 
 
 def test_a_pooler_of_another_activation_is_refused(tmp_path):
