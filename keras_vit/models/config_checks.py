@@ -114,6 +114,10 @@ def _check_numbers(config):
             _fail(config, name, "must be in [0, 1)")
     if not 0 < config.layer_norm_epsilon < math.inf:
         _fail(config, "layer_norm_epsilon", "must be positive")
+    if not 0 < config.rotary_temperature < math.inf:
+        _fail(config, "rotary_temperature", "must be positive")
+    if not math.isfinite(config.layer_scale_init or 0.0):
+        _fail(config, "layer_scale_init", "must be finite or None")
     for name in OPTIONAL_SIZES:
         if (getattr(config, name) or 1) < 1:
             _fail(config, name, "must be positive or None")

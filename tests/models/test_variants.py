@@ -399,6 +399,21 @@ ERRORS = [
         "Received: use_class_token=False",
     ),
     (
+        {"rotary_temperature": 0.0},
+        "`rotary_temperature` must be positive. "
+        "Received: rotary_temperature=0.0",
+    ),
+    (
+        {"rotary_temperature": float("nan")},
+        "`rotary_temperature` must be positive. "
+        "Received: rotary_temperature=nan",
+    ),
+    (
+        {"layer_scale_init": float("inf")},
+        "`layer_scale_init` must be finite or None. "
+        "Received: layer_scale_init=inf",
+    ),
+    (
         {"layer_scale_branches": "mlp"},
         "`layer_scale_branches` must be one of 'both', 'attention'. "
         "Received: layer_scale_branches='mlp'",
