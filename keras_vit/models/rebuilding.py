@@ -27,8 +27,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         **changes: Fields of the configuration.
 
     Raises:
-        ValueError: If the configuration is invalid, or a quantised model would
-            be merged.
+        ValueError: If the configuration is invalid, a quantised model would be
+            merged, or the class of the model does not take a configuration.
     """
     if is_merged and is_quantized(model):
         raise ValueError(
@@ -42,6 +42,13 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         **({"dtype": dtype} if dtype else {}),
     }
     copy = type(model).from_config(arguments)
+    if copy.config != config:
+        raise ValueError(
+            f"The class {type(model).__name__} must build its model from the "
+            "`config` that `from_config` receives, as VisionTransformer does; "
+            "it built one of another configuration. "
+            f"Received: model={model.name!r}, {changes}"
+        )
     values = merged_values(model) if is_merged else None
     for layer in copy.layers:
         if layer.name not in new_layers:

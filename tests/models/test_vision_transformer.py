@@ -300,6 +300,27 @@ def test_a_resized_model_keeps_what_is_frozen_and_its_type():
     assert resized.name == model.name
 
 
+def test_a_subclass_keeps_its_class_or_is_told_what_it_lacks():
+    class Tagged(VisionTransformer):
+        def __init__(self, config, tag="", **kwargs):
+            super().__init__(config, **kwargs)
+            self.tag = tag
+
+        def get_config(self):
+            return {**super().get_config(), "tag": self.tag}
+
+    class Fixed(VisionTransformer):
+        def __init__(self, **kwargs):
+            kwargs.pop("config", None)
+            super().__init__(tiny_config(), **kwargs)
+
+    copy = Tagged(tiny_config(), tag="mine").with_image_size(48)
+    assert isinstance(copy, Tagged)
+    assert (copy.tag, copy.config.image_size) == ("mine", (48, 48))
+    with pytest.raises(ValueError, match="class Fixed must build its model"):
+        Fixed().with_image_size(48)
+
+
 def test_part_of_a_block_stays_frozen_in_a_resized_model():
     model = build()
     model.get_layer("block_00").attention.trainable = False
