@@ -32,7 +32,8 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
     """
     if is_merged and is_quantized(model):
         raise ValueError(
-            "LoRA updates of a quantised model cannot be merged. "
+            "LoRA updates of a quantised model cannot be merged; quantise the "
+            "model that `merge_lora()` returns. "
             f"Received: model={model.name!r}"
         )
     config = dataclasses.replace(model.config, **changes)
