@@ -21,8 +21,8 @@ def make_convert_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "source",
         metavar="SRC",
-        help="a checkpoint of any family, a .keras file of this package, or "
-        "the name of a pretrained model",
+        help="a checkpoint of any family, a .keras file of this package, the "
+        "folder of a run, or the name of a pretrained model",
     )
     parser.add_argument(
         "target", metavar="DST", help="the file or folder to write"
@@ -111,7 +111,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
     add("export", metavar="EXPORT_DIR", help=text)
     text = "0 for any free one (default: %(default)s)"
     add("--port", type=parse_port, default=8501, metavar="PORT", help=text)
-    text = "address to listen at (default: %(default)s, for this machine alone)"
+    text = "address to listen on (default: %(default)s, for this machine alone)"
     add("--host", default="127.0.0.1", help=text)
     text = "another host name that requests may use; may be repeated"
     add("--allow_host", action="append", default=[], metavar="NAME", help=text)

@@ -1,6 +1,8 @@
 """Convert a checkpoint: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
+import pathlib
 import sys
+from collections.abc import Sequence
 
 import keras
 
@@ -8,7 +10,9 @@ from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.errors import first_line
 from keras_vit.files import atomic_write
 from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.run_folders import find_model, read_classes
 from keras_vit.tables import pick
+from keras_vit.weights.containers.descriptions import read_json, write_json
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
@@ -27,7 +31,8 @@ def convert(
 
     Args:
         source: See `path_or_name` of `from_checkpoint`; or a `.keras` file of
-            this package.
+            this package, or the folder of a run. A folder for another library
+            gets the class names of the run.
         target: The file or folder to write.
         layout: "official", "big_vision", "timm", "huggingface", or "keras"
             for a `.keras` file.
@@ -53,16 +58,34 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
+    source = find_model(source)
     model = open_model(
         source, num_heads, image_size, source_image_size, architecture
     )
     if layer_norm_epsilon is not None:
         model = model.with_layer_norm_epsilon(layer_norm_epsilon)
     if layout != "keras":
-        return save_checkpoint(model, target, layout=layout)
+        notes = save_checkpoint(model, target, layout=layout)
+        write_class_names(target, layout, read_classes(source))
+        return notes
     with atomic_write(target) as draft:
         model.save(draft)
     return ()
+
+
+def write_class_names(folder: str, layout: str, names: Sequence[str]):
+    """Write the names of the classes into the config.json of a folder.
+
+    Args:
+        folder: What `save_checkpoint` wrote; a file has no such names.
+        layout: Its layout.
+        names: The names in the order of the logits; none are not written.
+    """
+    path = pathlib.Path(folder).expanduser() / "config.json"
+    if layout not in CLASS_ENTRIES or not names or not path.is_file():
+        return
+    content = read_json(path)
+    write_json(path, {**content, **CLASS_ENTRIES[layout](names)})
 
 
 def open_model(
@@ -143,6 +166,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0
+
+
+# What config.json says of the classes, by layout.
+CLASS_ENTRIES = {
+    "huggingface": lambda names: {
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+    },
+    "timm": lambda names: {"label_names": list(names)},
+}
 
 
 if __name__ == "__main__":

@@ -21,6 +21,32 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         path: The file to write or to replace. Missing folders are created.
     """
     path = pathlib.Path(path)
+    with naming_path(path), _replaced(path) as draft:
+        yield draft
+
+
+@contextlib.contextmanager
+def naming_path(path: pathlib.Path) -> Iterator[None]:
+    """Name `path` in errors of the operating system that name no other file.
+
+    A full disk is reported without a name, and a draft means nothing to users.
+
+    Args:
+        path: The file or folder to write.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_named = error.filename and DRAFT not in str(error.filename)
+        if error.errno is None or is_named:
+            raise
+        reason = os.strerror(error.errno)
+        raise OSError(error.errno, reason, str(path)) from error
+
+
+@contextlib.contextmanager
+def _replaced(path):
+    """Yield the draft of a file, which replaces it on success."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(
         prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
@@ -50,9 +76,12 @@ def draft_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=DRAFT, dir=path.parent, ignore_cleanup_errors=True
-    ) as hidden:
+    with (
+        naming_path(path),
+        tempfile.TemporaryDirectory(
+            prefix=DRAFT, dir=path.parent, ignore_cleanup_errors=True
+        ) as hidden,
+    ):
         draft = pathlib.Path(hidden, path.name)
         draft.mkdir()
         yield draft

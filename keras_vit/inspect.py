@@ -5,7 +5,6 @@ interactive page. For the folder of a run, use `python -m trainers.inspect`.
 """
 
 import argparse
-import os
 import pathlib
 import shlex
 import sys
@@ -24,6 +23,7 @@ from keras_vit.preprocessing import (
     preprocess_input,
     read_image,
 )
+from keras_vit.run_folders import is_run
 
 
 def open_subject(source: str, **hints) -> Subject:
@@ -51,15 +51,6 @@ def open_subject(source: str, **hints) -> Subject:
         # "tench, Tinca tinca" is shortened to its first name.
         class_names = [name.split(",")[0] for _, name in imagenet_classes()]
     return Subject(pathlib.Path(source).name, model, read, class_names)
-
-
-def is_run(source: str) -> bool:
-    """Return whether a path is the folder of a run of the trainers.
-
-    Args:
-        source: Path or name.
-    """
-    return os.path.isfile(os.path.join(source, "recipe.json"))
 
 
 def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:

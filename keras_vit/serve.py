@@ -81,7 +81,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise OSError(
-            f"port {port} of {host} cannot be listened at: "
+            f"cannot listen on port {port} of {host}: "
             f"{error.strerror or error}; choose another with --port, 0 for any"
         ) from error
 

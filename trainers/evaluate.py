@@ -35,7 +35,8 @@ def main(arguments):
         )
         folder = FLAGS.report_dir and as_path(FLAGS.report_dir)
         other = FLAGS.compare and read_other(FLAGS.compare, dataset)
-        report = evaluate(
+        many = len(dataset.class_names) > NUM_CLASSES_SHOWN
+        evaluate(
             source,
             dataset,
             batch_size=FLAGS.batch_size,
@@ -44,9 +45,10 @@ def main(arguments):
             report_dir=folder,
             other=other,
             patch_size=FLAGS.patch_size,
+            show=lambda report: print_report(
+                report, many, other and other.report
+            ),
         )
-    many = len(dataset.class_names) > NUM_CLASSES_SHOWN
-    print_report(report, many, other and other.report)
     folder = choose_folder(source, folder, FLAGS.patch_size)
     if folder:
         print(

@@ -109,6 +109,24 @@ def check_writable(path: Path, argument: str):
         ) from None
 
 
+@contextlib.contextmanager
+def naming_folder(folder: Path, argument: str) -> Iterator[None]:
+    """Name a folder and its flag in errors of writing to it.
+
+    Args:
+        folder: The folder that files are written to.
+        argument: Name of the argument with the folder, which is a flag, too.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"`{argument}` must be a folder that can be written; choose "
+            f"another with --{argument}. Received: "
+            f"{argument}={str(folder)!r} ({error.strerror or error})"
+        ) from error
+
+
 def _existing_part(path):
     path = path.absolute()
     return next(p for p in (path, *path.parents) if p.exists())

@@ -7,9 +7,15 @@ Example:
     python -m trainers.probe --model=B/16-augreg --dataset=cifar10
 """
 
+from collections.abc import Mapping
+
 from absl import flags
 
-from trainers.evaluation.probes import PROBES, ProbeChoices
+from trainers.evaluation.probes import (
+    MOST_NEIGHBORS,
+    PROBES,
+    ProbeChoices,
+)
 from trainers.evaluation.probing import probe
 from trainers.paths import as_path
 from trainers.runs import source_flags
@@ -37,7 +43,7 @@ def main(arguments):
         choices = ProbeChoices(
             parse_numbers("shots", FLAGS.shots),
             FLAGS.num_seeds,
-            parse_numbers("neighbors", FLAGS.neighbors),
+            FLAGS.neighbors and parse_numbers("neighbors", FLAGS.neighbors),
         )
         source, dataset = open_source(
             FLAGS.run_dir,
@@ -47,7 +53,7 @@ def main(arguments):
             train_split=FLAGS.train_split,
             eval_split=FLAGS.eval_split,
         )
-        report = probe(
+        probe(
             source,
             dataset,
             FLAGS.probes,
@@ -56,7 +62,16 @@ def main(arguments):
             preprocess=FLAGS.preprocess,
             max_bad_examples=FLAGS.max_bad_examples,
             report_dir=FLAGS.report_dir and as_path(FLAGS.report_dir),
+            show=print_probes,
         )
+
+
+def print_probes(report: Mapping):
+    """Print the accuracies of the probes.
+
+    Args:
+        report: The report of `probe`.
+    """
     print(
         f"{report['model']} on {report['dataset']}: fitted to "
         f"{report['num_train']:,} images, tested on {report['num_test']:,}; "
@@ -87,8 +102,9 @@ def define_flags():
     )
     flags.DEFINE_list(
         "neighbors",
-        list(map(str, default.neighbors)),
-        "Numbers of neighbours for knn, such as 10,20,100,200.",
+        None,
+        "Numbers of neighbours for knn, such as 10,20,100,200. Default: "
+        f"{MOST_NEIGHBORS}, or all training images if there are fewer.",
     )
     flags.DEFINE_string(
         "train_split",

@@ -14,7 +14,9 @@ from trainers.loop.metrics import read_metrics
 from trainers.loop.progress import format_seconds
 from trainers.models.initial_head import explain_other_classes
 from trainers.models.objectives import class_names_of
+from trainers.paths import as_path
 from trainers.recipes import flags as recipe_flags
+from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.photo_rules import RULES
 from trainers.recipes.photos import describe_fit
 from trainers.runs.command_line import (
@@ -30,6 +32,7 @@ from trainers.runs.data_check import check_images
 from trainers.runs.job import FEW_IMAGES, Job, train
 from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
+from trainers.runs.repeating import explain_repeating
 from trainers.runs.reports import describe_skipped, final_table
 from trainers.runs.requirements import (
     available_bytes,
@@ -39,6 +42,7 @@ from trainers.runs.requirements import (
     measure_seconds_per_step,
     warn_of_shortage,
 )
+from trainers.runs.run import Run
 from trainers.runs.worker_flags import (
     define_worker_flags,
     worker_config_from_flags,
@@ -53,7 +57,7 @@ def main(arguments):
     """Run the command."""
     with stop_at_once(), training_errors(), user_errors():
         refuse_arguments(arguments)
-        chosen = recipe_flags.recipe_from_flags()
+        chosen = choose_recipe()
         run_dir = FLAGS.run_dir or f"saved_models/{chosen.name}"
         config = worker_config_from_flags()
         job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
@@ -83,6 +87,22 @@ def main(arguments):
         print(describe_skipped(bad))
     if job.is_writer:
         print_results(job, time.perf_counter() - start_time)
+
+
+def choose_recipe() -> ChosenRecipe:
+    """Return the recipe of the command line.
+
+    Raises:
+        ValueError: If there is none. For a run that has begun, the message
+            says how to go on with it.
+    """
+    try:
+        return recipe_flags.recipe_from_flags()
+    except ValueError:
+        run = FLAGS.run_dir and Run(as_path(FLAGS.run_dir))
+        if FLAGS.recipe is None and run and run.recipe_path.exists():
+            raise ValueError(explain_repeating(run)) from None
+        raise
 
 
 def print_results(job: Job, seconds: float):

@@ -19,7 +19,8 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
     assert other.report["model"] == "other"
     assert other.guesses == {}  # It was written by an earlier version.
     guesses = {0: Guess(3, 3, 0.5), 1: Guess(3, 8, 0.25)}
-    write_guesses(folder / "guesses.csv", guesses, digits.class_names)
+    images = {0: "a.png", 1: "b.png"}
+    write_guesses(folder / "guesses.csv", guesses, digits.class_names, images)
     assert read_other(str(folder), digits).guesses == guesses
 
 

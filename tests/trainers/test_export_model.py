@@ -174,7 +174,7 @@ def test_calibration_images_come_from_their_split(
             ValueError,
             "`name` must consist.* such as name='a_b' or.* --name=a_b",
         ),
-        ({"version": 0}, ValueError, "`version` must be 1 or more"),
+        ({"version": 0}, ValueError, "`version` must be positive"),
         (
             {"version": 7},
             ValueError,
@@ -357,7 +357,7 @@ def test_unreadable_images_are_left_out_or_named(
     monkeypatch.setattr(type(run), "load_model", lambda self: model)
     photos = open_dataset(f"folder:{folder_with_a_bad_image}")
     choices = {"calibration_split": "train", **QUIET}
-    with pytest.raises(ValueError, match="dog/1.jpg` is not a readable image"):
+    with pytest.raises(ValueError, match="dog/1.jpg` cannot be read"):
         export_source(run, photos, tmp_path, **choices)
     # One in each of the two splits.
     with pytest.raises(ValueError, match="train/dog/1.jpg.*=1$"):

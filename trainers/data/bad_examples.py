@@ -58,11 +58,11 @@ class BadExamples:
         if len(names) > self.limit:
             listed = ", ".join(f"`{name}`" for name in names[:10])
             more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-            what = "is not a readable image"
-            what = what if len(names) == 1 else "are not readable images"
+            what = "an image" if len(names) == 1 else "images"
             raise BadExampleError(
-                f"{listed}{more} {what} of the data set; "
-                f"--max_bad_examples={self.limit}"
+                f"{listed}{more} cannot be read as {what}; to skip such files, "
+                "raise --max_bad_examples. "
+                f"Received: max_bad_examples={self.limit}"
             )
 
     @contextlib.contextmanager

@@ -157,7 +157,9 @@ class ImageDataset:
         Raises:
             ValueError: If there is no such split, or it is empty.
         """
-        ranges = locate_split(self.name, self.reader.splits, split, "split")
+        # There always is a split to evaluate on.
+        argument = "train_split" if split is None else "split"
+        ranges = locate_split(self.name, self.reader.splits, split, argument)
         return cut_ranges(ranges, part, num_parts)
 
 

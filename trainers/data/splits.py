@@ -33,6 +33,8 @@ def locate_split(
         ValueError: If there is no such split, or it has no examples.
     """
     hint, parts = "no examples", []
+    if split is None:
+        hint = "it has no split of the usual name"
     try:
         if split is not None:
             spec = tfds.core.ReadInstruction.from_spec(split)
@@ -49,7 +51,7 @@ def locate_split(
     if not ranges:
         raise ValueError(
             f"`{argument}` must name examples of dataset={dataset!r}, which "
-            f"has {', '.join(splits)}, such as 'train' or 'train[:98%]'. "
+            f"has {', '.join(splits)}. Parts are written as 'train[:98%]'. "
             f"Received: {argument}={split!r} ({hint})"
         )
     return ranges

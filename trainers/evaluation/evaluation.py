@@ -1,7 +1,7 @@
 """Evaluation of a classifier on a data set: metrics and examples."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -18,9 +18,13 @@ from trainers.evaluation.guesses import (
 )
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
-from trainers.evaluation.telling import TellingImages, make_pictures
+from trainers.evaluation.telling import (
+    TellingImages,
+    make_pictures,
+    name_images,
+)
 from trainers.models.patch_sizes import with_patch_size
-from trainers.paths import Path, write_csv_file
+from trainers.paths import Path, naming_folder, write_csv_file
 from trainers.runs.model_card import write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes, write_report
@@ -36,6 +40,7 @@ def evaluate(
     report_dir: Path | None = None,
     other: OtherModel | None = None,
     patch_size: int | None = None,
+    show: Callable[[Mapping], None] = lambda report: None,
 ) -> dict[str, float | int | str]:
     """Return the accuracy of a model on a data set, and draw some examples.
 
@@ -62,6 +67,8 @@ def evaluate(
             beside this one on the page.
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
+        show: Takes the report before a file is written, so that it is not lost
+            if that fails.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
@@ -74,9 +81,9 @@ def evaluate(
     Raises:
         ValueError: If the classes are not those of the model, more images than
             allowed cannot be read, or `other` is of other images.
+        OSError: If a file cannot be written.
     """
-    if preprocess is None:
-        preprocess = source.preprocess
+    preprocess = source.preprocess if preprocess is None else preprocess
     names = dataset.class_names
     of_model = dataset.model_class_names
     check_classes(source, of_model, dataset)
@@ -109,9 +116,12 @@ def evaluate(
     folder = choose_folder(source, report_dir, patch_size)
     if folder:
         check_same_images(other, telling.guesses)
-        write_results(folder, results, report, model, dataset, other)
-    if folder and folder == source.folder:
-        write_card(source, model)
+    show(report)
+    if folder:
+        with naming_folder(folder, "report_dir"):
+            write_results(folder, results, report, model, dataset, other)
+            if folder == source.folder:
+                write_card(source, model)
     return report
 
 
@@ -184,10 +194,11 @@ def write_results(
         report["preprocess"], size, "preprocess"
     ).normalization
     telling = results.telling
-    pictures = make_pictures(telling, model, dataset, normalization)
+    images = name_images(dataset, telling.guesses)
+    pictures = make_pictures(telling, model, images, normalization)
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
-    write_guesses(folder / "guesses.csv", results.telling.guesses, names)
+    write_guesses(folder / "guesses.csv", telling.guesses, names, images)
     results.examples.draw(
         names, tally.activation, normalization, folder / "predictions.png"
     )

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from trainers.paths import Path, write_csv_file
 
-GUESS_COLUMNS = ("position", "true class", "prediction", "probability")
+GUESS_COLUMNS = ("position", "image", "true class", "prediction", "probability")
+# Earlier versions wrote no names of images.
+COLUMNS_READ = tuple(name for name in GUESS_COLUMNS if name != "image")
 
 
 class Guess(NamedTuple):
@@ -58,7 +60,10 @@ def check_same_images(other: OtherModel | None, guesses: Mapping[int, Guess]):
 
 
 def write_guesses(
-    path: Path, guesses: Mapping[int, Guess], class_names: Sequence[str]
+    path: Path,
+    guesses: Mapping[int, Guess],
+    class_names: Sequence[str],
+    image_names: Mapping[int, str],
 ):
     """Write predictions as a CSV table, in the order of the images.
 
@@ -66,9 +71,16 @@ def write_guesses(
         path: The file.
         guesses: The predictions by the position of the image in its split.
         class_names: Names of the classes.
+        image_names: Names of the images by their positions.
     """
     rows = [
-        (position, class_names[truth], class_names[guess], f"{probability:.6g}")
+        (
+            position,
+            image_names[position],
+            class_names[truth],
+            class_names[guess],
+            f"{probability:.6g}",
+        )
         for position, (truth, guess, probability) in sorted(guesses.items())
     ]
     write_csv_file(path, [GUESS_COLUMNS, *rows])
@@ -86,16 +98,17 @@ def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
     """
     indices = {name: index for index, name in enumerate(class_names)}
     try:
-        rows = csv.reader(io.StringIO(path.read_text(encoding="utf-8")))
-        if tuple(next(rows)) != GUESS_COLUMNS:
+        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+        if not {*COLUMNS_READ} <= {*(rows.fieldnames or ())}:
             raise ValueError("other columns")
+        cells = ([row[name] for name in COLUMNS_READ] for row in rows)
         return {
             int(position): Guess(
                 indices[truth], indices[guess], float(probability)
             )
-            for position, truth, guess, probability in rows
+            for position, truth, guess, probability in cells
         }
-    except (KeyError, StopIteration, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} must be a table of predictions for the same classes; "
             f"evaluate that model again. Received: {error!r}"

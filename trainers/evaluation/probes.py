@@ -15,6 +15,7 @@ BIAS = 100.0  # Large, so that the penalty hardly affects the weight of it.
 EPSILON = 1e-5
 TEMPERATURE = 0.07
 CHUNK_IMAGES = 4096
+MOST_NEIGHBORS = 20  # If no number is given.
 
 
 class Features(NamedTuple):
@@ -38,16 +39,19 @@ class ProbeChoices:
     Args:
         shots: Numbers of images per class that the regression is fitted to.
         num_seeds: Number of random draws of these images.
-        neighbors: Numbers of neighbours that vote.
+        neighbors: Numbers of neighbours that vote; None for MOST_NEIGHBORS, or
+            all training images if there are fewer.
     """
 
     shots: tuple[int, ...] = (1, 5, 10, 25)
     num_seeds: int = 3
-    neighbors: tuple[int, ...] = (20,)
+    neighbors: tuple[int, ...] | None = None
 
     def __post_init__(self):
         for name in ("shots", "neighbors"):
             numbers = getattr(self, name)
+            if name == "neighbors" and numbers is None:
+                continue
             if not numbers or min(numbers) < 1:
                 raise ValueError(
                     f"`{name}` must be numbers of 1 or more. "
@@ -192,17 +196,20 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
     """
     from sklearn.neighbors import NearestNeighbors
 
-    most = max(choices.neighbors)
+    numbers = choices.neighbors
+    if numbers is None:
+        numbers = (min(MOST_NEIGHBORS, len(features.train)),)
+    most = max(numbers)
     if most > len(features.train):
         raise ValueError(
             "`neighbors` must be at most the number of training images, "
-            f"{len(features.train)}. Received: neighbors={choices.neighbors}"
+            f"{len(features.train)}. Received: neighbors={numbers}"
         )
     # Of vectors of length 1 the nearest have the highest cosine, 1 - d^2 / 2.
     # scikit-learn's own cosine copies all training features for each chunk.
     search = NearestNeighbors(n_neighbors=most, algorithm="brute")
     search.fit(normalize(features.train))
-    hits = dict.fromkeys(choices.neighbors, 0)
+    hits = dict.fromkeys(numbers, 0)
     for start in range(0, len(features.test), CHUNK_IMAGES):
         part = slice(start, start + CHUNK_IMAGES)
         distances, indices = search.kneighbors(normalize(features.test[part]))
@@ -216,7 +223,7 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
             np.add.at(votes, (rows, classes[:, :number]), weights[:, :number])
             hits[number] += count_hits(votes, truths)
     total = len(features.test)
-    return {f"knn/{n}": [hits[n] / total] for n in choices.neighbors}
+    return {f"knn/{n}": [hits[n] / total] for n in numbers}
 
 
 def normalize(features: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Probing a frozen model: its features, and the report of the probes."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import predict_dataset
 from trainers.evaluation.probes import PROBES, Features, ProbeChoices
-from trainers.paths import Path
+from trainers.paths import Path, naming_folder
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, write_report
 
@@ -27,6 +27,7 @@ def probe(
     preprocess: str | None = None,
     max_bad_examples: int = 0,
     report_dir: Path | None = None,
+    show: Callable[[Mapping], None] = lambda report: None,
 ) -> dict:
     """Fit probes to one split, and return their accuracies on another.
 
@@ -45,6 +46,8 @@ def probe(
             splits together.
         report_dir: Folder to write to; None for the folder of a run, and to
             write nothing for other models.
+        show: Takes the report before it is written, so that it is not lost if
+            that fails.
 
     Returns:
         model, dataset, train_split, eval_split, preprocess: The probed model
@@ -56,6 +59,7 @@ def probe(
     Raises:
         ValueError: If a probe is unknown, the data do not fit the model, or
             more images than allowed cannot be read.
+        OSError: If the report cannot be written.
     """
     choices = choices or ProbeChoices()
     functions = [pick(PROBES, name, "probes") for name in probes]
@@ -91,8 +95,10 @@ def probe(
         },
     }
     folder = report_dir or source.folder
+    show(report)
     if folder:
-        write_report(folder, "probe.json", report)
+        with naming_folder(folder, "report_dir"):
+            write_report(folder, "probe.json", report)
     return report
 
 

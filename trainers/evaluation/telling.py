@@ -2,7 +2,8 @@
 
 import dataclasses
 import io
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import keras
@@ -20,6 +21,7 @@ from trainers.evaluation.guesses import Guess
 NUM_SHOWN = 24
 NUM_OF_CELL = 6  # Of each kind of mistake.
 NUM_CELLS = 60
+NUM_NAMES_READ = 1024  # At once.
 PICTURE_SIDE = 112  # Pixels of a picture on a page.
 
 
@@ -149,7 +151,7 @@ class Pictures(NamedTuple):
 def make_pictures(
     telling: TellingImages,
     model: keras.Model,
-    dataset: ImageDataset,
+    image_names: Mapping[int, str],
     normalization: Normalization,
 ) -> dict[int, Pictures]:
     """Return the pictures of the telling images by their positions.
@@ -160,7 +162,7 @@ def make_pictures(
     Args:
         telling: The images.
         model: The evaluated model.
-        dataset: The data set; its evaluation split was evaluated.
+        image_names: Names of the images by their positions.
         normalization: Mean and deviation of the images.
     """
     rows = telling.all
@@ -170,29 +172,33 @@ def make_pictures(
     looks = [None] * len(rows)
     if isinstance(model, VisionTransformer):
         looks = head_grid(model, images, attention_rollout(model, images))
-    names = name_images(dataset, [row.position for row in rows])
     found = {}
-    for row, image, look, name in zip(rows, images, looks, names):
+    for row, image, look in zip(rows, images, looks):
+        name = image_names[row.position]
         pixels = np.clip(to_fractions(image, normalization), 0, 1)
         shown = b"" if look is None else encode(shade(pixels, look))
         found[row.position] = Pictures(name, encode(pixels), shown)
     return found
 
 
-def name_images(dataset: ImageDataset, positions: list[int]) -> list[str]:
-    """Return the names of images of the evaluation split.
+def name_images(
+    dataset: ImageDataset, positions: Iterable[int]
+) -> dict[int, str]:
+    """Return the names of images of the evaluation split by their positions.
 
     Args:
         dataset: The data set.
-        positions: Positions in the split, ascending.
+        positions: Positions in the split.
     """
     ranges = dataset.ranges(dataset.eval_split)
     names = dataset.reader.read(ranges).map(lambda stored, label, name: name)
-    wanted, found = set(positions), {}
-    for position, name in enumerate(names.take(max(positions) + 1)):
-        if position in wanted:
-            found[position] = name.numpy().decode("utf-8", "replace")
-    return [found[position] for position in positions]
+    batches = names.batch(NUM_NAMES_READ).as_numpy_iterator()
+    wanted = set(positions)
+    return {
+        position: name.decode("utf-8", "replace")
+        for position, name in enumerate(itertools.chain.from_iterable(batches))
+        if position in wanted
+    }
 
 
 def shade(pixels: np.ndarray, look: np.ndarray) -> np.ndarray:

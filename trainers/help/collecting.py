@@ -97,20 +97,22 @@ def collect_flags(module: ModuleType) -> tuple[dict, dict]:
 
 
 def describe_flag(name: str, flag: flags.Flag) -> dict:
-    """Return the kind, the default and the help of a flag of absl."""
+    """Return the kind, the default, the help and the limit of a flag."""
     default, text = flag.default, flag.help
     if isinstance(default, list):
         default = ",".join(default)
     if text.endswith(OF_RECIPE):
         default = getattr(Recipe, name)
         text = text.removesuffix(OF_RECIPE)
-    return describe_row(
+    row = describe_row(
         KINDS[flag.flag_type()],
         default,
         re.sub(r"^<.*?>: ", "", text),  # The choices of an enum.
         getattr(flag.parser, "enum_values", None),
         is_required=not all(x.checker(None) for x in flag.validators),
     )
+    least = getattr(flag.parser, "lower_bound", None)
+    return row if least is None else row | {"least": least}
 
 
 def collect_arguments(parser: argparse.ArgumentParser) -> dict[str, dict]:

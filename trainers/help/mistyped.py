@@ -26,6 +26,8 @@ def find_mistyped(
         'there is no flag --epohcs. Did you mean --epochs?'
         >>> find_mistyped(["--epochs=ten"], rows)
         '--epochs must be an integer. Received: ten'
+        >>> find_mistyped(["--top=0"], {"top": {"kind": "INTEGER", "least": 1}})
+        '--top must be at least 1. Received: 0'
     """
     given = list(split_flags(words, rows, aliases))
     names = {name for name, _ in given}
@@ -62,8 +64,9 @@ def split_flags(
         if not word.startswith("-") or not name:
             continue
         name = aliases.get(name, name)
-        if not has_value and rows.get(name, SWITCH)["kind"] != "switch":
-            value = next(rest, "")
+        if not has_value:
+            is_switch = rows.get(name, SWITCH)["kind"] == "switch"
+            value = "true" if is_switch else next(rest, "")
         yield name, value
 
 
@@ -77,9 +80,11 @@ def find_fault(name: str, value: str, row: dict) -> str | None:
         )
     parse, kind = PARSERS.get(row["kind"], (str, ""))
     try:
-        parse(value)
+        number = parse(value)
     except ValueError:
         return f"--{name} must be {kind}. Received: {value}"
+    if "least" in row and number < row["least"]:
+        return f"--{name} must be at least {row['least']}. Received: {value}"
     return None
 
 
@@ -98,6 +103,7 @@ def find_stranger(name: str, rows: dict[str, dict]) -> str | None:
 PARSERS = {
     "INTEGER": (flags.IntegerParser().convert, "an integer"),
     "NUMBER": (flags.FloatParser().convert, "a number"),
+    "switch": (flags.BooleanParser().parse, "true or false"),
 }
 SWITCH = {"kind": "switch"}
 # Those of TensorFlow and tensorflow-datasets, which take seconds to import, and

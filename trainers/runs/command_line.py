@@ -33,7 +33,22 @@ def run_main(main: Callable):
     answer_early(spec.name if spec else "", sys.argv[1:])
     app.call_after_init(_check_process)
     warnings.formatwarning = format_warning
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)
+
+
+def parse_flags(words: list[str]) -> list[str]:
+    """Parse a command line; return what is not a flag of it.
+
+    What is wrong with it ends the command with a one-line message, as in
+    `answer_early`. Absl's own message proposes flags that are not answered.
+
+    Args:
+        words: The command line.
+    """
+    try:
+        return flags.FLAGS(words)
+    except flags.Error as error:
+        sys.exit(f"Error: {error}")
 
 
 def _check_process():

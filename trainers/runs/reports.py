@@ -125,7 +125,8 @@ def describe_skipped(names: Sequence[str]) -> str:
         >>> describe_skipped(["a.jpg", "b.jpg"])
         'Skipped 2 unreadable images: a.jpg, b.jpg'
     """
-    return f"Skipped {len(names)} unreadable images: {', '.join(names)}"
+    count = f"{len(names)} unreadable image{'s' * (len(names) > 1)}"
+    return f"Skipped {count}: {', '.join(names)}"
 
 
 def write_first_batch(

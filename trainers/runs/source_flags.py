@@ -46,7 +46,8 @@ def open_source(
         if dataset is None and ":" in recipe.dataset:
             hint = (
                 f". This is the data set in {source.recipe_path}; a relative "
-                "path begins where the run was started. --dataset names another"
+                "path begins where the run was started. Use --dataset for "
+                "another"
             )
         if dataset in (None, recipe.dataset):
             dataset = recipe.dataset

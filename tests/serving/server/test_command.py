@@ -117,7 +117,7 @@ def test_a_port_in_use(tmp_path, capsys):
         taken.listen()
         port = taken.getsockname()[1]
         text = fail(capsys, tmp_path, f"--port={port}")
-    assert f"error: port {port} of 127.0.0.1" in text
+    assert f"error: cannot listen on port {port} of 127.0.0.1" in text
     assert "in use" in text and "choose another with --port" in text
 
 

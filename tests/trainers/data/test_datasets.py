@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from trainers.data.datasets import open_dataset
@@ -76,3 +78,10 @@ def test_a_folder_without_its_kind(tmp_path, monkeypatch, is_absolute):
 def test_unknown_name_is_an_error_that_lists_the_known():
     with pytest.raises(ValueError, match="digits, .*cifar10, .*'digit'"):
         open_dataset("digit")
+
+
+def test_a_data_set_without_a_train_split_names_the_flag(digits):
+    dataset = dataclasses.replace(digits, train_split=None)
+    fault = "`train_split` must name .*has train, test.*train_split=None"
+    with pytest.raises(ValueError, match=fault):
+        dataset.num_examples(dataset.train_split)

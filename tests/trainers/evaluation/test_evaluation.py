@@ -117,6 +117,17 @@ def test_report_says_what_was_evaluated_and_goes_where_it_should(
     assert report["preprocess"] == "" and report["num_left_out"] == 0
 
 
+def test_figures_are_shown_before_a_folder_that_cannot_be_written(
+    several, identity, tmp_path
+):
+    (tmp_path / "file").write_text("a file")
+    folder, shown = tmp_path / "file" / "new", []
+    fault = "choose another with --report_dir. Received: report_dir='.*new'"
+    with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
+        evaluate(identity, several, report_dir=folder, show=shown.append)
+    assert shown == [evaluate(identity, several)]
+
+
 def test_a_named_model_without_a_folder_writes_nothing(
     several, identity, tmp_path, monkeypatch
 ):

@@ -16,19 +16,31 @@ GUESSES = {7: Guess(2, 1, 0.5), 0: Guess(0, 0, 0.875)}
 
 def test_a_table_for_people_that_is_read_back(tmp_path):
     path = tmp_path / "guesses.csv"
-    write_guesses(path, GUESSES, NAMES)
+    images = {0: "cat/a, b.jpg", 7: "bird/ä.jpg"}
+    write_guesses(path, GUESSES, NAMES, images)
     with path.open(encoding="utf-8", newline="") as file:
         first, second = csv.DictReader(file)
     assert first == {
         "position": "0",
+        "image": "cat/a, b.jpg",
         "true class": "cat, tabby",
         "prediction": "cat, tabby",
         "probability": "0.875",
     }
+    assert second["image"] == "bird/ä.jpg"
     assert (second["true class"], second["prediction"]) == ("bird", "犬")
     found = read_guesses(path, NAMES)
     assert found == GUESSES
     assert [found[n].is_right for n in (0, 7)] == [True, False]
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path):
+    path = tmp_path / "guesses.csv"
+    path.write_text(
+        "position,true class,prediction,probability\n7,bird,犬,0.5\n",
+        encoding="utf-8",
+    )
+    assert read_guesses(path, NAMES) == {7: GUESSES[7]}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +50,7 @@ def test_a_table_for_people_that_is_read_back(tmp_path):
         "a,b\n",
         "position,true class,prediction,probability\n0,fox,fox,0.5\n",
         "position,true class,prediction,probability\n0,bird\n",
+        "position,true class,prediction,probability\n0,bird,bird\n",
     ],
 )
 def test_other_tables_are_refused(tmp_path, text):

@@ -160,3 +160,12 @@ def test_more_neighbours_than_images_are_refused():
     features = make_features(4, num_train=30)
     with pytest.raises(ValueError, match="at most the number.*30.*(20, 31)"):
         knn(features, ProbeChoices(neighbors=(20, 31)))
+
+
+@pytest.mark.parametrize("num_train, number", [(9, 9), (20, 20), (30, 20)])
+def test_no_more_neighbours_than_images_if_none_were_asked_for(
+    num_train, number
+):
+    features = make_features(4, num_train=num_train)
+    by_name = knn(features, ProbeChoices(neighbors=(number,)))
+    assert knn(features, ProbeChoices()) == by_name

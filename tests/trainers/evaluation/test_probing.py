@@ -83,13 +83,29 @@ def test_unreadable_images_are_named_or_left_out(tmp_path):
     keras.Sequential([keras.Input((4, 4, 3)), *layers]).save(path)
     dataset = open_dataset(f"folder:{tmp_path}/images")
     choices = ProbeChoices(neighbors=(1,))
-    with pytest.raises(ValueError, match=f"`{damaged}` is not a readable"):
+    with pytest.raises(ValueError, match=f"`{damaged}` cannot be read"):
         probe(NamedModel(path), dataset, ["knn"], choices)
     report = probe(
         NamedModel(path), dataset, ["knn"], choices, max_bad_examples=1
     )
     assert report["num_unreadable"] == 1
     assert (report["num_train"], report["num_test"]) == (7, 4)
+
+
+def test_a_report_that_cannot_be_written_was_shown(made, tmp_path):
+    path, dataset, _ = made
+    (tmp_path / "file").write_text("a file")
+    folder, shown = tmp_path / "file" / "new", []
+    fault = "choose another with --report_dir. Received: report_dir='.*new'"
+    with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
+        probe(
+            NamedModel(path),
+            dataset,
+            ["knn"],
+            report_dir=folder,
+            show=shown.append,
+        )
+    assert list(shown[0]["probes"]) == ["knn/20"]
 
 
 def test_an_unknown_probe_is_refused_before_the_work(made):

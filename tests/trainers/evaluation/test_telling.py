@@ -72,7 +72,8 @@ def test_a_prediction_of_one_of_several_classes_is_no_mistake():
 def test_images_are_named_by_their_position():
     split = made_split(np.eye(9), np.eye(9))
     dataset = MadeDataset({"test": split}, list("abcdefghi"))
-    assert name_images(dataset, [1, 4, 8]) == ["test1", "test4", "test8"]
+    expected = {1: "test1", 4: "test4", 8: "test8"}
+    assert name_images(dataset, [4, 1, 8]) == expected
 
 
 def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
@@ -85,10 +86,11 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
     found.add(
         np.arange(3), scaled, np.full((3, 10), 0.1), np.eye(10, dtype=bool)[:3]
     )
-    pictures = make_pictures(found, model, digits, "vit")
+    names = name_images(digits, range(3))
+    pictures = make_pictures(found, model, names, "vit")
     assert sorted(pictures) == [0, 1, 2]
     for position, shown in pictures.items():
-        assert shown.name
+        assert shown.name == names[position]
         pixels = np.asarray(Image.open(io.BytesIO(shown.image)))
         assert pixels.shape == (112, 112)
         np.testing.assert_array_equal(
@@ -99,12 +101,12 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
         assert (look < pixels).any()
 
 
-def test_a_model_without_attention_has_no_look(digits):
+def test_a_model_without_attention_has_no_look():
     found = TellingImages()
     found.add(
         np.arange(1), np.zeros((1, 8, 8, 1)), np.eye(10)[:1], np.eye(10)[:1] > 0
     )
-    [shown] = make_pictures(found, object(), digits, "vit").values()
+    [shown] = make_pictures(found, object(), {0: "a.png"}, "vit").values()
     assert shown.look == b""
 
 

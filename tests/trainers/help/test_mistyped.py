@@ -13,6 +13,7 @@ ROWS = {
     "rate": {"kind": "NUMBER"},
     "fast": {"kind": "switch"},
     "mode": {"kind": "NAME", "choices": ["slow", "quick"]},
+    "top": {"kind": "INTEGER", "least": 1},
 }
 
 REQUIRED = {
@@ -30,6 +31,7 @@ REQUIRED = {
         ["--mode", "quick", "siez", "-", "--epochs", "-3"],
         ["--epochs=0x10", "--rate", "1e-3", "--days=3"],
         ["--", "--epohcs=3"],
+        ["--top=1", "--fast=false", "--fast=T", "--fast", "maybe"],
         ["--verbosity=1", "--noshowprefixforinfo"],
         ["--flagfile=flags.txt", "--defined_there"],
         ["--undefok=other", "--other"],
@@ -52,6 +54,10 @@ def test_what_is_right_or_of_others_passes(words):
         (["--epochs=1e3"], "--epochs must be an integer. Received: 1e3"),
         (["--days", "many"], "--epochs must be an integer. Received: many"),
         (["--rate="], "--rate must be a number. Received: "),
+        (["--top=0"], "--top must be at least 1. Received: 0"),
+        (["--top", "-3"], "--top must be at least 1. Received: -3"),
+        (["--fast=maybe"], "--fast must be true or false. Received: maybe"),
+        (["--fast="], "--fast must be true or false. Received: "),
         (["--zzz=3"], "there is no flag --zzz. --help lists them all."),
         (["--noepochs"], "there is no flag --noepochs"),
         (["--epochs", "3", "-0.5"], "there is no flag --0.5"),

@@ -71,6 +71,11 @@ def test_every_command_has_a_page(name, capsys):
             "--batch_size must be an integer. Received: abc",
         ),
         (["inspect"], "--run_dir is required: Folder of the run."),
+        (["predict", "--top=0"], "--top must be at least 1. Received: 0"),
+        (
+            ["train", "--keep_best=maybe"],
+            "--keep_best must be true or false. Received: maybe",
+        ),
     ],
 )
 def test_a_wrong_command_line_ends_the_command(

@@ -46,6 +46,14 @@ def real_command(subprocess_environment, tmp_path):
     return run
 
 
+def test_what_absl_finds_in_a_file_of_flags_ends_in_one_line(command, tmp_path):
+    (tmp_path / "flags.txt").write_text("--top=0\n")
+    result = command("predict", "--flagfile=flags.txt", "a.png")
+    assert result.returncode == 1
+    assert "Error: flag --top=0: 0 is not a positive" in result.stderr
+    assert "--helpshort" not in result.stderr
+
+
 @pytest.mark.parametrize("module", COMMANDS)
 def test_help_names_the_flags(command, module):
     result = command(module, "--help")

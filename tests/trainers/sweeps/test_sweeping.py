@@ -162,7 +162,7 @@ def test_another_worker_trains_and_writes_nothing(
 
 def test_skipped_images_are_named(trained, tmp_path, capsys):
     sweep(tmp_path, (0.1,), num_seeds=1)
-    assert "Skipped 1 unreadable images: bad.jpg" in capsys.readouterr().out
+    assert "Skipped 1 unreadable image: bad.jpg" in capsys.readouterr().out
 
 
 def test_tables():

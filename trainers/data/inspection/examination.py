@@ -31,8 +31,7 @@ class Examined(NamedTuple):
         kind: Format and colours, such as "JPEG RGB".
         is_turned: Whether Exif data say that it must be turned.
         num_frames: Number of frames.
-        is_transparent: Whether a colour of the palette or a key colour is
-            transparent.
+        is_transparent: Whether a pixel is not opaque.
         thumbnail: A small JPEG of it.
     """
 
@@ -70,7 +69,7 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
                 "kind": f"{image.format} {image.mode}",
                 "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
                 "num_frames": getattr(image, "n_frames", 1),
-                "is_transparent": "transparency" in image.info,
+                "is_transparent": is_transparent(image),
             }
         pixels = read_image(io.BytesIO(encoded))
     except (OSError, ValueError, SyntaxError) as error:
@@ -85,6 +84,13 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
         thumbnail=make_thumbnail(pixels),
         **facts,
     )
+
+
+def is_transparent(image) -> bool:
+    """Return whether an image of Pillow has a pixel that is not opaque."""
+    if not image.has_transparency_data:
+        return False
+    return image.convert("RGBA").getchannel("A").getextrema()[0] < 255
 
 
 def describe_fault(encoded: bytes, error: Exception) -> str:

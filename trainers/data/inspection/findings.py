@@ -208,12 +208,8 @@ JUDGES: tuple[Callable, ...] = (
 )
 ENDINGS = {
     "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
-    "MPO": (
-        "jpg",
-        "jpeg",
-        "jpe",
-        "jfif",
-    ),  # JPEGs of phones, with a second picture.
+    # JPEGs of phones, with a second picture.
+    "MPO": ("jpg", "jpeg", "jpe", "jfif"),
     "TIFF": ("tif", "tiff"),
     "HEIF": ("heic", "heif"),
 }
@@ -231,10 +227,7 @@ NOTES = {
         lambda image: "I" in image.kind.split()[1]
     ),
     "partly transparent; the transparency is dropped": (
-        lambda image: (
-            image.is_transparent
-            or image.kind.split()[1] in ("RGBA", "LA", "PA")
-        )
+        lambda image: image.is_transparent
     ),
     "several frames, of which the first is used": (
         lambda image: image.num_frames > 1 and "MPO" not in image.kind

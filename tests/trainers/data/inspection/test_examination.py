@@ -95,10 +95,25 @@ def test_transparent_colours_of_a_png(mode):
     for key in (None, (1, 2, 3) if mode == "RGB" else 3):
         stream = io.BytesIO()
         options = {} if key is None else {"transparency": key}
+        if key is not None:
+            photo.putpixel((0, 0), key)
         photo.save(stream, "PNG", **options)
         found = examine("a.png", "test", "x", stream.getvalue())
         assert found.kind == f"PNG {mode}"
         assert found.is_transparent == (key is not None)
+
+
+@pytest.mark.parametrize("alpha", [255, 254, 0])
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_an_opaque_alpha_channel_is_no_transparency(mode, alpha):
+    photo = Image.fromarray(waves(0)).convert(mode)
+    pixel = photo.getpixel((4, 5))
+    photo.putpixel((4, 5), (*pixel[:-1], alpha))
+    stream = io.BytesIO()
+    photo.save(stream, "PNG")
+    found = examine("a.png", "test", "x", stream.getvalue())
+    assert found.kind == f"PNG {mode}"
+    assert found.is_transparent == (alpha < 255)
 
 
 PHOTO = encode(waves(0), "JPEG")

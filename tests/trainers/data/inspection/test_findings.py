@@ -140,7 +140,7 @@ def test_copies_are_told_by_where_they_are(changes, level, text, is_exact):
         ("x.png", {}, "ending"),
         ("x.jpg", {"kind": "JPEG CMYK"}, "CMYK"),
         ("x.png", {"kind": "PNG I;16"}, "16 bits"),
-        ("x.png", {"kind": "PNG RGBA"}, "transparent"),
+        ("x.png", {"kind": "PNG LA", "is_transparent": True}, "transparent"),
         ("x.png", {"kind": "PNG P", "is_transparent": True}, "transparent"),
         ("x.gif", {"kind": "GIF P", "num_frames": 3}, "frames"),
         ("x.jpg", {"look": None}, "no contrast"),

@@ -1,0 +1,56 @@
+"""The folder of a run of the trainers, as other commands read it."""
+
+import json
+import os
+import pathlib
+
+RECIPE_JSON = "recipe.json"
+MODEL_FILE = "model.keras"
+
+
+def is_run(source: str) -> bool:
+    """Return whether a path is the folder of a run of the trainers.
+
+    Args:
+        source: Path or name.
+    """
+    return os.path.isfile(os.path.join(source, RECIPE_JSON))
+
+
+def find_model(source: str) -> str:
+    """Return the model file in the folder of a run; otherwise `source` itself.
+
+    Args:
+        source: Path or name.
+
+    Raises:
+        ValueError: If the run has no model yet.
+    """
+    if not is_run(source):
+        return source
+    path = os.path.join(source, MODEL_FILE)
+    if not os.path.isfile(path):
+        raise ValueError(
+            "`source` must be the folder of a finished run, with a "
+            f"{MODEL_FILE} in it. Received: source={source!r}"
+        )
+    return path
+
+
+def read_classes(path: str) -> list[str]:
+    """Return the class names of the run whose model a file is.
+
+    Args:
+        path: The model file.
+
+    Returns:
+        The names in the order of the logits; none if the file is of no run.
+    """
+    recipe = pathlib.Path(path).with_name(RECIPE_JSON)
+    if os.path.basename(path) != MODEL_FILE or not recipe.is_file():
+        return []
+    try:
+        content = json.loads(recipe.read_text(encoding="utf-8"))
+        return [str(name) for name in content["class_names"]]
+    except (ValueError, KeyError, TypeError):  # It is not of a run.
+        return []

@@ -1,0 +1,71 @@
+"""Converting the model of a run: from its folder, and with its classes."""
+
+import json
+
+import pytest
+
+from keras_vit import VisionTransformer, convert, from_checkpoint
+from keras_vit.run_folders import find_model, is_run, read_classes
+from tests.tiny import randomize, tiny_config
+
+NAMES = ["cat", "犬", "bird"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return the folder of a run with three classes."""
+    path = tmp_path / "run"
+    path.mkdir()
+    config = tiny_config(num_classes=3, layer_norm_epsilon=1e-12)
+    model = VisionTransformer(config)
+    randomize(model)
+    model.save(path / "model.keras")
+    text = json.dumps({"recipe": {}, "class_names": NAMES})
+    (path / "recipe.json").write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["", "model.keras"])
+def test_a_folder_of_hugging_face_has_the_classes(folder, tmp_path, name):
+    target = tmp_path / "converted"
+    words = [str(folder / name), str(target), "--layout=huggingface"]
+    assert convert.main(words) == 0
+    content = json.loads((target / "config.json").read_text())
+    assert content["id2label"] == dict(zip("012", NAMES))
+    assert content["label2id"] == dict(zip(NAMES, range(3)))
+    assert from_checkpoint(target).config.num_classes == 3
+
+
+def test_a_folder_of_timm_has_the_classes(folder, tmp_path):
+    target = tmp_path / "converted"
+    words = [str(folder), str(target), "--layout=timm"]
+    assert convert.main([*words, "--layer_norm_epsilon=1e-6"]) == 0
+    content = json.loads((target / "config.json").read_text())
+    assert content["label_names"] == NAMES
+    assert from_checkpoint(target).config.num_classes == 3
+
+
+def test_a_file_is_written_without_them(folder, tmp_path, capsys):
+    words = [str(folder), str(tmp_path / "a.npz"), "--layout=official"]
+    assert convert.main(words) == 0
+    assert not (folder / "config.json").exists()
+
+
+def test_a_run_without_a_model_is_refused(folder, tmp_path, capsys):
+    (folder / "model.keras").unlink()
+    words = [str(folder), str(tmp_path / "x.npz"), "--layout=official"]
+    assert convert.main(words) == 1
+    assert (
+        "`source` must be the folder of a finished" in capsys.readouterr().err
+    )
+
+
+def test_what_is_of_no_run(folder, tmp_path):
+    assert is_run(str(folder)) and not is_run(str(tmp_path))
+    assert find_model("B/16-augreg") == "B/16-augreg"
+    assert read_classes(str(folder / "model.keras")) == NAMES
+    assert read_classes(str(folder / "other.keras")) == []
+    assert read_classes(str(tmp_path / "model.keras")) == []
+    for text in ("no JSON", "[]", "{}", '{"class_names": null}'):
+        (folder / "recipe.json").write_text(text)
+        assert read_classes(str(folder / "model.keras")) == []
