@@ -4,8 +4,8 @@ import json
 import os
 import pathlib
 
-RECIPE_JSON = "recipe.json"
-MODEL_FILE = "model.keras"
+RUN_RECIPE = "recipe.json"
+RUN_MODEL = "model.keras"
 
 
 def is_run(source: str) -> bool:
@@ -14,7 +14,7 @@ def is_run(source: str) -> bool:
     Args:
         source: Path or name.
     """
-    return os.path.isfile(os.path.join(source, RECIPE_JSON))
+    return os.path.isfile(os.path.join(source, RUN_RECIPE))
 
 
 def find_model(source: str) -> str:
@@ -28,11 +28,11 @@ def find_model(source: str) -> str:
     """
     if not is_run(source):
         return source
-    path = os.path.join(source, MODEL_FILE)
+    path = os.path.join(source, RUN_MODEL)
     if not os.path.isfile(path):
         raise ValueError(
             "`source` must be the folder of a finished run, with a "
-            f"{MODEL_FILE} in it. Received: source={source!r}"
+            f"{RUN_MODEL} in it. Received: source={source!r}"
         )
     return path
 
@@ -46,8 +46,8 @@ def read_classes(path: str) -> list[str]:
     Returns:
         The names in the order of the logits; none if the file is of no run.
     """
-    recipe = pathlib.Path(path).with_name(RECIPE_JSON)
-    if os.path.basename(path) != MODEL_FILE or not recipe.is_file():
+    recipe = pathlib.Path(path).with_name(RUN_RECIPE)
+    if os.path.basename(path) != RUN_MODEL or not recipe.is_file():
         return []
     try:
         content = json.loads(recipe.read_text(encoding="utf-8"))

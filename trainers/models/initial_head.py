@@ -3,7 +3,8 @@
 import json
 from collections.abc import Sequence
 
-from trainers.models.keras_files import RUN_RECIPE, find_model_file
+from keras_vit.run_folders import RUN_RECIPE
+from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path
 from trainers.recipes.schema import Recipe
 

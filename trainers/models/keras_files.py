@@ -6,10 +6,8 @@ import zipfile
 import keras
 
 from keras_vit.errors import first_line
+from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
 from trainers.paths import Path, as_path
-
-RUN_MODEL = "model.keras"
-RUN_RECIPE = "recipe.json"
 
 
 def find_model_file(path_or_name: str) -> str:

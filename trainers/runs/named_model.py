@@ -8,9 +8,9 @@ import keras
 
 from keras_vit import from_checkpoint
 from keras_vit.models import VisionTransformer
+from keras_vit.run_folders import RUN_MODEL
 from trainers.augment.settings import line_of
 from trainers.models.keras_files import (
-    RUN_MODEL,
     find_model_file,
     load_keras_file,
 )

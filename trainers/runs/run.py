@@ -9,11 +9,8 @@ import os
 import keras
 
 from keras_vit import save_lora
-from trainers.models.keras_files import (
-    RUN_MODEL,
-    RUN_RECIPE,
-    load_keras_file,
-)
+from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
+from trainers.models.keras_files import load_keras_file
 from trainers.paths import (
     Path,
     RemotePath,

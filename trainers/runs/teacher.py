@@ -13,8 +13,8 @@ from keras_vit.models.features import (
 )
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.run_folders import RUN_RECIPE
 from trainers.data.datasets import ImageDataset
-from trainers.models.keras_files import RUN_RECIPE
 from trainers.optim.distillation import Distillation, hard_loss, soft_loss
 from trainers.optim.losses import LOSSES
 from trainers.paths import as_path

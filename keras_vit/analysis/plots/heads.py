@@ -18,7 +18,7 @@ from keras_vit.analysis.plots.style import (
     shorten,
 )
 from keras_vit.analysis.plots.tiles import draw_tiles, size_of_tiles
-from keras_vit.analysis.rollout import read_prefix, to_grid
+from keras_vit.analysis.rollout import read_prefix
 from keras_vit.tables import pick
 
 
@@ -98,13 +98,13 @@ def _read_heads(inspection, image, query):
     maps = inspection.maps[:, image].astype("float32")  # (layers, K, T, T)
     layers, heads, length, _ = maps.shape
     if query is None:
-        pools = inspection.reads_patches
-        rows = read_prefix(inspection.config)
-        grids = to_grid(
-            maps.reshape(-1, length, length), (h, w), prefix, pools, rows
-        )
-        reader = "class token" if rows == (0,) else "tokens of the head"
-        reader = "mean of the patches" if pools else reader
+        grids = inspection.read_grid(maps.reshape(-1, length, length))
+        if inspection.reads_patches:
+            reader = "mean of the patches"
+        elif read_prefix(inspection.config) == (0,):
+            reader = "class token"
+        else:
+            reader = "tokens of the head"
     else:
         row, column = query
         if not (0 <= row < h and 0 <= column < w):
