@@ -1,9 +1,9 @@
 """What every test and doctest finds ready."""
 
-import atexit
 import collections
 import functools
 import gc
+import multiprocessing.util
 import os
 import pathlib
 import shutil
@@ -22,7 +22,10 @@ ROOT = pathlib.Path(__file__).parent
 # TFDS leave thousands of temporary files, which go when the process ends.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
 SCRATCH = tempfile.mkdtemp(prefix="keras_vit_tests_")
-atexit.register(shutil.rmtree, SCRATCH, True)
+# After multiprocessing's own folder in it, which has the priority -100.
+multiprocessing.util.Finalize(
+    None, shutil.rmtree, (SCRATCH, True), exitpriority=-200
+)
 os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH
 
 # Data sets are prepared for the tests alone, not in the home of the user.

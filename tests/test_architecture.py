@@ -23,6 +23,7 @@ RANKS = {
     "keras_vit.errors": 0,
     "keras_vit.tables": 0,
     "keras_vit.arguments": 0,
+    "keras_vit.progress": 0,
     "keras_vit.files": 1,
     "keras_vit.packages": 1,
     "keras_vit.image_decoding": 1,
@@ -56,8 +57,8 @@ RANKS = {
     "trainers": 11,  # The commands.
 }
 # What trains any model uses these parts of keras_vit alone: how to look up a
-# name, to write a file, to decode, resize and normalise an image, and the rates
-# of layers.
+# name, to write a file, to show progress, to decode, resize and normalise an
+# image, and the rates of layers.
 KNOW_NO_VIT = (
     "trainers.paths",
     "trainers.pages",
@@ -169,6 +170,7 @@ def test_what_trains_any_model_knows_no_vit():
         "keras_vit.image_resizing",
         "keras_vit.layer_decay",
         "keras_vit.preprocessing",
+        "keras_vit.progress",
         "keras_vit.tables",
     }
     wrong = [

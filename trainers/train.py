@@ -8,10 +8,10 @@ import time
 
 from absl import flags
 
+from keras_vit.progress import format_seconds
 from trainers.distribute.rendezvous import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
-from trainers.loop.progress import format_seconds
 from trainers.models.initial_head import explain_other_classes
 from trainers.models.objectives import class_names_of
 from trainers.paths import as_path

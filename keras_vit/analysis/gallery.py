@@ -4,10 +4,8 @@ import dataclasses
 import functools
 import os
 import pathlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
-import keras
 import numpy as np
 
 from keras_vit.analysis.inspecting import inspect_model
@@ -17,6 +15,7 @@ from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.representations import representation_similarity
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing.normalization import Mode
+from keras_vit.progress import ProgressBar
 
 # With fewer images, the similarity of blocks is a poor estimate.
 FEWEST_FOR_SIMILARITY = 16
@@ -163,10 +162,10 @@ def write_gallery(
         writers[f"similarity{suffix}"] = functools.partial(
             write_similarity, subjects[0], subjects[-1], pixels
         )
-    bar = ProgressBar("Drawing")
-    for done, (name, write) in enumerate(writers.items(), 1):
-        write(out_dir / name)
-        bar(done, len(writers))
+    with ProgressBar("Drawing", "files", len(writers)) as bar:
+        for done, (name, write) in enumerate(writers.items(), 1):
+            write(out_dir / name)
+            bar.update(done)
     return [out_dir / name for name in writers]
 
 
@@ -177,16 +176,17 @@ def look(subject: Subject, images: NamedImages) -> Inspection:
         subject: The model.
         images: The images to inspect it on.
     """
-    return inspect_model(
-        subject.model,
-        images.pixels,
-        model_name=subject.name,
-        image_names=images.names,
-        class_names=subject.class_names,
-        activation=subject.activation,
-        normalization=subject.normalization,
-        report=ProgressBar(f"Inspecting {subject.name}"),
-    )
+    with ProgressBar(f"Inspecting {subject.name}", "steps") as bar:
+        return inspect_model(
+            subject.model,
+            images.pixels,
+            model_name=subject.name,
+            image_names=images.names,
+            class_names=subject.class_names,
+            activation=subject.activation,
+            normalization=subject.normalization,
+            report=bar.update,
+        )
 
 
 def pictures_of(
@@ -262,24 +262,3 @@ def write_similarity(first: Subject, second: Subject, pixels, path):
     names = (first.name, second.name)
     figure = plots.plot_representation_similarity(similarity, names)
     plots.save_figure(figure, path)
-
-
-class ProgressBar:
-    """A progress bar, called with the completed and the total steps.
-
-    Args:
-        title: Title, printed on the line above.
-    """
-
-    def __init__(self, title: str):
-        print(title)
-        self._bar = None
-
-    def __call__(self, done: int, steps: int):
-        if self._bar is None:
-            # A terminal is updated often; a log gets a line every 30 seconds.
-            interval = 0.1 if sys.stdout.isatty() else 30
-            self._bar = keras.utils.Progbar(
-                steps, interval=interval, unit_name="step"
-            )
-        self._bar.update(done)

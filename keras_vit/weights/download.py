@@ -11,12 +11,11 @@ import hashlib
 import http.client
 import os
 import pathlib
-import sys
 import types
 import urllib.error
 import urllib.request
 
-import keras
+from keras_vit.progress import ProgressBar
 
 CHUNK_BYTES = 2**20
 TIMEOUT_SECONDS = 60
@@ -137,17 +136,15 @@ def _request(url, headers, others=NO_HEADERS):
 
 def _copy(answer, file, have, total):
     """Append the response to `file` and show the progress."""
-    # A terminal shows a moving bar; a log gets a line every 10 seconds.
-    interval = 0.1 if sys.stdout.isatty() else 10
-    bar = keras.utils.Progbar(total, unit_name="B", interval=interval)
-    while chunk := answer.read(CHUNK_BYTES):
-        file.write(chunk)
-        have += len(chunk)
-        bar.update(have, finalize=False)
-    file.flush()
-    if total is not None and have != total:
-        raise ConnectionError(f"it broke off after {have:,} of {total:,} B")
-    bar.update(have, finalize=True)
+    megabytes = None if total is None else total / 1e6
+    with ProgressBar("Downloading", "MB", megabytes) as bar:
+        while chunk := answer.read(CHUNK_BYTES):
+            file.write(chunk)
+            have += len(chunk)
+            bar.update(have / 1e6)
+        file.flush()
+        if total is not None and have != total:
+            raise ConnectionError(f"it broke off after {have:,} of {total:,} B")
 
 
 def _published_checksums(headers) -> dict[str, str]:

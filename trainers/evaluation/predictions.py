@@ -1,13 +1,12 @@
 """Predictions of a model: for image files and for a data set."""
 
-import math
-import sys
 from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
 
 from keras_vit.preprocessing import decode_predictions, read_image
+from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
@@ -108,28 +107,25 @@ def predict_dataset(
             finite, no image has a label or the data set cannot be read.
     """
     check_classifier(model, dataset)
-    num_batches = dataset.num_examples(dataset.eval_split) / batch_size
-    # A terminal shows a moving bar; a log gets a line from time to time.
-    bar = keras.utils.Progbar(
-        math.ceil(num_batches), interval=0.1 if sys.stdout.isatty() else 30
-    )
-    done = num_outputs = 0
+    num_images = dataset.num_examples(dataset.eval_split)
+    num_outputs = 0
     batches = read_batches(
         dataset, model.input_shape[1:3], batch_size, preprocess, bad_examples
     )
-    for done, (images, labels, counts) in enumerate(batches, 1):
-        outputs = model.predict_on_batch(images)[counts].astype("float32")
-        if not np.isfinite(outputs).all():
-            raise ValueError(
-                "`model` must give finite outputs. Received: NaN or infinity "
-                f"in batch {done} of {dataset.name!r}"
-            )
-        bar.update(done, finalize=False)
-        num_outputs += len(outputs)
-        if len(outputs):
-            positions = (done - 1) * batch_size + np.flatnonzero(counts)
-            yield images[counts], outputs, labels[counts], positions
-    bar.update(done, finalize=True)
+    with ProgressBar("Predicting", "images", num_images) as bar:
+        for index, (images, labels, counts) in enumerate(batches):
+            outputs = model.predict_on_batch(images)[counts].astype("float32")
+            if not np.isfinite(outputs).all():
+                raise ValueError(
+                    "`model` must give finite outputs. Received: NaN or "
+                    f"infinity in batch {index + 1} of {dataset.name!r}"
+                )
+            first = index * batch_size
+            bar.update(min(first + batch_size, num_images))
+            num_outputs += len(outputs)
+            if len(outputs):
+                positions = first + np.flatnonzero(counts)
+                yield images[counts], outputs, labels[counts], positions
     if not num_outputs:
         raise ValueError(
             "`dataset` must have images with a label. Received: "

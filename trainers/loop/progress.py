@@ -1,8 +1,6 @@
 """Progress: the progress bar of a training run."""
 
-import datetime
 import math
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -10,18 +8,23 @@ from typing import TextIO
 
 import keras
 
+from keras_vit.progress import (
+    SECONDS_BETWEEN_DRAWINGS,
+    draw_bar,
+    draw_line,
+    format_seconds,
+)
+
 # Share of the time spent waiting for images that causes a warning.
 LONGEST_INPUT_WAIT = 0.2
-SECONDS_BETWEEN_DRAWINGS = 0.1
 
 
 class Progress(keras.callbacks.Callback):
     """Show the progress, the metrics and the speed of a training run.
 
     On a terminal, this is a progress bar; elsewhere, such as in a log file, it
-    is one line for each evaluation. (`keras.utils.Progbar` treats every output
-    on Linux as a terminal. Neither it nor `tqdm` fits its line to the terminal
-    by dropping the least important values.)
+    is one line for each evaluation. (Neither `keras.utils.Progbar` nor `tqdm`
+    fits its line to the terminal by dropping the least important values.)
 
     Adds to the logs of `on_epoch_end`, for the callbacks after this one:
     updates_per_second; images_per_second; input_wait, the share of the time
@@ -152,16 +155,10 @@ class Progress(keras.callbacks.Callback):
 
     def _draw(self, logs):
         """Draw the line over the last one, as many parts as fit."""
-        columns = shutil.get_terminal_size().columns - 1
         steps = self.total_steps - self._epoch_start
         steps = min(steps, self.steps_per_epoch)
-        line = draw_bar((logs["step"] - self._epoch_start) / steps)
-        for part in self._parts(logs):
-            if len(line) + 2 + len(part) > columns:
-                break
-            line += f"  {part}"
-        self.stream.write("\r" + line[:columns].ljust(columns))
-        self.stream.flush()
+        bar = draw_bar((logs["step"] - self._epoch_start) / steps)
+        draw_line(self.stream, [bar, *self._parts(logs)])
         self._is_drawn = True
 
     def _end_line(self):
@@ -169,28 +166,6 @@ class Progress(keras.callbacks.Callback):
             self.stream.write("\n")
             self.stream.flush()
         self._is_drawn = False
-
-
-def draw_bar(share: float, width: int = 20) -> str:
-    """Return a progress bar.
-
-    Example:
-        >>> draw_bar(0.5, width=10)
-        '[====>.....]'
-    """
-    done = int(share * width)
-    head = ">" if 0 < done < width else "=" * (done > 0)
-    return f"[{'=' * (done - 1)}{head}{'.' * (width - done)}]"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds.
-
-    Example:
-        >>> format_seconds(3725.4)
-        '1:02:05'
-    """
-    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 # The logs to show, the most important first.

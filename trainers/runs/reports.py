@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.preprocessing.normalization import Normalization
-from trainers.loop.progress import format_seconds
+from keras_vit.progress import format_seconds
 from trainers.paths import as_path
 from trainers.runs.pictures import plot_batch
 

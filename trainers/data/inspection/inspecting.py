@@ -5,10 +5,10 @@ import os
 import warnings
 from collections.abc import Iterator
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import FILE_ERRORS
 from trainers.data.datasets import ImageDataset
 from trainers.data.inspection.examination import Examined, examine
@@ -27,11 +27,11 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
     """
     splits = [s for s in (dataset.train_split, dataset.eval_split) if s]
     total = sum(dataset.num_examples(split) for split in splits)
-    bar = keras.utils.Progbar(total, interval=1.0)
     found = []
     with (
         warnings.catch_warnings(),
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+        ProgressBar("Reading", "images", total) as bar,
     ):
         warnings.simplefilter("ignore")  # Pillow's, about damaged Exif data.
         waiting = []
@@ -44,9 +44,9 @@ def inspect_images(dataset: ImageDataset) -> list[Examined]:
                 if len(waiting) == 4 * os.cpu_count():
                     found += [task.result() for task in waiting]
                     waiting = []
-                    bar.update(len(found), finalize=False)
+                    bar.update(len(found))
         found += [task.result() for task in waiting]
-    bar.update(len(found), finalize=True)
+        bar.update(len(found))
     return found
 
 

@@ -1,0 +1,154 @@
+"""The progress bar of work that takes a while."""
+
+import datetime
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+SECONDS_BETWEEN_DRAWINGS = 0.1
+SECONDS_BETWEEN_LINES = 30
+
+
+class ProgressBar:
+    """Shows how much of some work is done, and how long the rest will take.
+
+    On a terminal, this is a bar; elsewhere, such as in a log file, it is a line
+    from time to time and one at the end. (`keras.utils.Progbar` writes colours
+    and control characters into files as well.)
+
+    Args:
+        title: What is being done.
+        unit: What is counted, such as "images".
+        total: How much there is to do; None if that is not known.
+        stream: Stream to write to. Default: the standard output.
+        clock: Returns the time in seconds, such as `time.monotonic`.
+
+    Example:
+        >>> with ProgressBar("Reading", "images", 3) as bar:
+        ...     bar.update(1)
+        ...     bar.update(3)
+        Reading: 3/3 images
+    """
+
+    def __init__(
+        self,
+        title: str,
+        unit: str,
+        total: float | None = None,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.title = title
+        self.unit = unit
+        self.total = total
+        self.stream = stream or sys.stdout
+        self.clock = clock
+        self._is_terminal = self.stream.isatty()
+        self._shown = -math.inf if self._is_terminal else clock()
+        self._first = None  # Time and amount of the first call.
+        self._done = 0
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if error is None:
+            self._show()
+        if self._is_terminal:
+            self.stream.write("\n")
+            self.stream.flush()
+
+    def update(self, done: float, total: float | None = None):
+        """Show that so much is done, if it is time to.
+
+        Args:
+            done: The amount, in units.
+            total: The total, if it was not known before.
+        """
+        self.total = self.total if total is None else total
+        self._done = done
+        now = self.clock()
+        if self._first is None:
+            self._first = now, done
+        pause = SECONDS_BETWEEN_LINES
+        if self._is_terminal:
+            pause = SECONDS_BETWEEN_DRAWINGS
+        if now - self._shown >= pause:
+            self._shown = now
+            self._show()
+
+    def _show(self):
+        amounts = [x for x in (self._done, self.total) if x is not None]
+        share = "/".join(map(format_amount, amounts))
+        parts = [f"{share} {self.unit}", *self._time_left()]
+        if not self._is_terminal:
+            text = f"{self.title}: {', '.join(parts)}"
+            print(text, file=self.stream, flush=True)
+            return
+        if self.total:
+            parts.insert(0, draw_bar(min(self._done / self.total, 1)))
+        draw_line(self.stream, [self.title, *parts])
+
+    def _time_left(self):
+        """Return a list of the time that the rest takes, if it is known.
+
+        The work before the first call is left out: it may be compiling, or an
+        earlier part of a download.
+        """
+        start, before = self._first or (0, 0)
+        if not self.total or not before < self._done < self.total:
+            return []
+        pace = (self.clock() - start) / (self._done - before)
+        return [f"{format_seconds(pace * (self.total - self._done))} left"]
+
+
+def format_amount(amount: float) -> str:
+    """Return an amount as text.
+
+    Example:
+        >>> format_amount(1024), format_amount(1024.0)
+        ('1,024', '1,024.0')
+    """
+    return f"{amount:,.1f}" if isinstance(amount, float) else f"{amount:,}"
+
+
+def draw_line(stream: TextIO, parts: list[str]):
+    """Draw a line of a terminal over the last one, as many parts as fit.
+
+    Args:
+        stream: The terminal.
+        parts: The parts of the line, the most important first.
+    """
+    columns = shutil.get_terminal_size().columns - 1
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + 2 + len(part) > columns:
+            break
+        line += f"  {part}"
+    stream.write("\r" + line[:columns].ljust(columns))
+    stream.flush()
+
+
+def draw_bar(share: float, width: int = 20) -> str:
+    """Return a progress bar.
+
+    Example:
+        >>> draw_bar(0.5, width=10)
+        '[====>.....]'
+    """
+    done = int(share * width)
+    head = ">" if 0 < done < width else "=" * (done > 0)
+    return f"[{'=' * (done - 1)}{head}{'.' * (width - done)}]"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time as hours, minutes and seconds.
+
+    Example:
+        >>> format_seconds(3725.4)
+        '1:02:05'
+    """
+    return str(datetime.timedelta(seconds=round(seconds)))
