@@ -4,11 +4,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import keras
-
 from keras_vit.command_lines import hints_of, make_convert_parser
-from keras_vit.errors import first_line
 from keras_vit.files import atomic_write
+from keras_vit.keras_files import load_keras
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
 from keras_vit.tables import pick
@@ -121,27 +119,6 @@ def open_model(
             f"{source} holds no VisionTransformer but a {type(model).__name__}."
         )
     return model if image_size is None else model.with_image_size(image_size)
-
-
-def load_keras(path: str) -> keras.Model:
-    """Return the model of a `.keras` file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: If the file is damaged or invalid.
-        OSError: If the file does not exist or cannot be accessed.
-    """
-    with open(path, "rb"):  # Keras' own error would not name it.
-        pass
-    try:
-        return keras.saving.load_model(path, compile=False)
-    except Exception as error:
-        # After the first line, the message contains the whole configuration.
-        raise ValueError(
-            f"{path} cannot be read: {first_line(error)}"
-        ) from error
 
 
 def main(arguments: list[str] | None = None) -> int:

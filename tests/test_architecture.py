@@ -25,6 +25,7 @@ RANKS = {
     "keras_vit.arguments": 0,
     "keras_vit.progress": 0,
     "keras_vit.files": 1,
+    "keras_vit.keras_files": 1,
     "keras_vit.packages": 1,
     "keras_vit.image_decoding": 1,
     "keras_vit.image_resizing": 1,

@@ -5,6 +5,7 @@ It imports nothing that needs Keras, which would take seconds.
 
 import os
 import sys
+from importlib.metadata import version
 
 from trainers.help.commands import COMMANDS
 from trainers.help.reading import propose
@@ -14,8 +15,13 @@ from trainers.help.showing import answer_early, print_page
 def main():
     """Run the command that the first argument names, with the others."""
     name, *arguments = sys.argv[1:] or ["--help"]
+    if name == "help" and arguments:  # As git has it.
+        name, *arguments = *arguments, "--help"
     if name in ("-h", "--help", "help"):
         print_page(describe_commands())
+        return
+    if name == "--version":
+        print(f"keras_vit {version('keras-vision-transformer')}")
         return
     if name not in COMMANDS:
         sys.exit(

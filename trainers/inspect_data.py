@@ -13,29 +13,30 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection.findings import count_classes, find
 from trainers.data.inspection.inspecting import inspect_images
-from trainers.data.inspection.page import write_data_page
+from trainers.data.inspection.page import TITLE_BEGINNING, write_data_page
 from trainers.data.inspection.unread import find_unread
-from trainers.paths import as_path, check_folder, check_writable
+from trainers.paths import Path, as_path, check_folder, check_writable
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 
 FLAGS = flags.FLAGS
 NUM_ROWS = 50
+PAGE = "index.html"
 
 
 def main(arguments):
     """Run the command."""
     with stop_at_once("Stopped."), user_errors():
-        if len(arguments) != 2:
+        names = [*arguments[1:], *filter(None, [FLAGS.dataset])]
+        if len(names) != 1:
             raise ValueError(
                 "Pass one data set, such as folder:photos. "
-                f"Received: {' '.join(arguments[1:])!r}"
+                f"Received: {' '.join(names)!r}"
             )
         dataset = open_dataset(
-            arguments[1], FLAGS.data_dir, FLAGS.train_split, FLAGS.eval_split
+            names[0], FLAGS.data_dir, FLAGS.train_split, FLAGS.eval_split
         )
         if FLAGS.out:  # Before the work.
-            check_folder(as_path(FLAGS.out), "out")
-            check_writable(as_path(FLAGS.out), "out")
+            check_out(as_path(FLAGS.out))
         with BadExamples().named_errors():
             images = inspect_images(dataset)
         names = dataset.class_names
@@ -45,11 +46,31 @@ def main(arguments):
         if FLAGS.out:
             folder = as_path(FLAGS.out)
             folder.mkdir(parents=True, exist_ok=True)
-            page = folder / "index.html"
+            page = folder / PAGE
             write_data_page(page, dataset.name, images, names, findings)
             print(f"Page: {page}")
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)
+
+
+def check_out(folder: Path):
+    """Raise an error unless a page can be written to a folder.
+
+    Args:
+        folder: The folder, which need not exist.
+
+    Raises:
+        ValueError: If it is a file, or has a page of something else.
+        OSError: If it cannot be written.
+    """
+    check_folder(folder, "out")
+    check_writable(folder, "out")
+    page = folder / PAGE
+    if page.exists() and TITLE_BEGINNING.encode() not in page.read_bytes():
+        raise ValueError(
+            "`out` must be a folder without a page of something else. "
+            f"Received: out={str(folder)!r}, which has an {PAGE}"
+        )
 
 
 def describe_counts(images, class_names) -> str:
@@ -66,6 +87,9 @@ def describe_counts(images, class_names) -> str:
 
 def define_flags():
     """Define the flags of this command."""
+    flags.DEFINE_string(
+        "dataset", None, "The data set, if it is not named without a flag."
+    )
     flags.DEFINE_string(
         "out", None, "Folder for a page with the findings and the images."
     )

@@ -30,6 +30,24 @@ def test_without_a_command_they_are_listed(monkeypatch, capsys, arguments):
         assert f"\n  {name} " in printed
 
 
+def test_the_version_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keras-vit", "--version"])
+    console.main()
+    installed = importlib.metadata.version("keras-vision-transformer")
+    assert capsys.readouterr().out == f"keras_vit {installed}\n"
+
+
+def test_help_and_a_command_is_the_help_of_the_command(monkeypatch, capsys):
+    pages = []
+    for words in (["help", "probe"], ["probe", "--help"]):
+        monkeypatch.setattr(sys, "argv", ["keras-vit", *words])
+        with pytest.raises(SystemExit) as end:
+            console.main()
+        assert not end.value.code
+        pages.append(capsys.readouterr().out)
+    assert "--max_bad_examples" in pages[0] and pages[0] == pages[1]
+
+
 def test_the_command_takes_the_place_of_the_process(monkeypatch):
     started = []
     monkeypatch.setattr(sys, "argv", ["keras-vit", "train", "--epochs=2"])

@@ -27,6 +27,24 @@ def test_findings_are_printed_and_on_a_page(
     assert "broken.jpg" in (tmp_path / "seen/index.html").read_text()
 
 
+def test_the_data_set_may_be_a_flag_and_the_page_is_written_anew(
+    photos, tmp_path, subprocess_environment
+):
+    words = ["-m", "trainers.inspect_data", f"--dataset=folder:{photos}"]
+    for _ in range(2):
+        result = commands.run(
+            [*words, "--out=seen"], subprocess_environment, tmp_path
+        )
+        assert result.returncode == 0, result.stderr
+    (tmp_path / "seen/index.html").write_text("My page about seals.")
+    result = commands.run(
+        [*words, "--out=seen"], subprocess_environment, tmp_path
+    )
+    assert result.returncode == 1
+    assert "`out` must be a folder without a page of" in result.stderr
+    assert (tmp_path / "seen/index.html").read_text() == "My page about seals."
+
+
 @pytest.mark.parametrize(
     "words, fault",
     [

@@ -5,6 +5,7 @@ import dataclasses
 import keras
 
 from keras_vit import from_checkpoint
+from keras_vit.keras_files import load_keras
 from keras_vit.models import VARIANTS, VisionTransformer
 from keras_vit.models.freezing import train_layer
 from keras_vit.models.rebuilding import copy_model
@@ -19,7 +20,7 @@ from trainers.models.bit_checkpoints import (
 )
 from trainers.models.fine_tuning import choose_trained
 from trainers.models.initial_head import explain_other_classes
-from trainers.models.keras_files import find_model_file, load_keras_file
+from trainers.models.keras_files import find_model_file
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.paths import as_path
 from trainers.recipes.baselines import BASELINES
@@ -117,7 +118,7 @@ def load_initial_model(
             "`init_from` must be the path of an existing .keras file, or the "
             f"folder of a finished run. Received: init_from={path!r}"
         )
-    model = load_keras_file(as_path(path))
+    model = load_keras(str(as_path(path)))
     if is_bit_resnet(model):
         return rebuild_bit_resnet(
             model,

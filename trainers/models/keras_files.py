@@ -1,13 +1,9 @@
-"""Finding and reading the `.keras` file of a model."""
+"""Finding the `.keras` file of a model."""
 
 import os
-import zipfile
 
-import keras
-
-from keras_vit.errors import first_line
 from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
-from trainers.paths import Path, as_path
+from trainers.paths import as_path
 
 
 def find_model_file(path_or_name: str) -> str:
@@ -35,20 +31,3 @@ def is_run_folder(path_or_name: str) -> bool:
     except ValueError:  # A scheme of downloads, such as hf://.
         return False
     return any((folder / name).exists() for name in (RUN_MODEL, RUN_RECIPE))
-
-
-def load_keras_file(path: Path) -> keras.Model:
-    """Return the model in a `.keras` file.
-
-    Raises:
-        ValueError: If the file does not contain a readable model.
-    """
-    try:
-        return keras.saving.load_model(str(path), compile=False)
-    except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        received = first_line(error)
-        if received.startswith("File not found"):  # So Keras calls it.
-            received = "no complete zip archive; the file is damaged"
-        raise ValueError(
-            f"{path} must be a model that Keras can read. Received: {received}"
-        ) from None

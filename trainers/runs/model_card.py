@@ -11,17 +11,25 @@ from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 
 NUM_CLASSES_LISTED = 100
+NOTES_MARK = "<!-- What is below stays when the card is written anew. -->"
 
 
 def write_card(run: Run, model: keras.Model):
     """Write the card of a run into its folder.
+
+    What a person wrote below NOTES_MARK stays as it is.
 
     Args:
         run: A finished run. The figures are those of its last evaluation by
             `trainers.evaluate` on the data set of the run, if there is one.
         model: Its model.
     """
-    write_atomically(run.card_path, describe_run(run, model))
+    written = ""
+    if run.card_path.exists():
+        written = run.card_path.read_text(encoding="utf-8")
+    notes = written.partition(NOTES_MARK)[2] or "\n"
+    text = f"{describe_run(run, model)}\n## Notes\n\n{NOTES_MARK}{notes}"
+    write_atomically(run.card_path, text)
 
 
 def describe_run(

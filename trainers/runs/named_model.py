@@ -7,12 +7,12 @@ import os
 import keras
 
 from keras_vit import from_checkpoint
+from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.run_folders import RUN_MODEL
 from trainers.augment.settings import line_of
 from trainers.models.keras_files import (
     find_model_file,
-    load_keras_file,
 )
 from trainers.paths import as_path
 from trainers.runs.run import Run
@@ -92,7 +92,7 @@ class NamedModel:
                 "finished run, a checkpoint or the name of a published one. "
                 f"Received: model={str(self)!r}"
             )
-        model = load_keras_file(path)
+        model = load_keras(str(path))
         if isinstance(model, VisionTransformer):
             return model.with_classifier_activation(None)
         return model

@@ -9,8 +9,8 @@ import os
 import keras
 
 from keras_vit import save_lora
+from keras_vit.keras_files import load_keras
 from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
-from trainers.models.keras_files import load_keras_file
 from trainers.paths import (
     Path,
     RemotePath,
@@ -209,7 +209,7 @@ class Run:
                 "`run_dir` must be the folder of a finished run, with a "
                 f"model.keras in it. Received: run_dir={str(self.folder)!r}"
             )
-        return load_keras_file(self.model_path)
+        return load_keras(str(self.model_path))
 
     def _content(self):
         if not self.recipe_path.exists():

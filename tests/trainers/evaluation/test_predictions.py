@@ -129,7 +129,7 @@ def test_a_damaged_model_file_is_an_error(run, damage, tmp_path):
     elif damage == "empty archive":
         zipfile.ZipFile(path, "w").close()
     for load in (NamedModel(str(path)).load_model, Run(tmp_path).load_model):
-        with pytest.raises(ValueError, match=f"{path} must be a model that"):
+        with pytest.raises(ValueError, match=f"{path} cannot be read: "):
             load()
 
 

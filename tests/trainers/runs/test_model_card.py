@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from trainers.recipes.schema import Recipe
-from trainers.runs.model_card import describe_run, write_card
+from trainers.runs.model_card import NOTES_MARK, describe_run, write_card
 
 
 @pytest.fixture
@@ -57,6 +57,18 @@ def test_the_figures_are_those_of_the_evaluation(card, run):
     path.unlink()
 
 
+def test_notes_of_the_user_stay(run):
+    model = run.load_model()
+    write_card(run, model)
+    first = run.card_path.read_text()
+    assert first.endswith(f"\n## Notes\n\n{NOTES_MARK}\n")
+    notes = "\nNot for birds.\n\n## Licence\n\nÄ, CC0\n"
+    run.card_path.write_text(first + notes, encoding="utf-8")
+    for _ in range(2):
+        write_card(run, model)
+        assert run.card_path.read_text(encoding="utf-8") == first + notes
+
+
 def test_the_settings_are_those_that_differ(card, run):
     _, text = card()
     recipe = run.load_recipe()
@@ -78,4 +90,5 @@ def test_the_settings_are_those_that_differ(card, run):
 def test_the_card_is_beside_the_model(run):
     model = run.load_model()
     write_card(run, model)
-    assert (run.folder / "README.md").read_text() == describe_run(run, model)
+    text = (run.folder / "README.md").read_text()
+    assert text.startswith(describe_run(run, model))

@@ -10,6 +10,7 @@ from trainers.data.inspection.findings import Finding, count_classes
 from trainers.pages import write_html
 from trainers.paths import as_path
 
+TITLE_BEGINNING = "Data set "
 NUM_GROUPS = 24  # Of a finding.
 PICTURES_PER_GROUP = 24  # Of a group.
 NUM_SAMPLES = 12  # Of a class and split, in the contact sheet.
@@ -42,7 +43,7 @@ def write_data_page(
         "<h2>Contact sheet</h2>",
         *_sheet(images, class_names),
     ]
-    write_html(as_path(path), f"Data set {dataset}", parts, DATA_STYLE)
+    write_html(as_path(path), TITLE_BEGINNING + dataset, parts, DATA_STYLE)
 
 
 def _finding(finding):
