@@ -8,11 +8,28 @@ import argparse
 import dataclasses
 from collections.abc import Callable
 
+from keras_vit.tables import guess
+
+
+class CommandLine(argparse.ArgumentParser):
+    """A parser that proposes a flag for one that it does not know."""
+
+    def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
+        """Return the values of the command line; exit if it is wrong."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            known = self._option_string_actions
+            self.error(
+                f"there is no argument {' '.join(unknown)}{guess(flag, known)}"
+            )
+        return options
+
 
 def make_convert_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.convert`."""
     titles = [f"{name}: {title}" for name, title in LAYOUT_TITLES.items()]
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m keras_vit.convert",
         description="Convert the checkpoint of a Vision Transformer to the "
         "format of another library.",
@@ -47,7 +64,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
 
 def make_inspect_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m keras_vit.inspect",
         description="Draw where a Vision Transformer looks in images and what "
         "it has learned, and write an interactive page, report.html. For the "
@@ -81,7 +98,7 @@ def make_inspect_parser() -> argparse.ArgumentParser:
 
 def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect_checkpoint`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m keras_vit.inspect_checkpoint",
         description="Describe a checkpoint of a Vision Transformer.",
     )
@@ -101,7 +118,7 @@ def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
 
 def make_serve_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.serve`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandLine(
         prog="python -m keras_vit.serve",
         description="Serve the models of an export over the REST interface of "
         f"TF Serving, with a page to try them. {PURPOSE}",

@@ -17,7 +17,13 @@ def test_the_layouts_are_those_that_can_be_written():
     [
         ("convert", ["a", "b", "--layot=timm"], 2, "required: --layout"),
         ("convert", ["a", "b", "--layout=tim"], 2, "invalid choice: 'tim'"),
-        ("inspect", ["m", "x", "--out=d", "--mask"], 2, "arguments: --mask"),
+        (
+            "inspect",
+            ["m", "x", "--out=d", "--formt=svg"],
+            2,
+            "there is no argument --formt=svg. Did you mean '--format'?",
+        ),
+        ("serve", ["d", "x", "--verbose"], 2, "no argument x --verbose\n"),
         ("inspect_checkpoint", [], 2, "required: path"),
         (
             "serve",

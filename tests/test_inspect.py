@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, image_paths, capsys):
         ([CHECKPOINT, "a.png"], "--out=DIR"),
         ([CHECKPOINT, "a.png", "--out="], "--out=DIR"),
         ([CHECKPOINT, "a.png", "--format=gif"], "invalid choice"),
-        ([CHECKPOINT, "a.png", "--otu=x"], "unrecognized arguments"),
+        ([CHECKPOINT, "a.png", "--otu=x"], "--otu=x. Did you mean '--out'"),
         ([], "required"),
     ],
 )
