@@ -199,6 +199,19 @@ TIMM = {
             "hub": {**TIMM_TINY, "act_layer": "gelu_tanh"},
         }
     ),
+    # Without a part of the architecture; its epsilon is another as well.
+    **{
+        f"hub_{value}": Case(
+            {
+                "name": "vit_base_patch16_clip_224",
+                "arguments": {**TIMM_TINY, name: value},
+                "images": (2, 32, 32, 3),
+                "hub": {**TIMM_TINY, name: value},
+            },
+            {"preprocessing": "clip"},
+        )
+        for name, value in (("pos_embed", "none"), ("norm_layer", "rmsnorm"))
+    },
     "hub_rectangle_max": Case(
         {
             "name": "vit_small_patch16_224",

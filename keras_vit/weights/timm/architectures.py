@@ -220,6 +220,9 @@ def settings_in(arguments: dict) -> dict:
     if arguments.get("use_post_norm") is not None:
         after = arguments["use_post_norm"]
         found["norm_placement"] = "after" if after else "before"
+    if isinstance(arguments.get("norm_layer"), str):
+        # The name of a class, whose default replaces that of the architecture.
+        found["layer_norm_epsilon"] = USUAL["layer_norm_epsilon"]
     if arguments.get("attn_only_layer_scale"):
         found["layer_scale_branches"] = "attention"
     if "pool_include_prefix" in arguments:

@@ -20,11 +20,13 @@ class VisiblePart(NamedTuple):
         architectures: Pattern of the architectures that have it.
         arguments: Arguments of timm's models that add or remove it.
         is_in: Returns whether the model of a configuration has it.
+        is_added: Returns whether the value of an argument adds it.
     """
 
     architectures: str
     arguments: tuple[str, ...]
     is_in: Callable[[ViTConfig], bool]
+    is_added: Callable[[object], bool] = bool
 
 
 def check_parts(config: ViTConfig, architecture: str, arguments: dict):
@@ -56,12 +58,15 @@ def has_part(what: str, architecture: str, arguments: dict) -> bool:
         >>> name = "vit_base_patch14_dinov2"
         >>> weights.timm.visible_parts.has_part("LayerScale", name, {})
         True
+        >>> weights.timm.visible_parts.has_part(
+        ...     "position table", name, {"pos_embed": "none"}
+        ... )
+        False
     """
     part = VISIBLE_PARTS[what]
     told = [arguments[key] for key in part.arguments if key in arguments]
     if told:
-        # Of the poolings, only one has arrays.
-        return any(x == "map" if isinstance(x, str) else x for x in told)
+        return all(map(part.is_added, told))
     return re.match(part.architectures, architecture) is not None
 
 
@@ -98,8 +103,9 @@ VISIBLE_PARTS = {
             r"\w+_(dinov3|lingbot|sapiens2|rope_(mixed_)?224|rope_reg)|"
             r"beit(v2)?_|(vit|test_vit)_s?relpos|samvit_base_patch16_224"
         ),
-        ("use_abs_pos_emb",),
+        ("use_abs_pos_emb", "pos_embed"),
         lambda config: config.position_embedding != "none",
+        lambda value: value not in (False, "none"),
     ),
     "biases of queries": VisiblePart(
         WITHOUT.format(
@@ -118,8 +124,9 @@ VISIBLE_PARTS = {
     ),
     "biases of norms": VisiblePart(
         WITHOUT.format(r"aimv2|test_vit4|\w+_(sapiens2|18x2|xp)_?|vit_d?pwee"),
-        (),
+        ("norm_layer",),
         lambda config: config.norm == "layer",
+        lambda value: "rms" not in str(value),
     ),
     "norm of the patches": VisiblePart(
         r"aimv2", (), lambda config: config.use_patch_norm
@@ -143,5 +150,6 @@ VISIBLE_PARTS = {
         r"\w+_siglip(?!_gap)|\w+_map(_|$)|vit_pe_core|test_vit3$",
         ("global_pool",),
         lambda config: config.pooling.startswith("map"),
+        lambda value: value == "map",
     ),
 }
