@@ -1,6 +1,7 @@
 """Predictions for image files and folders, in any number."""
 
 import csv
+import glob
 import itertools
 import json
 import os
@@ -36,11 +37,15 @@ class FilePrediction(NamedTuple):
 def expand_folders(paths: Iterable[str]) -> list[str]:
     """Return the paths, with the image files of folders in their place.
 
+    A pattern, such as *.jpg, that the shell has left as it is stands for the
+    files that it matches.
+
     Raises:
-        ValueError: If a folder has no image files.
+        ValueError: If a folder has no image files, or a pattern matches
+            nothing.
     """
     found = []
-    for path in paths:
+    for path in itertools.chain.from_iterable(map(_expand_pattern, paths)):
         files = list_images(path) if os.path.isdir(path) else [path]
         if not files:
             raise ValueError(
@@ -49,6 +54,18 @@ def expand_folders(paths: Iterable[str]) -> list[str]:
             )
         found += files
     return found
+
+
+def _expand_pattern(path):
+    """Return what a pattern matches; the path itself if it is none."""
+    if os.path.exists(path) or not glob.has_magic(path):
+        return [path]
+    matches = sorted(glob.glob(path))
+    if not matches:
+        raise ValueError(
+            f"A pattern must match image files or folders. Received: {path!r}"
+        )
+    return matches
 
 
 def predict_each(
@@ -119,12 +136,16 @@ def write_lines(rows: Iterable[FilePrediction], file: TextIO):
 
 def write_csv(rows: Iterable[FilePrediction], file: TextIO):
     """Write a CSV table: path, fault, and columns for each class."""
-    rows = list(rows)
-    width = max(len(row.classes) for row in rows)
+    rows, begun = iter(rows), []
+    for row in rows:
+        begun.append(row)
+        if row.classes:  # All that could be read have as many.
+            break
+    width = len(begun[-1].classes) if begun else 0
     columns = [(f"class_{n + 1}", f"probability_{n + 1}") for n in range(width)]
     table = csv.writer(file, lineterminator="\n")
     table.writerow(["path", "fault", *itertools.chain(*columns)])
-    for row in rows:
+    for row in itertools.chain(begun, rows):
         cells = [(name, f"{p:.6g}") for name, p in row.classes]
         cells += [("", "")] * (width - len(cells))
         table.writerow([row.path, row.fault, *itertools.chain(*cells)])

@@ -22,24 +22,36 @@ def count_pixels(files: np.ndarray, max_pixels: int) -> int:
         max_pixels: Largest number of all together.
 
     Raises:
-        ServingError: If there are more, or a file is not an image.
+        ServingError: If there are more, or a file cannot be decoded.
     """
-    from PIL import Image
-
     count = 0
     for content in files.flat:
-        try:
-            with Image.open(io.BytesIO(content), formats=FILE_KINDS) as image:
-                count += image.width * image.height
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            count = np.inf
-        except (OSError, SyntaxError, ValueError):
-            kinds = ", ".join(FILE_KINDS)
-            raise invalid_request(
-                f"Unknown image file format. One of {kinds} required."
-            ) from None
+        count += _num_pixels(content)
         if count > max_pixels:
             raise invalid_request(
                 f"The images have too many pixels: {max_pixels:,} are allowed."
             )
     return count
+
+
+def _num_pixels(content):
+    """Return the number of pixels of an image file; infinity for a bomb."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FILE_KINDS) as image:
+            width, height = image.size
+            is_animated = getattr(image, "is_animated", False)
+            is_webp = image.format == "WEBP"
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return np.inf
+    except (OSError, SyntaxError, ValueError):
+        kinds = ", ".join(FILE_KINDS)
+        raise invalid_request(
+            f"Unknown image file format. One of {kinds} required."
+        ) from None
+    if is_webp and is_animated:  # TensorFlow decodes GIF alone.
+        raise invalid_request(
+            "An animated WebP file cannot be decoded. Send one of its images."
+        )
+    return width * height

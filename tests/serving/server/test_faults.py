@@ -91,6 +91,17 @@ def test_an_animation_is_its_first_frame(served):
     )
 
 
+def test_an_animated_webp_is_refused(served):
+    frames = [Image.new("RGB", (9, 9), colour) for colour in ("red", "blue")]
+    one, two = io.BytesIO(), io.BytesIO()
+    frames[0].save(one, "WEBP")
+    frames[0].save(two, "WEBP", save_all=True, append_images=frames[1:])
+    assert send_file(served, one.getvalue())[0] == 200
+    status, answer = send_file(served, two.getvalue())
+    assert status == 400
+    assert answer["error"].startswith("An animated WebP file cannot")
+
+
 def test_base64_without_its_object(served):
     """The commonest mistake of users."""
     text = base64.b64encode(make_files(1)[0]).decode()

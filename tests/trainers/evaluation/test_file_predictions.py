@@ -49,6 +49,30 @@ def test_folders_stand_for_their_images(folder):
         expand_folders([str(folder / "empty")])
 
 
+def test_a_pattern_stands_for_what_it_matches(folder):
+    """Some shells pass it on."""
+    found = expand_folders([str(folder / "*"), str(folder / "insid[e]")])
+    names = ["a.png", "broken.png", "inside/b.png", "inside/c.png"]
+    names += names[2:]
+    assert found == [str(folder / name) for name in names]
+    with pytest.raises(ValueError, match=r"pattern must match.*'\*\.bmp'"):
+        expand_folders(["*.bmp"])
+    (folder / "[1].png").touch()
+    assert expand_folders([f"{folder}/[1].png"]) == [f"{folder}/[1].png"]
+
+
+def test_a_table_is_written_while_the_rest_is_computed():
+    file = io.StringIO()
+
+    def rows():
+        yield from ROWS
+        assert file.getvalue().endswith('"cat, tabby",0.75,犬,0.25\n')
+        yield ROWS[0]
+
+    OUTPUT_FORMS["csv"](rows(), file)
+    assert file.getvalue().count("broken.png") == 2
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 def test_a_broken_file_does_not_stop_the_others(
     run, folder, monkeypatch, batch_size
