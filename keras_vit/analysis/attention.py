@@ -7,10 +7,10 @@ import numpy as np
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
+from keras_vit.models.image_batches import split_batches
 from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,
-    split_batches,
     yield_scores,
 )
 
@@ -58,7 +58,7 @@ def attention_maps(
     indices = block_indices(model, layers)
     maps = None
     with without_gradients():
-        for part, batch in split_batches(images, batch_size):
+        for part, batch in split_batches(model, images, batch_size):
             for index, scores in yield_scores(model, batch, indices):
                 if maps is None:
                     shape = (len(indices), len(images), *scores.shape[1:])
@@ -155,7 +155,7 @@ def attention_distances(
     config = model.config
     total = np.zeros((config.depth, config.num_heads))
     with without_gradients():
-        for _, batch in split_batches(images, batch_size):
+        for _, batch in split_batches(model, images, batch_size):
             for index, scores in yield_scores(model, batch, indices):
                 mean = mean_attention_distance(
                     as_float32(scores)[None],

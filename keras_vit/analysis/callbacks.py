@@ -22,6 +22,7 @@ from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.attention_gradients import has_logits
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
+from keras_vit.models.image_batches import as_images
 from keras_vit.models.intermediates import grid_size_of
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import Mode
@@ -87,12 +88,7 @@ class AttentionPictures(keras.callbacks.Callback):
         is_writer: bool = True,
     ):
         super().__init__()
-        images = np.asarray(images, "float32")
-        if images.ndim != 4 or not len(images):
-            raise ValueError(
-                "`images` must have the shape (B, H, W, C) with B > 0. "
-                f"Received: shape={images.shape}"
-            )
+        images = np.asarray(as_images(images), "float32")
         if every_epochs < 1:
             raise ValueError(
                 "`every_epochs` must be 1 or more. "

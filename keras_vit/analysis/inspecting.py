@@ -24,6 +24,7 @@ from keras_vit.models.attention_gradients import (
 )
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
+from keras_vit.models.image_batches import as_images
 from keras_vit.models.intermediates import grid_size_of
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import (
@@ -85,7 +86,7 @@ def inspect_model(
         ((3, 2, 2, 9, 9), (2, 3, 9, 9))
     """
     check_vision_transformer(model)
-    images = np.asarray(images, "float32")
+    images = np.asarray(as_images(images, model), "float32")
     classes = _count_classes(model)
     image_names = _names(image_names, "image_names", len(images))
     if image_names is None:

@@ -12,7 +12,7 @@ from keras_vit.models.attention_gradients import (
     record_pass,
 )
 from keras_vit.models.gradients import without_gradients
-from keras_vit.models.intermediates import split_batches
+from keras_vit.models.image_batches import split_batches
 
 
 def attention_relevance(
@@ -60,7 +60,7 @@ def attention_relevance(
     check_has_logits(model)
     relevance = []
     with without_gradients():
-        for part, batch in split_batches(images, batch_size):
+        for part, batch in split_batches(model, images, batch_size):
             chosen = _classes_of(classes, model, len(images))
             chosen = None if chosen is None else chosen[part]
             recorded = record_pass(model, batch)

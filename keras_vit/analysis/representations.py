@@ -3,11 +3,12 @@
 import numpy as np
 from keras import ops
 
+from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.gradients import without_gradients
+from keras_vit.models.image_batches import as_images, split_batches
 from keras_vit.models.intermediates import (
-    split_batches,
     yield_tokens,
 )
 from keras_vit.models.submodels import check_vision_transformer
@@ -89,6 +90,9 @@ def representation_similarity(
     """
     check_vision_transformer(model_a)
     check_vision_transformer(model_b)
+    batch_size = as_whole(batch_size, "batch_size")
+    for model in (model_a, model_b):
+        images = as_images(images, model)
     if min(len(images), batch_size) < FEWEST_IMAGES:
         raise ValueError(
             f"`images` and `batch_size` must be {FEWEST_IMAGES} or more. "
@@ -129,7 +133,7 @@ def token_norms(
     check_vision_transformer(model)
     parts = []
     with without_gradients():
-        for _, batch in split_batches(images, batch_size):
+        for _, batch in split_batches(model, images, batch_size):
             norms = [
                 as_float32(ops.norm(ops.cast(tokens, "float32"), axis=-1))
                 for tokens in yield_tokens(model, batch)

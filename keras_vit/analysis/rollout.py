@@ -8,10 +8,10 @@ from keras import ops
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.gradients import without_gradients
+from keras_vit.models.image_batches import split_batches
 from keras_vit.models.intermediates import (
     block_indices,
     grid_size_of,
-    split_batches,
     yield_scores,
 )
 from keras_vit.tables import pick
@@ -58,7 +58,7 @@ def attention_rollout(
         return np.concatenate(
             [
                 as_float32(_roll_out(model, batch, head_fusion, discard_ratio))
-                for _, batch in split_batches(images, batch_size)
+                for _, batch in split_batches(model, images, batch_size)
             ]
         )
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.export.forward import is_graph
+from keras_vit.models import FlexibleVisionTransformer
 from keras_vit.packages import missing_packages
 
 
@@ -27,6 +28,7 @@ def check_exportable(model: keras.Model, images: np.ndarray):
         raise ValueError(
             "`model` must be functional or sequential, with one input and one "
             f"output. Received: {type(model).__name__} {model.name!r}"
+            f"{_advise(model)}"
         )
     if None in model.input_shape[1:]:
         raise ValueError(
@@ -40,6 +42,15 @@ def check_exportable(model: keras.Model, images: np.ndarray):
             "`images` must have at least one image to compare outputs on, each "
             f"{model.input_shape[1:]}. Received: shape={shape}"
         )
+
+
+def _advise(model):
+    """Return what can be done about a model that has no graph, if anything."""
+    if isinstance(model, FlexibleVisionTransformer):
+        return "; export its `vision_transformer`"
+    if isinstance(model, keras.Sequential) and not model.built:
+        return ", which is not built; call it on images first"
+    return ""
 
 
 def check_backend():

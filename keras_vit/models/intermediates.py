@@ -256,26 +256,5 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
     return tuple(size // config.patch_size for size in cells)
 
 
-def split_batches(images, batch_size: int) -> Iterator[tuple[slice, object]]:
-    """Yield the images in batches, as (slice, images[slice]).
-
-    Raises:
-        ValueError: If there are no images or `batch_size` is not positive.
-    """
-    if batch_size < 1:
-        raise ValueError(
-            "`batch_size` must be a positive number of images. "
-            f"Received: batch_size={batch_size}"
-        )
-    if len(images.shape) != 4 or not len(images):
-        raise ValueError(
-            "`images` must have the shape (B, H, W, C) with B > 0. "
-            f"Received: shape={tuple(images.shape)}"
-        )
-    for start in range(0, len(images), batch_size):
-        part = slice(start, min(start + batch_size, len(images)))
-        yield part, images[part]
-
-
 def _with_rows(tokens, position_rows):
     return tokens if position_rows is None else tokens + position_rows

@@ -201,7 +201,7 @@ def test_images_that_are_no_batch_are_an_error(shape):
 
 
 def test_a_batch_size_of_zero_is_an_error():
-    with pytest.raises(ValueError, match="`batch_size` must be a positive"):
+    with pytest.raises(ValueError, match="`batch_size` must be positive"):
         attention_maps(model_of("token"), images_of("token"), batch_size=0)
 
 

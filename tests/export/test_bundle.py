@@ -9,7 +9,12 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_vit import Preprocessing
+from keras_vit import (
+    FlexibleVisionTransformer,
+    Preprocessing,
+    VisionTransformer,
+    ViTConfig,
+)
 from keras_vit.export import (
     FORMATS,
     QUANTIZATIONS,
@@ -160,6 +165,30 @@ def test_bad_arguments_leave_nothing(model, images, tmp_path, choices, match):
     with pytest.raises(ValueError, match=match):
         export_model(model, tmp_path / "new", images, **{**QUIET, **choices})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (
+            lambda: keras.Sequential([keras.layers.Dense(3)]),
+            ", which is not built; call it on images first",
+        ),
+        (
+            lambda: FlexibleVisionTransformer(
+                VisionTransformer(ViTConfig(8, 1, 16, 2, 2, 4))
+            ),
+            "; export its `vision_transformer`",
+        ),
+    ],
+)
+def test_a_model_without_a_graph_is_refused_with_a_way_out(
+    make, advice, images, tmp_path
+):
+    model = make()
+    with pytest.raises(ValueError, match="functional or sequential") as error:
+        export_model(model, tmp_path / "new", images, **QUIET)
+    assert str(error.value).endswith(f"{model.name!r}{advice}")
 
 
 def test_no_version_is_overwritten(model, images, tmp_path):
