@@ -1,0 +1,39 @@
+"""What docs/backends.md says of a model as a `torch.nn.Module`."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig
+
+CONFIG = ViTConfig(
+    width=8,
+    depth=1,
+    mlp_dim=16,
+    num_heads=2,
+    patch_size=4,
+    image_size=8,
+    num_classes=0,
+    dropout_rate=0.5,
+)
+IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="of PyTorch alone"
+)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_dropout_is_active_where_the_call_says_so(mode):
+    model = VisionTransformer(CONFIG)
+    expected = model(IMAGES)
+    model.train(mode)
+    assert model(IMAGES).equal(expected)
+    assert not model(IMAGES, training=True).equal(expected)
+
+
+def test_converted_weights_are_refused():
+    model = VisionTransformer(CONFIG)
+    model.half()
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(IMAGES)
