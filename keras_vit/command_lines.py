@@ -48,7 +48,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
         "--layout",
         required=True,
         choices=[*LAYOUT_TITLES, "keras"],
-        help="format to write; see below",
+        help="format to write",
     )
     _add_image_size(parser)
     parser.add_argument(
@@ -57,6 +57,11 @@ def make_convert_parser() -> argparse.ArgumentParser:
         metavar="EPSILON",
         help="write the model with another epsilon of its layer norms, if the "
         "other library cannot have that of the source; outputs differ slightly",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace DST, or files in it, if it is there",
     )
     add_hints(parser)
     return parser

@@ -2,15 +2,14 @@
 
 import pathlib
 import sys
-from collections.abc import Sequence
 
+from keras_vit.class_names import write_class_names
 from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.files import atomic_write
 from keras_vit.keras_files import load_keras
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
 from keras_vit.tables import pick
-from keras_vit.weights.containers.descriptions import read_json, write_json
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
@@ -24,6 +23,7 @@ def convert(
     source_image_size: tuple[int, int] | int | None = None,
     architecture: str | None = None,
     layer_norm_epsilon: float | None = None,
+    overwrite: bool = False,
 ) -> tuple[str, ...]:
     """Convert a checkpoint to another family.
 
@@ -42,13 +42,15 @@ def convert(
             `from_checkpoint`.
         layer_norm_epsilon: Epsilon of the new model. Default: that of the
             source.
+        overwrite: Whether to replace a file, or files in a folder, that are
+            there.
 
     Returns:
         Notes on settings that the file cannot record, such as another GELU.
 
     Raises:
-        ValueError: If the source cannot be read or the layout cannot express
-            its model.
+        ValueError: If the source cannot be read, the layout cannot express its
+            model, or the target is there.
     """
     pick(dict.fromkeys((*WRITERS, "keras")), layout, "layout")
     if layout == "keras" and not target.endswith(".keras"):
@@ -56,6 +58,8 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
+    if not overwrite:
+        check_target(target)
     source = find_model(source)
     model = open_model(
         source, num_heads, image_size, source_image_size, architecture
@@ -71,19 +75,19 @@ def convert(
     return ()
 
 
-def write_class_names(folder: str, layout: str, names: Sequence[str]):
-    """Write the names of the classes into the config.json of a folder.
+def check_target(target: str):
+    """Raise a ValueError if something would be overwritten.
 
     Args:
-        folder: What `save_checkpoint` wrote; a file has no such names.
-        layout: Its layout.
-        names: The names in the order of the logits; none are not written.
+        target: See `convert`.
     """
-    path = pathlib.Path(folder).expanduser() / "config.json"
-    if layout not in CLASS_ENTRIES or not names or not path.is_file():
-        return
-    content = read_json(path)
-    write_json(path, {**content, **CLASS_ENTRIES[layout](names)})
+    path = pathlib.Path(target).expanduser()
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise ValueError(
+            "`target` must be a new file or a new folder, unless it is to be "
+            f"overwritten (--overwrite). Received: target={target!r}, which "
+            "is there"
+        )
 
 
 def open_model(
@@ -136,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.layout,
             image_size=options.image_size,
             layer_norm_epsilon=options.layer_norm_epsilon,
+            overwrite=options.overwrite,
             **hints_of(options),
         )
     except (ValueError, OSError) as error:
@@ -143,16 +148,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0
-
-
-# What config.json says of the classes, by layout.
-CLASS_ENTRIES = {
-    "huggingface": lambda names: {
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-    },
-    "timm": lambda names: {"label_names": list(names)},
-}
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ RANKS = {
     "keras_vit.weights": 4,
     "keras_vit.analysis": 4,
     "keras_vit.serving": 4,
+    "keras_vit.class_names": 5,
     "keras_vit.export": 5,
     "keras_vit.applications": 5,
     "keras_vit": 6,  # Its __init__, the public names, and the commands.

@@ -111,6 +111,26 @@ def test_a_keras_file_that_is_not_there(name, tmp_path, capsys):
     assert str(tmp_path / name) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "layout, name", [("official", "w.npz"), ("keras", "w.keras"), ("timm", "w")]
+)
+def test_nothing_is_overwritten_unless_it_is_asked_for(
+    layout, name, tmp_path, capsys
+):
+    target = tmp_path / name
+    mine = target if "." in name else target / "config.json"
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("important")
+    words = [str(path_of("official_token.npz")), str(target)]
+    words += [f"--layout={layout}"]
+    assert convert.main(words) == 1
+    error = capsys.readouterr().err
+    assert f"(--overwrite). Received: target={str(target)!r}" in error
+    assert mine.read_text() == "important"
+    assert convert.main([*words, "--overwrite"]) == 0
+    assert b"important" not in mine.read_bytes()
+
+
 def test_a_target_that_cannot_be_written(tmp_path, capsys):
     source = str(path_of("official_token.npz"))
     (tmp_path / "file").touch()

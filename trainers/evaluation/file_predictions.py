@@ -101,6 +101,8 @@ def predict_each(
         preprocess = source.preprocess
     names = source.load_class_names()
     check_has_classes(source, names)
+    if names is None and isinstance(source, NamedModel):
+        names = source.stated_class_names()
     num_classes = model.output_shape[-1]
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]

@@ -7,6 +7,7 @@ import os
 import keras
 
 from keras_vit import from_checkpoint
+from keras_vit.class_names import stated_class_names
 from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.run_folders import RUN_MODEL
@@ -48,6 +49,15 @@ class NamedModel:
     def load_class_names(self) -> list[str] | None:
         """Return the class names of a run; other files do not contain any."""
         return self._run.load_class_names() if self._run else None
+
+    def stated_class_names(self) -> list[str] | None:
+        """Return the class names in the config.json of a folder, if any.
+
+        They need not be those of a data set, and are only for people to read.
+        """
+        if not os.path.isdir(self._path):
+            return None
+        return stated_class_names(self._path, self._model.output_shape[-1])
 
     @property
     def preprocess(self) -> str:

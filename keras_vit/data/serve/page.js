@@ -11,6 +11,7 @@ const MOST_CLASSES = 5;
 const find = (id) => document.getElementById(id);
 let descriptions = {}; // Of the TFLite files among the models.
 let signatures = {};
+let opened = Promise.resolve(); // Done when the chosen model is known.
 let stream = null;
 let latest = 0;
 
@@ -36,6 +37,11 @@ function address() {
 function say(text) {
     find("message").textContent = text;
     document.documentElement.dataset.state = "ready";
+}
+
+function open(models) {
+    opened = models;
+    opened.catch((error) => say(error.message));
 }
 
 async function openModels() {
@@ -134,10 +140,11 @@ function showAttention({ images, rollout }) {
 
 async function show(file) {
     const mine = ++latest;
-    document.documentElement.dataset.state = "busy";
-    find("message").textContent = "The model is looking at the photo …";
-    find("result").hidden = true;
     try {
+        await opened; // The photo may be there before the model.
+        document.documentElement.dataset.state = "busy";
+        find("message").textContent = "The model is looking at the photo …";
+        find("result").hidden = true;
         const classes = await classify(file);
         const looks = ATTENTION in signatures &&
             await predict(ATTENTION, { b64: await read(file) });
@@ -196,7 +203,7 @@ function take(event, transfer) {
     }
 }
 
-find("model").onchange = () => openModel().catch((error) => say(error.message));
+find("model").onchange = () => open(openModel());
 find("file").onchange = (event) => {
     if (event.target.files.length) {
         show(event.target.files[0]);
@@ -217,4 +224,4 @@ document.ondragleave = () => find("drop").classList.remove("over");
 document.ondrop = (event) => take(event, event.dataTransfer);
 document.onpaste = (event) => take(event, event.clipboardData);
 
-openModels().catch((error) => say(error.message));
+open(openModels());

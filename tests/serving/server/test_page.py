@@ -163,6 +163,19 @@ def test_a_photo_its_classes_and_where_the_model_looks(page):
     assert len(classes(page)) == 2 and page.locator("#look").is_hidden()
 
 
+def test_a_photo_waits_for_the_model(page):
+    """People choose one while the page is loading."""
+    held = []
+    page.route("**/models.json", lambda route: held.append(route))
+    page.reload()
+    file = {"name": "a.png", "mimeType": "image/png"}
+    page.set_input_files("#file", {**file, "buffer": make_files(1)[0]})
+    assert page.locator("#message").inner_text() == ""
+    held[0].continue_()
+    page.locator("#classes tr").first.wait_for()
+    assert len(classes(page)) == 2
+
+
 def test_what_is_wrong_is_said(page):
     choose(page, b"no image")
     text = page.locator("#message").inner_text()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from keras_vit.convert import convert
 from tests import commands
 from trainers.evaluation import file_predictions
 from trainers.evaluation.file_predictions import (
@@ -90,6 +91,19 @@ def test_a_broken_file_does_not_stop_the_others(
         np.testing.assert_allclose(
             [p for _, p in row.classes], [p for *_, p in want], rtol=1e-5
         )
+
+
+def test_a_folder_for_another_library_has_class_names(folder, tmp_path, run):
+    target = str(tmp_path / "huggingface")
+    convert(str(run), target, "huggingface")
+    path = tmp_path / "huggingface/config.json"
+    content = json.loads(path.read_text())
+    names = [f"digit {index}" for index in range(10)]
+    content["id2label"] = {str(i): name for i, name in enumerate(names)}
+    path.write_text(json.dumps(content))
+    source = NamedModel(target, is_grey=True)
+    [row] = predict_each(source, [str(folder / "a.png")], top=10)
+    assert sorted(name for name, _ in row.classes) == names
 
 
 @pytest.mark.parametrize(
