@@ -9,6 +9,7 @@ from keras_vit.analysis.plots.style import (
     block_axis,
     new_figure,
     plain_axes,
+    plot_over_blocks,
 )
 
 
@@ -42,7 +43,9 @@ def plot_distances(
     axes = figure.subplots()
     _draw_references(axes, side, grid_size, patch_size, num_prefix_tokens)
     means = distances.mean(axis=1)
-    axes.plot(blocks, means, color="tab:orange", lw=1.5, label="mean")
+    plot_over_blocks(
+        axes, blocks, means, color="tab:orange", lw=1.5, label="mean"
+    )
     axes.scatter(
         np.repeat(blocks, heads),
         distances.ravel(),

@@ -14,6 +14,7 @@ from keras_vit.analysis.plots.style import (
     new_figure,
     panel_size,
     plain_axes,
+    plot_over_blocks,
     set_title,
     shorten,
 )
@@ -75,12 +76,16 @@ def _draw_lengths(axes, norms, num_prefix_tokens, found, ratio):
     blocks = np.arange(1, layers + 1)
     patches = norms[..., num_prefix_tokens:].reshape(layers, -1)
     low, middle, high = np.percentile(patches, (5, 50, 95), axis=1)
+    # A bar half as wide as its place, if there is only one block.
+    across = blocks if layers > 1 else blocks + [-0.25, 0.25]
     band = {"color": "tab:blue", "alpha": 0.2, "lw": 0}
-    axes.fill_between(blocks, low, high, label="90 % of the patches", **band)
-    axes.plot(blocks, middle, color="tab:blue", label="their median")
+    axes.fill_between(across, low, high, label="90 % of the patches", **band)
+    median = {"color": "tab:blue", "label": "their median"}
+    plot_over_blocks(axes, blocks, middle, **median)
     if num_prefix_tokens:
         token = norms[..., 0].mean(axis=1)
-        axes.plot(blocks, token, color="tab:orange", label="class token")
+        style = {"color": "tab:orange", "label": "class token"}
+        plot_over_blocks(axes, blocks, token, **style)
     where, which = np.nonzero(found.reshape(layers, -1))
     if len(where):
         axes.scatter(

@@ -14,6 +14,7 @@ from keras_vit.analysis.plots.images import (
 )
 from keras_vit.analysis.plots.style import (
     LINE,
+    MOST_LETTERS,
     add_axes,
     new_figure,
     panel_size,
@@ -66,7 +67,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
         y = i * (room + down) + room
         axes = add_axes(figure, margin, y, across, down)
         draw_image(axes, pixels[i])
-        set_title(axes, shorten(inspection.image_names[i]))
+        set_title(axes, _describe_image(inspection.image_names[i]))
         drawn = []
         for j, column in enumerate(columns, 1):
             axes = add_axes(figure, j * pitch + margin, y, across, down)
@@ -114,7 +115,7 @@ def _make_columns(inspection, relevances, silent):
     titles = ["rollout"] * len(rollouts)
     norm = scale_over(rollouts)
     columns = [_Column(titles, rollouts, norm, "share of attention")]
-    norm = scale_over(np.stack(relevances)) if relevances else None
+    norm = _scale_of_relevances(relevances, silent)
     for rank, grids in enumerate(relevances):
         titles = [
             _describe_class(inspection, image, rank)
@@ -123,6 +124,22 @@ def _make_columns(inspection, relevances, silent):
         ]
         columns.append(_Column(titles, grids, norm, "share of relevance"))
     return columns
+
+
+def _scale_of_relevances(relevances, silent):
+    """Return the scale of all relevances, but for classes of no patch."""
+    if not relevances:
+        return None
+    grids = np.stack(relevances, axis=1)  # (B, k, h, w)
+    return scale_over(grids if silent.all() else grids[~silent])
+
+
+def _describe_image(name):
+    """Return the name of an image, on two lines if it is long."""
+    place, colon, rest = name.partition(": ")
+    if len(name) <= MOST_LETTERS or not colon:
+        return shorten(name)
+    return f"{place}:\n{shorten(rest)}"
 
 
 def _describe_class(inspection, image, rank):

@@ -10,6 +10,7 @@ from keras_vit.analysis.plots.fonts import families_for
 DPI = 120
 SMALL = 8  # Font size in points, of everything but headlines.
 LINE = 0.16  # Height of a line of a title, in inches.
+MOST_LETTERS = 22  # Of a name in a title.
 LETTER = 0.065  # Width of a letter in inches, rounded up.
 MAGNITUDE, SIGNED = "viridis", "RdBu_r"  # Colour maps.
 MARK = "#ff2d95"  # A colour that is in none of the colour maps.
@@ -61,8 +62,10 @@ def set_title(axes: Axes, text: str):
 
 
 def shorten(text: str) -> str:
-    """Return a name, truncated to 22 characters."""
-    return text if len(text) <= 22 else f"{text[:21]}\u2026"
+    """Return a name, truncated to MOST_LETTERS characters."""
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{text[: MOST_LETTERS - 1]}\u2026"
 
 
 def plain_axes(axes: Axes):
@@ -72,6 +75,24 @@ def plain_axes(axes: Axes):
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.label.set_size(SMALL + 1)
     axes.yaxis.label.set_size(SMALL + 1)
+
+
+def plot_over_blocks(
+    axes: Axes, blocks: np.ndarray, values: np.ndarray, **style
+):
+    """Draw a line over the blocks of a model; a dot if there is only one.
+
+    Shapes:
+        blocks, values: (layers,).
+
+    Args:
+        axes: Axes to draw on.
+        blocks: Numbers of the blocks.
+        values: A value for each.
+        **style: See `Axes.plot`.
+    """
+    marker = "o" if len(blocks) == 1 else None
+    axes.plot(blocks, values, marker=marker, **style)
 
 
 def block_axis(axes: Axes, blocks: np.ndarray):

@@ -29,6 +29,18 @@ def test_artefact_tokens_are_marked_where_they_are():
     assert early.axes[1].get_title() == "0.png\n0 of 6 behind block 1"
 
 
+def test_a_single_block_is_seen():
+    """A line through one point has no length."""
+    figure = plots.plot_token_norms(made(layers=1))
+    median, token = figure.axes[0].lines[:2]
+    assert median.get_marker() == token.get_marker() == "o"
+    band = figure.axes[0].collections[0].get_paths()[0].get_extents()
+    assert (band.x0, band.x1) == (0.75, 1.25) and band.height > 0
+    distances = plots.plot_distances(np.array([[3.0, 5.0]]), (1, 2), 8)
+    mean = distances.axes[0].lines[-1]
+    assert mean.get_marker() == "o" and list(mean.get_ydata()) == [4]
+
+
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_lengths_of_tokens_are_summed_up_by_block(prefix):
     """The band omits a twentieth at each end, as NumPy's quantiles do."""

@@ -40,6 +40,28 @@ def test_readings_are_what_the_head_reads(reads_patches):
         assert bar.get_xlim() == limits
 
 
+def test_a_class_that_nothing_speaks_for_does_not_change_the_scale():
+    relevances = made().relevances.copy()
+    relevances[0, 0] = np.eye(7)
+    figure = plots.plot_readings(made(relevances=relevances))
+    panels = np.array(panels_of(figure)).reshape(2, 4)[:, 2:]
+    assert "no patch" in panels[0, 0].get_title()
+    spoken = [axes.images[1].get_array() for axes in panels.flat][1:]
+    low, high = bars_of(figure)[1].get_xlim()
+    assert low == pytest.approx(np.min(spoken)) and low > 0
+    assert high == pytest.approx(np.max(spoken))
+
+
+def test_a_long_name_of_an_image_has_two_lines():
+    names = "test image 12: Chinesischer Tempel", "x" * 30
+    figure = plots.plot_readings(made(image_names=names))
+    titles = [axes.get_title() for axes in panels_of(figure)][::4]
+    assert titles == [
+        "test image 12:\nChinesischer Tempel",
+        "x" * 21 + "\u2026",
+    ]
+
+
 def test_readings_of_a_model_without_a_head_are_its_rollouts():
     nothing = dict.fromkeys(("probabilities", "top_classes", "relevances"))
     figure = plots.plot_readings(made(**nothing))
