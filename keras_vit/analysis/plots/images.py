@@ -63,7 +63,7 @@ def scale_over(values: np.ndarray) -> Normalize:
     low, high = float(values.min()), float(values.max())
     if low == high:  # All are the same: a scale from 0 to this value.
         low, high = min(low, 0), max(high, 0)
-    return Normalize(low, high if high > low else 1)
+    return Normalize(low, high if high > low else 1, clip=True)
 
 
 def mark_cells(axes, cells, size: float, linewidth: float):
