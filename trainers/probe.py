@@ -82,6 +82,16 @@ def print_probes(report: Mapping):
         has_deviation = row["deviation"] is not None
         deviation = f"{row['deviation']:9.4f}" if has_deviation else ""
         print(f"{name:14s} {row['mean']:8.4f}  {deviation}".rstrip())
+    smallest = report["smallest_class"]
+    shots = [
+        name.partition("/")[2] for name in report["probes"] if "few" in name
+    ]
+    if any(int(number) > smallest for number in shots):
+        print(
+            f"Note: the smallest class has {smallest:,} images. With more "
+            "shots, the classes are not fitted to the same number of images, "
+            "and the accuracy may be lower."
+        )
 
 
 def define_flags():

@@ -12,7 +12,10 @@ from keras_vit.progress import format_seconds
 from trainers.distribute.rendezvous import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
-from trainers.models.initial_head import explain_other_classes
+from trainers.models.initial_head import (
+    explain_other_classes,
+    explain_other_size,
+)
 from trainers.models.objectives import class_names_of
 from trainers.paths import as_path
 from trainers.recipes import flags as recipe_flags
@@ -137,8 +140,12 @@ def print_initial_weights(job: Job):
     if hasattr(job.loop.model, "load_report"):
         print(f"Initial weights: {job.loop.model.load_report}")
     names = class_names_of(job.recipe, job.dataset)
-    if reason := explain_other_classes(job.recipe, names):
-        print(f"Note: {reason}")
+    for reason in (
+        explain_other_classes(job.recipe, names),
+        explain_other_size(job.recipe),
+    ):
+        if reason:
+            print(f"Note: {reason}")
     if job.loop.distillation:
         print(job.loop.distillation.note)
 

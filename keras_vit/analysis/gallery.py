@@ -85,6 +85,8 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
     from keras_vit.analysis import plots  # noqa: F401  Needs matplotlib.
 
     for path in paths:
+        if os.path.isdir(path):
+            raise ValueError(f"{path!r} is a folder. Pass the image files.")
         if not os.path.isfile(path):
             raise ValueError(f"There is no image file {path!r}.")
     place = pathlib.Path(out_dir).absolute()

@@ -18,7 +18,7 @@ from keras_vit.image_decoding import turn_upright
 from trainers.data.file_lists import (
     FILE_LISTS,
     LIST_NAMES,
-    check_is_no_folder,
+    check_is_no_path,
 )
 from trainers.data.readers.image_files import number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
@@ -218,7 +218,7 @@ def _open_reader(name, data_dir):
         is_unknown = isinstance(error, tfds.core.DatasetNotFoundError)
         if TFDS_NAME.match(name) and not is_unknown:
             raise
-        check_is_no_folder(name)
+        check_is_no_path(name)
         raise ValueError(
             f"`dataset` must be one of {', '.join(DATASETS)}, any name of "
             f"tensorflow-datasets, {PATH_NAMES}. "

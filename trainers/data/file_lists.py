@@ -7,17 +7,23 @@ from trainers.data.readers.folder import list_image_folder
 from trainers.data.readers.unlabelled import list_unlabelled_images
 
 
-def check_is_no_folder(name: str):
-    """Raise a ValueError if the name of a data set is a folder without kind.
+def check_is_no_path(name: str):
+    """Raise a ValueError if the name of a data set is a path without a kind.
 
     Args:
         name: The name, as a user gave it.
     """
-    if os.path.isdir(os.path.expanduser(name)):
-        raise ValueError(
-            "`dataset` must be folder:PATH for a folder of images. "
-            f"Received: dataset={name!r}. Did you mean {f'folder:{name}'!r}?"
-        )
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        kind, what = "folder", "a folder of images"
+    elif os.path.isfile(path) and name.lower().endswith((".csv", ".tsv")):
+        kind, what = "csv", "a table of images"
+    else:
+        return
+    raise ValueError(
+        f"`dataset` must be {kind}:PATH for {what}. "
+        f"Received: dataset={name!r}. Did you mean {f'{kind}:{name}'!r}?"
+    )
 
 
 # Each takes PATH and returns the (path, class) pairs of each split.

@@ -2,6 +2,7 @@
 
 import csv
 import glob
+import importlib.util
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import numpy as np
 
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.readers.image_files import register_heif
-from trainers.data.readers.image_paths import list_images
+from trainers.data.readers.image_paths import is_heif, list_images
 from trainers.evaluation.predictions import load_image, to_probabilities
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes
@@ -116,7 +117,7 @@ def predict_each(
                     path, model.input_shape[1:], preprocess
                 )
             except (OSError, ValueError) as error:
-                faults[path] = str(error)
+                faults[path] = str(error) + _advise(path)
         found = {}
         if images:
             logits = model.predict(np.stack([*images.values()]), verbose=0)
@@ -126,6 +127,13 @@ def predict_each(
         for path in batch:
             classes = [(name, p) for _, name, p in found.get(path, [])]
             yield FilePrediction(path, classes, faults.get(path, ""))
+
+
+def _advise(path):
+    """Return what a file needs to be read, if it is of a kind that needs it."""
+    if is_heif(path) and not importlib.util.find_spec("pi_heif"):
+        return ". A HEIC file needs the package pi-heif"
+    return ""
 
 
 def write_lines(rows: Iterable[FilePrediction], file: TextIO):

@@ -53,6 +53,7 @@ def probe(
         model, dataset, train_split, eval_split, preprocess: The probed model
             and data.
         num_train, num_test, num_features: Numbers of images and of features.
+        smallest_class: Number of training images of the smallest class.
         num_unreadable: Number of skipped images.
         probes: For each probe, the accuracies, their mean and deviation.
 
@@ -87,6 +88,7 @@ def probe(
         "num_train": len(features.train),
         "num_test": len(features.test),
         "num_features": features.test.shape[1],
+        "smallest_class": count_smallest_class(features),
         "num_unreadable": len(bad_examples.names),
         "probes": {
             name: summarize(accuracies)
@@ -100,6 +102,17 @@ def probe(
         with naming_folder(folder, "report_dir"):
             write_report(folder, "probe.json", report)
     return report
+
+
+def count_smallest_class(features: Features) -> int:
+    """Return the number of training images of the smallest class.
+
+    Args:
+        features: Features of both splits.
+    """
+    num_classes = features.test_truths.shape[1]
+    counts = np.bincount(features.train_classes, minlength=num_classes)
+    return int(counts.min())
 
 
 def summarize(accuracies: list[float]) -> dict:

@@ -1,4 +1,4 @@
-"""Whether the head of an initial model is one for the classes of the data."""
+"""What a run should know of the run that its initial model is from."""
 
 import json
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ def explain_other_classes(
         A sentence; None if the head is for these classes, is of another size,
         or no run beside the file says what it is for.
     """
-    theirs = _names_beside(recipe.init_from) if recipe.init_from else None
-    if recipe.init_head == "reset" or theirs is None or not class_names:
+    theirs = _read_beside(recipe.init_from).get("class_names")
+    if recipe.init_head == "reset" or not theirs or not class_names:
         return None
     if len(theirs) != len(class_names) or theirs == list(class_names):
         return None
@@ -37,16 +37,41 @@ def explain_other_classes(
     )
 
 
-def _names_beside(path):
-    """Return the classes of the run that is named or holds a file, or None."""
-    path = find_model_file(path)
-    if not path.endswith(".keras"):
+def explain_other_size(recipe: Recipe) -> str | None:
+    """Return that the images have another size than those of `init_from`.
+
+    Args:
+        recipe: The recipe of the new run.
+
+    Returns:
+        A sentence; None if the sizes are equal, or no run beside the file
+        says what its size was.
+    """
+    theirs = _read_beside(recipe.init_from).get("recipe", {}).get("image_size")
+    if theirs in (None, recipe.image_size):
         return None
+    return (
+        f"{recipe.init_from} was trained on images of {theirs}x{theirs} "
+        f"pixels, and this run has {recipe.image_size}x{recipe.image_size}. "
+        f"To keep the size: --image_size={theirs}"
+    )
+
+
+def _read_beside(path):
+    """Return what recipe.json says beside a file or in the folder of a run."""
+    path = find_model_file(path) if path else ""
+    if not path.endswith(".keras"):
+        return {}
     file = as_path(path).parent / RUN_RECIPE
     if not file.is_file():
-        return None
+        return {}
     try:
-        names = json.loads(file.read_text())["class_names"]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return names if isinstance(names, list) and names else None
+        content = json.loads(file.read_text())
+    except ValueError:
+        return {}
+    kinds = {"class_names": list, "recipe": dict}
+    return {
+        name: content[name]
+        for name, kind in kinds.items()
+        if isinstance(content, dict) and isinstance(content.get(name), kind)
+    }

@@ -8,7 +8,7 @@ from absl import flags
 from trainers.data.file_lists import (
     FILE_LISTS,
     LIST_NAMES,
-    check_is_no_folder,
+    check_is_no_path,
 )
 from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
@@ -121,7 +121,7 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     if name is None and kind in FILE_LISTS:
         name = "photos"
     if name is None:
-        check_is_no_folder(given.get("dataset", ""))
+        check_is_no_path(given.get("dataset", ""))
         raise ValueError(
             f"`recipe` must be given, unless `dataset` is {LIST_NAMES}: "
             f"one of {', '.join(RECIPES)}. Received: "

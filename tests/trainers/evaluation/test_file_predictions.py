@@ -1,4 +1,5 @@
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -91,6 +92,19 @@ def test_a_broken_file_does_not_stop_the_others(
         np.testing.assert_allclose(
             [p for _, p in row.classes], [p for *_, p in want], rtol=1e-5
         )
+
+
+def test_a_heic_file_needs_a_package(run, tmp_path, monkeypatch):
+    path = tmp_path / "photo.HEIC"
+    path.write_text("no image")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: name != "pi_heif" and find(name),
+    )
+    [row] = predict_each(run, [str(path)])
+    assert row.fault.endswith(". A HEIC file needs the package pi-heif")
 
 
 def test_a_folder_for_another_library_has_class_names(folder, tmp_path, run):

@@ -11,7 +11,10 @@ import pytest
 
 import keras_vit
 from trainers.models.factory import build_model, load_initial_model
-from trainers.models.initial_head import explain_other_classes
+from trainers.models.initial_head import (
+    explain_other_classes,
+    explain_other_size,
+)
 
 
 def test_seed_decides_the_initial_weights(recipe, digits):
@@ -99,6 +102,25 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     file.unlink()
     assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))
+
+
+def test_images_of_another_size_than_before_are_noted(run, tmp_path):
+    recipe = dataclasses.replace(
+        run.load_recipe(), init_from=str(run.model_path)
+    )
+    assert explain_other_size(recipe) is None
+    larger = dataclasses.replace(recipe, image_size=16)
+    assert explain_other_size(larger) == (
+        f"{run.model_path} was trained on images of 8x8 pixels, and this run "
+        "has 16x16. To keep the size: --image_size=8"
+    )
+    shutil.copy(run.model_path, tmp_path / "model.keras")
+    for beside in (None, "no JSON", "[1]", '{"recipe": 1}'):
+        if beside:
+            (tmp_path / "recipe.json").write_text(beside)
+        alone = dataclasses.replace(larger, init_from=f"{tmp_path}/model.keras")
+        assert explain_other_size(alone) is None
+    assert explain_other_size(dataclasses.replace(larger, init_from="")) is None
 
 
 def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):

@@ -39,8 +39,9 @@ def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
     left_out = [row[0] for row in rows if is_heif(row[0])]
     if left_out:
         more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        what = "image is" if len(left_out) == 1 else "images are"
         warnings.warn(
-            f"{len(left_out)} HEIC images are left out; to read them, install "
+            f"{len(left_out)} HEIC {what} left out; to read HEIC, install "
             f"pi-heif or save them as JPEG: {', '.join(left_out[:5])}{more}",
             stacklevel=2,
         )
