@@ -104,7 +104,8 @@ def define_destination_flags():
     flags.DEFINE_string(
         "name",
         None,
-        "Name of the model on servers. Default: the name of the run's folder.",
+        "Name of the model on servers. Default: the name of the run's folder, "
+        "in the letters that servers accept.",
     )
     flags.DEFINE_integer(
         "version",

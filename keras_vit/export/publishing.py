@@ -40,15 +40,29 @@ def check_destination(
     return choose_version(export_dir, name, version)
 
 
+def to_model_name(name: str) -> str:
+    """Return a name that servers accept; the same one if they accept it.
+
+    Args:
+        name: Any name, such as that of a folder.
+
+    Example:
+        >>> export.publishing.to_model_name("Köln, 2. Versuch")
+        'Koln_2._Versuch'
+    """
+    pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+    if name != MODELS_CONFIG and re.fullmatch(pattern, name):
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore")
+    allowed = re.sub(r"[^A-Za-z0-9_.-]+", "_", letters.decode())
+    allowed = allowed.strip("_.-")
+    return allowed if allowed not in ("", MODELS_CONFIG) else "my_model"
+
+
 def check_model_name(name: str):
     """Raise a ValueError unless servers accept the name of the model."""
-    pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-    if name == MODELS_CONFIG or not re.fullmatch(pattern, name):
-        letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore")
-        allowed = re.sub(r"[^A-Za-z0-9_.-]+", "_", letters.decode())
-        example = allowed.strip("_.-") or "my_model"
-        if example == MODELS_CONFIG:
-            example = "my_model"
+    example = to_model_name(name)
+    if example != name:
         raise ValueError(
             "`name` must consist of the letters A-Z and a-z, digits, '_', '-' "
             "and '.', begin with a letter, a digit or '_', and not be "

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 import sys
 
 import keras
@@ -373,8 +374,13 @@ def test_unreadable_images_are_left_out_or_named(
 def test_a_folder_whose_name_is_not_allowed(
     run, dataset, tmp_path, folder, example
 ):
+    """Its name is written in other letters; one that is given is refused."""
+    shutil.copytree(run.folder, tmp_path / folder)
     run = dataclasses.replace(run, folder=tmp_path / folder)
+    choices = {**QUIET, "formats": ["tflite"]}
     with pytest.raises(
         ValueError, match=f"--name={example}. Received.*{folder}"
     ):
-        export_source(run, dataset, tmp_path / "new", **QUIET)
+        export_source(run, dataset, tmp_path / "new", name=folder, **choices)
+    export_source(run, dataset, tmp_path / "new", **choices)
+    assert (tmp_path / "new/tflite" / example / "1").is_dir()

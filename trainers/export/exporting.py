@@ -13,7 +13,7 @@ from keras_vit.export import (
     export_model,
 )
 from keras_vit.export.bundle import check_formats
-from keras_vit.export.publishing import check_destination
+from keras_vit.export.publishing import check_destination, to_model_name
 from keras_vit.image_decoding import decode_image, turn_upright
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.preprocessing.settings import Preprocessing
@@ -75,7 +75,7 @@ def export_source(
         top: Largest number of classes in a prediction.
         use_attention: Whether to add the signatures of the attention.
         name: Name of the model on servers. Default: the name of the run's
-            folder.
+            folder, in the letters that servers accept.
         version: A number from 1. Default: the first free one.
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
@@ -88,7 +88,7 @@ def export_source(
             the model.
     """
     if name is None and source.folder is not None:
-        name = source.name
+        name = to_model_name(source.name)
     choices["tflite_quantizations"] = tflite_quantizations
     check_export_arguments(export_dir, num_images, name, version)
     check_formats(formats, plan_options(choices), bool(calibration_split))

@@ -46,6 +46,7 @@ SUBJECTS = {
         "lora_layers",
         "lora_alpha",
         "layout",
+        "overwrite",
     ),
     "Length and batches": (
         "epochs",
