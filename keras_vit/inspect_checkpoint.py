@@ -8,6 +8,7 @@ import sys
 
 from keras_vit.command_lines import hints_of, make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
+from keras_vit.run_folders import is_run
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import locate
@@ -104,6 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = make_inspect_checkpoint_parser().parse_args(arguments)
     try:
+        if is_run(options.path):
+            raise ValueError(
+                f"{options.path} is the folder of a run, whose model.keras is "
+                "no checkpoint: open it with keras.saving.load_model, or look "
+                "into it with python -m trainers.inspect"
+            )
         with open_checkpoint(locate(options.path)) as checkpoint:
             source = identify(checkpoint, Known(**hints_of(options)))
             print(describe_checkpoint(source, show_names=not options.brief))

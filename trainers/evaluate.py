@@ -67,14 +67,15 @@ def print_report(
         has_many_classes: Whether to leave out the accuracies of the classes.
         other: The report of another evaluation, to show beside it.
     """
-    for name, value in report.items():
-        # The page has precision and F1 of each class as well.
-        is_shown = name.startswith("accuracy/") and not has_many_classes
-        if "/" not in name or is_shown:
-            text = format_figure(value)
-            if other and name in other:
-                text += f"  (compared: {format_figure(other[name])})"
-            print(f"{name:24s} {text}")
+    # The page has precision and F1 of each class as well.
+    kinds = () if has_many_classes else ("accuracy/",)
+    names = [x for x in report if "/" not in x or x.startswith(kinds)]
+    width = max(24, *map(len, names))
+    for name in names:
+        text = format_figure(report[name])
+        if other and name in other:
+            text += f"  (compared: {format_figure(other[name])})"
+        print(f"{name:{width}s} {text}")
 
 
 def format_figure(value: float | int | str) -> str:

@@ -49,6 +49,8 @@ def write_evaluation_page(
 
     def show(rows):
         shown = (_figure(row, class_names, pictures) for row in rows)
+        if not rows:
+            return "<p>There are none.</p>"
         return f'<div class="row">{"".join(shown)}</div>'
 
     looks = (
@@ -65,7 +67,7 @@ def write_evaluation_page(
         "<h2>Calibration</h2>",
         "<p>Up: the accuracy of the predictions of each confidence, from 0 to "
         "100 %. Across: the confidence. On the diagonal, the confidence is "
-        "right; below it, it is too high, and above it, too low.</p>",
+        "right; below the diagonal, it is too high, and above, too low.</p>",
         _diagram(bins),
         "<h2>Worst mistakes</h2>",
         "<p>Wrong predictions of the highest probability.</p>",

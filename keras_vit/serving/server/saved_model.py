@@ -5,6 +5,7 @@ import pathlib
 
 from keras_vit.serving.errors import invalid_request
 from keras_vit.serving.exported_version import read_signature_defs
+from keras_vit.serving.server.image_files import IMAGE_INPUT
 from keras_vit.serving.server.loaded_model import LoadedModel
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
 
@@ -28,7 +29,10 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
         try:
             outputs = loaded.signatures[name](**tensors)
         except faults as error:
-            raise invalid_request(shorten_error(str(error))) from None
+            text = shorten_error(str(error))
+            if IMAGE_INPUT in inputs:
+                text = f"An image file cannot be decoded: {text}"
+            raise invalid_request(text) from None
         return {key: x.numpy() for key, x in sorted(outputs.items())}
 
     path = folder / WARMUP_FILE

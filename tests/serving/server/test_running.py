@@ -100,6 +100,8 @@ def test_status_and_metadata_are_tf_servings(served, zoo):
 
 def test_health_and_metrics(served):
     assert served.get("/healthz") == (200, {"status": "ok"})
+    with connect(served, model="zoo") as client:
+        client.classify(make_files(1))
     served.post("/v1/models/zoo:predict", {"instances": [1]})
     served.post("/v1/models/made_up:predict", {"instances": [1]})
     status, headers, data = served.ask("/monitoring/prometheus/metrics")
