@@ -47,7 +47,13 @@ class ProgressBar:
         self.stream = stream or sys.stdout
         self.clock = clock
         self._is_terminal = self.stream.isatty()
+        # A terminal shows the first call, a log what takes a while.
         self._shown = -math.inf if self._is_terminal else clock()
+        self._pause = (
+            SECONDS_BETWEEN_DRAWINGS
+            if self._is_terminal
+            else SECONDS_BETWEEN_LINES
+        )
         self._first = None  # Time and amount of the first call.
         self._done = 0
 
@@ -73,10 +79,7 @@ class ProgressBar:
         now = self.clock()
         if self._first is None:
             self._first = now, done
-        pause = SECONDS_BETWEEN_LINES
-        if self._is_terminal:
-            pause = SECONDS_BETWEEN_DRAWINGS
-        if now - self._shown >= pause:
+        if now - self._shown >= self._pause:
             self._shown = now
             self._show()
 

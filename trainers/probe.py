@@ -83,10 +83,8 @@ def print_probes(report: Mapping):
         deviation = f"{row['deviation']:9.4f}" if has_deviation else ""
         print(f"{name:14s} {row['mean']:8.4f}  {deviation}".rstrip())
     smallest = report["smallest_class"]
-    shots = [
-        name.partition("/")[2] for name in report["probes"] if "few" in name
-    ]
-    if any(int(number) > smallest for number in shots):
+    settings = [name.split("/") for name in report["probes"]]
+    if any(x == "few_shot" and int(n) > smallest for x, n in settings):
         print(
             f"Note: the smallest class has {smallest:,} images. With more "
             "shots, the classes are not fitted to the same number of images, "

@@ -26,7 +26,6 @@ from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 from keras_vit.models.gradients import without_gradients
 from keras_vit.models.image_batches import as_images
 from keras_vit.models.intermediates import grid_size_of
-from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.preprocessing.normalization import (
     Mode,
     to_fractions,
@@ -85,7 +84,6 @@ def inspect_model(
         >>> inspection.maps.shape, inspection.relevances.shape
         ((3, 2, 2, 9, 9), (2, 3, 9, 9))
     """
-    check_vision_transformer(model)
     images = np.asarray(as_images(images, model), "float32")
     classes = _count_classes(model)
     image_names = _names(image_names, "image_names", len(images))

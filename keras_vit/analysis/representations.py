@@ -11,7 +11,6 @@ from keras_vit.models.image_batches import as_images, split_batches
 from keras_vit.models.intermediates import (
     yield_tokens,
 )
-from keras_vit.models.submodels import check_vision_transformer
 
 # The unbiased estimate divides by n - 3.
 FEWEST_IMAGES = 4
@@ -88,8 +87,6 @@ def representation_similarity(
     Reference: Nguyen et al. 2021, arXiv:2010.15327, section 2; Raghu et al.
         2021, arXiv:2108.08810.
     """
-    check_vision_transformer(model_a)
-    check_vision_transformer(model_b)
     batch_size = as_whole(batch_size, "batch_size")
     for model in (model_a, model_b):
         images = as_images(images, model)
@@ -130,7 +127,6 @@ def token_norms(
         images: The images to compute tokens for.
         batch_size: Number of images in memory at a time.
     """
-    check_vision_transformer(model)
     parts = []
     with without_gradients():
         for _, batch in split_batches(model, images, batch_size):

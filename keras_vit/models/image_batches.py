@@ -20,8 +20,11 @@ def as_images(images, model: VisionTransformer | None = None):
         model: The model; None if any size will do.
 
     Raises:
-        ValueError: If they are no images, or of another size than the model's.
+        ValueError: If they are no images, or of another size than the model's,
+            or it is no VisionTransformer.
     """
+    if model is not None:
+        check_vision_transformer(model)
     if not hasattr(images, "shape"):
         try:
             images = np.asarray(images, "float32")
@@ -36,7 +39,7 @@ def as_images(images, model: VisionTransformer | None = None):
             "`images` must have the shape (B, H, W, C) with B > 0. "
             f"Received: shape={shape}"
         )
-    wanted = model.input_shape[1:] if model else (None, None, None)
+    wanted = () if model is None else model.input_shape[1:]
     if any(want not in (None, size) for want, size in zip(wanted, shape[1:])):
         raise ValueError(
             "`images` must have the height, the width and the channels of the "
@@ -59,7 +62,6 @@ def split_batches(
         ValueError: If the images are not those of the model, `batch_size` is
             not positive, or the model is no VisionTransformer.
     """
-    check_vision_transformer(model)
     images = as_images(images, model)
     batch_size = as_whole(batch_size, "batch_size")
     for start in range(0, len(images), batch_size):

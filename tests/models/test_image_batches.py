@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
+from keras_vit import VisionTransformer
 from keras_vit.analysis import (
     attention_maps,
     attention_relevance,
@@ -14,17 +14,10 @@ from keras_vit.analysis import (
     token_norms,
 )
 from keras_vit.models.image_batches import as_images, split_batches
+from tests.tiny import noise, tiny_config
 
-CONFIG = ViTConfig(
-    width=8,
-    depth=1,
-    mlp_dim=16,
-    num_heads=2,
-    patch_size=4,
-    image_size=(8, 4),
-    num_classes=3,
-)
-IMAGES = np.random.default_rng(0).normal(size=(5, 8, 4, 3)).astype("float32")
+CONFIG = tiny_config(patch_size=4, image_size=(8, 4))
+IMAGES = noise(5, 8, 4, 3)
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,13 @@
 """What docs/backends.md says of a model as a `torch.nn.Module`."""
 
 import keras
-import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
+from keras_vit import VisionTransformer
+from tests.tiny import noise, tiny_config
 
-CONFIG = ViTConfig(
-    width=8,
-    depth=1,
-    mlp_dim=16,
-    num_heads=2,
-    patch_size=4,
-    image_size=8,
-    num_classes=0,
-    dropout_rate=0.5,
-)
-IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+CONFIG = tiny_config(num_classes=0, dropout_rate=0.5)
+IMAGES = noise(2, 32, 32, 3)
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "torch", reason="of PyTorch alone"

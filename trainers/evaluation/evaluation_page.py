@@ -48,9 +48,9 @@ def write_evaluation_page(
     """
 
     def show(rows):
-        shown = (_figure(row, class_names, pictures) for row in rows)
         if not rows:
             return "<p>There are none.</p>"
+        shown = (_figure(row, class_names, pictures) for row in rows)
         return f'<div class="row">{"".join(shown)}</div>'
 
     looks = (

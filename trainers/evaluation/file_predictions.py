@@ -2,7 +2,6 @@
 
 import csv
 import glob
-import importlib.util
 import itertools
 import json
 import os
@@ -13,7 +12,11 @@ import numpy as np
 
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.readers.image_files import register_heif
-from trainers.data.readers.image_paths import is_heif, list_images
+from trainers.data.readers.image_paths import (
+    can_read_heif,
+    is_heif,
+    list_images,
+)
 from trainers.evaluation.predictions import load_image, to_probabilities
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes
@@ -131,7 +134,7 @@ def predict_each(
 
 def _advise(path):
     """Return what a file needs to be read, if it is of a kind that needs it."""
-    if is_heif(path) and not importlib.util.find_spec("pi_heif"):
+    if is_heif(path) and not can_read_heif():
         return ". A HEIC file needs the package pi-heif"
     return ""
 

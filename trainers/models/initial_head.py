@@ -25,7 +25,7 @@ def explain_other_classes(
         A sentence; None if the head is for these classes, is of another size,
         or no run beside the file says what it is for.
     """
-    theirs = _read_beside(recipe.init_from).get("class_names")
+    theirs = _read_beside(recipe.init_from, "class_names", list)
     if recipe.init_head == "reset" or not theirs or not class_names:
         return None
     if len(theirs) != len(class_names) or theirs == list(class_names):
@@ -47,7 +47,7 @@ def explain_other_size(recipe: Recipe) -> str | None:
         A sentence; None if the sizes are equal, or no run beside the file
         says what its size was.
     """
-    theirs = _read_beside(recipe.init_from).get("recipe", {}).get("image_size")
+    theirs = _read_beside(recipe.init_from, "recipe", dict).get("image_size")
     if theirs in (None, recipe.image_size):
         return None
     return (
@@ -57,21 +57,17 @@ def explain_other_size(recipe: Recipe) -> str | None:
     )
 
 
-def _read_beside(path):
-    """Return what recipe.json says beside a file or in the folder of a run."""
+def _read_beside(path, name, kind):
+    """Return an entry of recipe.json beside a file or in the folder of a run.
+
+    An empty one, if there is none of this kind.
+    """
     path = find_model_file(path) if path else ""
-    if not path.endswith(".keras"):
-        return {}
-    file = as_path(path).parent / RUN_RECIPE
-    if not file.is_file():
-        return {}
+    file = as_path(path).parent / RUN_RECIPE if path else None
+    if not path.endswith(".keras") or not file.is_file():
+        return kind()
     try:
-        content = json.loads(file.read_text())
-    except ValueError:
-        return {}
-    kinds = {"class_names": list, "recipe": dict}
-    return {
-        name: content[name]
-        for name, kind in kinds.items()
-        if isinstance(content, dict) and isinstance(content.get(name), kind)
-    }
+        entry = json.loads(file.read_text())[name]
+    except (KeyError, TypeError, ValueError):
+        return kind()
+    return entry if isinstance(entry, kind) else kind()

@@ -3,12 +3,8 @@ import io
 import keras
 import pytest
 
+from tests.test_progress import Terminal
 from trainers.loop.progress import Progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 class Training:

@@ -34,7 +34,7 @@ def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
     Args:
         rows: Tuples that begin with a path.
     """
-    if importlib.util.find_spec("pi_heif"):
+    if can_read_heif():
         return rows
     left_out = [row[0] for row in rows if is_heif(row[0])]
     if left_out:
@@ -46,6 +46,11 @@ def leave_out_unreadable(rows: list[tuple]) -> list[tuple]:
             stacklevel=2,
         )
     return [row for row in rows if not is_heif(row[0])]
+
+
+def can_read_heif() -> bool:
+    """Return whether the package that reads HEIC images is installed."""
+    return bool(importlib.util.find_spec("pi_heif"))
 
 
 def is_heif(path: str) -> bool:
