@@ -48,9 +48,9 @@ def fuse(function: Callable, **options) -> Callable:
     import tensorflow as tf
 
     function = functools.partial(function, **options)
-    compiled = tf.function(function, jit_compile=True)
+    compiled = tf.function(function, jit_compile=True, autograph=False)
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def pull_back(tensors, upstream):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
@@ -78,7 +78,7 @@ def fuse_gradient(
     """
     import tensorflow as tf
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def compiled(y, upstream, dtype):
         return tf.cast(pull_back(y, upstream), dtype)
 
