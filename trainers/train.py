@@ -12,7 +12,8 @@ from keras_vit.progress import format_seconds
 from trainers.distribute.rendezvous import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
-from trainers.models.initial_head import (
+from trainers.models.initial_notes import (
+    explain_ignored_flags,
     explain_other_classes,
     explain_other_size,
 )
@@ -71,7 +72,7 @@ def main(arguments):
                     "This run is finished. To train anew, use another run_dir."
                 )
             if job.loop.step == 0:
-                print_initial_weights(job)
+                print_initial_weights(job, chosen)
             if chosen.name in RULES:
                 print_fit(job)
             check_images(job)
@@ -135,7 +136,7 @@ def print_results(job: Job, seconds: float):
         )
 
 
-def print_initial_weights(job: Job):
+def print_initial_weights(job: Job, chosen: ChosenRecipe):
     """Print what a new run takes from `init_from` and from its teacher."""
     if hasattr(job.loop.model, "load_report"):
         print(f"Initial weights: {job.loop.model.load_report}")
@@ -143,6 +144,7 @@ def print_initial_weights(job: Job):
     for reason in (
         explain_other_classes(job.recipe, names),
         explain_other_size(job.recipe),
+        explain_ignored_flags(chosen.given, job.loop.model),
     ):
         if reason:
             print(f"Note: {reason}")

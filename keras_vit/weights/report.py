@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from collections.abc import Iterable
 
 from keras_vit.preprocessing.settings import Preprocessing
 
@@ -31,6 +32,16 @@ class LoadReport:
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
     preprocessing: Preprocessing | None = None
+
+    def with_reset(self, paths: Iterable[str]) -> "LoadReport":
+        """Return the report of a model with further weights that are new.
+
+        Args:
+            paths: Paths of these weights.
+        """
+        new = dict.fromkeys([*self.reset, *paths])
+        used = tuple(name for name in self.used if name not in new)
+        return dataclasses.replace(self, used=used, reset=tuple(new))
 
     def __str__(self):
         lines = [f"{self.path} ({self.layout}): {len(self.used)} arrays used"]

@@ -20,7 +20,7 @@ class Best:
         save: Called after an evaluation that is the best so far, on all
             workers.
         patience: Number of evaluations in a row that may be no better before
-            training stops; None never stops it.
+            training stops; None or 0 never stops it.
     """
 
     save: Callable[[], None] = lambda: None
@@ -52,4 +52,4 @@ class Best:
     def is_over(self) -> bool:
         """Whether training should stop."""
         num_since = self.variable.numpy()[-1]
-        return self.patience is not None and num_since >= self.patience
+        return bool(self.patience) and num_since >= self.patience

@@ -5,24 +5,19 @@ import dataclasses
 import keras
 
 from keras_vit import from_checkpoint
-from keras_vit.keras_files import load_keras
 from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.models.freezing import train_layer
-from keras_vit.models.rebuilding import copy_model
 from keras_vit.weights.layer_shapes import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.models.bit_checkpoints import (
     find_bit,
-    is_bit_resnet,
     load_bit_checkpoint,
-    rebuild_bit_resnet,
 )
 from trainers.models.fine_tuning import choose_trained
-from trainers.models.initial_head import explain_other_classes
+from trainers.models.initial_model import copy_with_new, load_initial_model
+from trainers.models.initial_notes import explain_other_classes
 from trainers.models.keras_files import find_model_file
 from trainers.models.objectives import add_objective, class_names_of
-from trainers.paths import as_path
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
@@ -80,78 +75,10 @@ def _build_whole(recipe, dataset):
         head_bias=recipe.head_bias,
     )
     if isinstance(model, VisionTransformer):
-        return model.with_remat(recipe.use_remat)
+        copy = model.with_remat(recipe.use_remat)
+        copy.load_report = model.load_report
+        return copy
     return model
-
-
-def load_initial_model(
-    path: str,
-    image_size: int,
-    num_classes: int,
-    channels: int,
-    head: str = "auto",
-    dtype: str | None = None,
-    *,
-    representation_size: int | None = None,
-    head_bias: float = 0.0,
-) -> keras.Model:
-    """Return the model of a `.keras` file, resized and with a fitting head.
-
-    A head that is reset does not keep the tanh layer of the old one, as in the
-    official fine-tuning.
-
-    Args:
-        path: The file, which may be in a bucket.
-        image_size: Side of the images, in pixels.
-        num_classes: Number of logits. A head for another number is replaced.
-        channels: Channels of the images; must match a VisionTransformer.
-        head: "reset" always replaces the head.
-        dtype: Dtype policy of the layers. Default: that of the file.
-        representation_size: Size of a tanh layer of a head that is reset.
-        head_bias: Initial bias of a head that is reset.
-
-    Raises:
-        ValueError: If the file does not exist or contains no such model.
-    """
-    if not as_path(path).is_file():
-        raise ValueError(
-            "`init_from` must be the path of an existing .keras file, or the "
-            f"folder of a finished run. Received: init_from={path!r}"
-        )
-    model = load_keras(str(as_path(path)))
-    if is_bit_resnet(model):
-        return rebuild_bit_resnet(
-            model,
-            image_size=image_size,
-            channels=channels,
-            num_classes=num_classes,
-            head=head,
-            head_bias=head_bias,
-            dtype=dtype or model.layers[-1].dtype_policy,
-        )
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            "`init_from` must hold a VisionTransformer or a BiT ResNet. "
-            f"Received: {type(model).__name__} in {path!r}"
-        )
-    if model.config.channels != channels:
-        raise ValueError(
-            f"`init_from` holds a model for images of {model.config.channels} "
-            f"channels; those of the data set have {channels}."
-        )
-    model = model.with_image_size(image_size)
-    model = model.with_classifier_activation(None)  # The losses take logits.
-    if head == "reset":
-        model = _copy_with_new(
-            model,
-            HEAD_LAYERS,
-            num_classes=num_classes,
-            representation_size=representation_size,
-            head_bias=head_bias,
-        )
-    elif model.config.num_classes != num_classes:
-        model = model.with_num_classes(num_classes)
-    return model.with_dtype(dtype) if dtype else model
 
 
 LAST_NORMS = ("encoder_norm", "pooling_norm")
@@ -171,26 +98,13 @@ def _change_pooling(model, recipe):
     if not changes:
         return model
     new_norms = LAST_NORMS if "use_pooling_norm" in changes else ()
-    copy = _copy_with_new(
-        model, ("pooling", *new_norms, *HEAD_LAYERS), **changes
-    )
-    if hasattr(model, "load_report"):
-        copy.load_report = model.load_report
-    return copy
-
-
-def _copy_with_new(model, names, **changes):
-    """Return a copy with new layers, trained even if all else is not.
-
-    Args:
-        model: A VisionTransformer.
-        names: Names of the layers.
-        **changes: Fields of the configuration.
-    """
-    copy = copy_model(model, names, **changes)
-    for layer in copy.layers:
-        if layer.name in names:
-            train_layer(copy, layer.name)
+    names = ("pooling", *new_norms, *HEAD_LAYERS)
+    copy = copy_with_new(model, names, **changes)
+    report = getattr(model, "load_report", None)
+    if report:
+        copy.load_report = report.with_reset(
+            w.path for w in copy.weights if w.path.split("/")[0] in names
+        )
     return copy
 
 

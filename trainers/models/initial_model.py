@@ -1,73 +1,133 @@
-"""What a run should know of the run that its initial model is from."""
+"""The model of a `.keras` file, to begin a run with."""
 
-import json
 from collections.abc import Sequence
 
-from keras_vit.run_folders import RUN_RECIPE
-from trainers.models.keras_files import find_model_file
+import keras
+
+from keras_vit.keras_files import load_keras
+from keras_vit.models import VisionTransformer
+from keras_vit.models.freezing import train_layer
+from keras_vit.models.rebuilding import copy_model
+from keras_vit.weights.layer_shapes import HEAD_LAYERS
+from keras_vit.weights.report import LoadReport
+from trainers.models.bit_checkpoints import is_bit_resnet, rebuild_bit_resnet
 from trainers.paths import as_path
-from trainers.recipes.schema import Recipe
 
 
-def explain_other_classes(
-    recipe: Recipe, class_names: Sequence[str]
-) -> str | None:
-    """Return why the head of `init_from` is replaced although it would fit.
+def load_initial_model(
+    path: str,
+    image_size: int,
+    num_classes: int,
+    channels: int,
+    head: str = "auto",
+    dtype: str | None = None,
+    *,
+    representation_size: int | None = None,
+    head_bias: float = 0.0,
+) -> keras.Model:
+    """Return the model of a `.keras` file, resized and with a fitting head.
 
-    A head for as many classes fits, but its logits are of other classes if the
-    names are others, or are in another order.
-
-    Args:
-        recipe: The recipe of the new run.
-        class_names: Those of its data, in the order of the labels.
-
-    Returns:
-        A sentence; None if the head is for these classes, is of another size,
-        or no run beside the file says what it is for.
-    """
-    theirs = _read_beside(recipe.init_from, "class_names", list)
-    if recipe.init_head == "reset" or not theirs or not class_names:
-        return None
-    if len(theirs) != len(class_names) or theirs == list(class_names):
-        return None
-    return (
-        f"The head of {recipe.init_from} is for other classes "
-        f"({', '.join(theirs[:5])}{', ...' if len(theirs) > 5 else ''}): a new "
-        "one is trained in its place."
-    )
-
-
-def explain_other_size(recipe: Recipe) -> str | None:
-    """Return that the images have another size than those of `init_from`.
+    A head that is reset does not keep the tanh layer of the old one, as in the
+    official fine-tuning.
 
     Args:
-        recipe: The recipe of the new run.
+        path: The file, which may be in a bucket.
+        image_size: Side of the images, in pixels.
+        num_classes: Number of logits. A head for another number is replaced.
+        channels: Channels of the images; must match a VisionTransformer.
+        head: "reset" always replaces the head.
+        dtype: Dtype policy of the layers. Default: that of the file.
+        representation_size: Size of a tanh layer of a head that is reset.
+        head_bias: Initial bias of a head that is reset.
 
-    Returns:
-        A sentence; None if the sizes are equal, or no run beside the file
-        says what its size was.
+    Raises:
+        ValueError: If the file does not exist or contains no such model.
     """
-    theirs = _read_beside(recipe.init_from, "recipe", dict).get("image_size")
-    if theirs in (None, recipe.image_size):
-        return None
-    return (
-        f"{recipe.init_from} was trained on images of {theirs}x{theirs} "
-        f"pixels, and this run has {recipe.image_size}x{recipe.image_size}. "
-        f"To keep the size: --image_size={theirs}"
+    if not as_path(path).is_file():
+        raise ValueError(
+            "`init_from` must be the path of an existing .keras file, or the "
+            f"folder of a finished run. Received: init_from={path!r}"
+        )
+    model = load_keras(str(as_path(path)))
+    if is_bit_resnet(model):
+        return rebuild_bit_resnet(
+            model,
+            image_size=image_size,
+            channels=channels,
+            num_classes=num_classes,
+            head=head,
+            head_bias=head_bias,
+            dtype=dtype or model.layers[-1].dtype_policy,
+        )
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`init_from` must hold a VisionTransformer or a BiT ResNet. "
+            f"Received: {type(model).__name__} in {path!r}"
+        )
+    if model.config.channels != channels:
+        raise ValueError(
+            f"`init_from` holds a model for images of {model.config.channels} "
+            f"channels; those of the data set have {channels}."
+        )
+    whole, model = model, model.with_image_size(image_size)
+    model = model.with_classifier_activation(None)  # The losses take logits.
+    is_new = head == "reset" or model.config.num_classes != num_classes
+    if head == "reset":
+        model = copy_with_new(
+            model,
+            HEAD_LAYERS,
+            num_classes=num_classes,
+            representation_size=representation_size,
+            head_bias=head_bias,
+        )
+    elif is_new:
+        model = model.with_num_classes(num_classes)
+    model = model.with_dtype(dtype) if dtype else model
+    model.load_report = report_copy(
+        path, whole, model, HEAD_LAYERS if is_new else ()
     )
+    return model
 
 
-def _read_beside(path, name, kind):
-    """Return an entry of recipe.json beside a file or in the folder of a run.
+def copy_with_new(model, names, **changes):
+    """Return a copy with new layers, trained even if all else is not.
 
-    An empty one, if there is none of this kind.
+    Args:
+        model: A VisionTransformer.
+        names: Names of the layers.
+        **changes: Fields of the configuration.
     """
-    path = find_model_file(path) if path else ""
-    file = as_path(path).parent / RUN_RECIPE if path else None
-    if not path.endswith(".keras") or not file.is_file():
-        return kind()
-    try:
-        entry = json.loads(file.read_text())[name]
-    except (KeyError, TypeError, ValueError):
-        return kind()
-    return entry if isinstance(entry, kind) else kind()
+    copy = copy_model(model, names, **changes)
+    for layer in copy.layers:
+        if layer.name in names:
+            train_layer(copy, layer.name)
+    return copy
+
+
+def report_copy(
+    path: str,
+    before: keras.Model,
+    after: keras.Model,
+    new_layers: Sequence[str] = (),
+) -> LoadReport:
+    """Return which weights a model has from a `.keras` file.
+
+    Args:
+        path: The file.
+        before: The model of the file.
+        after: Its copy, of another size or with new layers.
+        new_layers: Names of layers whose weights were initialised anew.
+    """
+    shapes = {w.path: tuple(w.shape) for w in before.weights}
+    used, resized, reset = [], [], []
+    for weight in after.weights:
+        name, shape = weight.path, tuple(weight.shape)
+        if name.split("/")[0] in new_layers or name not in shapes:
+            reset.append(name)
+            continue
+        used.append(name)
+        if shape != shapes[name]:
+            resized.append(f"{name}: {shapes[name]} to {shape}")
+    return LoadReport(
+        path, "keras", tuple(used), tuple(resized), tuple(reset), (), ()
+    )

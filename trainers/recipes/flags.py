@@ -116,6 +116,9 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
     }
     if "epochs" in given and "total_steps" not in given:
         given["total_steps"] = None
+    if given.get("keep_best") is False:
+        # Without a best model, the patience of a recipe has no meaning.
+        given.setdefault("patience", None)
     name = values.recipe
     kind = given.get("dataset", "").partition(":")[0]
     if name is None and kind in FILE_LISTS:

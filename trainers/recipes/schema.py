@@ -214,8 +214,8 @@ class Recipe(ObjectiveOptions):
     patience: int | None = option(
         None,
         "With keep_best: evaluations without a better one until training "
-        "stops. Default: it does not stop.",
-        range=POSITIVE,
+        "stops. 0 never stops it. Default: it does not stop.",
+        range=NOT_NEGATIVE,
     )
     steps_per_checkpoint: int | None = free_option(
         None,

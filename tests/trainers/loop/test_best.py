@@ -32,7 +32,8 @@ def test_training_is_over_after_so_many_without_a_better_one(patience):
     assert not best.is_over
 
 
-def test_without_patience_it_is_never_over():
-    best = Best()
+@pytest.mark.parametrize("patience", [None, 0])
+def test_without_patience_it_is_never_over(patience):
+    best = Best(patience=patience)
     judge(best, *[(0.5, 1.0)] * 100)
     assert not best.is_over

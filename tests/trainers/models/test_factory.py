@@ -1,7 +1,6 @@
 """The model of a recipe: new, from a file of ours, or from a checkpoint."""
 
 import dataclasses
-import json
 import pathlib
 import shutil
 
@@ -10,11 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from trainers.models.factory import build_model, load_initial_model
-from trainers.models.initial_head import (
-    explain_other_classes,
-    explain_other_size,
-)
+from trainers.models.factory import build_model
 
 
 def test_seed_decides_the_initial_weights(recipe, digits):
@@ -76,51 +71,6 @@ def test_fine_tuning_starts_from_the_file_at_another_size(run, digits):
             model.get_layer(layer).get_weights(),
         ):
             np.testing.assert_array_equal(a, b)
-
-
-def test_a_head_for_other_classes_is_replaced(run, digits):
-    """Also if they are as many; those of a run lie in its folder."""
-    recipe = dataclasses.replace(
-        run.load_recipe(), init_from=str(run.model_path)
-    )
-    names = digits.class_names
-    assert explain_other_classes(recipe, names) is None
-    file = run.folder / "recipe.json"
-    content = json.loads(file.read_text())
-    theirs = {**content, "class_names": [*names[1:], names[0]]}
-    file.write_text(json.dumps(theirs))
-    folder = dataclasses.replace(recipe, init_from=str(run.folder))
-    assert explain_other_classes(folder, names)
-    reason = explain_other_classes(recipe, names)
-    assert "other classes (1, 2, 3, 4, 5, ...): a new one" in reason
-    head = build_model(recipe, digits).get_layer("predictions")
-    assert not any(weight.any() for weight in head.get_weights())
-    # Nothing is said where there is nothing to say.
-    reset = dataclasses.replace(recipe, init_head="reset")
-    assert explain_other_classes(reset, names) is None
-    assert explain_other_classes(recipe, names[:3]) is None
-    file.unlink()
-    assert explain_other_classes(recipe, names) is None
-    file.write_text(json.dumps(content))
-
-
-def test_images_of_another_size_than_before_are_noted(run, tmp_path):
-    recipe = dataclasses.replace(
-        run.load_recipe(), init_from=str(run.model_path)
-    )
-    assert explain_other_size(recipe) is None
-    larger = dataclasses.replace(recipe, image_size=16)
-    assert explain_other_size(larger) == (
-        f"{run.model_path} was trained on images of 8x8 pixels, and this run "
-        "has 16x16. To keep the size: --image_size=8"
-    )
-    shutil.copy(run.model_path, tmp_path / "model.keras")
-    for beside in (None, "no JSON", "[1]", '{"recipe": 1}'):
-        if beside:
-            (tmp_path / "recipe.json").write_text(beside)
-        alone = dataclasses.replace(larger, init_from=f"{tmp_path}/model.keras")
-        assert explain_other_size(alone) is None
-    assert explain_other_size(dataclasses.replace(larger, init_from="")) is None
 
 
 def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
@@ -200,7 +150,10 @@ def test_fine_tuning_averages_patches_before_a_new_norm(run, digits, name):
     )
     model = build_model(recipe, digits)
     assert "encoder_norm" not in [layer.name for layer in model.layers]
-    assert hasattr(model, "load_report") == bool(name)
+    # Either kind of file says what is new.
+    assert {"pooling_norm/gamma", "predictions/kernel"} <= set(
+        model.load_report.reset
+    )
     images = np.random.default_rng(0).normal(size=(2, 8, 8, 1))
     last = f"block_{source.config.depth - 1:02}"
     tokens = keras.Model(source.input, source.get_layer(last).output)(images)
@@ -236,81 +189,9 @@ def test_another_pooling_trains_its_layers_although_all_else_is_frozen(
     )
 
 
-def test_fine_tuning_on_other_classes_gets_a_new_head(run):
-    model = load_initial_model(str(run.model_path), 8, 3, 1)
-    assert model.output_shape == (None, 3)
-    kernel, bias = model.get_layer("predictions").get_weights()
-    assert not kernel.any() and not bias.any()
-    assert run.load_model().get_layer("predictions").get_weights()[0].any()
-
-
-@pytest.mark.parametrize("size", [None, 5])
-def test_a_head_that_is_reset_does_not_keep_the_old_tanh_layer(tmp_path, size):
-    path = str(tmp_path / "pre_trained.keras")
-    options = {"representation_size": 7, "head_bias": -10.0}
-    model = keras_vit.ViT_Ti16(
-        input_shape=(32, 32, 1), classes=10, depth=1, width=24, mlp_dim=24
-    )
-    config = dataclasses.replace(model.config, **options)
-    model = keras_vit.VisionTransformer(config)
-    model.trainable = False
-    model.save(path)
-    reset = load_initial_model(
-        path, 32, 10, 1, "reset", representation_size=size, head_bias=0.5
-    )
-    assert reset.config.representation_size == size
-    head = reset.get_layer("predictions")
-    kernel, bias = head.get_weights()
-    assert kernel.shape == (size or 24, 10)
-    assert not kernel.any() and (bias == 0.5).all()
-    layers = [head, reset.get_layer("pre_logits")] if size else [head]
-    weights = [w.path for layer in layers for w in layer.weights]
-    assert [w.path for w in reset.trainable_weights] == sorted(
-        weights, key=[w.path for w in reset.weights].index
-    )
-    for name in ("block_00", "encoder_norm"):
-        for old, new in zip(
-            model.get_layer(name).get_weights(),
-            reset.get_layer(name).get_weights(),
-        ):
-            np.testing.assert_array_equal(old, new)
-
-
 def test_fine_tuning_has_the_precision_of_its_own_recipe(run, digits):
     recipe = dataclasses.replace(
         run.load_recipe(), init_from=str(run.model_path), precision="bfloat16"
     )
     model = build_model(recipe, digits)
     assert model.get_layer("block_00").compute_dtype == "bfloat16"
-
-
-def test_fine_tuning_a_classifier_with_softmax_trains_its_logits(
-    digits, tmp_path
-):
-    path = str(tmp_path / "softmax.keras")
-    model = keras_vit.ViT_Ti16(
-        input_shape=(32, 32, 1), classes=10, depth=1, width=24, mlp_dim=24
-    )
-    model.save(path)
-    loaded = load_initial_model(path, 32, 10, 1)
-    head = loaded.get_layer("predictions")
-    assert head.activation is keras.activations.linear
-
-
-@pytest.mark.parametrize(
-    "path, channels, message",
-    [
-        ("absent.keras", 1, "existing .keras file.*absent.keras"),
-        (None, 3, "1 channels; those of the data set have 3"),
-    ],
-)
-def test_bad_start_is_refused(run, path, channels, message):
-    with pytest.raises(ValueError, match=message):
-        load_initial_model(path or str(run.model_path), 8, 10, channels)
-
-
-def test_start_from_another_kind_of_model_is_refused(tmp_path):
-    path = str(tmp_path / "dense.keras")
-    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(path)
-    with pytest.raises(ValueError, match="VisionTransformer.*Sequential"):
-        load_initial_model(path, 8, 10, 1)

@@ -827,3 +827,16 @@ def test_every_recipe_takes_a_step(name, take_step, request):
         np.testing.assert_allclose(moved, rate, rtol=0.01)
     else:
         assert 0 < np.linalg.norm(moved) <= recipe.learning_rate
+
+
+@pytest.mark.parametrize("name", ["photos", "photos_linear", "photos_lora"])
+def test_keeping_the_best_and_stopping_early_can_be_turned_off(parse, name):
+    line = f"--recipe={name} --dataset=folder:photos --keep_best=false"
+    recipe = parse(line)
+    assert (recipe.keep_best, recipe.patience) == (False, None)
+    recipe = parse(
+        f"--recipe={name} --dataset=folder:x --keep_best --patience=0"
+    )
+    assert (recipe.keep_best, recipe.patience) == (True, 0)
+    with pytest.raises(ValueError, match="`patience` needs `keep_best`"):
+        parse(f"{line} --patience=3")

@@ -1,0 +1,121 @@
+"""Notes on how a run differs from the initial model and from its run."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import keras
+
+from keras_vit.models import VARIANTS, VisionTransformer
+from keras_vit.run_folders import RUN_RECIPE
+from trainers.models.keras_files import find_model_file
+from trainers.paths import as_path
+from trainers.recipes.schema import Recipe
+
+# Flags that describe a new model, and the fields of its configuration.
+MODEL_FLAGS = {
+    "depth": "depth",
+    "width": "width",
+    "mlp_dim": "mlp_dim",
+    "num_heads": "num_heads",
+    "patch_size": "patch_size",
+    "mlp_activation": "activation",
+    "position_embedding": "position_embedding",
+    "position_placement": "position_placement",
+    "relative_positions": "relative_positions",
+}
+SIZES = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+
+
+def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
+    """Return which flags do not change the model of `init_from`.
+
+    Args:
+        given: The values of the flags of a command, by name.
+        model: The model of the run.
+
+    Returns:
+        A sentence; None if the model is as the flags say, or a new one.
+    """
+    if not given.get("init_from") or not isinstance(model, VisionTransformer):
+        return None
+    config = model.config
+    ignored = [
+        f"--{name}={given[name]} (it is {getattr(config, field)})"
+        for name, field in MODEL_FLAGS.items()
+        if name in given and given[name] != getattr(config, field)
+    ]
+    variant = VARIANTS.get(given.get("model"))
+    if variant and any(
+        getattr(variant.config, n) != getattr(config, n) for n in SIZES
+    ):
+        ignored.insert(0, f"--model={given['model']} (its sizes are others)")
+    if not ignored:
+        return None
+    return (
+        f"The model stays that of {given['init_from']}, which these flags do "
+        f"not change: {', '.join(ignored)}."
+    )
+
+
+def explain_other_classes(
+    recipe: Recipe, class_names: Sequence[str]
+) -> str | None:
+    """Return why the head of `init_from` is replaced although it would fit.
+
+    A head for as many classes fits, but its logits are of other classes if the
+    names are others, or are in another order.
+
+    Args:
+        recipe: The recipe of the new run.
+        class_names: Those of its data, in the order of the labels.
+
+    Returns:
+        A sentence; None if the head is for these classes, is of another size,
+        or no run beside the file says what it is for.
+    """
+    theirs = _read_beside(recipe.init_from, "class_names", list)
+    if recipe.init_head == "reset" or not theirs or not class_names:
+        return None
+    if len(theirs) != len(class_names) or theirs == list(class_names):
+        return None
+    return (
+        f"The head of {recipe.init_from} is for other classes "
+        f"({', '.join(theirs[:5])}{', ...' if len(theirs) > 5 else ''}): a new "
+        "one is trained in its place."
+    )
+
+
+def explain_other_size(recipe: Recipe) -> str | None:
+    """Return that the images have another size than those of `init_from`.
+
+    Args:
+        recipe: The recipe of the new run.
+
+    Returns:
+        A sentence; None if the sizes are equal, or no run beside the file
+        says what its size was.
+    """
+    theirs = _read_beside(recipe.init_from, "recipe", dict).get("image_size")
+    if theirs in (None, recipe.image_size):
+        return None
+    return (
+        f"{recipe.init_from} was trained on images of {theirs}x{theirs} "
+        f"pixels, and this run has {recipe.image_size}x{recipe.image_size}. "
+        f"To keep the size: --image_size={theirs}"
+    )
+
+
+def _read_beside(path, name, kind):
+    """Return an entry of recipe.json beside a file or in the folder of a run.
+
+    An empty one, if there is none of this kind.
+    """
+    path = find_model_file(path) if path else ""
+    file = as_path(path).parent / RUN_RECIPE if path else None
+    if not path.endswith(".keras") or not file.is_file():
+        return kind()
+    try:
+        entry = json.loads(file.read_text())[name]
+    except (KeyError, TypeError, ValueError):
+        return kind()
+    return entry if isinstance(entry, kind) else kind()
