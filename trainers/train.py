@@ -43,6 +43,7 @@ from trainers.runs.requirements import (
     describe_memory,
     describe_shortage,
     estimate_job_memory,
+    held_bytes,
     measure_seconds_per_step,
     warn_of_shortage,
 )
@@ -180,7 +181,7 @@ def dry_run(job: Job):
         first_batch = job.run.folder / "first_batch.png"
     print(f"First batch: {first_batch}")
     memory = estimate_job_memory(job)
-    available = available_bytes(job.loop.strategy)
+    available = available_bytes(job.loop.strategy, held_bytes(job.loop))
     print(describe_memory(memory, available))
     shortage = describe_shortage(memory, available, job)
     if shortage:

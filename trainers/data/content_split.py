@@ -19,7 +19,7 @@ def split_by_content(
     copies of a file are on the same side, renaming moves no file, and new
     files do not move old ones. About a fifth of the files is for testing. Only
     if all files of a class were on one side, the one nearest to the other side
-    moves there, with its copies.
+    moves there, with its copies. The only file of a class is for training.
 
     Args:
         files: (path, class) pairs.
@@ -31,8 +31,8 @@ def split_by_content(
         well.
 
     Raises:
-        ValueError: If there are fewer classes, or not two different files of
-            each.
+        ValueError: If there are fewer classes, or no two different files of
+            any.
         OSError: If a file cannot be read, other than for its permissions.
     """
     classes = sorted({label for _, label in files})
@@ -49,22 +49,14 @@ def split_by_content(
     places_of = {label: [] for label in classes}
     for place, (_, label) in rows:
         places_of[label].append(place)
-    short = []
-    for label, own in places_of.items():
+    for own in places_of.values():
         is_test[own[0]] = True
         is_test[own[-1]] = False
-        if own[0] == own[-1]:
-            short.append(label)
-    if short and len(classes) == 1:
+    if not any(is_test.values()):
+        each = " of each class" if len(classes) > 1 else ""
         raise ValueError(
-            "`dataset` must have two different images or more. "
-            f"Received: dataset={dataset!r} with one"
-        )
-    if short:
-        raise ValueError(
-            "`dataset` must have two different images or more of each class. "
-            f"Received: dataset={dataset!r} with fewer of "
-            f"{', '.join(map(repr, short))}"
+            f"`dataset` must have two different images or more{each}. "
+            f"Received: dataset={dataset!r} with one{each}"
         )
     return {
         "train": [file for place, file in rows if not is_test[place]],

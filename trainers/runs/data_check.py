@@ -6,7 +6,7 @@ import shlex
 from trainers.data.inspection.findings import Finding, find
 from trainers.data.inspection.inspecting import inspect_images
 from trainers.data.inspection.page import write_data_page
-from trainers.data.inspection.unread import find_unread
+from trainers.data.inspection.unread import find_unread, judge_labels
 from trainers.data.readers.image_files import ImageFiles
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
@@ -35,12 +35,16 @@ def check_images(job: Job):
     number = sum(dataset.num_examples(split) for split in splits)
     unread = find_unread(dataset)
     if number > MOST_CHECKED:
-        for finding in unread:
+        is_of_files = isinstance(dataset.reader, ImageFiles)
+        findings = [*judge_labels(dataset)] if is_of_files else []
+        findings += unread
+        for finding in findings:
             print(finding)
         print(
             f"{number:,} images: not checked. To check them, run python -m "
             f"trainers.inspect_data {describe_data(job.recipe)} --out=DIR"
         )
+        stop_on_errors(findings, job.recipe.max_bad_examples)
         return
     print(f"Checking {number:,} images:")
     with job.bad_examples.named_errors():

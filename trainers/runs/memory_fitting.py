@@ -14,7 +14,11 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import estimate_memory
 from trainers.recipes.schema import Recipe
 from trainers.runs.memory_plan import MemoryPlan, plan_memory
-from trainers.runs.requirements import available_bytes, teachers_of
+from trainers.runs.requirements import (
+    available_bytes,
+    held_bytes,
+    teachers_of,
+)
 
 GATHERED_BYTES = 2**16  # The unit in which workers compare their memory.
 
@@ -78,7 +82,7 @@ def fit_to_memory(
             frozen=teachers_of(loop),
         )
 
-    available = least_available_bytes(loop.strategy)
+    available = least_available_bytes(loop.strategy, held_bytes(loop))
     plan = plan_memory(estimate, available, parts, remat)
     chosen = {"accumulation_steps": plan.accumulation_steps}
     return (
@@ -96,8 +100,15 @@ def has_batch_statistics(model: keras.Model) -> bool:
     )
 
 
-def least_available_bytes(strategy: tf.distribute.Strategy) -> int:
-    """Return the free memory for a replica of the worker with the least."""
-    count = available_bytes(strategy) // GATHERED_BYTES
+def least_available_bytes(
+    strategy: tf.distribute.Strategy, held: int = 0
+) -> int:
+    """Return the memory for a replica of the worker that has the least.
+
+    Args:
+        strategy: The strategy of the run.
+        held: See `available_bytes`.
+    """
+    count = available_bytes(strategy, held) // GATHERED_BYTES
     rows = gather_rows(strategy, np.array([count], "int32"))
     return int(rows.min()) * GATHERED_BYTES

@@ -2,10 +2,15 @@
 
 import dataclasses
 import json
+import os
 
 import keras
 
 from keras_vit.tables import format_table
+from keras_vit.weights.hub import parse_repository
+from keras_vit.weights.hub_models import HUB_MODELS
+from keras_vit.weights.pretrained import PRETRAINED
+from trainers.models.initial_notes import MODEL_FLAGS
 from trainers.paths import write_atomically
 from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
@@ -49,14 +54,13 @@ def describe_run(
     figures = read_figures(run, recipe)
     height, width, channels = model.input_shape[1:]
     colours = "grey" if channels == 1 else "colour"
-    kind = recipe.init_from or recipe.model
     parts = [
         _front_matter(run, recipe, figures),
         f"# {run.name}",
         f"An image classifier with {len(names):,} classes and "
-        f"{model.count_params():,} parameters: {kind}, trained with keras_vit "
-        f"on `{recipe.dataset}`. It takes {colours} images of {height}x{width} "
-        "pixels.",
+        f"{model.count_params():,} parameters: {name_source(recipe)}, trained "
+        f"with keras_vit on `{name_data(recipe)}`. It takes {colours} images "
+        f"of {height}x{width} pixels.",
         "## Classes",
         _list_classes(names),
         "It knows these classes alone: an image of anything else gets one of "
@@ -84,8 +88,8 @@ def describe_encoder(run: Run, recipe: Recipe, model: keras.Model) -> str:
         _front_matter(run, recipe, None, "image-feature-extraction"),
         f"# {run.name}",
         f"An encoder of {model.count_params():,} parameters: "
-        f"{recipe.init_from or recipe.model}, trained with keras_vit on "
-        f"`{recipe.dataset}` without labels ({recipe.objective}). It turns "
+        f"{name_source(recipe)}, trained with keras_vit on "
+        f"`{name_data(recipe)}` without labels ({recipe.objective}). It turns "
         f"{colours} images of {height}x{width} pixels into features.",
         "## Use",
         "Train a classifier from it, or test its features:",
@@ -96,6 +100,34 @@ def describe_encoder(run: Run, recipe: Recipe, model: keras.Model) -> str:
         *_describe_training(recipe),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def name_data(recipe: Recipe) -> str:
+    """Return the name of a data set, without the folders that it is in."""
+    kind, colon, path = recipe.dataset.partition(":")
+    return f"{kind}{colon}{os.path.basename(path.rstrip('/'))}"
+
+
+def name_source(recipe: Recipe) -> str:
+    """Return the name of the initial model, without the folders it is in."""
+    source = recipe.init_from
+    if not source:
+        return recipe.model
+    if find_repository(source) or "://" in source or source in PRETRAINED:
+        return source
+    return os.path.basename(source.rstrip("/"))
+
+
+def find_repository(source: str) -> str | None:
+    """Return which repository of Hugging Face's hub a name stands for.
+
+    Args:
+        source: The `init_from` of a recipe.
+    """
+    if source in HUB_MODELS:
+        return HUB_MODELS[source].repository
+    repository = parse_repository(source)
+    return repository and repository.name
 
 
 def _describe_training(recipe):
@@ -125,6 +157,9 @@ def _front_matter(run, recipe, figures, task="image-classification"):
         "- vision-transformer",
         "- keras-vit",
     ]
+    repository = find_repository(recipe.init_from or "")
+    if repository:
+        lines.append(f"base_model: {json.dumps(repository)}")
     if figures:
         lines += [
             "model-index:",
@@ -133,8 +168,8 @@ def _front_matter(run, recipe, figures, task="image-classification"):
             "  - task:",
             "      type: image-classification",
             "    dataset:",
-            f"      name: {json.dumps(recipe.dataset)}",
-            f"      type: {json.dumps(recipe.dataset)}",
+            f"      name: {json.dumps(name_data(recipe))}",
+            f"      type: {json.dumps(recipe.dataset.partition(':')[0])}",
             f"      split: {json.dumps(figures['split'])}",
             "    metrics:",
             "    - type: accuracy",
@@ -190,10 +225,18 @@ def _join(numbers):
 
 
 def _list_settings(recipe):
+    # A card is for others: they have neither these folders nor this machine.
+    told = {"dataset": name_data(recipe), "init_from": name_source(recipe)}
+    # The initial model has its own sizes.
+    untold = {"model", *MODEL_FLAGS} if recipe.init_from else ()
     rows = []
     for field in dataclasses.fields(Recipe):
+        if field.name in untold or "help" not in field.metadata:
+            continue
         value = getattr(recipe, field.name)
-        if "help" in field.metadata and value != field.default:
+        is_told = field.name in told or not field.metadata["is_local"]
+        if is_told and value != field.default:
+            value = told.get(field.name, value)
             text = str(value).replace("|", "\\|")
             rows.append([f"`{field.name}`", f"`{text}`"])
     return format_table(["setting", "value"], rows)

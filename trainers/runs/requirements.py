@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.client import device_lib
 
 from trainers.loop.loop import Loop
-from trainers.loop.memory import Memory, estimate_memory
+from trainers.loop.memory import Memory, estimate_memory, variable_bytes
 from trainers.runs.job import Job
 from trainers.runs.reports import scale
 
@@ -40,11 +40,23 @@ def teachers_of(loop: Loop) -> list[keras.Model]:
     return [teacher] if teacher else []
 
 
-def available_bytes(strategy: tf.distribute.Strategy) -> int:
-    """Return the free memory for one replica of this process.
+def held_bytes(loop: Loop) -> int:
+    """Return the bytes of weights and slots that are in memory already."""
+    models = loop.model, *teachers_of(loop)
+    weights = [v for model in models for v in model.weights]
+    return sum(map(variable_bytes, weights)) + sum(loop.optimizer.count_bytes())
+
+
+def available_bytes(strategy: tf.distribute.Strategy, held: int = 0) -> int:
+    """Return the memory that one replica of this process may use.
 
     For a CPU, the free memory of the machine, or of the container if that is
     less, shared by the replicas of the process.
+
+    Args:
+        strategy: The strategy of the run.
+        held: What a replica holds already. It is part of what it needs, and
+            the free memory of a CPU does not contain it any more.
     """
     devices = [name for name in strategy.extended.worker_devices]
     kind = tf.DeviceSpec.from_string(devices[0]).device_type
@@ -61,7 +73,7 @@ def available_bytes(strategy: tf.distribute.Strategy) -> int:
         limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
         free = min(free, limit - used)
-    return free // len(devices)
+    return free // len(devices) + held
 
 
 def describe_memory(memory: Memory, available: int) -> str:
@@ -116,7 +128,8 @@ def warn_of_shortage(job: Job):
 
     The exact estimate takes some seconds, so a coarse one comes first.
     """
-    available = available_bytes(job.loop.strategy)
+    loop = job.loop
+    available = available_bytes(loop.strategy, held_bytes(loop))
     images = job.recipe.batch_size / job.loop.strategy.num_replicas_in_sync
     images /= job.recipe.accumulation_steps
     coarse = images * job.flops_per_image * LARGEST_BYTES_PER_FLOP

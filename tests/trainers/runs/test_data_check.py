@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import re
+import shutil
 import types
 
 import pytest
@@ -67,13 +68,6 @@ def test_unreadable_images_are_named_before_the_first_update(
     check_images(start(max_bad_examples=2))
 
 
-def test_a_class_of_one_split_ends_the_run(start, photos):
-    (photos / "test/cow").mkdir()
-    Image.fromarray(waves(9)).save(photos / "test/cow/9.png")
-    with pytest.raises(ValueError, match="'train' has no image of 'cow'"):
-        check_images(start(class_weights="none"))
-
-
 def test_loose_images_and_taken_advice(start, photos, capsys):
     """The recipe has balanced classes already, so nobody advises them."""
     (photos / "train/loose.jpg").write_bytes(b"")
@@ -85,6 +79,39 @@ def test_loose_images_and_taken_advice(start, photos, capsys):
     assert f"{photos}/train/loose.jpg" in printed
     assert re.search(r"'cat' has \d+ images, 'dog' only \d\n", printed)
     assert "balanced" not in printed
+
+
+@pytest.mark.parametrize("most_checked", [1000, 7])
+def test_a_class_without_images_ends_the_run(
+    start, photos, capsys, monkeypatch, most_checked
+):
+    """Also of so many images that they are not read."""
+    monkeypatch.setattr(data_check, "MOST_CHECKED", most_checked)
+    (photos / "train/emu").mkdir()
+    with pytest.raises(ValueError, match="no image that can be read in 'emu'"):
+        check_images(start(class_weights="none"))
+    (photos / "train/emu").rmdir()
+    (photos / "test/cow").mkdir()
+    Image.fromarray(waves(9)).save(photos / "test/cow/9.png")
+    with pytest.raises(ValueError, match="'train' has no image of 'cow'"):
+        check_images(start(class_weights="none"))
+
+
+def test_the_only_photo_of_a_class_does_not_hide_the_other_faults(
+    start, photos, tmp_path, capsys
+):
+    (photos / "train").rename(tmp_path / "all")
+    shutil.rmtree(photos)
+    (tmp_path / "all").rename(photos)
+    (photos / "cow").mkdir()
+    Image.fromarray(waves(9)).save(photos / "cow/9.png")
+    (photos / "dog/text.jpg").write_bytes(b"no image")
+    job = start(class_weights="none")
+    with pytest.raises(ValueError, match="'test' has no image of 'cow'"):
+        check_images(job)
+    assert "text.jpg" in capsys.readouterr().out
+    page = (job.run.folder / "data.html").read_text()
+    assert "has no image of" in page
 
 
 def test_many_images_are_not_checked(start, photos, capsys, monkeypatch):

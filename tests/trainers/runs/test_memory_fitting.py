@@ -43,7 +43,7 @@ def start(dataset, tmp_path, monkeypatch):
 
     def prepare_run(available, folder="run", force=False, **given):
         monkeypatch.setattr(
-            memory_fitting, "available_bytes", lambda _: available
+            memory_fitting, "available_bytes", lambda *_: available
         )
         chosen = ChosenRecipe("photos", {"dataset": dataset, **SMALL, **given})
         folder = str(tmp_path / folder)
@@ -153,7 +153,7 @@ def test_the_worker_with_the_least_memory_decides(monkeypatch):
         asked.append(row)
         return np.array([[9], row, [3]], "int32")
 
-    monkeypatch.setattr(memory_fitting, "available_bytes", lambda _: 2**30 + 5)
+    monkeypatch.setattr(memory_fitting, "available_bytes", lambda *_: 2**30 + 5)
     monkeypatch.setattr(memory_fitting, "gather_rows", gather)
     assert least_available_bytes(None) == 3 * GATHERED_BYTES
     assert asked[0].tolist() == [2**30 // GATHERED_BYTES]

@@ -87,6 +87,52 @@ def test_the_settings_are_those_that_differ(card, run):
     assert "`model`" in rows
 
 
+@pytest.mark.parametrize(
+    "init_from, shown, base_model",
+    [
+        ("/home/me/secret/runs/birds/", "birds", None),
+        ("~/secret/model.keras", "model.keras", None),
+        ("S/16-augreg", "S/16-augreg", None),
+        (
+            "hf://google/vit-base@main",
+            "hf://google/vit-base@main",
+            "google/vit-base",
+        ),
+        ("timm/vit_tiny", "timm/vit_tiny", "timm/vit_tiny"),
+        ("S/14-dinov2", "S/14-dinov2", "timm/vit_small_patch14_dinov2.lvd142m"),
+    ],
+)
+def test_a_card_names_data_and_initial_model_without_folders(
+    run, monkeypatch, init_from, shown, base_model
+):
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        dataset="folder:/home/me/secret/photos/",
+        data_dir="/home/me/secret",
+        init_from=init_from,
+        depth=7,
+    )
+    monkeypatch.setattr(type(run), "load_recipe", lambda self: recipe)
+    figures = {"dataset": recipe.dataset, "split": "test", "num_examples": 9}
+    figures |= {"accuracy": 0.9, "calibration_error": 0.1}
+    (run.folder / "evaluation.json").write_text(json.dumps(figures))
+    text = describe_run(run, run.load_model())
+    (run.folder / "evaluation.json").unlink()
+    assert "secret" not in text
+    assert f"parameters: {shown}, trained with" in text
+    assert f"| `init_from` | `{shown}` |" in " ".join(text.split(" " * 2))
+    # The model has the sizes of the initial one.
+    assert "`depth`" not in text and "`model`" not in text
+    front = yaml.safe_load(text.split("---\n", 2)[1])
+    assert front.get("base_model") == base_model
+    [result] = front["model-index"][0]["results"]
+    assert result["dataset"] == {
+        "name": "folder:photos",
+        "type": "folder",
+        "split": "test",
+    }
+
+
 def test_the_card_is_beside_the_model(run):
     model = run.load_model()
     write_card(run, model)

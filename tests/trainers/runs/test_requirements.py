@@ -13,6 +13,7 @@ from trainers.runs.requirements import (
     describe_memory,
     describe_shortage,
     estimate_job_memory,
+    held_bytes,
     measure_seconds_per_step,
     warn_of_shortage,
 )
@@ -95,7 +96,16 @@ def test_a_container_may_have_less_than_its_machine(
     free = types.SimpleNamespace(available=9000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     assert available_bytes(make_strategy("one_device")) == want
-    assert available_bytes(make_strategy("mirrored")) == want // 2
+    mirrored = make_strategy("mirrored")
+    assert available_bytes(mirrored) == want // 2
+    assert available_bytes(mirrored, held=70) == want // 2 + 70
+
+
+def test_weights_and_slots_are_in_memory_already(recipe, tmp_path):
+    job = prepare(recipe, str(tmp_path))
+    need = estimate_job_memory(job)
+    held = need.weights + need.optimizer + need.average
+    assert 0 < held_bytes(job.loop) == held
 
 
 def test_a_job_that_does_not_fit_warns(recipe, tmp_path, monkeypatch, capsys):
@@ -105,7 +115,7 @@ def test_a_job_that_does_not_fit_warns(recipe, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == ""
     need = estimate_job_memory(job).total
     monkeypatch.setattr(requirements, "LARGEST_BYTES_PER_FLOP", 1.0)
-    monkeypatch.setattr(requirements, "available_bytes", lambda _: need - 1)
+    monkeypatch.setattr(requirements, "available_bytes", lambda *_: need - 1)
     warn_of_shortage(job)
     printed = capsys.readouterr().out
     assert printed.startswith("Warning: This does not fit: ")

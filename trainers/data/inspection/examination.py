@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.preprocessing import read_image
 from trainers.data.readers.image_files import register_heif
+from trainers.data.readers.image_paths import can_read_heif
 
 SIDE = 32  # Pixels of the grey image that a look is computed from.
 KEPT = 8  # Lowest frequencies in each direction.
@@ -97,7 +98,8 @@ def describe_fault(encoded: bytes, error: Exception) -> str:
     """Return why a file cannot be read, in a few words."""
     if not encoded:
         return "the file is empty"
-    if encoded[4:8] == b"ftyp" and encoded[8:12] in HEIF_BRANDS:
+    is_heif = encoded[4:8] == b"ftyp" and encoded[8:12] in HEIF_BRANDS
+    if is_heif and not can_read_heif():
         return "a HEIC image, which needs the package pi-heif"
     text = str(error)
     if "truncated" in text:

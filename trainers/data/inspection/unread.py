@@ -3,8 +3,18 @@
 from collections.abc import Iterator
 
 from trainers.data.datasets import ImageDataset
-from trainers.data.inspection.findings import NUM_FILES_LISTED, Finding
-from trainers.data.readers.folder import count_other_files, list_loose_images
+from trainers.data.inspection.examination import Examined
+from trainers.data.inspection.findings import (
+    NUM_FILES_LISTED,
+    NUM_MISSING_LISTED,
+    Finding,
+    judge_classes,
+)
+from trainers.data.readers.folder import (
+    count_other_files,
+    list_empty_classes,
+    list_loose_images,
+)
 from trainers.data.readers.image_files import ImageFiles
 from trainers.data.split_names import EVAL_SPLITS, meaning_of
 
@@ -20,9 +30,24 @@ def find_unread(dataset: ImageDataset) -> list[Finding]:
     found = [*judge_splits(dataset)]
     kind, _, path = dataset.name.partition(":")
     if kind == "folder":
+        found += judge_empty_classes(list_empty_classes(path))
         found += judge_loose_images(list_loose_images(path))
         found += judge_other_files(count_other_files(path))
     return found
+
+
+def judge_labels(dataset: ImageDataset) -> Iterator[Finding]:
+    """Find classes of image files without images, by their labels alone.
+
+    So no image is read, and `judge_classes` finds the same after reading them.
+    """
+    rows = [
+        Examined("", split, dataset.class_names[label], "")
+        for split in (dataset.train_split, dataset.eval_split)
+        for name, first, last in dataset.ranges(split)
+        for _, label in dataset.reader.files[name][first:last]
+    ]
+    yield from judge_classes(rows, dataset.class_names)
 
 
 def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:
@@ -43,6 +68,19 @@ def judge_splits(dataset: ImageDataset) -> Iterator[Finding]:
             "warning",
             f"the split {split!r}, {info.num_examples:,} images, is not read; "
             f"{advice}",
+        )
+
+
+def judge_empty_classes(names: list[str]) -> Iterator[Finding]:
+    """Find folders that would be classes if they had images."""
+    if names:
+        more = len(names) - NUM_MISSING_LISTED
+        yield Finding(
+            "error",
+            "no image that can be read in "
+            f"{', '.join(map(repr, names[:NUM_MISSING_LISTED]))}"
+            f"{f' and {more} more' if more > 0 else ''}; add some or remove "
+            "the folder",
         )
 
 

@@ -3,7 +3,6 @@
 import collections
 import os
 import random
-import warnings
 
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
@@ -37,28 +36,28 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
         files = _list_classes(path)
         if not files:
             raise _not_of_the_form(path)
-        classes = {label for _, label in files}
-        if empty := [
-            name for name in list_folders(path) if name not in classes
-        ]:
-            warnings.warn(
-                "These folders have no images that can be read, so they are "
-                f"not classes: {', '.join(empty)}",
-                stacklevel=2,
-            )
         files = split_by_content(files, f"folder:{path}")
     return files
 
 
 def list_folders(path: str) -> list[str]:
-    """Return the sorted names of the folders in `path` that are not hidden."""
+    """Return the sorted names of the folders in `path`.
+
+    Those that are hidden or left behind by systems are skipped.
+    """
     if not os.path.isdir(path):
         return []
     return sorted(
         entry.name
         for entry in os.scandir(path)
-        if entry.is_dir() and not entry.name.startswith(".")
+        if entry.is_dir()
+        and not entry.name.startswith(".")
+        and entry.name not in SYSTEM_FOLDERS
     )
+
+
+# Beside the files of zip archives made on macOS, and on drives of Synology.
+SYSTEM_FOLDERS = {"__MACOSX", "@eaDir"}
 
 
 def _has_splits(path):
@@ -101,6 +100,24 @@ def _list_splits(path):
                 f"Received: PATH={path!r} with no image in its split {split!r}"
             )
     return found
+
+
+def list_empty_classes(path: str) -> list[str]:
+    """Return the folders of classes without any image that can be read.
+
+    Args:
+        path: The PATH of `list_image_folder`.
+
+    Returns:
+        Their names, sorted; with splits, of those that are empty in each.
+    """
+    path = os.path.expanduser(path)
+    places = [path]
+    if _has_splits(path):
+        places = [os.path.join(path, split) for split in list_folders(path)]
+    known = {label for place in places for _, label in _list_classes(place)}
+    names = {name for place in places for name in list_folders(place)}
+    return sorted(names - known)
 
 
 def list_loose_images(path: str) -> list[str]:

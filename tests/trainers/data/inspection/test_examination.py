@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from trainers.data.inspection import examination
 from trainers.data.inspection.examination import compute_look, examine
 
 
@@ -130,9 +131,18 @@ PHOTO = encode(waves(0), "JPEG")
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*EXIF data:UserWarning")
-def test_faults_are_told_apart(encoded, fault):
+def test_faults_are_told_apart(encoded, fault, monkeypatch):
+    monkeypatch.setattr(examination, "can_read_heif", lambda: False)
     found = examine("a.jpg", "train", "cat", encoded)
     assert found.fault.startswith(fault)
     assert found.fault
     assert found.look is None
     assert not found.thumbnail
+
+
+def test_a_damaged_heic_file_does_not_need_the_package_that_is_there(
+    monkeypatch,
+):
+    monkeypatch.setattr(examination, "can_read_heif", lambda: True)
+    encoded = b"\0\0\0\x18ftypheic\0\0\0\0"
+    assert examine("a.heic", "train", "cat", encoded).fault == "not an image"

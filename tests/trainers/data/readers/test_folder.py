@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.trainers.data.reading import take
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.readers.folder import list_loose_images
+from trainers.data.readers.folder import list_empty_classes, list_loose_images
 from trainers.data.readers.image_paths import list_images
 
 
@@ -115,12 +115,13 @@ def test_empty_folders_are_no_classes(folder):
     assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
 
 
-def test_a_class_folder_without_images_is_named(folder):
-    """It may be a mistake; here nothing else would tell."""
-    (folder / "train/green").mkdir()
-    with pytest.warns(UserWarning, match="not classes: green$"):
-        dataset = open_dataset(f"folder:{folder / 'train'}")
-    assert dataset.class_names == ["black", "white"]
+def test_folders_of_classes_without_images_are_listed(folder):
+    for name in ("train/green", "test/green", "test/Blue", "test/__MACOSX"):
+        (folder / name).mkdir()
+    shutil.copytree(folder / "train/white", folder / "train/Blue")
+    assert list_empty_classes(str(folder)) == ["green"]
+    assert list_empty_classes(str(folder / "train")) == ["green"]
+    assert list_empty_classes(str(folder / "test")) == ["Blue", "green"]
 
 
 def test_other_files_than_images_of_a_class_are_skipped(folder):
