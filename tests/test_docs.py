@@ -627,7 +627,7 @@ def test_the_guide_on_photos_is_the_script_that_integration_runs():
     """Every command is in both, in the same order, word by word."""
     script = (ROOT / "docs/examples/photos.sh").read_text()
     # What a person does by hand: wait for the server, and go on after errors.
-    by_hand = r"^(#|set|server=|trap|curl .*healthz)"
+    by_hand = r"^(#|set|server=|page=|trap|curl .*(healthz|:8000))"
     commands_of_script = [
         re.sub(r" (&|\|\| \[ \$\? = 1 \])$", "", line)
         for line in lines_of(script)

@@ -43,3 +43,11 @@ curl --fail-with-body http://localhost:8501/v1/models/photos:predict --data \
     '{"signature_name": "serve_bytes", "instances": [{"b64": "'$image'"}]}'
 keras-vit serve-check --url=http://localhost:8501 \
     --export=saved_models/photos/export/saved_model/photos/1 --requests=20
+
+# The page that runs the model in the browser.
+python -m http.server 8000 \
+    --directory saved_models/photos/export/web/photos/1 &
+page=$!
+trap 'kill $server $page' EXIT
+curl --fail --silent --retry 20 --retry-delay 1 --retry-connrefused \
+    http://localhost:8000/ | grep --quiet '<title>'
