@@ -489,7 +489,8 @@ def test_the_one_file_to_touch_exists_and_has_the_table():
     rows = re.findall(r"^\| an? .*$", section, re.M)
     assert len(rows) >= 4
     for row in rows:
-        _, place, what = row.strip("| ").split(" | ")
+        thing, place, what = row.strip("| ").split(" | ")
+        print(f"{thing}: {place}")
         [path] = re.findall(r"`([\w/.]+)`", place)
         assert (ROOT / path).exists(), row
         files = [ROOT / path]

@@ -111,11 +111,11 @@ def activate_in_training(name: str, x):
     """
     # ReLU is one operation already.
     if name != "relu" and can_fuse(x):
-        return fuse(in_float32, name=name)(x)
+        return fuse(activate_in_float32, name=name)(x)
     return TRAINED_ACTIVATIONS[name](x)
 
 
-def in_float32(x, *, name: str):
+def activate_in_float32(x, *, name: str):
     """Return an activation of `x` in its type, computed in float32.
 
     XLA rounds bfloat16 after each operation, which takes time.

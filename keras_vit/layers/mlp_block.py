@@ -9,8 +9,8 @@ from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.activations import (
     ACTIVATIONS,
     IN_PLACE_ACTIVATIONS,
+    activate_in_float32,
     activate_in_training,
-    in_float32,
 )
 from keras_vit.layers.calling import (
     call_layer,
@@ -113,7 +113,7 @@ class MlpBlock(keras.layers.Layer):
         is_plain = not self.inner_norm and not self.dropout_rate
         if training and is_plain and can_be_lean(self.out, x):
             options = {"name": self.activation, "is_gated": self.is_gated}
-            return project_lean(self.out, _activate_in_float32, x, **options)
+            return project_lean(self.out, _activate_all, x, **options)
         activate = self._activate
         if training:
             activate = functools.partial(activate_in_training, self.activation)
@@ -172,6 +172,6 @@ def _activate_gated(activate, x):
     return activate(gate) * x
 
 
-def _activate_in_float32(x, *, name, is_gated):
-    activate = functools.partial(in_float32, name=name)
+def _activate_all(x, *, name, is_gated):
+    activate = functools.partial(activate_in_float32, name=name)
     return _activate_gated(activate, x) if is_gated else activate(x)

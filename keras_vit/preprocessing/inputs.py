@@ -25,7 +25,7 @@ def preprocess_input(
     Computes (x / 255 - mean) / deviation, with the constants of `model` or of
     `mode`. A model that was read from a checkpoint knows them; see
     `model.config.preprocessing`. The default scales pixels to [-1, 1], as for
-    all models of `PRETRAINED` and most other released ViTs. DeiT, DINO and MAE
+    all models of `PRETRAINED` and many other released ViTs. DeiT, DINO and MAE
     need mode="imagenet"; CLIP and EVA need mode="clip". `x` itself is not
     changed, and its size is not: see `read_image` and the layer
     `ImagePreprocessor`.

@@ -166,4 +166,5 @@ def test_ten_functions_of_ours_lead_from_the_command_to_attention(
     stack = json.loads(result.stdout.splitlines()[-1])
     assert stack[-1][0].endswith("trainers/train.py")
     # And `attend` itself, in whose place it was looked.
+    print(f"frames from the command to attend: {len(stack) + 1}")
     assert len(stack) + 1 <= 10, "\n".join(map(str, stack))

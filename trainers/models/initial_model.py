@@ -59,16 +59,7 @@ def load_initial_model(
             head_bias=head_bias,
             dtype=dtype or model.layers[-1].dtype_policy,
         )
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            "`init_from` must hold a VisionTransformer or a BiT ResNet. "
-            f"Received: {type(model).__name__} in {path!r}"
-        )
-    if model.config.channels != channels:
-        raise ValueError(
-            f"`init_from` holds a model for images of {model.config.channels} "
-            f"channels; those of the data set have {channels}."
-        )
+    _check(model, path, channels)
     whole, model = model, model.with_image_size(image_size)
     model = model.with_classifier_activation(None)  # The losses take logits.
     is_new = head == "reset" or model.config.num_classes != num_classes
@@ -87,6 +78,20 @@ def load_initial_model(
         path, whole, model, HEAD_LAYERS if is_new else ()
     )
     return model
+
+
+def _check(model, path, channels):
+    """Raise a ValueError unless a model takes images of so many channels."""
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`init_from` must hold a VisionTransformer or a BiT ResNet. "
+            f"Received: {type(model).__name__} in {path!r}"
+        )
+    if model.config.channels != channels:
+        raise ValueError(
+            f"`init_from` holds a model for images of {model.config.channels} "
+            f"channels; those of the data set have {channels}."
+        )
 
 
 def copy_with_new(model, names, **changes):

@@ -23,7 +23,7 @@ MODEL_FLAGS = {
     "position_placement": "position_placement",
     "relative_positions": "relative_positions",
 }
-SIZES = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+SIZE_FIELDS = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
 
 
 def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
@@ -46,7 +46,7 @@ def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
     ]
     variant = VARIANTS.get(given.get("model"))
     if variant and any(
-        getattr(variant.config, n) != getattr(config, n) for n in SIZES
+        getattr(variant.config, n) != getattr(config, n) for n in SIZE_FIELDS
     ):
         ignored.insert(0, f"--model={given['model']} (its sizes are others)")
     if not ignored:

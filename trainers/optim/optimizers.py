@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.layer_decay import layer_rates
 from keras_vit.tables import pick
+from trainers.optim.means import mass
 from trainers.optim.parameters import (
     Parameter,
     assign,
@@ -26,7 +27,6 @@ from trainers.optim.rules import (
     ACCUMULATOR_DTYPES,
     BETA2,
     OPTIMIZERS,
-    mass,
     with_beta2,
 )
 

@@ -4,7 +4,8 @@ import dataclasses
 
 import tensorflow as tf
 
-from trainers.optim.rules import Rule, mix
+from trainers.optim.means import mix
+from trainers.optim.rules import Rule
 
 
 @dataclasses.dataclass(frozen=True)
