@@ -175,35 +175,32 @@ class TransformerBlock(keras.layers.Layer):
         position_rows=None,
         training=None,
     ):
-        positions = {
-            "rotation": rotation,
-            "bias": bias,
-            "relative_keys": relative_keys,
-            "position_rows": position_rows,
-        }
-        positions = {k: x for k, x in positions.items() if x is not None}
+        positions = _given(
+            rotation=rotation,
+            bias=bias,
+            relative_keys=relative_keys,
+            position_rows=position_rows,
+        )
         if self.use_remat and training and not is_rematerializing():
-
-            def call(tokens, *tensors):
-                inputs = dict(zip(positions, tensors))
-                return self.call(tokens, mask, **inputs, training=True)
-
-            return rematerialize(self, call, tokens, *positions.values())
-        rows = positions.pop("position_rows", None)
-        tokens = tokens if rows is None else tokens + rows
+            return self._rematerialize(tokens, mask, positions)
+        if position_rows is not None:
+            tokens = tokens + positions.pop("position_rows")
+        positions |= {"mask": mask, "training": training}
         attend = find_call(self.attention, tokens)
         # No name keeps what was attended, so its memory is free for the MLP.
         tokens = self.add_attended(
-            tokens,
-            attend(
-                self.attention_input(tokens),
-                mask=mask,
-                training=training,
-                **positions,
-            ),
-            training,
+            tokens, attend(self.attention_input(tokens), **positions), training
         )
         return self.add_mlp(tokens, training)
+
+    def _rematerialize(self, tokens, mask, positions):
+        """Return the outputs in training, keeping only the inputs."""
+
+        def call(tokens, *tensors):
+            inputs = dict(zip(positions, tensors))
+            return self.call(tokens, mask, **inputs, training=True)
+
+        return rematerialize(self, call, tokens, *positions.values())
 
     def attention_input(self, tokens):
         """Return what the attention reads."""
@@ -265,3 +262,7 @@ class TransformerBlock(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         return super().from_config(with_new_names(config))
+
+
+def _given(**tensors):
+    return {name: x for name, x in tensors.items() if x is not None}
