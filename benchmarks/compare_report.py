@@ -160,20 +160,11 @@ def format_page(
     """Return the Markdown page of the results.
 
     Args:
-        results: Rows of the table.
-        packages: Columns of the table; the first is ours.
+        results: Rows of both tables, one of speed and one of limits and memory.
+        packages: Columns of the tables; the first is ours.
         libraries: Those whose product of matrices was measured.
         description: Lines on the machine and the run.
     """
-    columns = ["model", "task", "precision", "batch"]
-    columns += [f"{package} img/s" for package in packages]
-    columns += [f"{package} / ours" for package in packages[1:]]
-    columns += [f"{library} GFLOP/s" for library in libraries]
-    columns += ["limit img/s", "ours / limit"]
-    columns += [f"{package} MiB" for package in packages]
-    if any(result.peak_flops for result in results):
-        columns += [f"{package} MFU" for package in packages]
-    rows = [_cells(result, packages, libraries) for result in results]
     return "\n".join(
         [
             "# Speed",
@@ -182,31 +173,62 @@ def format_page(
             "",
             "Images per second of the median step. `x / ours` is the time of x",
             "divided by ours, the median of the rounds, with the quartiles:",
-            "above 1, ours is faster. GFLOP/s are those of one matrix product",
-            f"of {_format_shapes(results)}, measured in the same rounds. The",
+            "above 1, ours is faster.",
+            "",
+            _format_speed(results, packages),
+            "",
+            "GFLOP/s are those of one matrix product of",
+            f"{_format_shapes(results)}, measured in the same rounds. The",
             "limit is what the products of the model alone would reach at the",
             "faster of these rates; `ours / limit` is the share of it that",
             "ours reaches. MiB are the peak memory of the process beyond its",
             "imports, of a GPU what was in use. MFU is the share of the peak",
             "of --peak_tflops that these products reach.",
             "",
-            format_table(columns, rows),
+            _format_limits(results, packages, libraries),
             "",
         ]
     )
 
 
-def _cells(result, packages, libraries):
+CASE_COLUMNS = ["model", "task", "batch"]
+
+
+def _case_cells(result):
+    task = f"{result.task}, {result.precision}"
+    return [result.model, task, result.batch_size]
+
+
+def _format_speed(results, packages):
+    columns = [f"{package} img/s" for package in packages]
+    columns += [f"{package} / ours" for package in packages[1:]]
+    rows = [
+        [
+            *_case_cells(result),
+            *(f"{result.images_per_second(p):.2f}" for p in packages),
+            *(_ratio_cell(result, p) for p in packages[1:]),
+        ]
+        for result in results
+    ]
+    return format_table(CASE_COLUMNS + columns, rows)
+
+
+def _format_limits(results, packages, libraries):
+    columns = [f"{library} GFLOP/s" for library in libraries]
+    columns += ["limit img/s", "ours / limit"]
+    columns += [f"{package} MiB" for package in packages]
+    if any(result.peak_flops for result in results):
+        columns += [f"{package} MFU" for package in packages]
+    rows = [_limit_cells(result, packages, libraries) for result in results]
+    return format_table(CASE_COLUMNS + columns, rows)
+
+
+def _limit_cells(result, packages, libraries):
     limit = result.batch_size / result.floor_seconds
     share = result.images_per_second(OURS) / limit
     measured = packages if result.peak_flops else []
     return [
-        result.model,
-        result.task,
-        result.precision,
-        result.batch_size,
-        *(f"{result.images_per_second(p):.2f}" for p in packages),
-        *(_ratio_cell(result, p) for p in packages[1:]),
+        *_case_cells(result),
         *(f"{result.matrix_rate(name) / 1e9:.0f}" for name in libraries),
         f"{limit:.2f}",
         f"{share:.0%}",
