@@ -23,6 +23,8 @@ class TokenPooling(PoolingLayer):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
 
+    read_tokens = (0,)
+
     def call(self, tokens, mask=None):
         # TFLite delegates run a slice and a reshape, but not the strided
         # slice of `tokens[:, 0]`.
@@ -105,6 +107,8 @@ class TokenAndAveragePooling(AveragePooling):
         Dinov2ForImageClassification.
     """
 
+    read_tokens = (0,)  # Analyses follow the class token alone.
+
     def call(self, tokens, mask=None):
         token = ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
         return ops.concatenate([token, super().call(tokens, mask)], axis=-1)
@@ -132,6 +136,10 @@ class PrefixPooling(TokenPooling):
     def __init__(self, indices: tuple[int, ...] = (0,), **kwargs):
         super().__init__(**kwargs)
         self.indices = tuple(indices)
+
+    @property
+    def read_tokens(self):
+        return self.indices
 
     def call(self, tokens, mask=None):
         chosen = [tokens[:, i : i + 1] for i in self.indices]
@@ -162,6 +170,7 @@ class DistilledPooling(TokenPooling):
 
     needs = ("num_classes",)
     head_class = DistilledHead
+    read_tokens = (0, 1)
 
     def __init__(self, num_classes: int = 0, **kwargs):
         super().__init__(**kwargs)

@@ -10,7 +10,9 @@ class PoolingLayer(keras.layers.Layer):
 
     The class attribute `needs` lists the fields of ViTConfig that the
     constructor takes, and `head_class` is the layer of the classifier, with
-    the arguments of `DistilledHead`; None for a dense layer.
+    the arguments of `DistilledHead`; None for a dense layer. `read_tokens` are
+    the places of the tokens before the patches that are read, if the patches
+    are not.
 
     Shapes:
         tokens: (B, T, D).
@@ -20,6 +22,7 @@ class PoolingLayer(keras.layers.Layer):
 
     needs = ()
     head_class = None
+    read_tokens = ()
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
