@@ -16,6 +16,7 @@ from keras_vit.weights.saving import WRITERS
 from tests.tiny import (
     LATER_KINDS,
     NO_TOKEN,
+    PAPER_POSITIONS,
     noise,
     randomize,
     tiny_config,
@@ -264,3 +265,19 @@ def test_a_file_is_loaded_into_a_model_of_a_new_row_or_refused(
     assert all(weight.path.startswith("predictions") for weight in reset)
     for weight, value in zip(model.weights, before):
         assert (to_numpy(weight) != value).any(), weight.path
+
+
+@pytest.mark.parametrize("name", PAPER_POSITIONS)
+def test_positions_of_the_paper_are_compared_before_they_are_loaded(
+    name, tmp_path
+):
+    path = tmp_path / "official.npz"
+    source = randomize(VisionTransformer(tiny_config()))
+    save_checkpoint(source, path, "official")
+    model = VisionTransformer(tiny_config(**PAPER_POSITIONS[name]))
+    if name == "every_block_shared":
+        with pytest.warns(UserWarning, match="position_placement='stem'"):
+            load_checkpoint(model, path)
+        return
+    with pytest.raises(ValueError, match="_00/.* is missing"):
+        load_checkpoint(model, path)
