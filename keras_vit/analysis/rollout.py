@@ -14,6 +14,7 @@ from keras_vit.models.intermediates import (
     grid_size_of,
     yield_scores,
 )
+from keras_vit.models.parts import pooling
 from keras_vit.tables import pick
 
 
@@ -235,9 +236,8 @@ def read_prefix(config: ViTConfig) -> tuple[int, ...]:
     Args:
         config: The configuration of the model.
     """
-    if config.pooling == "prefix":
-        return tuple(config.pooling_indices)
-    return (0, 1) if config.pooling == "distilled" else (0,)
+    layer = pooling(config)
+    return (layer and layer.read_tokens) or (0,)
 
 
 def pools_patches(model: VisionTransformer) -> bool:
@@ -248,12 +248,10 @@ def pools_patches(model: VisionTransformer) -> bool:
     Args:
         model: Any VisionTransformer.
     """
-    config = model.config
-    if config.pooling == "prefix":
-        return False
-    if config.pooling in ("token", "token_and_avg", "distilled", "none"):
-        return not config.use_class_token
-    return True
+    layer = pooling(model.config)
+    if layer is None:
+        return not model.config.use_class_token
+    return not layer.read_tokens
 
 
 def _roll_out(model, images, head_fusion, discard_ratio):

@@ -13,10 +13,18 @@ from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.old_arguments import with_new_names
+from keras_vit.layers.pooling_layer import PoolingLayer
+from keras_vit.layers.weight_rows import (
+    dense_row,
+    heads_in_row,
+    heads_out_row,
+    norm_row,
+    single_row,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(PoolingLayer):
     """Let a learned probe attend to all tokens, then add an MLP (MAP head).
 
     z = MHA(probe, tokens, tokens), returns z + MLP(LN(z)).
@@ -51,7 +59,6 @@ class AttentionPooling(keras.layers.Layer):
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.supports_masking = True
         self.norm = LayerNorm(
             layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
@@ -60,6 +67,17 @@ class AttentionPooling(keras.layers.Layer):
             activation=activation,
             dtype=self.dtype_policy,
             name="mlp",
+        )
+
+    def weight_rows(self, width):
+        return (
+            single_row("probe", (1, width)),
+            heads_in_row("query", width, 1),
+            heads_in_row("key_value", width, 2),
+            heads_out_row("out", width),
+            norm_row("norm", width, LayerNorm),
+            dense_row("mlp/hidden", width, self.mlp_dim),
+            dense_row("mlp/out", self.mlp_dim, width),
         )
 
     def build(self, input_shape):
@@ -87,12 +105,6 @@ class AttentionPooling(keras.layers.Layer):
         x = self.out(ops.reshape(x, (-1, width)))  # (B, D)
         residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
         return x + ops.reshape(residual, (-1, width))
-
-    def compute_mask(self, tokens, mask=None):
-        return None
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
 
     def get_config(self):
         return {

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
 from keras_vit.layers.calling import pad
+from keras_vit.layers.weight_rows import single_row
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,10 +22,14 @@ class ClassRotaryPositions(AxialRotaryPositions):
     needs = ("rotary_temperature",)
     pairs = "halves"
 
+    def weight_rows(self, width):
+        return (single_row("class_angles", (1, self.head_size // 2)),)
+
     def build(self, tokens_shape, features_shape=None):
+        [row] = self.weight_rows(tokens_shape[-1])
         self.class_angles = self.add_weight(
             name="class_angles",
-            shape=(1, self.head_size // 2),
+            shape=row.shapes["class_angles"],
             initializer="zeros",
         )
         self.built = True

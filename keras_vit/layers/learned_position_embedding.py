@@ -11,6 +11,7 @@ from keras_vit.layers.position_grid import (
     read_position_grid,
     resize_position_grid,
 )
+from keras_vit.layers.weight_rows import single_row
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -26,11 +27,15 @@ class LearnedPositionEmbedding(PositionEmbedding):
         D.4; initialised as in the official code, normal with deviation 0.02.
     """
 
-    def build_table(self, width):
+    def weight_rows(self, width):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
+        return (single_row("embedding", (length, width)),)
+
+    def build_table(self, width):
+        [row] = self.weight_rows(width)
         self.embedding = self.add_weight(
             name="embedding",
-            shape=(length, width),
+            shape=row.shapes["embedding"],
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
 

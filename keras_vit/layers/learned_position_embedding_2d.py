@@ -9,6 +9,7 @@ from keras_vit.layers.position_embedding import (
 )
 from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.weight_rows import WeightRow
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,12 +22,18 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.4.
     """
 
+    def weight_rows(self, width):
+        h, w = self.grid_size
+        shapes = {"rows": (h, width // 2), "columns": (w, width // 2)}
+        return (WeightRow("", "grid", shapes),)
+
     def build_table(self, width):
         check_width_divisible(width, 2)
-        for name, size in zip(("rows", "columns"), self.grid_size):
+        [row] = self.weight_rows(width)
+        for name, shape in row.shapes.items():
             weight = self.add_weight(
                 name=name,
-                shape=(size, width // 2),
+                shape=shape,
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
             setattr(self, name, weight)

@@ -5,12 +5,14 @@ from keras import ops
 
 from keras_vit.arguments import as_whole
 from keras_vit.layers.attention_pooling import AttentionPooling
+from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
+from keras_vit.layers.pooling_layer import PoolingLayer
 from keras_vit.layers.probe_pooling import ProbePooling
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(PoolingLayer):
     """Take the class token.
 
     Shapes:
@@ -21,29 +23,15 @@ class TokenPooling(keras.layers.Layer):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 4.
     """
 
-    needs = ()
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def compute_mask(self, tokens, mask=None):
-        return None
+    read_tokens = (0,)
 
     def call(self, tokens, mask=None):
         # TFLite delegates run a slice and a reshape, but not the strided
         # slice of `tokens[:, 0]`.
         return ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
-        # Keras' automatic config does not support a dtype policy.
-        return super().get_config()
-
-
-class PatchPooling(keras.layers.Layer):
+class PatchPooling(PoolingLayer):
     """Reduce the patch tokens to one vector; prefix tokens are ignored.
 
     Shapes:
@@ -63,7 +51,6 @@ class PatchPooling(keras.layers.Layer):
         self.num_prefix_tokens = as_whole(
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
-        self.supports_masking = True
 
     def call(self, tokens, mask=None):
         tokens = tokens[:, self.num_prefix_tokens :]
@@ -74,12 +61,6 @@ class PatchPooling(keras.layers.Layer):
     def pool(self, tokens, mask):
         """Return (B, D) from the patches (B, N, D), mask (B, N, 1) or None."""
         raise NotImplementedError
-
-    def compute_mask(self, tokens, mask=None):
-        return None
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
 
     def get_config(self):
         return {
@@ -126,6 +107,8 @@ class TokenAndAveragePooling(AveragePooling):
         Dinov2ForImageClassification.
     """
 
+    read_tokens = (0,)  # Analyses follow the class token alone.
+
     def call(self, tokens, mask=None):
         token = ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
         return ops.concatenate([token, super().call(tokens, mask)], axis=-1)
@@ -153,6 +136,10 @@ class PrefixPooling(TokenPooling):
     def __init__(self, indices: tuple[int, ...] = (0,), **kwargs):
         super().__init__(**kwargs)
         self.indices = tuple(indices)
+
+    @property
+    def read_tokens(self):
+        return self.indices
 
     def call(self, tokens, mask=None):
         chosen = [tokens[:, i : i + 1] for i in self.indices]
@@ -182,6 +169,8 @@ class DistilledPooling(TokenPooling):
     """
 
     needs = ("num_classes",)
+    head_class = DistilledHead
+    read_tokens = (0, 1)
 
     def __init__(self, num_classes: int = 0, **kwargs):
         super().__init__(**kwargs)
@@ -199,8 +188,7 @@ class DistilledPooling(TokenPooling):
         return {**super().get_config(), "num_classes": self.num_classes}
 
 
-# Name -> layer, or None to return all tokens. The `needs` of a layer lists the
-# fields of ViTConfig that its constructor takes.
+# Name -> a `PoolingLayer`, or None to return all tokens.
 POOLINGS = {
     "token": TokenPooling,
     "avg": AveragePooling,

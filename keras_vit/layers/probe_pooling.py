@@ -10,10 +10,16 @@ from keras_vit.layers.attention import (
     projection,
 )
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
+from keras_vit.layers.pooling_layer import PoolingLayer
+from keras_vit.layers.weight_rows import (
+    heads_in_row,
+    heads_out_row,
+    single_row,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ProbePooling(keras.layers.Layer):
+class ProbePooling(PoolingLayer):
     """Let a learned query attend to all tokens.
 
     Unlike in `AttentionPooling`, the query is not projected, keys and values
@@ -36,7 +42,13 @@ class ProbePooling(keras.layers.Layer):
     def __init__(self, num_heads: int, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
-        self.supports_masking = True
+
+    def weight_rows(self, width):
+        return (
+            single_row("probe", (1, width)),
+            heads_in_row("key_value", width, 2, has_bias=False),
+            heads_out_row("out", width),
+        )
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -60,12 +72,6 @@ class ProbePooling(keras.layers.Layer):
         key, value = ops.split(key_value, 2, axis=-1)
         x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
         return self.out(ops.reshape(x, (-1, width)))
-
-    def compute_mask(self, tokens, mask=None):
-        return None
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1])
 
     def get_config(self):
         return {

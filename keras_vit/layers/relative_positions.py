@@ -9,12 +9,19 @@ from keras import ops
 from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.distance_tables import resize_distances
+from keras_vit.layers.weight_rows import (
+    WeightRow,
+    dense_row,
+    single_row,
+)
 
 
 class RelativePositions(keras.layers.Layer):
     """Compute a number for each pair of tokens and each head.
 
-    Attention adds it to the scaled product of the query and the key.
+    Attention adds it to the scaled product of the query and the key. The class
+    attribute `needs` lists the fields of ViTConfig that the constructor takes,
+    and `argument` is the name under which `TransformerBlock` takes the result.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w; their numbers
@@ -28,6 +35,7 @@ class RelativePositions(keras.layers.Layer):
     """
 
     needs = ()
+    argument = "bias"
 
     def __init__(
         self,
@@ -42,6 +50,14 @@ class RelativePositions(keras.layers.Layer):
         self.num_prefix_tokens = as_whole(
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
+
+    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
+        """Return the weights that `build` will create, none by default.
+
+        Args:
+            width: Size of a token.
+        """
+        return ()
 
     def compute_output_shape(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
@@ -84,13 +100,16 @@ class RelativePositionTable(RelativePositions):
         super().__init__(grid_size, num_heads, num_prefix_tokens, **kwargs)
         self.position_resize = position_resize
 
-    def build(self, tokens_shape):
+    def weight_rows(self, width):
         rows, columns = (2 * size - 1 for size in self.grid_size)
         special = 3 if self.num_prefix_tokens else 0
+        shape = (rows * columns + special, self.num_heads)
+        return (single_row("table", shape),)
+
+    def build(self, tokens_shape):
+        [row] = self.weight_rows(tokens_shape[-1])
         self.table = self.add_weight(
-            name="table",
-            shape=(rows * columns + special, self.num_heads),
-            initializer="zeros",
+            name="table", shape=row.shapes["table"], initializer="zeros"
         )
         index = pair_index(self.grid_size, self.num_prefix_tokens)
         self.index = graph_constant(index, "int32")
@@ -131,13 +150,19 @@ class RelativePositionMlp(RelativePositions):
     def __init__(self, hidden_dim: int, **kwargs):
         super().__init__(**kwargs)
         self.hidden_dim = as_whole(hidden_dim, "hidden_dim")
+
+    def weight_rows(self, width):
+        return (
+            dense_row("hidden", 2, self.hidden_dim),
+            dense_row("out", self.hidden_dim, self.num_heads),
+        )
+
+    def build(self, tokens_shape):
         dtype = self.dtype_policy
         self.hidden = keras.layers.Dense(
             self.hidden_dim, activation="relu", dtype=dtype, name="hidden"
         )
         self.out = keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
-
-    def build(self, tokens_shape):
         self.hidden.build((None, 2))
         self.out.build((None, self.hidden_dim))
         far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
@@ -173,11 +198,18 @@ class RelativePositionKeys(RelativePositions):
         positions; initialised as the absolute ones.
     """
 
+    argument = "relative_keys"
+
+    def weight_rows(self, width):
+        length = self.num_prefix_tokens + math.prod(self.grid_size)
+        return (single_row("keys", (2 * length - 1, width // self.num_heads)),)
+
     def build(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
+        [row] = self.weight_rows(tokens_shape[-1])
         self.keys = self.add_weight(
             name="keys",
-            shape=(2 * length - 1, tokens_shape[-1] // self.num_heads),
+            shape=row.shapes["keys"],
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         places = np.arange(length)
@@ -245,8 +277,7 @@ def pair_index(
     return index
 
 
-# Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its
-# constructor takes.
+# Kind -> a layer of `RelativePositions`.
 RELATIVE_POSITIONS = {
     "none": None,
     "table": RelativePositionTable,

@@ -6,8 +6,7 @@ from keras_vit.layers.class_rotary_positions import ClassRotaryPositions
 from keras_vit.layers.mixed_rotary_positions import MixedRotaryPositions
 from keras_vit.layers.rounded_rotary_positions import RoundedRotaryPositions
 
-# Kind -> layer. The `needs` of a layer lists the fields of ViTConfig that its
-# constructor takes.
+# Kind -> a layer of `RotaryPositions`.
 ROTARY_POSITIONS = {
     "none": None,
     "axial": AxialRotaryPositions,

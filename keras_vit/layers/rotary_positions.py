@@ -11,13 +11,17 @@ from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
+from keras_vit.layers.weight_rows import WeightRow
 
 
 class RotaryPositions(keras.layers.Layer):
     """Compute the cosines and sines of the angles of each token.
 
-    Subclasses define the angles. If the image size is not known before the
-    call, pass `features`, as to `PositionEmbedding`.
+    Subclasses define the angles. The class attribute `needs` lists the fields
+    of ViTConfig that the constructor takes; `pairs` states which features turn
+    together, and `is_shared` whether all blocks have the same layer. If the
+    image size is not known before the call, pass `features`, as to
+    `PositionEmbedding`.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w; only the type of
@@ -37,6 +41,7 @@ class RotaryPositions(keras.layers.Layer):
 
     needs = ()
     pairs = "neighbours"
+    is_shared = True
 
     def __init__(
         self,
@@ -58,6 +63,14 @@ class RotaryPositions(keras.layers.Layer):
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
         self.patch_size = as_whole(patch_size, "patch_size")
+
+    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
+        """Return the weights that `build` will create, none by default.
+
+        Args:
+            width: Size of a token.
+        """
+        return ()
 
     def call(self, tokens, features=None):
         grid_size = self.grid_size

@@ -8,7 +8,7 @@ from keras_vit.models.parts import (
     head,
     layer_norm,
     patch_encoder,
-    pool,
+    pooling,
     pre_logits,
     stem,
     transformer_block,
@@ -45,7 +45,8 @@ def connect(config: ViTConfig, images, dtype=None):
         x = transformer_block(config, index, dtype)(x, **positions[index])
     if config.use_final_norm and not config.use_pooling_norm:
         x = layer_norm(config, "encoder_norm", dtype)(x)
-    x = pool(config, x, dtype)  # (B, D)
+    if layer := pooling(config, dtype):
+        x = layer(x)  # (B, D)
     if config.use_final_norm and config.use_pooling_norm:
         x = layer_norm(config, "pooling_norm", dtype)(x)
     if config.representation_size:

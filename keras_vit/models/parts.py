@@ -9,7 +9,6 @@ import keras
 
 from keras_vit.layers.choosing import make_chosen
 from keras_vit.layers.class_token import ClassToken
-from keras_vit.layers.distilled_head import DistilledHead
 from keras_vit.layers.dtypes import float32_unless_quantized, policy_at
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.patch_encoder import PatchEncoder
@@ -43,7 +42,7 @@ def patch_encoder(config, dtype):
 def add_prefix_and_positions(config, tokens, features, dtype):
     """Return the patches after the prefix tokens, with positions added."""
     if not config.use_prefix_positions:
-        tokens = add_positions(config, 0, tokens, features, dtype)
+        tokens = add_positions(config, tokens, features, dtype)
     if config.num_registers:
         tokens = PrefixTokens(
             config.num_registers, dtype=dtype, name="registers"
@@ -53,23 +52,30 @@ def add_prefix_and_positions(config, tokens, features, dtype):
     if config.use_class_token:
         tokens = ClassToken(dtype=dtype, name="class_token")(tokens)
     if config.use_prefix_positions:
-        count = config.num_prefix_tokens
-        tokens = add_positions(config, count, tokens, features, dtype)
+        tokens = add_positions(config, tokens, features, dtype)
     return tokens  # (B, T, D)
 
 
-def add_positions(config, num_prefix_tokens, tokens, features, dtype):
-    """Return `tokens` with the position embedding of the stem added."""
-    layer = make_position_embedding(
+def stem_positions(config, dtype=None):
+    """Return the position embedding before the first block, or None."""
+    if config.position_placement != "stem":
+        return None
+    has_prefix = config.use_prefix_positions
+    return make_position_embedding(
         config.position_embedding,
         grid_size=config.grid_size,
-        num_prefix_tokens=num_prefix_tokens,
+        num_prefix_tokens=config.num_prefix_tokens if has_prefix else 0,
         patch_size=config.patch_size,
         resize=config.position_resize,
         dtype=dtype,
         name="position_embedding",
     )
-    if layer is None or config.position_placement != "stem":
+
+
+def add_positions(config, tokens, features, dtype):
+    """Return `tokens` with the position embedding of the stem added."""
+    layer = stem_positions(config, dtype)
+    if layer is None:
         return tokens
     if config.use_dynamic_image_size:
         return layer(tokens, features)
@@ -124,13 +130,13 @@ def layer_norm(config, name, dtype):
     )
 
 
-def pool(config, tokens, dtype):
-    """Return the tokens after the pooling of `config`."""
+def pooling(config, dtype=None):
+    """Return the pooling of `config`, or None to return all tokens."""
     choices = dataclasses.asdict(config)
     choices["num_prefix_tokens"] = config.num_prefix_tokens
     choices["num_heads"] = config.pooling_heads or config.num_heads
     choices["mlp_dim"] = config.pooling_mlp_dim or config.mlp_dim
-    layer = make_chosen(
+    return make_chosen(
         POOLINGS,
         config.pooling,
         "pooling",
@@ -138,7 +144,6 @@ def pool(config, tokens, dtype):
         dtype=dtype,
         name="pooling",
     )
-    return tokens if layer is None else layer(tokens)
 
 
 def pre_logits(config, dtype):
@@ -152,17 +157,23 @@ def pre_logits(config, dtype):
     )
 
 
+def pooled_head(config, dtype=None):
+    """Return the classifier that belongs to the pooling, or None."""
+    layer_class = POOLINGS[config.pooling]
+    if layer_class is None or layer_class.head_class is None:
+        return None
+    return layer_class.head_class(
+        config.num_classes,
+        config.classifier_activation,
+        config.head_bias,
+        dtype=float32_unless_quantized(dtype, "predictions"),
+        name="predictions",
+    )
+
+
 def head(config, dtype):
     """Return the classifier; its kernel is zero, as in the official code."""
-    if config.pooling == "distilled":
-        return DistilledHead(
-            config.num_classes,
-            config.classifier_activation,
-            config.head_bias,
-            dtype=float32_unless_quantized(dtype, "predictions"),
-            name="predictions",
-        )
-    return keras.layers.Dense(
+    return pooled_head(config, dtype) or keras.layers.Dense(
         config.num_classes,
         activation=config.classifier_activation,
         kernel_initializer="zeros",

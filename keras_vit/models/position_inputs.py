@@ -12,6 +12,27 @@ from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.rotary_kinds import ROTARY_POSITIONS
 
 
+def position_templates(config) -> dict[str, str]:
+    """Return the names of layers by the arguments of a block that they compute.
+
+    A layer that all blocks share has its own name; another one has a field for
+    the index of the block.
+
+    Args:
+        config: The configuration of the model.
+    """
+    names = {}
+    if rotary := ROTARY_POSITIONS[config.rotary_positions]:
+        names["rotation"] = _template("rotary_positions", rotary.is_shared)
+    if relative := RELATIVE_POSITIONS[config.relative_positions]:
+        is_shared = config.use_shared_relative_positions
+        names[relative.argument] = _template("relative_positions", is_shared)
+    if config.position_placement != "stem":
+        is_shared = config.position_placement == "every_block_shared"
+        names["position_rows"] = _template("position_embedding", is_shared)
+    return names
+
+
 def position_layers(config) -> list[dict[str, str]]:
     """Return what each block gets: the names of layers, by argument.
 
@@ -29,20 +50,9 @@ def position_layers(config) -> list[dict[str, str]]:
         {'rotation': 'rotary_positions', 'bias': 'relative_positions_00'}
         {'rotation': 'rotary_positions', 'bias': 'relative_positions_01'}
     """
-    names = {}
-    if config.rotary_positions != "none":
-        is_shared = config.rotary_positions != "mixed"
-        names["rotation"] = _template("rotary_positions", is_shared)
-    if config.relative_positions != "none":
-        is_shared = config.use_shared_relative_positions
-        is_key = config.relative_positions == "keys"
-        argument = "relative_keys" if is_key else "bias"
-        names[argument] = _template("relative_positions", is_shared)
-    if config.position_placement != "stem":
-        is_shared = config.position_placement == "every_block_shared"
-        names["position_rows"] = _template("position_embedding", is_shared)
+    names = position_templates(config).items()
     return [
-        {argument: name.format(index) for argument, name in names.items()}
+        {argument: name.format(i=index) for argument, name in names}
         for index in range(config.depth)
     ]
 
@@ -68,10 +78,10 @@ def connect_positions(config, tokens, features, dtype) -> list[dict]:
 
 
 def _template(name, is_shared):
-    return name if is_shared else f"{name}_{{:02d}}"
+    return name if is_shared else name + "_{i:02d}"
 
 
-def _make_rotary(config, name, dtype):
+def _make_rotary(config, name, dtype=None):
     return make_chosen(
         ROTARY_POSITIONS,
         config.rotary_positions,
@@ -86,7 +96,7 @@ def _make_rotary(config, name, dtype):
     )
 
 
-def _make_relative(config, name, dtype):
+def _make_relative(config, name, dtype=None):
     return make_chosen(
         RELATIVE_POSITIONS,
         config.relative_positions,
@@ -100,7 +110,7 @@ def _make_relative(config, name, dtype):
     )
 
 
-def _make_rows(config, name, dtype):
+def _make_rows(config, name, dtype=None):
     return make_position_embedding(
         config.position_embedding,
         grid_size=config.grid_size,

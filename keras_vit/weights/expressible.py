@@ -1,7 +1,6 @@
 """Which models the code of a checkpoint family can compute."""
 
-import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from keras_vit.models.config import ViTConfig
 
@@ -31,21 +30,26 @@ LATER_FIELDS = (
     "pooling_heads",
     "pooling_mlp_dim",
 )
-# Values of the other fields, as far as they are of later models.
-LATER_VALUES = {
-    "activation": ("quick", "silu", "relu", "elu"),
-    "pooling": ("token_and_avg", "distilled", "prefix", "map_patches", "probe"),
+# What the ViT of 2021 has of other fields; for one of those above, it is the
+# default.
+FIRST_VALUES = {
+    "activation": ("tanh", "exact"),
+    "pooling": ("token", "avg", "max", "map", "none"),
 }
 
 
 def find_inexpressible(
-    config: ViTConfig, except_for: Collection[str] = ()
+    config: ViTConfig,
+    later_fields: Collection[str] = (),
+    later_values: Mapping[str, Collection[str]] = {},
 ) -> str | None:
     """Return what the code of other libraries cannot compute, or None.
 
     Args:
         config: Configuration of the model.
-        except_for: Fields that the code can compute.
+        later_fields: Fields of later models that the code can compute.
+        later_values: The names that it knows, of such fields that are the name
+            of a row in a table. So a new row is unknown until it is listed.
 
     Example:
         >>> config = dataclasses.replace(
@@ -54,17 +58,13 @@ def find_inexpressible(
         >>> weights.expressible.find_inexpressible(config)
         'it has no num_registers=4'
     """
-    defaults = {f.name: f.default for f in dataclasses.fields(config)}
-    later = [
-        name for name in LATER_FIELDS if getattr(config, name) != defaults[name]
-    ]
-    later += [
-        name
-        for name, values in LATER_VALUES.items()
-        if getattr(config, name) in values
-    ]
-    later = [name for name in later if name not in except_for]
-    if not later:
-        return None
-    fields = (f"{name}={getattr(config, name)!r}" for name in later)
-    return f"it has no {', '.join(fields)}"
+    unknown = []
+    for name in (*LATER_FIELDS, *FIRST_VALUES):
+        value = getattr(config, name)
+        if value in FIRST_VALUES.get(name, (getattr(ViTConfig, name),)):
+            continue
+        is_name = isinstance(value, str)
+        is_known = not is_name or value in later_values.get(name, ())
+        if name not in later_fields or not is_known:
+            unknown.append(f"{name}={value!r}")
+    return f"it has no {', '.join(unknown)}" if unknown else None

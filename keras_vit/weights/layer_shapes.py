@@ -1,10 +1,23 @@
 """The weights of a VisionTransformer, listed without building the model."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.norms import NORMS
 from keras_vit.layers.resnet_stem import ROOT_WIDTH
+from keras_vit.layers.weight_rows import (
+    WeightRow,
+    dense_row,
+    heads_in_row,
+    heads_out_row,
+    norm_row,
+    single_row,
+)
 from keras_vit.models.config import ViTConfig
+from keras_vit.models.parts import pooled_head, pooling, stem_positions
+from keras_vit.models.position_inputs import MAKERS, position_templates
 
 BLOCK = "block_{i:02d}/"
 ROTARY = "rotary_positions_{i:02d}"
@@ -52,7 +65,7 @@ def layers_of(config: ViTConfig) -> list[LayerWeights]:
     """Return the layers with weights of the model of `config`, in its order.
 
     Nothing is built or allocated, so a file that claims to contain a gigantic
-    model needs no memory.
+    model needs no memory. The layers of tables list their weights themselves.
 
     Args:
         config: Configuration of the model.
@@ -120,43 +133,19 @@ def _embedding_layers(config):
         ("class_token", config.use_class_token),
     ):
         if count:
-            yield _single(name, "token", (1, int(count), width))
-    h, w = config.grid_size
-    if config.position_embedding == "learned":
-        rows = h * w + config.use_prefix_positions * config.num_prefix_tokens
-        yield _single("position_embedding", "embedding", (rows, width))
-    elif config.position_embedding == "learned_2d":
-        shapes = {"rows": (h, width // 2), "columns": (w, width // 2)}
-        yield LayerWeights("position_embedding", {}, "grid", shapes)
+            yield _place(single_row("token", (1, int(count), width), name))
+    yield from _own_rows("position_embedding", stem_positions(config), width)
     if config.use_embedding_norm:
         yield _norm(config, "embedding_norm", width)
 
 
 def _position_layers(config) -> Iterator[LayerWeights]:
-    """Yield the layers that hand rotary and relative positions to blocks."""
-    heads = config.num_heads
-    if config.rotary_positions == "mixed":
-        shape = (2, heads, config.head_size // 2)
-        for i in range(config.depth):
-            yield _single(ROTARY, "frequency", shape, {"i": i})
-    if config.rotary_positions == "axial_class":
-        shape = (1, config.head_size // 2)
-        yield _single("rotary_positions", "class_angles", shape)
-    if config.relative_positions == "none":
-        return
-    h, w = config.grid_size
-    count = 1 if config.use_shared_relative_positions else config.depth
-    for i in range(count):
-        shared = config.use_shared_relative_positions
-        template = "relative_positions" if shared else RELATIVE
-        if config.relative_positions == "table":
-            special = 3 if config.num_prefix_tokens else 0
-            shape = ((2 * h - 1) * (2 * w - 1) + special, heads)
-            yield _single(template, "table", shape, {"i": i})
-        else:
-            hidden = config.relative_hidden_dim
-            yield _dense(template + "/hidden", 2, hidden, {"i": i})
-            yield _dense(template + "/out", hidden, heads, {"i": i})
+    """Yield the layers that compute positions for the attention of blocks."""
+    for argument, template in position_templates(config).items():
+        layer = MAKERS[argument](config, template.format(i=0))
+        is_shared = template.format(i=0) == template
+        for i in range(1 if is_shared else config.depth):
+            yield from _own_rows(template, layer, config.width, {"i": i})
 
 
 def _block_layers(config, index):
@@ -182,7 +171,7 @@ def _block_layers(config, index):
 def _attention_layers(config, numbers):
     width, name = config.width, BLOCK + "attention"
     has_bias = config.qkv_bias == "all"
-    yield _heads_in(name + "/qkv", width, 3, numbers, has_bias)
+    yield _place(heads_in_row(name + "/qkv", width, 3, has_bias), numbers)
     if config.qkv_bias == "query_value":
         shapes = {"query_bias": (width,), "value_bias": (width,)}
         yield LayerWeights(name, numbers, "query_value_bias", shapes)
@@ -192,7 +181,8 @@ def _attention_layers(config, numbers):
         yield _norm(config, name + "/key_norm", size, numbers)
     if config.use_attention_inner_norm:
         yield _norm(config, name + "/inner_norm", width, numbers)
-    yield _heads_out(name + "/out", width, numbers, config.use_block_bias)
+    has_bias = config.use_block_bias
+    yield _place(heads_out_row(name + "/out", width, has_bias), numbers)
 
 
 def _pooling_layers(config):
@@ -200,75 +190,59 @@ def _pooling_layers(config):
     width = config.width
     if config.use_final_norm and not config.use_pooling_norm:
         yield _norm(config, "encoder_norm", width)
-    if config.pooling == "probe":
-        yield _single("pooling", "probe", (1, width))
-        yield _heads_in("pooling/key_value", width, 2, has_bias=False)
-        yield _heads_out("pooling/out", width)
-    if config.pooling.startswith("map"):
-        yield _single("pooling", "probe", (1, width))
-        yield _heads_in("pooling/query", width, 1)
-        yield _heads_in("pooling/key_value", width, 2)
-        yield _heads_out("pooling/out", width)
-        yield _layer_norm("pooling/norm", width)
-        mlp_dim = config.pooling_mlp_dim or config.mlp_dim
-        yield _dense("pooling/mlp/hidden", width, mlp_dim)
-        yield _dense("pooling/mlp/out", mlp_dim, width)
+    yield from _own_rows("pooling", pooling(config), width)
     if config.use_final_norm and config.use_pooling_norm:
-        yield _norm(config, "pooling_norm", width)
+        yield _norm(config, "pooling_norm", _pooled_size(config))
+
+
+def _pooled_size(config):
+    """Return the size of what the pooling returns for each image."""
+    layer = pooling(config)
+    length = config.num_prefix_tokens + math.prod(config.grid_size)
+    tokens_shape = (None, length, config.width)
+    shape = layer.compute_output_shape(tokens_shape) if layer else tokens_shape
+    return shape[-1]
 
 
 def _head_layers(config):
-    features = config.representation_size or config.width
+    features = _pooled_size(config)
     if config.representation_size:
-        yield _dense("pre_logits", config.width, features)
+        yield _dense("pre_logits", features, config.representation_size)
+        features = config.representation_size
     if not config.num_classes:
         return
-    if config.pooling == "distilled":
-        for name in ("class_head", "teacher_head"):
-            yield _dense(f"predictions/{name}", features, config.num_classes)
-        return
-    if config.pooling == "prefix":
-        features *= len(config.pooling_indices)
-    features *= 1 + (config.pooling == "token_and_avg")
-    yield _dense("predictions", features, config.num_classes)
+    layer = pooled_head(config)
+    if layer is None:
+        yield _dense("predictions", features, config.num_classes)
+    yield from _own_rows("predictions", layer, features)
 
 
-def _dense(
-    template, inputs, outputs, numbers=None, has_bias=True, kind="dense"
-):
-    shapes = {"kernel": (inputs, outputs)}
-    if has_bias:
-        shapes["bias"] = (outputs,)
-    return LayerWeights(template, numbers or {}, kind, shapes)
+def _own_rows(template, layer, width, numbers=None) -> Iterator[LayerWeights]:
+    """Yield the weights that a layer lists, nothing for None."""
+    for row in layer.weight_rows(width) if layer else ():
+        place = f"{template}/{row.name}" if row.name else template
+        yield _place(row._replace(name=place), numbers)
 
 
-def _heads_in(template, width, count, numbers=None, has_bias=True):
-    size = count * width
-    return _dense(template, width, size, numbers, has_bias, "heads_in")
+def _place(row: WeightRow, numbers=None):
+    return LayerWeights(row.name, numbers or {}, row.kind, row.shapes)
 
 
-def _heads_out(template, width, numbers=None, has_bias=True):
-    return _dense(template, width, width, numbers, has_bias, "heads_out")
+def _dense(template, inputs, outputs, numbers=None, has_bias=True):
+    return _place(dense_row(template, inputs, outputs, has_bias), numbers)
 
 
 def _norm(config, template, width, numbers=None):
     """Return a norm of the kind of a configuration."""
-    if config.norm == "rms":
-        return _single(template, "gamma", (width,), numbers, "norm")
-    return _layer_norm(template, width, numbers)
+    return _place(norm_row(template, width, NORMS[config.norm]), numbers)
 
 
 def _layer_norm(template, width, numbers=None):
-    shapes = {"gamma": (width,), "beta": (width,)}
-    return LayerWeights(template, numbers or {}, "norm", shapes)
+    return _place(norm_row(template, width, LayerNorm), numbers)
 
 
 def _scale(template, width, numbers):
-    return _single(template, "scale", (width,), numbers)
-
-
-def _single(template, name, shape, numbers=None, kind=None):
-    return LayerWeights(template, numbers or {}, kind or name, {name: shape})
+    return _place(single_row("scale", (width,), template), numbers)
 
 
 def _stem_conv(template, shape, numbers=None):

@@ -128,6 +128,8 @@ class Layout(NamedTuple):
             folder. Empty if the family is read only.
         later_fields: Returns the fields after those of 2021 that can be
             written for a model.
+        later_values: The values of such fields that can be written, if they
+            are the names of rows in a table; see `find_inexpressible`.
         written_by: Returns the key of the layout in whose names a model is
             written; None for this one.
         prefix_rows: Returns the number of rows before the patches in the
@@ -191,6 +193,7 @@ class Layout(NamedTuple):
     )
     writers: dict[str, Writer] = {}
     later_fields: Callable[[ViTConfig], Collection[str]] = lambda config: ()
+    later_values: dict[str, Names] = {}
     written_by: Callable[[ViTConfig], str] | None = None
     prefix_rows: Callable[[ViTConfig], int] = lambda config: (
         config.use_prefix_positions * config.num_prefix_tokens

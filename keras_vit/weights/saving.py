@@ -63,7 +63,9 @@ def save_checkpoint(
     _refuse_quantized(model)
     config = _stored_config(model.config, family)
     later = family.later_fields(config)
-    reason = family.refuse(config) or find_inexpressible(config, later)
+    reason = family.refuse(config) or find_inexpressible(
+        config, later, family.later_values
+    )
     if reason:
         raise ValueError(
             f"{family.title} cannot express this model: {reason}. "

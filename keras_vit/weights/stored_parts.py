@@ -45,12 +45,12 @@ def parts_of(layout: Layout, config: ViTConfig) -> dict[str, list[Part]]:
     found = {}
     for layer in layers_of(config):
         names = layout.names.get(layer.template)
-        if names is None or layer.kind not in layout.style:
+        known = layout.style_of(layer.template, layer.kind) or {}
+        if names is None or not set(layer.shapes) <= set(known):
             raise ValueError(f"{layout.title} has no name for {layer.path}.")
         names = (names,) if isinstance(names, str) else names
         for weight, shape in layer.shapes.items():
-            rows = layout.style_of(layer.template, layer.kind)
-            ending, form = rows[weight]
+            ending, form = known[weight]
             shape = (*shape[:-1], shape[-1] // len(names))
             optional = _group_of_optional(layout, layer, weight)
             found[f"{layer.path}/{weight}"] = [

@@ -50,6 +50,11 @@ def test_every_row_of_a_table_of_layers_has_a_case(table):
             assert CASES[name].layer_class is layer_class
 
 
+def test_every_norm_has_a_case():
+    cases = {case.layer_class for case in CASES.values()}
+    assert set(layers.NORMS.values()) <= cases
+
+
 def test_every_activation_has_a_case():
     for activation in layers.ACTIVATIONS:
         assert CASES[f"mlp_{activation}"].kwargs["activation"] == activation

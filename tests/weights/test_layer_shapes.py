@@ -1,12 +1,14 @@
 """The list of weights is that of the model."""
 
 import math
+import random
 
+import keras
 import pytest
 
-from keras_vit import VARIANTS, VisionTransformer
+from keras_vit import VARIANTS, VisionTransformer, layers
 from keras_vit.weights.layer_shapes import layers_of
-from tests.tiny import LATER_KINDS, SAPIENS_2, tiny_config
+from tests.tiny import LATER_KINDS, PAPER_POSITIONS, SAPIENS_2, tiny_config
 
 CONFIGS = {
     "token": {},
@@ -31,6 +33,22 @@ CONFIGS = {
         "pooling_indices": (2, 0),
     },
     "mlcd": {"rotary_positions": "axial_class", "position_embedding": "none"},
+    **PAPER_POSITIONS,
+    "wide_pooling": {
+        "pooling": "token_and_avg",
+        "use_pooling_norm": True,
+        "representation_size": 16,
+    },
+    "probe": {"pooling": "probe"},
+    "rounded": {"rotary_positions": "centered_bfloat16"},
+}
+# The tables whose rows have weights, by the fields of ViTConfig.
+TABLES = {
+    "pooling": layers.POOLINGS,
+    "norm": layers.NORMS,
+    "position_embedding": layers.POSITION_EMBEDDINGS,
+    "rotary_positions": layers.ROTARY_POSITIONS,
+    "relative_positions": layers.RELATIVE_POSITIONS,
 }
 
 
@@ -45,6 +63,21 @@ def test_the_list_of_weights_is_that_of_the_model(name):
     }
     weights = VisionTransformer(config).weights
     assert listed == {weight.path: tuple(weight.shape) for weight in weights}
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_each_row_of_a_table_is_compared_above(field):
+    shown = {getattr(tiny_config(**row), field) for row in CONFIGS.values()}
+    assert shown == set(TABLES[field])
+
+
+def test_to_list_the_weights_draws_no_random_numbers():
+    """Else a new head would depend on the file beside it."""
+    keras.utils.set_random_seed(0)
+    before = random.getstate()
+    for choices in CONFIGS.values():
+        layers_of(tiny_config(**choices))
+    assert random.getstate() == before
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -11,6 +11,7 @@ from keras_vit.weights.huggingface.model_types import (
     describe_tower,
     read_settings,
 )
+from keras_vit.weights.huggingface.requirements import TRANSFORMERS_VALUES
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
 from keras_vit.weights.layouts import NOTHING, Layout, NameVariant, Spelling
@@ -25,8 +26,6 @@ MODELS = ("vit", "deit", "dpt", "ijepa", "beit", "data2vec_vision") + (
     "dinov2",
     "vision_tower",  # Of InternVL.
 )
-
-
 # Model types whose arrays have the names of CLIP.
 IN_CLIP_NAMES = (
     "clip_vision_model",
@@ -288,6 +287,7 @@ LAYOUT = Layout(
     untold=_untold,
     writers={"": folder_writer(make_jsons)},
     later_fields=lambda config: find_class_family(config).later_fields,
+    later_values=TRANSFORMERS_VALUES,
     written_by=_written_by,
     prefix_rows=_prefix_rows,
     adds=_adds,

@@ -21,6 +21,7 @@ from keras_vit.weights.timm.arguments import (
     is_eva,
 )
 from keras_vit.weights.timm.classes import (
+    TIMM_VALUES,
     epsilon_of,
     find_base,
     make_json,
@@ -267,6 +268,7 @@ LAYOUT = Layout(
         "": folder_writer(make_jsons),
     },
     later_fields=lambda config: find_base(config).later_fields,
+    later_values=TIMM_VALUES,
     computes=_computes,
     refuse=explain_refusal,
     said=("activation",),

@@ -19,6 +19,7 @@ from keras_vit.weights.huggingface.names import (
     PACKED_NAMES,
 )
 from keras_vit.weights.huggingface.requirements import (
+    HIDDEN_ACTS,
     problems_of_aimv2,
     problems_of_beit,
     problems_of_clip,
@@ -30,14 +31,6 @@ from keras_vit.weights.huggingface.requirements import (
     problems_of_vit,
 )
 from keras_vit.weights.layouts import Changes
-
-HIDDEN_ACTS = {
-    "exact": "gelu",
-    "tanh": "gelu_pytorch_tanh",
-    "quick": "quick_gelu",
-    "silu": "silu",
-    "relu": "relu",
-}
 
 
 class ClassFamily(NamedTuple):

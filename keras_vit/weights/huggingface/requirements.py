@@ -6,6 +6,23 @@ Each function returns sentences and whether a model lacks what they say.
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.huggingface.descriptions import dinov2_ratio
 
+HIDDEN_ACTS = {
+    "exact": "gelu",
+    "tanh": "gelu_pytorch_tanh",
+    "quick": "quick_gelu",
+    "silu": "silu",
+    "relu": "relu",
+}
+# What its classes have of the fields of ViTConfig that name a row of a table.
+TRANSFORMERS_VALUES = {
+    "activation": HIDDEN_ACTS,
+    "pooling": ("distilled", "token_and_avg", "probe"),
+    "rotary_positions": ("centered",),
+    "relative_positions": ("table",),
+    "norm": ("rms",),
+    "qkv_bias": ("query_value", "none"),
+}
+
 
 def problems_of_vit(config: ViTConfig) -> dict[str, bool]:
     """Return what the classes of vit require.

@@ -11,7 +11,9 @@ from typing import NamedTuple
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
 from keras_vit.weights.timm.arguments import (
+    ACT_LAYERS,
     CLASS_DEFAULTS,
+    ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
     eva_arguments,
@@ -22,7 +24,27 @@ from keras_vit.weights.timm.arguments import (
     vision_transformer_arguments,
 )
 
-POOLS = {"none": "", "distilled": "token", "map_patches": "map"}
+POOLS = {
+    "token": "token",
+    "avg": "avg",
+    "max": "max",
+    "none": "",
+    "distilled": "token",
+    "map": "map",
+    "map_patches": "map",
+}
+# What timm has of the fields of ViTConfig that name a row of a table.
+TIMM_VALUES = {
+    "activation": ACT_LAYERS,
+    "pooling": POOLS,
+    "rotary_positions": ROPE_TYPES,
+    "relative_positions": ("table", "mlp"),
+    "norm": ("rms",),
+    "norm_placement": ("after",),
+    "layer_scale_branches": ("attention",),
+    "qkv_bias": ("query_value", "none"),
+    "qk_norm": ("head",),
+}
 
 
 class Base(NamedTuple):
@@ -113,7 +135,7 @@ def _common(config):
         "depth": config.depth,
         "num_heads": config.num_heads,
         "mlp_ratio": ratio_of(hidden, config.width),
-        "global_pool": POOLS.get(config.pooling, config.pooling),
+        "global_pool": POOLS[config.pooling],
     }
 
 

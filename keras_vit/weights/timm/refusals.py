@@ -9,7 +9,7 @@ from keras_vit.weights.timm.arguments import (
     relative_arguments,
     vision_transformer_arguments,
 )
-from keras_vit.weights.timm.classes import PACKED, find_base
+from keras_vit.weights.timm.classes import PACKED, POOLS, find_base
 
 
 def explain_refusal(config: ViTConfig) -> str | None:
@@ -78,8 +78,7 @@ def _problems_of_pooling(config):
     has_map = pooling.startswith("map")
     return {
         "it has no pre-logits layer": config.representation_size,
-        f"it has no pooling {pooling!r}": pooling
-        in ("prefix", "probe", "token_and_avg"),
+        f"it has no pooling {pooling!r}": pooling not in POOLS,
         "its class with a distillation token has two classifiers": (
             config.use_distillation_token and pooling != "distilled"
         ),
