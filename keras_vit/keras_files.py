@@ -23,6 +23,6 @@ def load_keras(path: str) -> keras.Model:
     except Exception as error:
         # After the first line, the message contains the whole configuration.
         reason = first_line(error)
-        if reason.startswith("File not found"):  # It is no archive.
-            reason = "it is no complete .keras file"
+        if reason.startswith("File not found"):  # Not an archive.
+            reason = "it is not a complete .keras file"
         raise ValueError(f"{path} cannot be read: {reason}") from error

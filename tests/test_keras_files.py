@@ -29,7 +29,9 @@ def test_a_damaged_file_is_named(content, tmp_path):
         a_model().save(path)
         content = path.read_bytes()[:-50]
     path.write_bytes(content)
-    message = re.escape(f"{path} cannot be read: it is no complete .keras file")
+    message = re.escape(
+        f"{path} cannot be read: it is not a complete .keras file"
+    )
     with pytest.raises(ValueError, match=f"^{message}$"):
         load_keras(str(path))
 

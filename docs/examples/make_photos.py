@@ -76,7 +76,7 @@ def save(photo: Image.Image, path: pathlib.Path, index: int):
 
 
 def make_folder(folder: pathlib.Path, photographs: dict, rng):
-    """Write FOLDER/CLASS/*, and two files that are no images."""
+    """Write FOLDER/CLASS/*, and two files that are not images."""
     for name, photograph in photographs.items():
         of_class = folder / name
         of_class.mkdir(parents=True, exist_ok=True)

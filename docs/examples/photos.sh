@@ -5,7 +5,7 @@
 # a few minutes on two cores.
 set -euo pipefail
 
-# Photos: three classes, and two files that are no images.
+# Photos: three classes, and two files that are not images.
 python docs/examples/make_photos.py photos new_photos
 
 # Check them. The exit status is 1, because of the two files.

@@ -132,7 +132,7 @@ def check_variant(found: ViTConfig, wanted: ViTConfig, weights, name: str):
     ]
     if different:
         raise ValueError(
-            f"`weights`: {weights} is no {name}: it has "
+            f"`weights`: {weights} is not a {name}: it has "
             f"{', '.join(different)}. Use `keras_vit.from_checkpoint` for a "
             "model of any size."
         )

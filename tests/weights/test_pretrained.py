@@ -475,7 +475,7 @@ def test_another_name_is_not_known(name):
 
 
 class Bucket(http.server.ThreadingHTTPServer):
-    """Serves `files` and notes what it was asked for.
+    """Serves `files` and records the requests.
 
     Args:
         files: What is at each path.
@@ -869,7 +869,7 @@ def test_the_error_of_a_server_does_not_keep_the_connection(bucket, path):
 
 @contextlib.contextmanager
 def raw_server(answer):
-    """Yield the URL of a server that says `answer` whatever it is asked."""
+    """Yield the URL of a server that sends `answer` to every request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
@@ -947,7 +947,7 @@ def test_others_wait_until_a_file_is_checked(bucket, path, monkeypatch):
 
 @fcntl_only
 def test_others_fetch_anew_what_one_found_damaged(bucket, path):
-    # Whoever comes second waits for a file that is then thrown away.
+    # The second process waits for a file that is then discarded.
     bucket.delay = 0.1
     bucket.hashes["/file.npz"] = [goog(b"something else")]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -966,7 +966,7 @@ def test_others_fetch_anew_what_one_found_damaged(bucket, path):
 
 @pytest.fixture
 def fetched(monkeypatch):
-    """Return the list of what is fetched, which is not."""
+    """Return the list of the files to fetch, which are not fetched."""
     calls = []
 
     def note(url, path, sha256=None):
@@ -1206,7 +1206,7 @@ def test_a_checkpoint_of_a_variant_with_another_depth(tmp_path):
     with pytest.raises(ValueError) as error:
         ViT_Ti16(weights=path)
     assert str(error.value) == (
-        f"`weights`: {path} is no ViT_Ti16: it has depth=1 and not 12. Use "
+        f"`weights`: {path} is not a ViT_Ti16: it has depth=1 and not 12. Use "
         "`keras_vit.from_checkpoint` for a model of any size."
     )
 
@@ -1401,7 +1401,7 @@ def test_another_variant_is_an_error_that_names_the_differences(timm):
     with pytest.raises(ValueError) as error:
         ViT_Ti16(weights=timm, classes=7)
     assert str(error.value) == (
-        f"`weights`: {timm} is no ViT_Ti16: it has width=24 and not 192, "
+        f"`weights`: {timm} is not a ViT_Ti16: it has width=24 and not 192, "
         "depth=2 and not 12, mlp_dim=48 and not 768, patch_size=8 and not 16. "
         "Use `keras_vit.from_checkpoint` for a model of any size."
     )

@@ -154,7 +154,7 @@ def _infer_size(shapes) -> BitSize:
     root = shapes.get(BIT_ROOT, ())
     if len(root) != 4:
         raise ValueError(
-            f"it is no BiT ResNet: resnet/{BIT_ROOT} must have four axes. "
+            f"it is not a BiT ResNet: resnet/{BIT_ROOT} must have four axes. "
             f"Received: shape={root or None}"
         )
     units = {"/".join(name.split("/")[:2]) for name in shapes}

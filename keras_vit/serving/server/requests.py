@@ -108,7 +108,7 @@ def write_rows(outputs: Mapping[str, np.ndarray]) -> dict:
     if len(lengths) != 1 or () in lengths:
         shapes = {name: x.shape for name, x in outputs.items()}
         raise invalid_request(
-            f"The outputs are no rows; use 'inputs': {shapes}"
+            f"The outputs are not rows; use 'inputs': {shapes}"
         )
     columns = [write_output(name, x) for name, x in outputs.items()]
     rows = [dict(zip(outputs, row)) for row in zip(*columns)]

@@ -1,4 +1,4 @@
-"""Wrong requests: each is a 4xx whose text says what is wrong."""
+"""Wrong requests: each gets a 4xx whose text names the fault."""
 
 import json
 
@@ -110,8 +110,8 @@ def of(signature, **body):
         (of("text", inputs=[{"b64": "?"}]), "Wrong values for s: "),
         (of("text", inputs=["\ud800"]), "Wrong values for s: 'utf-8' codec"),
         (of("resource", inputs=[1]), "1 is not of type DT_RESOURCE"),
-        (of("scalar", instances=ROW), "outputs are no rows; use 'inputs'"),
-        (of("uneven", instances=ROW), "outputs are no rows; use 'inputs'"),
+        (of("scalar", instances=ROW), "outputs are not rows; use 'inputs'"),
+        (of("uneven", instances=ROW), "outputs are not rows; use 'inputs'"),
         (of("bfloat16", inputs=ROW), "no numbers of type bfloat16 for y"),
         (
             {"instances": [[1, 2]]},
@@ -163,7 +163,7 @@ def test_the_body_is_looked_at_before_the_model(server):
 
 
 def test_what_is_accepted(server):
-    """What a stricter server would refuse."""
+    """Requests that a stricter server would refuse."""
     path = "/v1/models/m:predict"
     for body, expected in (
         ('{"instances": [[1e39, 2, 3]], "other": 1}', [np.inf]),

@@ -31,7 +31,7 @@ ROWS = [
 
 @pytest.fixture
 def folder(tmp_path):
-    """Return a folder with three digits, and one file that is no image."""
+    """Return a folder with three digits, and one file that is not an image."""
     draws = np.random.default_rng(0)
     for name in ("a", "inside/b", "inside/c"):
         path = tmp_path / "images" / f"{name}.png"

@@ -213,5 +213,5 @@ def test_a_rebuilt_model_computes_the_same():
     rebuilt = rebuild_bit_resnet(model, **options)
     x = noise(2, 16, 16, 3)
     np.testing.assert_array_equal(to_numpy(rebuilt(x)), to_numpy(model(x)))
-    with pytest.raises(ValueError, match="it is no BiT ResNet"):
+    with pytest.raises(ValueError, match="it is not a BiT ResNet"):
         rebuild_bit_resnet(keras.Sequential(), **OPTIONS)

@@ -94,7 +94,7 @@ def test_a_damaged_file_is_called_so(run, digits, tmp_path):
     path.write_bytes(run.model_path.read_bytes()[:-3000])
     recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
     with pytest.raises(
-        ValueError, match="part.keras cannot be read: it is no complete"
+        ValueError, match="part.keras cannot be read: it is not a complete"
     ):
         build_model(recipe, digits)
 
