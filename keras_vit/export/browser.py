@@ -16,7 +16,8 @@ import threading
 from collections.abc import Iterator
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# Only what the page needs, and nothing from the network.
+# Without the services of the browser that the page does not need; none of the
+# others uses the network.
 BROWSER_FLAGS = (
     "--headless",
     "--disable-background-networking",
@@ -37,8 +38,8 @@ class PageSpeed:
 
     Args:
         browser: Name and version of the browser.
-        first_answer_seconds: Time from the request of the page to its first
-            answer.
+        first_answer_seconds: Time from the request of the page to the first
+            prediction.
         answers_per_second: Number of photos, resized and classified.
         loaded_bytes: Size of the files that the page loads.
         reason: Reason why the page was not measured.
@@ -55,8 +56,8 @@ class PageSpeed:
             return f"web page: not measured, {self.reason}"
         return (
             f"web page: loads {self.loaded_bytes / 2**20:.2f} MiB; first "
-            f"answer after {self.first_answer_seconds:.2f} s, then "
-            f"{self.answers_per_second:.1f} answers a second "
+            f"prediction after {self.first_answer_seconds:.2f} s, then "
+            f"{self.answers_per_second:.1f} predictions a second "
             f"({self.browser} on this machine, one thread)"
         )
 
@@ -78,7 +79,7 @@ def measure_page(path: str) -> PageSpeed:
         try:
             return PageSpeed(**results.get(timeout=PAGE_SECONDS))
         except queue.Empty:
-            return PageSpeed(reason=f"no answer in {PAGE_SECONDS} s")
+            return PageSpeed(reason=f"no prediction in {PAGE_SECONDS} s")
 
 
 @contextlib.contextmanager

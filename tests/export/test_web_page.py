@@ -49,7 +49,7 @@ PHOTO = load_sample_images().images[0]
 
 @pytest.fixture(scope="module")
 def sharp_model():
-    """Return a model that is sure of its answers, so that errors show."""
+    """Return a model with confident predictions, so that errors show."""
     model = make_model(image_size=SIZE)
     head = model.get_layer("predictions")
     head.kernel.assign(8 * head.kernel)
@@ -81,7 +81,7 @@ def site(sharp_model, tmp_path_factory):
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """What `python -m http.server` runs, without its messages."""
+    """The handler of `python -m http.server`, without its messages."""
 
     def log_message(self, *arguments):
         pass
@@ -165,7 +165,7 @@ FILES = {
 
 
 def show(visit, name, content, state="answered"):
-    """Choose a file as a person does; return what the page says."""
+    """Choose a file as a user does; return the text of the page."""
     visit.page.evaluate("document.documentElement.dataset.state = 'asked'")
     visit.page.locator("#file").set_input_files(
         {"name": name, "mimeType": "", "buffer": content}
