@@ -17,13 +17,13 @@ RUN = saved_models/digits
 NAME = keras-vision-transformer
 INSTALL = pip install --quiet --constraint constraints.txt
 TORCH_TOOLS = pytest pytest-xdist scipy torch
-# A process begins with a half of the tests, in their order, so that what the
-# tests of a file share is made once.
+# worksteal gives each process consecutive tests, so that the fixtures that the
+# tests of a file share are made once.
 PYTEST = -m pytest --numprocesses=auto --dist=worksteal --durations=10
-# One more than there are processors: tests wait for programs that they start.
+# One process more than processors, because some tests wait for programs.
 NUM_PROCESSES = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-# On JAX the tests spend most of their time on compiling small models, and so do
-# those that use XLA on TensorFlow.
+# Tests on JAX, and those that use XLA on TensorFlow, spend most of their time
+# on compiling small models.
 FAST_COMPILING = --xla_backend_optimization_level=0 \
     --xla_llvm_disable_expensive_passes=true \
     --xla_cpu_parallel_codegen_split_count=1 \
@@ -38,7 +38,7 @@ ANY_BACKEND = tests/layers tests/analysis tests/pretraining \
 
 .PHONY: demo photos test test-torch docs figures constraints clean
 
-# Its data set is prepared inside this folder, not in the home of the user.
+# The data set of the demo is prepared in this folder, not in the user's home.
 demo: export TFDS_DATA_DIR = $(CURDIR)/build/datasets
 demo: .venv/train
 	.venv/bin/python -m trainers.train --recipe=digits --run_dir=$(RUN)
@@ -57,13 +57,13 @@ test: .venv/dev
 	XLA_FLAGS="$(FAST_COMPILING)" KERAS_BACKEND=jax \
 	    .venv/bin/python $(PYTEST) $(ANY_BACKEND)
 
-# An environment of its own: it shows that nothing here needs TensorFlow. timm
-# and Hugging Face are in it, to be compared with.
+# This environment has no TensorFlow, which shows that these tests do not need
+# it. It has timm and transformers, with which some tests compare the models.
 test-torch: .venv-torch/dev
 	KERAS_BACKEND=torch .venv-torch/bin/python $(PYTEST:worksteal=loadfile) \
 	    $(ANY_BACKEND) $(wildcard tests/weights/test_*peers*.py)
 
-# The variable silences a notice about the future of mkdocs, on each start.
+# The variable silences a notice of mkdocs about its future version.
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
@@ -78,7 +78,7 @@ figures: .venv/docs
 .venv/dev: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
 	.venv/bin/$(INSTALL) --editable '.[dev]'
-	touch .venv/train .venv/docs $@  # It holds what those need.
+	touch .venv/train .venv/docs $@  # It has their packages too.
 
 .venv/docs: setup.py constraints.txt
 	$(PYTHON) -m venv .venv
@@ -90,8 +90,9 @@ figures: .venv/docs
 	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]' $(TORCH_TOOLS)
 	touch $@
 
-# Both environments anew, without constraints; the second takes what the first
-# got. `+cpu` and the like name a build, which other machines may not have.
+# Installs both environments again without constraints; the second one gets the
+# versions of the first. Suffixes such as `+cpu` are cut off: they name a build,
+# which other machines may not have.
 constraints:
 	rm -rf build/constraints && mkdir -p build/constraints
 	$(PYTHON) -m venv build/constraints/dev
