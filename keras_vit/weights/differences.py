@@ -77,7 +77,7 @@ EFFECTS = {
     **{
         field: "outputs differ"
         for field in LATER_FIELDS
-        # These weights can be added up, or are zero.
+        # Without an effect: the weights are added to others, or are zero.
         if field not in ("use_prefix_positions", "qkv_bias")
     },
     **dict.fromkeys(ROTARY_CHOICES, "outputs differ"),

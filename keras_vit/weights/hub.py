@@ -89,7 +89,7 @@ def parse_repository(text: str) -> Repository | None:
 
 
 def fetch_repository(repository: Repository) -> pathlib.Path:
-    """Return the folder of a repository's model; download what is missing.
+    """Return the folder of a repository's model; download missing files.
 
     The token of the environment variable HF_TOKEN is sent to the hub, for
     models that need an account.

@@ -17,7 +17,7 @@ from keras_vit.weights.stated_preprocessing import find_stated, name_of
 def find_preprocessing(
     checkpoint: Checkpoint, layout: Layout, config: ViTConfig
 ) -> Preprocessing | None:
-    """Return how the model of a checkpoint reads images.
+    """Return the preprocessing of the model of a checkpoint.
 
     The JSON files of timm, OpenCLIP, Hugging Face and keras-hub state it.
     Without them, the family has one normalisation, or that of well-known
@@ -90,7 +90,7 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
 
 
 def _names_of(checkpoint):
-    """Return what names the model: entries of its JSON, and its file."""
+    """Return the names of a model: entries of its JSON, and its file name."""
     path = pathlib.Path(checkpoint.path)
     texts = [checkpoint.config.get(key) for key in NAME_KEYS]
     return [text for text in (*texts, path.name) if isinstance(text, str)]

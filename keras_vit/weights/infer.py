@@ -84,7 +84,7 @@ def infer(shapes: Shapes, hints: dict, known: Known) -> Inferred:
 
 
 def _infer_positions(shapes, hints, known, config, heads):
-    """Return the positions; an error lists what else is open."""
+    """Return the positions; an error also lists the other open questions."""
     try:
         return infer_positions(shapes, hints, known, config)
     except ValueError as error:
@@ -93,12 +93,12 @@ def _infer_positions(shapes, hints, known, config, heads):
 
 
 def _settle(shapes, hints, known, config, heads) -> tuple[dict, tuple]:
-    """Return the fields that hints or the caller settle, and what is open."""
+    """Return the fields that hints or the caller settle, and open questions."""
     layout, settled, questions = shapes.layout, {}, []
-    told = {**known.fields, **hints}
-    for what, fields in layout.untold(config, shapes.stored_names):
-        settled |= {name: told[name] for name in fields if name in told}
-        left = [f"`{name}=`" for name in fields if name not in told]
+    stated = {**known.fields, **hints}
+    for what, fields in layout.undetermined(config, shapes.stored_names):
+        settled |= {name: stated[name] for name in fields if name in stated}
+        left = [f"`{name}=`" for name in fields if name not in stated]
         if left:
             ways = "`architecture=`, or " if layout.has_architectures else ""
             questions.append(
@@ -161,20 +161,20 @@ def _infer_pooling(shapes, hints, has_token, has_pooling_norm):
     has_probe = "probe" in shapes.layout.style and shapes.has(
         "pooling", "probe", "probe"
     )
-    told = hints.get("pooling")
-    if has_probe and told not in ("token", "avg"):
+    stated = hints.get("pooling")
+    if has_probe and stated not in ("token", "avg"):
         is_plain = shapes.layout.has_later_parts and not shapes.has(
             "pooling/query", "heads_in", "kernel"
         )
         return "probe" if is_plain else "map"
-    if told == "token" and not has_token:
+    if stated == "token" and not has_token:
         name = shapes.name_of(*CLASS_TOKEN)
         shapes.fail(
             "its JSON states that it pools by the class token, but it lacks "
             f"{name}."
         )
-    if told and not told.startswith("map"):
-        return told
+    if stated and not stated.startswith("map"):
+        return stated
     return "token" if has_token and not has_pooling_norm else "avg"
 
 
@@ -201,12 +201,12 @@ def _infer_heads(shapes, hints, known, config) -> int | None:
     if shown:
         return shown.most_common(1)[0][0]
     published = _published_heads(config)
-    told = (
+    stated = (
         hints.get("num_heads")
         or shapes.layout.guess_heads(config, hints)
         or (hints.get("is_published") and published)
     )
-    if not told and published and known.num_heads == PUBLISHED:
+    if not stated and published and known.num_heads == PUBLISHED:
         warnings.warn(
             f"{shapes.layout.title} does not store the number of heads: "
             f"{published} are assumed, as in the published model of this size. "
@@ -214,8 +214,8 @@ def _infer_heads(shapes, hints, known, config) -> int | None:
             stacklevel=2,
         )
         return published
-    if told or known.num_heads not in (None, PUBLISHED):
-        return told or known.num_heads
+    if stated or known.num_heads not in (None, PUBLISHED):
+        return stated or known.num_heads
     return None
 
 

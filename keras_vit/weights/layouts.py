@@ -118,12 +118,12 @@ class Layout(NamedTuple):
             cannot be known, or as `read_hints` does.
         settle: Takes this configuration and a function that returns an ignored
             array by its name, None without it. Returns the configuration that
-            the values of the array tell.
+            the values of the array imply.
         conditioner: Names of ignored arrays: the mean and the deviation by
             which the family's code normalises pixels from 0 to 1.
-        untold: Takes a configuration and the names in a file. Yields what the
-            file does not show although its model needs it: a description of
-            the part, and the fields of ViTConfig.
+        undetermined: Takes a configuration and the names in a file. For each
+            part of the model whose settings do not show in the file, yields a
+            description of the part and the undetermined fields of ViTConfig.
         writers: Writers by the ending of the path; "" is the ending of a
             folder. Empty if the family is read only.
         later_fields: Returns the fields after those of 2021 that can be
@@ -142,9 +142,9 @@ class Layout(NamedTuple):
             for the file of a model, where they are not its defaults.
         refuse: Returns the reason why a configuration cannot be written; None
             if it can.
-        notes: Yields what a folder states otherwise than the model, without
-            an effect on what the weights compute.
-        said: Fields of ViTConfig that config.json of a folder states.
+        notes: Yields notes on differences between a folder and the model that
+            do not change the outputs of the weights.
+        stated_fields: Fields of ViTConfig that config.json of a folder states.
         remedies: For a field, a function from its value to advice on how to
             make the family's code compute it.
     """
@@ -188,7 +188,7 @@ class Layout(NamedTuple):
         config
     )
     conditioner: tuple[str, str] | None = None
-    untold: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
+    undetermined: Callable[[ViTConfig, Names], Iterable[tuple[str, Names]]] = (
         lambda config, names: ()
     )
     writers: dict[str, Writer] = {}
@@ -204,7 +204,7 @@ class Layout(NamedTuple):
     computes: Callable[[ViTConfig], dict] = lambda config: {}
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     notes: Callable[[ViTConfig], Iterable[str]] = lambda config: ()
-    said: tuple[str, ...] = ()
+    stated_fields: tuple[str, ...] = ()
     remedies: dict[str, Callable[[Any], str]] = {}
 
     def of_file(self, names: Names, json: dict) -> "Layout":

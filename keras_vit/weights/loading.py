@@ -162,7 +162,7 @@ def read_preprocessing(
     image_size: tuple[int, int] | int | None = None,
     architecture: str | None = None,
 ) -> Preprocessing:
-    """Return how the model of a checkpoint reads images, without its weights.
+    """Return the preprocessing of a checkpoint's model; no weight is read.
 
     Args:
         path_or_name: See `from_checkpoint`.

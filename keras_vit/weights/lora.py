@@ -18,7 +18,7 @@ DESCRIPTION = "lora"  # Of the updates, in the description of the file.
 
 
 def save_lora(model: VisionTransformer, path: str | os.PathLike):
-    """Write the LoRA updates of a model, and what is trained beside them.
+    """Write the LoRA updates of a model and its other trainable weights.
 
     The file has the two factors of each update and all other trainable
     weights, such as the head, in float32. Its metadata has the rank, the alpha

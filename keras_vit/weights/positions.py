@@ -16,7 +16,7 @@ from keras_vit.weights.shapes import Shapes
 TABLE = ("position_embedding", "embedding", "embedding")
 
 
-# In place of a number of heads: that of the published model of this size.
+# Stands for the number of heads of the published model of this size.
 PUBLISHED = "published"
 
 

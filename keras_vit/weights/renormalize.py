@@ -59,7 +59,7 @@ def renormalize_kernel(
 def constant_of(
     kernel: np.ndarray, theirs: Preprocessing, ours: Preprocessing
 ) -> np.ndarray:
-    """Return what the bias must add for images of another normalisation.
+    """Return the change of the bias for images of another normalisation.
 
     Shapes:
         kernel: (P, P, C, D). returns: (D,).

@@ -74,10 +74,11 @@ def save_checkpoint(
     path = pathlib.Path(path).expanduser()
     write = _pick_writer(path, layout, writers)
     is_file = write is not writers.get("")
-    unsaid = tuple(_find_unsaid(model.config, family, is_file))
-    if unsaid and not is_file:
+    differences = tuple(_describe_differences(model.config, family, is_file))
+    if differences and not is_file:
         raise ValueError(
-            f"{family.title} cannot express this model: {' '.join(unsaid)} "
+            f"{family.title} cannot express this model: "
+            f"{' '.join(differences)} "
             f"Received: layout={layout!r}"
         )
     spelling = _pick_spelling(model, layout, family, spelling)
@@ -90,7 +91,7 @@ def save_checkpoint(
         arrays[name] = functools.partial(np.zeros, shape, "float32")
     write(path, spell(arrays, spelling), config)
     folder_notes = () if is_file else family.notes(config)
-    notes = (*_notes(model.config, is_file), *folder_notes, *unsaid)
+    notes = (*_notes(model.config, is_file), *folder_notes, *differences)
     for note in notes:
         logger.warning("%s: %s", path, note)
     return notes
@@ -227,7 +228,7 @@ def _position_table(model):
 
 
 def _notes(config, is_file) -> Iterator[str]:
-    """Yield notes on settings that do not change what the weights compute."""
+    """Yield notes on settings that do not change the outputs of the weights."""
     settings = config.preprocessing
     if is_file and settings.normalization != "vit":
         yield (
@@ -242,11 +243,11 @@ def _notes(config, is_file) -> Iterator[str]:
         )
 
 
-def _find_unsaid(config, family, is_file) -> Iterator[str]:
-    """Yield what the readers will compute differently, and what to do.
+def _describe_differences(config, family, is_file) -> Iterator[str]:
+    """Yield differences between the readers' outputs and ours, with advice.
 
     A file alone leaves the choice of the class to its reader. A folder names a
-    class, so its answers must be right.
+    class, so its outputs must be right.
     """
     computed = family.computes(config)
     for field, describe in DIFFERENCES.items():
@@ -255,8 +256,8 @@ def _find_unsaid(config, family, is_file) -> Iterator[str]:
         # Hybrids are written to files alone.
         is_hybrid_file = is_file and config.stem_stages is not None
         matters = field != "stem_epsilons" or is_hybrid_file
-        is_said = field in family.said and not is_file
-        if ours != theirs and matters and not is_said:
+        is_stated = field in family.stated_fields and not is_file
+        if ours != theirs and matters and not is_stated:
             note = describe(ours, theirs, family.title)
             advise = family.remedies.get(field, lambda value: "")
             yield f"{note} {advise(ours)}".strip()

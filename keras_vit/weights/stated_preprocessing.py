@@ -13,16 +13,16 @@ from keras_vit.weights.containers import Checkpoint, read_json
 
 # `Resampling` of Pillow, in the order of its numbers.
 PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-# Of timm and OpenCLIP: the whole image is kept, with a margin.
+# Modes of timm and OpenCLIP that keep the whole image, with a margin.
 PADDING_MODES = ("border", "longest")
 # Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
 TOLERANCE = 1e-3
 
 
 def find_stated(checkpoint: Checkpoint) -> Preprocessing | None:
-    """Return what the JSON files of a checkpoint state, or None.
+    """Return the preprocessing in a checkpoint's JSON files, or None.
 
-    What a file leaves open has its default.
+    Settings that a file leaves open have their defaults.
 
     Args:
         checkpoint: The open file or folder.
@@ -52,7 +52,7 @@ def _read_beside(path, name):
 
 
 def _read_own(row):
-    """Read what this package wrote into a file."""
+    """Read the settings that this package wrote into a file."""
     fields = {field.name for field in dataclasses.fields(Preprocessing)}
     if set(row) != fields:
         return None
@@ -162,7 +162,7 @@ def _read_keras_hub(row):
 
 
 def _make(mode, resize_mode, interpolation, crop_fraction=None):
-    """Return settings; what is missing or unknown has its default."""
+    """Return settings, with defaults for missing and unknown values."""
     known = [name for name in INTERPOLATIONS if name == interpolation]
     if not known and interpolation in PILLOW_CODES:
         warnings.warn(
@@ -210,7 +210,7 @@ def _numbers(value):
     """Return a list of numbers as a tuple, None for anything else."""
     if not isinstance(value, list) or not 1 <= len(value) <= 4:
         return None
-    # Which NaN and infinity are not, either.
+    # The comparison also excludes NaN and infinity.
     if not all(type(n) in (int, float) and abs(n) < 1e9 for n in value):
         return None
     return tuple(map(float, value))

@@ -155,7 +155,7 @@ KERAS_2 = make_style(
 )
 KERAS_3 = make_style(_SLOTS, SAME, SAME, _VARS)
 KERAS_3_HEADS_APART = make_style(_SLOTS, SAME, SAME, _VARS, HEADS_APART)
-# For a projection of flat patches in place of a convolution.
+# The patch encoder of files that project flat patches instead of convolving.
 FLAT_CONV = {
     "conv": {"kernel": (".weight", FLAT_PATCHES), "bias": (".bias", SAME)},
 }

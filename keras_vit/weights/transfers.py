@@ -102,7 +102,7 @@ def make_transfer(
 
 
 def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
-    """Collect what adapts a kernel of the first layers to a model.
+    """Collect the functions that adapt a kernel of the first layers.
 
     Args:
         source: The checkpoint.
@@ -111,7 +111,7 @@ def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
         rule: A key of RESIZES or None, and the preprocessing of source and
             model, if the kernel is to be renormalised.
         adapt: Receives functions of the kernel.
-        resized: Receives what they do, for the report.
+        resized: Receives their descriptions, for the report.
 
     Returns:
         The shape after them.
@@ -143,7 +143,7 @@ def _adapt_kernel(source, path, shape, rule, adapt, resized) -> tuple:
 
 
 def _adapt_distances(source, config, row, adapt, resized) -> tuple:
-    """Collect what adapts a table of relative positions, see _adapt_kernel."""
+    """Collect functions that adapt a distance table, see `_adapt_kernel`."""
     path, stored, method = row
     old, new = source.config.grid_size, config.grid_size
     if old == new:

@@ -76,7 +76,7 @@ def _processor_json(config):
 
 
 def _notes(config):
-    """Yield what the classes of transformers do beside or otherwise."""
+    """Yield notes on transformers' poolers and image processors that differ."""
     [kind] = make_config_json(config)["architectures"]
     if kind in ("ViTModel", "DeiTModel") and not config.representation_size:
         yield (
@@ -98,8 +98,8 @@ def _refuse(config):
     return find_class_family(config).explain_refusal(config)
 
 
-def _adds(config):
-    """Return what DINOv2 and DINOv3 have for training, or as no tokens."""
+def _find_added_arrays(config):
+    """Return the shapes of arrays that only DINOv2 and DINOv3 have, by name."""
     width, start = config.width, "vit.embeddings."
     masks = {
         "dinov2": (1, width),
@@ -120,7 +120,7 @@ def _prefix_rows(config):
 
 
 def _written_by(config):
-    """Return the family whose names the class of a model has."""
+    """Return the family whose names the class of a model uses."""
     is_tower = find_class_family(config).model_type in IN_CLIP_NAMES
     return "huggingface_clip" if is_tower else "huggingface"
 
@@ -144,8 +144,8 @@ def _complete(config, hints, names):
     return config, ()
 
 
-def _untold(config, names):
-    """Yield the parts of later models, which config.json describes."""
+def _find_undetermined(config, names):
+    """Yield parts of a model, each with fields that only config.json states."""
     fields = ("layer_norm_epsilon", "activation", "pooling")
     if config.layer_scale_init is not None or config.num_registers:
         yield "LayerScale or register tokens", fields
@@ -284,14 +284,14 @@ LAYOUT = Layout(
         **read_settings(json),
     },
     complete=_complete,
-    untold=_untold,
+    undetermined=_find_undetermined,
     writers={"": folder_writer(make_jsons)},
     later_fields=lambda config: find_class_family(config).later_fields,
     later_values=TRANSFORMERS_VALUES,
     written_by=_written_by,
     prefix_rows=_prefix_rows,
-    adds=_adds,
+    adds=_find_added_arrays,
     refuse=_refuse,
     notes=_notes,
-    said=("activation", "layer_norm_epsilon"),
+    stated_fields=("activation", "layer_norm_epsilon"),
 )

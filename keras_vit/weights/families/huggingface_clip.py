@@ -23,8 +23,8 @@ HEAD = TOWER + "head."
 PATCH_EMBEDDING = "embeddings.patch_embedding"
 
 
-def _untold(config, names):
-    """Yield what config.json states, without which no tower is known."""
+def _find_undetermined(config, names):
+    """Yield parts of a tower, each with fields that only config.json states."""
     fields = ("layer_norm_epsilon", "activation", "pooling")
     yield "the names of CLIP, SigLIP or AIMv2", fields
     if config.rotary_positions != "none":
@@ -184,5 +184,5 @@ LAYOUT = Layout(
     drops=lambda config: (
         ("predictions/bias",) if config.use_embedding_norm else ()
     ),
-    untold=_untold,
+    undetermined=_find_undetermined,
 )

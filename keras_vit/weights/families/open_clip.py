@@ -26,7 +26,7 @@ RESBLOCK = "visual.transformer.resblocks.{i}."
 
 
 def _read_hints(json):
-    """Return what open_clip_config.json states."""
+    """Return the fields of ViTConfig that open_clip_config.json states."""
     tower = image_tower_of(json)
     if not tower:
         return {}
@@ -93,8 +93,9 @@ LAYOUT = Layout(
         "encoder_norm": "visual.ln_post",
         "predictions": "visual.proj",
     },
-    # Perception Encoder has the other names, and what no name shows: rotary
-    # positions. It has this norm only beside a pooling that is refused.
+    # The files of Perception Encoder have the other names, but their rotary
+    # positions show in none. They have this norm only with a pooling that is
+    # refused.
     recognise=("visual.ln_post.weight",),
     # CLIPA.
     variants=(
@@ -115,5 +116,5 @@ LAYOUT = Layout(
     optional_bias=("predictions",),
     position_resize="bicubic_antialias",
     read_hints=_read_hints,
-    untold=lambda config, names: [("the names of CLIP", ("activation",))],
+    undetermined=lambda config, names: [("the names of CLIP", ("activation",))],
 )

@@ -34,9 +34,9 @@ from keras_vit.weights.timm.original_names import (
 from keras_vit.weights.timm.reading import (
     complete,
     describe_trunk,
+    find_undetermined,
     guess_heads,
     read_hints,
-    untold,
 )
 from keras_vit.weights.timm.refusals import explain_refusal
 from keras_vit.weights.writers import (
@@ -75,7 +75,7 @@ def _describe(json):
 
 
 def _computes(config):
-    """Return what timm's function for a model fixes."""
+    """Return the fields of ViTConfig that timm's function for a model fixes."""
     return {
         "layer_norm_epsilon": epsilon_of(config),
         "activation": "silu" if config.use_gated_mlp else "exact",
@@ -261,7 +261,7 @@ LAYOUT = Layout(
     complete=complete,
     settle=settle_constants,
     conditioner=("norm_mean", "norm_std"),
-    untold=untold,
+    undetermined=find_undetermined,
     writers={
         ".safetensors": write_safetensors_file,
         ".npz": npz_writer(),
@@ -271,7 +271,7 @@ LAYOUT = Layout(
     later_values=TIMM_VALUES,
     computes=_computes,
     refuse=explain_refusal,
-    said=("activation",),
+    stated_fields=("activation",),
     remedies={
         "activation": lambda value: (
             f"Pass act_layer={ACT_LAYERS.get(value)!r} there."

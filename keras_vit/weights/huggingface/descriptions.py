@@ -96,7 +96,7 @@ def describe_beit(config: ViTConfig) -> dict:
         "use_absolute_position_embeddings": (
             config.position_embedding != "none"
         ),
-        # With 0, BEiT has none.
+        # With 0, BEiT would have no LayerScale.
         "layer_scale_init_value": config.layer_scale_init or 1e-5,
     }
 

@@ -1,4 +1,4 @@
-"""What the configurations of Hugging Face's Vision Transformers state.
+"""Reading the configurations of Hugging Face's Vision Transformers.
 
 Source: the model definitions of transformers 5.23.
 """
@@ -65,7 +65,7 @@ MODEL_TYPES = {
     "radio": {**DINOV2, "num_attention_heads": 16},
     "timm_wrapper": {},
 }
-# Those whose arrays have the names of timm, or of code that timm reads.
+# Model types whose arrays have the names of timm, or of code that timm reads.
 IN_TIMM_NAMES = ("tipsv2", "tipsv2_vision_model", "sapiens2", "radio")
 # How positions are resized, where it is not PyTorch's bicubic.
 POSITION_RESIZES = {
@@ -75,7 +75,7 @@ POSITION_RESIZES = {
     "tipsv2_vision_model": "bilinear_antialias",
     "dpt": "bilinear",
 }
-# What else its models have, as fields of ViTConfig.
+# Further fields of ViTConfig that all models of a type have.
 FURTHER_FIELDS = {
     "radio": {
         "pooling": "prefix",

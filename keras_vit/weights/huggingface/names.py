@@ -1,10 +1,10 @@
-"""What the classes of transformers call the layers of a block.
+"""The names of the layers of a block in the classes of transformers.
 
 Each constant changes the names of the family `huggingface`, or those of
 `huggingface_clip`.
 """
 
-# What DINOv2 and later models call the layers of a block.
+# The names of the layers of a block in DINOv2 and later models.
 DINOV2_NAMES = (
     (r"\.layernorm_before\.", ".norm1."),
     (r"\.layernorm_after\.", ".norm2."),

@@ -1,6 +1,7 @@
-"""What each family of classes in transformers requires of a model.
+"""The requirements of each family of classes in transformers.
 
-Each function returns sentences and whether a model lacks what they say.
+Each function returns the requirements of a family as sentences, and whether a
+model violates each of them.
 """
 
 from keras_vit.models.config import ViTConfig
@@ -25,7 +26,7 @@ TRANSFORMERS_VALUES = {
 
 
 def problems_of_vit(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of vit require.
+    """Return the requirements of the classes of vit; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -59,7 +60,7 @@ def _no_pooler(config):
 
 
 def problems_of_deit(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of deit require.
+    """Return the requirements of the classes of deit; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -76,7 +77,7 @@ def problems_of_deit(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_ijepa(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of ijepa require.
+    """Return the requirements of the classes of ijepa; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -90,7 +91,7 @@ def problems_of_ijepa(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_dinov2(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of dinov2 require.
+    """Return the requirements of the classes of dinov2; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -114,7 +115,7 @@ def problems_of_dinov2(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_dinov3(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of dinov3 require.
+    """Return the requirements of the classes of dinov3; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -133,7 +134,7 @@ def problems_of_dinov3(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_beit(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of beit require.
+    """Return the requirements of the classes of beit; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -156,7 +157,7 @@ def problems_of_beit(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_clip(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of clip require.
+    """Return the requirements of the classes of clip; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -172,7 +173,7 @@ def problems_of_clip(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_siglip(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of siglip require.
+    """Return the requirements of the classes of siglip; True if violated.
 
     Args:
         config: Configuration of the model.
@@ -186,7 +187,7 @@ def problems_of_siglip(config: ViTConfig) -> dict[str, bool]:
 
 
 def problems_of_aimv2(config: ViTConfig) -> dict[str, bool]:
-    """Return what the classes of aimv2 require.
+    """Return the requirements of the classes of aimv2; True if violated.
 
     Args:
         config: Configuration of the model.

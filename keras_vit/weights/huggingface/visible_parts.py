@@ -1,7 +1,7 @@
-"""What config.json of transformers states, compared with names and shapes.
+"""Checks that names and shapes agree with config.json of transformers.
 
 A file without all arrays of a part may look like one of another model, whose
-answers would be wrong.
+outputs would be wrong.
 
 Source: the model definitions of transformers 5.23.
 """
@@ -103,7 +103,7 @@ def check_expressible(kind: str, json: dict):
 
 
 def check_expected(config: ViTConfig, expected: dict[str, Any]):
-    """Raise a ValueError if a file does not show what config.json states.
+    """Raise a ValueError if a file contradicts its config.json.
 
     Args:
         config: The configuration that names and shapes show.

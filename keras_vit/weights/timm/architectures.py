@@ -1,4 +1,4 @@
-"""What timm's models compute and their files do not show, by architecture.
+"""Settings of timm's models that their files do not show, by architecture.
 
 Source: the model definitions of timm 1.0.31.
 """
@@ -34,8 +34,8 @@ AXIAL = {
 PERCEPTION = {**AXIAL, "rotary_axes": "xy", "rotary_offset": 1.0}
 # The architectures of timm's class Eva.
 EVA = r"eva_giant_|eva02_|vit_pe_|vit_\w+_(dinov3|lingbot|sapiens2|rope)"
-# Pattern of the names of architectures, and what differs from USUAL. Later
-# rows have priority.
+# Patterns of the names of architectures, and their fields that differ from
+# USUAL. Later rows have priority.
 ARCHITECTURES = (
     (r"vit_\w+_clip_", {"layer_norm_epsilon": 1e-5}),
     (r"(beit3|aimv2|vit_pe)_", {"layer_norm_epsilon": 1e-5}),
@@ -145,7 +145,7 @@ AXES = {"ij": "yx", "xy": "xy"}
 
 
 def settings_of(architecture: str) -> dict | None:
-    """Return the fields of ViTConfig that the name of a model tells.
+    """Return the fields of ViTConfig that the name of a model implies.
 
     Args:
         architecture: Name of the model in timm, such as
@@ -165,9 +165,9 @@ def settings_of(architecture: str) -> dict | None:
     if not all(word in WORDS or NUMBERS.match(word) for word in words):
         return None
     settings = dict(USUAL)
-    for pattern, told in ARCHITECTURES:
+    for pattern, fields in ARCHITECTURES:
         if re.match(pattern, name):
-            settings |= told
+            settings |= fields
     return settings
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit.layers.rounded_rotary_positions import rotary_periods
 from keras_vit.models.config import ViTConfig
 
-# What an original file has of the weights of an attention, and timm has not.
+# Names in original files that the files of timm do not have.
 KEY_MASK = re.compile(r"(.*\.attn\.qkv\.)bias_mask$")
 RADIO_TOKENS = "patch_generator.cls_token.token"
 QUERY_OR_VALUE_BIAS = re.compile(r"(.*\.attn\.)([qv])_bias$")
@@ -65,7 +65,7 @@ def resize_of(names: Collection[str]) -> str | None:
 
 
 def settle_constants(config: ViTConfig, read: Callable) -> ViTConfig:
-    """Return the configuration that the constants in a file tell.
+    """Return the configuration with the constants in a file.
 
     The code of DINOv3 computes with the periods in its files, which are
     rounded. RADIO states which class tokens its summary joins.

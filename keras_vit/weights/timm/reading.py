@@ -1,4 +1,4 @@
-"""What a file of timm and its config.json tell of a model."""
+"""The configuration of a model in a file of timm and its config.json."""
 
 import dataclasses
 import re
@@ -44,7 +44,7 @@ def read_hints(json: dict) -> dict:
         json: The content of config.json; {} without one.
 
     Raises:
-        ValueError: If no VisionTransformer computes what it defines.
+        ValueError: If no VisionTransformer computes the model.
     """
     arguments, published = (
         value if isinstance(value, dict) else {}
@@ -70,7 +70,7 @@ def read_hints(json: dict) -> dict:
 
 
 def _check_rotation(hints, settings):
-    """Raise a ValueError unless positions turn and count as released ones."""
+    """Raise a ValueError unless rotary positions are as in released models."""
     default = settings["rotary_positions"]
     kind = hints.get("rotary_positions", default)
     is_default = kind == default
@@ -96,8 +96,10 @@ def guess_heads(config: ViTConfig, hints: dict) -> int | None:
     return heads_of(hints["architecture"], config.width, config.depth)
 
 
-def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
-    """Yield the parts of later models that depend on more than the file.
+def find_undetermined(
+    config: ViTConfig, names: Collection[str]
+) -> Iterator[tuple]:
+    """Yield parts of a model, each with fields that the file does not show.
 
     Args:
         config: The configuration that the file shows.
@@ -105,7 +107,7 @@ def untold(config: ViTConfig, names: Collection[str]) -> Iterator[tuple]:
     """
     if config.use_embedding_norm:
         fields = ("layer_norm_epsilon", "rotary_positions")
-        # That of a gate is known.
+        # The activation of a gated MLP is known.
         fields += () if config.use_gated_mlp else ("activation",)
         yield "a norm before the first block", fields
     elif any(map(re.compile(EVA_NAMES).search, names)):
@@ -157,16 +159,16 @@ def complete(
     """
     check_expected(config, hints.get("expected", {}))
     fields = dict.fromkeys(field.name for field in dataclasses.fields(config))
-    told = {key: value for key, value in hints.items() if key in fields}
+    stated = {key: value for key, value in hints.items() if key in fields}
     changes = {
-        name: told[name]
+        name: stated[name]
         for name in ("norm_placement", "pooling_heads", *ALL_ROTARY_FIELDS)
-        if name in told
+        if name in stated
     }
     if config.use_gated_mlp and "is_of_transformers" not in hints:
-        # Of all gates in timm, unless an argument changes it.
-        is_told = "act_layer" in hints.get("arguments", {})
-        changes["activation"] = hints["activation"] if is_told else "silu"
+        # All gated MLPs of timm have SiLU, unless an argument changes it.
+        is_stated = "act_layer" in hints.get("arguments", {})
+        changes["activation"] = hints["activation"] if is_stated else "silu"
     if config.use_distillation_token and config.pooling == "token":
         changes["pooling"] = "distilled"
         if config.use_pooling_norm:
@@ -196,7 +198,7 @@ def complete(
 
 
 def _settle_pooling(config, hints):
-    """Return which tokens a model pools that has others beside patches."""
+    """Return the pooling of a model with tokens other than patches."""
     pools_all = hints.get("pools_prefix_tokens", False)
     reads_all = pools_all or hints.get("map_reads_prefix_tokens", False)
     is_known = "architecture" in hints
@@ -211,7 +213,7 @@ def _settle_pooling(config, hints):
 
 
 def _assume(config, hints):
-    """Return the configuration, with notes on what is not known but usual."""
+    """Return the configuration, with notes on the values that are assumed."""
     if "is_published" in hints:
         architecture = hints["architecture"].split(".")[0]
         check_parts(config, architecture, hints["arguments"])

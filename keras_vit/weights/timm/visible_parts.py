@@ -1,7 +1,7 @@
 """Parts whose arrays the models of timm's architectures have.
 
 A file without one of them is incomplete: what is left may be the weights of
-another model, whose answers would be wrong.
+another model, whose outputs would be wrong.
 
 Source: the model definitions of timm 1.0.31.
 """
