@@ -1,4 +1,4 @@
-"""What numbers among arguments must be."""
+"""Checks of arguments that are numbers or sizes."""
 
 import numbers
 
@@ -14,7 +14,7 @@ def is_number(value) -> bool:
 
 
 def as_whole(value, argument: str, least: int = 1) -> int:
-    """Return a whole number as one of Python.
+    """Return a whole number as an `int`.
 
     Args:
         value: The value.
@@ -22,7 +22,7 @@ def as_whole(value, argument: str, least: int = 1) -> int:
         least: The least that it may be, 0 or 1.
 
     Raises:
-        ValueError: If it is none, or less.
+        ValueError: If it is not a whole number, or less.
 
     Example:
         >>> as_whole(np.int64(12), "num_heads")
@@ -39,14 +39,14 @@ def as_whole(value, argument: str, least: int = 1) -> int:
 
 
 def as_number(value, argument: str) -> float:
-    """Return a real number as one of Python.
+    """Return a real number as a `float`.
 
     Args:
         value: The value.
         argument: Name of the caller's argument, for the error.
 
     Raises:
-        ValueError: If it is no number.
+        ValueError: If it is not a number.
     """
     if is_number(value):
         return float(value)
@@ -56,14 +56,14 @@ def as_number(value, argument: str) -> float:
 
 
 def as_rate(value, argument: str) -> float:
-    """Return a rate of dropout as a number of Python.
+    """Return a dropout rate as a `float`.
 
     Args:
         value: The value.
         argument: Name of the caller's argument, for the error.
 
     Raises:
-        ValueError: If it is no number in [0, 1).
+        ValueError: If it is not a number in [0, 1).
     """
     if is_number(value) and 0 <= value < 1:
         return float(value)
@@ -73,7 +73,7 @@ def as_rate(value, argument: str) -> float:
 
 
 def as_size(value, argument: str) -> tuple[int, int]:
-    """Return two whole numbers, as in (height, width), as a tuple of Python.
+    """Return two whole numbers, as in (height, width), as a tuple of `int`.
 
     Args:
         value: The value.

@@ -43,12 +43,12 @@ def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
         return None
     if not all(isinstance(name, str) for name in names):
         return None
-    # Those of transformers, if nothing was named.
+    # The names that transformers writes for classes without names.
     numbers = [f"LABEL_{index}" for index in range(num_classes)]
     return None if names == numbers else names
 
 
-# What config.json says of the classes, by layout.
+# The entries of config.json with the class names, by layout.
 CLASS_ENTRIES = {
     "huggingface": lambda names: {
         "id2label": {str(index): name for index, name in enumerate(names)},

@@ -1,4 +1,4 @@
-"""The command lines of `python -m keras_vit.convert` and its like.
+"""The parsers of commands such as `python -m keras_vit.convert`.
 
 They are parsed twice: by `startup`, so that a mistyped flag is reported before
 Keras is imported, which takes seconds, and by the command itself.
@@ -12,7 +12,7 @@ from keras_vit.tables import guess
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that proposes a flag for one that it does not know."""
+    """A parser that suggests a known flag in place of an unknown one."""
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Return the values of the command line; exit if it is wrong."""
@@ -177,7 +177,7 @@ def _add_image_size(parser):
 
 
 def add_hints(parser: argparse.ArgumentParser):
-    """Add the flags for what a file may not say.
+    """Add the flags for properties that a checkpoint may not state.
 
     Args:
         parser: The parser that takes the flags.

@@ -2,11 +2,11 @@
 
 import keras
 
-# What is written before the name of a layer: the models around it.
+# The part of a path before the name of a layer: the models around it.
 _ANYWHERE = "(.*/)?"
-# The dense layers that read all features of a token, and those that read what
-# these have computed: their kernels are (D, D') and (D', D). Those of the
-# blocks, and of the poolings that attend.
+# Pairs of dense layers in the blocks and in the poolings with attention: the
+# second reads what the first has computed. Their kernels are (D, D') and
+# (D', D).
 _FIRST = r"(qkv|query|key_value|mlp/hidden)"
 _SECOND = r"((block_\d+/attention|pooling)/out|mlp/out)"
 
@@ -14,7 +14,7 @@ _SECOND = r"((block_\d+/attention|pooling)/out|mlp/out)"
 def layout_map(
     device_mesh: keras.distribution.DeviceMesh, fully_sharded: bool = False
 ) -> keras.distribution.LayoutMap:
-    """Return how the weights are split, for `keras.distribution.ModelParallel`.
+    """Return the layouts of the weights for `keras.distribution.ModelParallel`.
 
     The first axis of the mesh splits the images of a batch. The second axis,
     if there is one, splits each pair of dense layers: the first of the two by

@@ -1,4 +1,4 @@
-"""Words about errors of other libraries."""
+"""Short descriptions of the errors of other libraries."""
 
 
 def first_line(error: Exception) -> str:

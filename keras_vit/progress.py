@@ -47,7 +47,7 @@ class ProgressBar:
         self.stream = stream or sys.stdout
         self.clock = clock
         self._is_terminal = self.stream.isatty()
-        # A terminal shows the first call, a log what takes a while.
+        # A terminal shows the first call; a log shows only longer work.
         self._shown = -math.inf if self._is_terminal else clock()
         self._pause = (
             SECONDS_BETWEEN_DRAWINGS

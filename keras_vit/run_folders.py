@@ -38,7 +38,7 @@ def find_model(source: str) -> str:
 
 
 def read_classes(path: str) -> list[str]:
-    """Return the class names of the run whose model a file is.
+    """Return the class names of the run that a model file belongs to.
 
     Args:
         path: The model file.

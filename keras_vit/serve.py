@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_serve_parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("keras_vit").setLevel(logging.INFO)
-    # uvicorn finishes what has been received, and raises the signal anew.
+    # uvicorn finishes the received requests, then raises the signal again.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         serve(options)

@@ -1,4 +1,4 @@
-"""A page to explore what models see: one file for a browser."""
+"""A page to explore where models look: one HTML file for a browser."""
 
 import base64
 import hashlib

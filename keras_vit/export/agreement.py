@@ -150,7 +150,7 @@ def refuse_faults(agreement: Agreement):
 
 
 def find_not_finite(expected: np.ndarray, outputs: np.ndarray) -> list[str]:
-    """Return a sentence each for the model and the export if not finite."""
+    """Return a sentence for each source with outputs that are not finite."""
     return [
         f"{source} gives NaN or infinity for {count} of {len(x)} images"
         for source, x in (

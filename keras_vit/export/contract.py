@@ -92,11 +92,11 @@ class ExportRequest:
 
 
 def _read_nothing(path):
-    """Return no description."""
+    """Return None: the format stores no description."""
 
 
 def _accept(options, is_calibrated):
-    """Check nothing."""
+    """Accept all options."""
 
 
 class Format(NamedTuple):

@@ -1,4 +1,4 @@
-"""What an exported file says about itself: classes and preprocessing."""
+"""The description in an exported file: its classes and its preprocessing."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reading what an exported file says about itself."""
+"""Reading the description in an exported file."""
 
 import os
 from typing import Any

@@ -100,7 +100,7 @@ def measure_in(
     batch_size: int = 1,
     repetitions: int = 20,
 ) -> list[Latency]:
-    """Return what `measure_latency` returns.
+    """Return the result of `measure_latency`, measured in `processes`.
 
     Args:
         processes: See `started`.

@@ -72,7 +72,7 @@ def to_static_int8(converter, calibration_images, batch_size) -> bytes:
 
 @contextlib.contextmanager
 def silence(words: str):
-    """Hide what a library prints, and its warnings about itself.
+    """Hide the output of a library, and its warnings about itself.
 
     Args:
         words: A part of the first line of the warning.

@@ -1,4 +1,4 @@
-"""Checks of what an export requires: backend, model, packages and path."""
+"""Checks of the requirements of an export: backend, model, packages, path."""
 
 import importlib
 import os
@@ -45,7 +45,7 @@ def check_exportable(model: keras.Model, images: np.ndarray):
 
 
 def _advise(model):
-    """Return what can be done about a model that has no graph, if anything."""
+    """Return advice on a model that has no graph; empty if there is none."""
     if isinstance(model, FlexibleVisionTransformer):
         return "; export its `vision_transformer`"
     if isinstance(model, keras.Sequential) and not model.built:

@@ -157,7 +157,7 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
 
     read_image = serving.read_image or read_whole_image
     return tf.map_fn(
-        # Autograph would search it for control flow, for each file anew.
+        # AutoGraph would search the function for control flow, for each file.
         tf.autograph.experimental.do_not_convert(read_image),
         image_bytes,
         fn_output_signature=tf.TensorSpec(image_shape, tf.float32),

@@ -85,13 +85,13 @@ ACTIVATIONS = {
     "relu": relu,
     "elu": elu,
 }
-# Those that overwrite their input, in PyTorch.
+# Activations that overwrite their input, in PyTorch.
 IN_PLACE_ACTIVATIONS = {
     **ACTIVATIONS,
     "tanh": functools.partial(gelu_in_place, approximate="tanh"),
     "exact": gelu_in_place,
 }
-# Those for training. JAX and PyTorch have their own fused gradients.
+# Activations for training. JAX and PyTorch have their own fused gradients.
 TRAINED_ACTIVATIONS = (
     {**ACTIVATIONS, "tanh": gelu_tanh_written_out}
     if keras.backend.backend() == "tensorflow"

@@ -1,4 +1,4 @@
-"""Calls of a layer inside another one, without what has been done already."""
+"""Calls of sublayers, without the checks that the outer layer has done."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def call_layer(layer: keras.layers.Layer, x, *tensors, **arguments):
 
 
 def find_call(layer: keras.layers.Layer, x) -> Callable:
-    """Return `layer`, or its `call` where that does the same: `call_layer`.
+    """Return the function that `call_layer` calls: `layer`, or its `call`.
 
     Args:
         layer: A built sublayer.
@@ -58,9 +58,9 @@ def project(dense: keras.layers.Dense, x):
 
 
 def is_free_to_change(dense: keras.layers.Dense, x) -> bool:
-    """Return whether what `project(dense, x)` returned may be overwritten.
+    """Return whether the result of `project(dense, x)` may be overwritten.
 
-    So it is in the inference of PyTorch: no gradient and no hook needs it.
+    It may in inference with PyTorch: no gradient and no hook needs it.
 
     Args:
         dense: A built sublayer.
@@ -114,9 +114,9 @@ def pad(x, widths):
 
 
 def graph_constant(array: np.ndarray, dtype: str):
-    """Return an array for a layer to keep, in PyTorch as a tensor.
+    """Return a constant for a layer to store: an array, in PyTorch a tensor.
 
-    `torch.compile` cannot compile what Keras does with arrays. The graphs of
+    `torch.compile` cannot compile Keras' conversion of arrays. The graphs of
     the other backends take them as constants.
 
     Shapes:
@@ -140,7 +140,7 @@ def _is_prepared(layer, x):
         and keras.backend.standardize_dtype(x.dtype) == layer.compute_dtype
         and layer.quantization_mode is None
         and layer.activity_regularizer is None
-        # What people register to look inside.
+        # Hooks, which users register to inspect a layer.
         and not (layer._forward_hooks or layer._forward_pre_hooks)
         and not (layer._backward_hooks or layer._backward_pre_hooks)
     )

@@ -36,7 +36,8 @@ def find_fused_attention(query, key, num_heads, mask=None, bias=None):
         return None
     dtype = keras.backend.standardize_dtype(query.dtype)
     if keras.backend.backend() == "torch":
-        # In float16, no number is so low that a product added to it is lost.
+        # A masked score needs a bias so low that adding the product does not
+        # change it. In float16 there is no such number.
         is_lost = mask is not None and dtype == "float16"
         return None if is_lost else _attend_in_torch
     # On other devices than GPUs, XLA compiles our own products to faster code,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import keras
 
-# Of fewer features, a step is short and compiling takes longer than it saves.
+# With fewer features a step is short, and compiling takes longer than it saves.
 LEAST_WIDTH = 128
 
 

@@ -63,7 +63,7 @@ class ImagePreprocessor(keras.layers.Layer):
             **kwargs: Arguments of `keras.layers.Layer`, such as `name`.
 
         Raises:
-            ValueError: If `model` is no VisionTransformer.
+            ValueError: If `model` is not a VisionTransformer.
         """
         settings = preprocessing_of(model)
         return cls(

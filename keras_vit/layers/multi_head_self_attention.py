@@ -24,7 +24,8 @@ QKV_BIASES = {
     "query_value": ("query", "value"),
     "none": (),
 }
-# What the norms of queries and keys are computed over, by the name.
+# The features over which queries and keys are normalised: none, those of each
+# head, or all.
 QK_NORMS = dict.fromkeys(("none", "head", "width"))
 
 

@@ -1,4 +1,4 @@
-"""PositionEmbedding: what all position embeddings have in common.
+"""PositionEmbedding: the base class of all position embeddings.
 
 Each layer adds one row of its table to each token. The rows of the patches
 form a grid of (h, w), row by row; those of the prefix tokens (the class token)

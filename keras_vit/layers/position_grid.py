@@ -68,10 +68,10 @@ def _resize_axis(table, size, whole, axis, rule):
 
 
 def read_position_grid(table, coordinates, sizes, method: str = "official"):
-    """Return what a resized position table has at chosen patches.
+    """Return the rows of a resized position table at chosen patches.
 
-    It computes the same as `resize_position_grid`, but only where it is
-    asked for, so each image may have a grid of its own.
+    It computes the rows of `resize_position_grid`, but only those of the
+    chosen patches, so each image may have a grid of its own.
 
     Shapes:
         table: (h, w, D).

@@ -1,4 +1,4 @@
-"""Relative positions: what attention knows of the distance of two patches."""
+"""Relative positions: biases and keys for the distances between patches."""
 
 import math
 

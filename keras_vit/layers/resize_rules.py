@@ -15,7 +15,7 @@ from keras_vit.tables import pick
 
 @dataclasses.dataclass(frozen=True)
 class ResizeRule:
-    """How positions of a resized axis read those of the old one.
+    """A rule that computes the positions of a resized axis from the old ones.
 
     Args:
         kernel: Maps distances and a module with NumPy's functions to weights.
@@ -55,7 +55,7 @@ class ResizeRule:
         return self.weights(index, whole or new, old, np)
 
     def whole_sizes(self, sizes, olds, backend=ops) -> list:
-        """Return what each axis is resized to, before the rest is cut off.
+        """Return the size to which each axis is resized before it is cropped.
 
         Args:
             sizes: The sizes after resizing, numbers or tensors.
@@ -77,7 +77,7 @@ class ResizeRule:
         return [size + offset for size in sizes]
 
     def weights(self, index, new, old: int, backend=ops):
-        """Return with which weights positions read those before resizing.
+        """Return the weights of the old positions in the new ones.
 
         Shapes:
             index, new: of one shape, or broadcastable.

@@ -46,5 +46,5 @@ def partners_of_neighbours(x):
     return ops.reshape(x, (-1, length, heads, size))
 
 
-# Which two features are a pair: i and i + E/2, or 2i and 2i + 1.
+# A pair consists of the features i and i + E/2, or 2i and 2i + 1.
 PAIRS = {"halves": partners_in_halves, "neighbours": partners_of_neighbours}

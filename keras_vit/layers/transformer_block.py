@@ -187,7 +187,8 @@ class TransformerBlock(keras.layers.Layer):
             tokens = tokens + positions.pop("position_rows")
         positions |= {"mask": mask, "training": training}
         attend = find_call(self.attention, tokens)
-        # No name keeps what was attended, so its memory is free for the MLP.
+        # No variable holds the attended tokens, so the MLP can reuse their
+        # memory.
         tokens = self.add_attended(
             tokens, attend(self.attention_input(tokens), **positions), training
         )
@@ -203,7 +204,7 @@ class TransformerBlock(keras.layers.Layer):
         return rematerialize(self, call, tokens, *positions.values())
 
     def attention_input(self, tokens):
-        """Return what the attention reads."""
+        """Return the input of the attention."""
         if self.norm_placement == "after":
             return tokens
         return call_layer(self.attention_norm, tokens)

@@ -20,7 +20,7 @@ from keras_vit.models.vision_transformer import VisionTransformer
 
 @dataclasses.dataclass(frozen=True)
 class RecordedPass:
-    """What a model has computed for images, and can be differentiated.
+    """The results of a forward pass, which can be differentiated.
 
     Shapes:
         `scores` (B, K, T, T) and `tokens` (B, T, D), for each block. `logits`:

@@ -1,4 +1,4 @@
-"""What a ViTConfig must fulfil."""
+"""Checks of the values of a ViTConfig."""
 
 import dataclasses
 import math
@@ -66,7 +66,7 @@ def _are_whole(value):
     return isinstance(value, tuple) and all(map(is_whole, value))
 
 
-# What the values of a field with such an annotation are, and how to say it.
+# For each annotation of a field: a description and a check of its values.
 ANNOTATIONS = {
     bool: ("True or False", lambda value: isinstance(value, bool)),
     int: ("a whole number", is_whole),
@@ -93,7 +93,7 @@ def check_config(config):
 
 
 def _check_kinds(config):
-    """The names of tables and the preprocessing have checks of their own."""
+    """Check types, except those of table names and of the preprocessing."""
     for field in dataclasses.fields(config):
         is_union = isinstance(field.type, types.UnionType)
         parts = typing.get_args(field.type) if is_union else [field.type]

@@ -121,7 +121,7 @@ class FlexibleVisionTransformer(keras.Model):
             self._refuse(inputs)
 
     def _refuse(self, inputs):
-        """Raise a ValueError that says what the inputs must be."""
+        """Raise a ValueError that describes the accepted inputs."""
         channels = self.config.channels
         length = self.config.patch_size**2 * channels
         received = keras.tree.map_structure(

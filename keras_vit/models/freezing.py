@@ -1,4 +1,4 @@
-"""Which weights of a model are trained, by the names of its parts."""
+"""Choosing which weights of a model are trained, by the names of its parts."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -70,7 +70,7 @@ def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
     names = [layer.name for layer in model.layers]
     first = depth - num_last_blocks
     last = names[names.index(f"block_{first:02d}") :]
-    # They stand before their block.
+    # In the list of layers, these precede their block.
     for kind in (
         "position_embedding",
         "relative_positions",
@@ -95,7 +95,7 @@ def train_layer(model, name: str):
 
 
 def describe_frozen(model) -> dict[str, list[str]]:
-    """Return what is frozen, as `get_config` stores it.
+    """Return the frozen layers and weights, as `get_config` stores them.
 
     Args:
         model: A VisionTransformer.
@@ -121,7 +121,7 @@ def describe_frozen(model) -> dict[str, list[str]]:
 
 
 def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
-    """Freeze what `describe_frozen` returned.
+    """Freeze the layers and weights that `describe_frozen` returned.
 
     Args:
         model: A VisionTransformer.

@@ -18,7 +18,7 @@ def without_gradients():
 
 
 def record(function: Callable, tensors: Sequence) -> tuple:
-    """Run a function and return what it takes to differentiate it.
+    """Run a function; return its results and a function for its gradients.
 
     Args:
         function: Maps a list of tensors to (a tensor, anything).

@@ -1,4 +1,4 @@
-"""Batches of images for functions that look into a model."""
+"""Batches of images for functions that inspect a model."""
 
 from collections.abc import Iterator
 
@@ -20,8 +20,8 @@ def as_images(images, model: VisionTransformer | None = None):
         model: The model; None if any size will do.
 
     Raises:
-        ValueError: If they are no images, or of another size than the model's,
-            or it is no VisionTransformer.
+        ValueError: If they are not images, or of another size than the model's,
+            or it is not a VisionTransformer.
     """
     if model is not None:
         check_vision_transformer(model)
@@ -60,7 +60,7 @@ def split_batches(
 
     Raises:
         ValueError: If the images are not those of the model, `batch_size` is
-            not positive, or the model is no VisionTransformer.
+            not positive, or the model is not a VisionTransformer.
     """
     images = as_images(images, model)
     batch_size = as_whole(batch_size, "batch_size")

@@ -167,7 +167,7 @@ def yield_tokens(model: VisionTransformer, images) -> Iterator:
 
 
 def enter_blocks(model: VisionTransformer, images) -> tuple:
-    """Return the tokens that enter the first block, and what else blocks get.
+    """Return the tokens before the first block, and all other block inputs.
 
     Shapes:
         images: (B, H, W, C).

@@ -1,7 +1,7 @@
-"""What attention knows of positions: rotations and relative positions.
+"""The position inputs of attention: rotations and relative positions.
 
-Layers of their own compute both, beside the tokens, and hand them to the
-blocks.
+Separate layers compute both. They are further inputs of the blocks, in
+addition to the tokens.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ def position_templates(config) -> dict[str, str]:
 
 
 def position_layers(config) -> list[dict[str, str]]:
-    """Return what each block gets: the names of layers, by argument.
+    """Return the names of the layers that feed each block, by argument.
 
     Args:
         config: The configuration of the model.
@@ -58,12 +58,12 @@ def position_layers(config) -> list[dict[str, str]]:
 
 
 def connect_positions(config, tokens, features, dtype) -> list[dict]:
-    """Return what each block gets beside the tokens: tensors, by argument.
+    """Return the position inputs of each block: tensors, by argument.
 
     Args:
         config: The configuration of the model.
         tokens: The input of the first block.
-        features: What the patches were cut from.
+        features: The images or the feature maps that were cut into patches.
         dtype: Dtype policy of the layers.
     """
     tensors = {}

@@ -58,7 +58,7 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
 
 
 def copy_layer(layer, source, values=None):
-    """Copy weights, LoRA updates and what is frozen from another layer.
+    """Copy weights, LoRA updates and `trainable` from another layer.
 
     Args:
         layer: The layer to change; built, without LoRA updates.

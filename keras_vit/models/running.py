@@ -1,4 +1,4 @@
-"""Running the graph of a model in PyTorch, without keeping what is read."""
+"""Running a model in PyTorch layer by layer, freeing tensors after use."""
 
 import keras
 import numpy as np

@@ -37,7 +37,7 @@ def read_image(
 
     Raises:
         ValueError: If the file is not an image, is damaged or is too large, or
-            `model` is no VisionTransformer.
+            `model` is not a VisionTransformer.
         OSError: If the file cannot be read.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError

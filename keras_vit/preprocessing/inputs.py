@@ -55,7 +55,8 @@ def preprocess_input(
 
     Raises:
         ValueError: If `data_format` or `mode` is unknown, `x` has another
-            number of channels than `mode`, or `model` is no VisionTransformer.
+            number of channels than `mode`, or `model` is not a
+            VisionTransformer.
 
     Example:
         >>> preprocess_input(np.array([0, 255], "uint8"))

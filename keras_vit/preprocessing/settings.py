@@ -129,13 +129,13 @@ def as_preprocessing(value):
 
 
 def preprocessing_of(model) -> Preprocessing:
-    """Return how a VisionTransformer reads images.
+    """Return the preprocessing of a VisionTransformer.
 
     Args:
         model: The model.
 
     Raises:
-        ValueError: If it is no VisionTransformer.
+        ValueError: If it is not a VisionTransformer.
     """
     found = getattr(getattr(model, "config", None), "preprocessing", None)
     if not isinstance(found, Preprocessing):

@@ -213,7 +213,7 @@ def _decode(encoder, x, order, hidden, width, depth, heads):
     x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="decoder_norm")(
         x
     )
-    # Only what the loss reads.
+    # Only the tokens that the loss reads.
     x = TakeTokens(dtype=dtype, name="hidden")(x, order[:, :hidden] + prefix)
     length = config.patch_size**2 * config.channels
     return keras.layers.Dense(

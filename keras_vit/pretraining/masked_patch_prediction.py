@@ -1,4 +1,4 @@
-"""MaskedPatchPrediction: what colour corrupted patches had."""
+"""MaskedPatchPrediction: predicts the mean colours of corrupted patches."""
 
 import keras
 import numpy as np

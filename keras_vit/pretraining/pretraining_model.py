@@ -1,4 +1,4 @@
-"""PretrainingModel: what a model around an encoder has in common."""
+"""PretrainingModel: the base class of models around an encoder."""
 
 import functools
 
@@ -83,7 +83,7 @@ class PretrainingModel(keras.Model):
         return ops.mean(losses) + sum(self.losses)
 
     def reconstruct(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the model sees of images, and what it makes of them.
+        """Return images without their hidden patches, and with predicted ones.
 
         Shapes:
             images: (B, H, W, C). returns: the same, both.
@@ -196,7 +196,7 @@ def last_layer(encoder: VisionTransformer):
 def fix_positions(encoder: VisionTransformer):
     """Give a new encoder the fixed positions of the masked autoencoder.
 
-    The learned table gets sines and cosines, and is no longer trained. Other
+    The learned table gets sines and cosines and is no longer trained. Other
     kinds of positions stay as they are.
 
     Reference: the code of He et al. 2021, arXiv:2111.06377.

@@ -1,10 +1,10 @@
-"""RandomPatchOrder: which patches of an image are hidden."""
+"""RandomPatchOrder: chooses the hidden patches of an image."""
 
 import keras
 import numpy as np
 from keras import ops
 
-# In inference an image has one of so many orders, chosen by its pixels.
+# In inference, the pixels of an image choose one of this number of orders.
 NUM_FIXED_ORDERS = 64
 # Pixels are rounded to this fraction before they are summed: a power of two,
 # and a sum of whole numbers, so that the choice never depends on rounding.

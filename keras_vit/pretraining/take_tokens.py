@@ -6,7 +6,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TakeTokens(keras.layers.Layer):
-    """Take tokens by their index, for each image others.
+    """Take tokens by their indices, which differ between images.
 
     Shapes:
         tokens: (B, T, ...).

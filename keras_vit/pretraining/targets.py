@@ -1,4 +1,4 @@
-"""What is predicted of a hidden patch: its pixels or the class of its colour.
+"""Targets for hidden patches: their pixels or the classes of their colours.
 
 All functions take arrays or symbolic tensors.
 """
@@ -12,8 +12,8 @@ BITS = 3  # Of the colour of a channel.
 SHADES = 2**BITS
 SMALL_SIDE = 4  # Cells in a row of a downsized patch.
 VARIANCE_EPSILON = 1e-6
-# More than the rounding of a mean, in shades, and less than what one step of
-# one pixel changes: a mean that is a whole shade is not rounded down.
+# Added to means, in shades, so that rounding errors do not lower a whole shade.
+# It is less than the change of a mean by one step of one pixel.
 ROUNDING = 3e-5
 
 

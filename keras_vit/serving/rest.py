@@ -87,7 +87,7 @@ class RestTransport:
         self._pool.clear()
 
     def _ask(self, method, path, read, **options):
-        """Return what `read` makes of the JSON of the response."""
+        """Send a request; return its JSON response, converted by `read`."""
         address = self._address + path
         try:
             response = self._pool.request(method, address, **options)

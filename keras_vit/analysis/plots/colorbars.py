@@ -29,7 +29,7 @@ def color_bar(drawn, label: str, **place):
 
 def percent_bar(drawn, label: str, ticks=None, **place):
     """Draw a colour bar with numbers in percent."""
-    # As many digits as tell the ticks apart.
+    # None gives as many decimals as the ticks need to differ.
     form = PercentFormatter(1, decimals=None)
     ticks = MaxNLocator(5) if ticks is None else ticks
     color_bar(drawn, label, format=form, ticks=ticks, **place)
@@ -61,7 +61,7 @@ def _choose_ticks(low, high, inches):
     most = max(int(inches / (1.6 * LETTER * len(longest))), 1)
     ticks = MaxNLocator(most, min_n_ticks=1).tick_values(low, high)
     ticks = ticks[(low <= ticks) & (ticks <= high)]
-    # A single number is no scale.
+    # A single tick does not show a scale.
     return ticks if len(ticks) > 1 else [low, high]
 
 

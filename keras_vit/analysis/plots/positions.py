@@ -16,7 +16,7 @@ from keras_vit.analysis.plots.style import (
 )
 from keras_vit.analysis.plots.tiles import draw_tiles, size_of_tiles
 
-# Of more rows or columns of pictures, only every second, third, ... is drawn.
+# With more rows or columns of pictures, only every second, third, ... is drawn.
 MOST_TILES = 14
 
 

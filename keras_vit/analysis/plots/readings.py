@@ -81,7 +81,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
     y += down + 0.08
     _add_bar(figure, drawn[0], columns[0].label, (pitch, y, pitch - 0.12))
     if relevances and not silent.all():
-        # As long as the panels that it is for.
+        # The bar is as long as its panels.
         place = 2 * pitch, y, len(relevances) * pitch - 0.12
         _add_bar(figure, drawn[1], columns[1].label, place)
     return figure

@@ -114,7 +114,7 @@ def check_web_quantization(quantization: str):
 
 
 def check_description(description: Mapping):
-    """Raise a ValueError unless the page can do what a model needs."""
+    """Raise a ValueError unless the page can run such a model."""
     channels = description["input"]["channels"]
     if channels not in (1, 3):
         raise ValueError(

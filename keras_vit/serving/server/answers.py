@@ -1,4 +1,4 @@
-"""JSON answers, and those to requests that fail."""
+"""JSON responses, also to requests that fail."""
 
 import json
 
@@ -10,11 +10,11 @@ from keras_vit.serving.errors import HTTP_STATUSES, ServingError
 
 
 def answer_json(value, status: int = 200) -> Response:
-    """Return an answer, with NaN and Infinity as TF Serving writes them.
+    """Return a JSON response, with NaN and Infinity as TF Serving has them.
 
     Args:
-        value: What is written as JSON.
-        status: The status of HTTP.
+        value: The value to write as JSON.
+        status: The HTTP status.
     """
     text = json.dumps(value, ensure_ascii=False)
     content = text.encode("utf-8", "surrogateescape")
@@ -22,7 +22,7 @@ def answer_json(value, status: int = 200) -> Response:
 
 
 async def answer_error(request: Request, error: Exception) -> Response:
-    """Return the answer to a request that failed: {"error": ...}."""
+    """Return the response to a request that failed: {"error": ...}."""
     status, text = name_fault(error)
     answer = answer_json({"error": text}, status)
     # The rest of the body may not have been read.
@@ -33,9 +33,9 @@ async def answer_error(request: Request, error: Exception) -> Response:
 
 
 def name_fault(error: Exception) -> tuple[int, str]:
-    """Return the status of HTTP, and what the client is told.
+    """Return the HTTP status and the message for an error.
 
-    Of a fault of the server or of the model, only the type.
+    For a fault of the server or of the model, the message is only its type.
     """
     if isinstance(error, ServingError):
         return HTTP_STATUSES[error.code], str(error)

@@ -1,4 +1,4 @@
-"""All that the server answers, and what it does beside."""
+"""The server application: its routes, and polling for new versions."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from keras_vit.serving.server.rest import RestInterface
 from keras_vit.serving.server.versions import ServedModel
 
 METRICS_PATH = "/monitoring/prometheus/metrics"
-# Of the page, and of what it shares with the page of a web export.
+# The files of the page, and those that it shares with the web export.
 PAGE_FOLDERS = [("keras_vit", "data/serve"), ("keras_vit", "data/web")]
 ERRORS = (ServingError, HTTPException, ClientDisconnect, Exception)
 
@@ -39,7 +39,7 @@ def make_app(
         models: By name, polled once.
         names: The host names that requests may use.
         any_address: See `Guard`.
-        limits: What is accepted at most.
+        limits: The limits of the requests.
         poll_seconds: Time between two looks for new versions.
     """
     rest = RestInterface(models, limits)

@@ -1,4 +1,4 @@
-"""One inference at a time; what waits meanwhile is computed together."""
+"""Batching: one inference at a time, for all tasks that wait meanwhile."""
 
 import asyncio
 import dataclasses
@@ -38,7 +38,7 @@ class Task:
 
     @property
     def kind(self) -> tuple:
-        """Equal for tasks that one inference can compute."""
+        """A key that is equal for tasks that one inference can compute."""
         if self.num_rows is None:
             return (id(self),)
         shapes = ((n, x.shape[1:]) for n, x in sorted(self.inputs.items()))
@@ -85,7 +85,7 @@ class Batcher:
                     task.answer.set_result(answer)
 
     def _take(self):
-        """Take the first task out of the queue, and those that fit to it."""
+        """Take the first task out of the queue, and all that can join it."""
         waiting = [task for task in self._waiting if not task.answer.done()]
         batch, self._waiting = waiting[:1], []
         for task in waiting[1:]:

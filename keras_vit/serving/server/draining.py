@@ -1,4 +1,4 @@
-"""Reading what a refused client still sends, so that it sees the answer."""
+"""Reading the rest of a refused request, so that the response arrives."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ MOST_DROPPED_BYTES = 2**28  # Of a request.
 
 
 class Draining:
-    """Drops the rest of a body after the answer; an ASGI application.
+    """An ASGI application that drops the rest of a body after the response.
 
     To close a connection with unread bytes resets it, and the client may lose
-    an answer that it has not read.
+    a response that it has not read.
 
     Args:
-        app: What answers the requests.
+        app: The application that answers the requests.
         limits: The time to receive a request ends the dropping as well.
 
     Reference: RFC 9112, section 9.6.
@@ -50,7 +50,8 @@ class Draining:
             if is_head or message.get("more_body", False) or is_received:
                 await send(message)
                 return
-            # The client gets the answer now; the end of it closes.
+            # The client gets the content of the response now, and its end
+            # after the rest of the request was read.
             await send({**message, "more_body": True})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(end):

@@ -1,4 +1,4 @@
-"""What a page of another site must not do to a server on this machine.
+"""Protection of a server on this machine from pages of other sites.
 
 Any page in a browser can send requests to 127.0.0.1, and a name of its own may
 lead there (DNS rebinding). So the host of a request must be one of the
@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from keras_vit.serving.errors import ServingError
 
-# Of each answer.
+# The headers of each response.
 HEADERS = {
     "Cache-Control": "no-cache",  # So that an update is seen.
     "Content-Security-Policy": (
@@ -32,10 +32,10 @@ HEADERS = {
 
 
 class Guard:
-    """Refuses requests of other sites; an ASGI application.
+    """An ASGI application that refuses requests of other sites.
 
     Args:
-        app: What answers the others.
+        app: The application that answers all other requests.
         names: The host names of the server.
         any_address: Whether addresses are accepted as well as names; a
             rebound name is never an address.
@@ -71,7 +71,7 @@ def check_origin(headers: Mapping[str, str], method: str):
     """
     origin = headers.get("origin")
     site = headers.get("sec-fetch-site", "none")
-    # A link to the page is no request of another page.
+    # Following a link to the page is not a request of another page.
     is_link = headers.get("sec-fetch-mode") == "navigate" and method == "GET"
     is_own = site in ("same-origin", "none") or is_link
     if origin is not None:

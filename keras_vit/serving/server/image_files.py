@@ -1,4 +1,4 @@
-"""Image files in a request, looked at before they are decoded."""
+"""The number of pixels of image files, read before they are decoded."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What the server accepts at most."""
+"""Limits of the requests that the server accepts."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ def _limit(default, text):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What the server accepts at most; the command has a flag for each."""
+    """Limits of the requests; the command has a flag for each."""
 
     max_batch_size: int = _limit(32, "instances computed at a time")
     max_waiting: int = _limit(128, "requests in progress; else 503")

@@ -1,4 +1,4 @@
-"""A version of a model in memory, whatever file it is from."""
+"""A version of a model in memory, loaded from a file of any format."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""The models in the folder of an export, and what loads them."""
+"""Finding the models in the folder of an export, and loading them."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ from keras_vit.serving.server.versions import find_versions
 
 # The folders of an export that can be served, the preferred one first.
 SERVED_FORMATS = ("saved_model", "tflite")
-# What an export writes beside a TFLite file; the page prepares photos by it.
+# The description beside a TFLite file, by which the page prepares photos.
 MODEL_JSON = "model.json"
 
 

@@ -1,4 +1,4 @@
-"""The REST interface: what a URL asks for, and what a request may cost."""
+"""The REST interface: the routes, and the limits that requests must keep."""
 
 import asyncio
 import time
@@ -89,7 +89,7 @@ class RestInterface:
                     lambda: answer_json(write(outputs))
                 )
         except Exception as error:
-            # The error refers to it while the client sends what is dropped.
+            # The error refers to the body until the client has sent the rest.
             self._bodies[request].clear()
             code = CODES.get(name_fault(error)[0], "UNKNOWN")
             raise
@@ -129,7 +129,7 @@ class RestInterface:
             raise HTTPException(408, f"No request arrived {text}") from None
 
     def _read(self, request):
-        """Return the task of a request, and what writes its answer.
+        """Return the task of a request, and a function that writes the result.
 
         The checks are in the order of TF Serving: JSON, model, signature,
         inputs.

@@ -1,4 +1,4 @@
-"""How uvicorn runs the server."""
+"""Running the server with uvicorn."""
 
 import uvicorn
 from starlette.applications import Starlette

@@ -117,7 +117,7 @@ def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
 
 
 def fingerprint(folder: pathlib.Path) -> frozenset:
-    """Return what changes when a file in a folder does."""
+    """Return the path, the size and the time of each file in a folder."""
     return frozenset(
         (str(path), status.st_size, status.st_mtime_ns)
         for path in folder.rglob("*")
