@@ -33,7 +33,7 @@ Trained = tuple[keras.Model, int]  # And the updates it took.
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """How a model does on the test split after a training run.
+    """The accuracy of a model on the test split after a training run.
 
     Args:
         package: A key of PACKAGES.
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
                 peak_tflops=1.0,  # Of no interest here, so not measured.
             )
             results.append(measure(package, recipe, dataset))
-            # After each, so that an interrupted run leaves what it has.
+            # After each, so that an interrupted run keeps its results.
             write_csv(options.csv, csv_rows(results))
             print(results[-1], flush=True)
     print(describe(results))
@@ -117,7 +117,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def measure(package: str, recipe: Recipe, dataset: ImageDataset) -> Result:
-    """Return how the model of `package` does, trained by `recipe`."""
+    """Return the result of the model of `package`, trained by `recipe`."""
     keras.backend.clear_session()
     start = time.perf_counter()
     model, updates = PACKAGES[package](recipe, dataset)
@@ -192,7 +192,7 @@ def make_adamw(
 
 
 def train_ours_from_keras_hub(recipe: Recipe, dataset: ImageDataset) -> Trained:
-    """Return what the trainer makes of keras-hub's initial weights."""
+    """Return our model, trained from keras-hub's initial weights."""
     keras.utils.set_random_seed(recipe.seed)
     with tempfile.TemporaryDirectory() as folder:
         build_keras_hub(recipe, dataset).save_to_preset(folder)

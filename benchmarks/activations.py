@@ -22,7 +22,7 @@ STUDY = Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the CSV file lacks; print the table and draw the figure."""
+    """Run the missing trials; print the table and draw the figure."""
     options = parse_options(STUDY, __doc__, arguments)
     trials = run(STUDY, options)
     print(describe_arms(trials))

@@ -21,7 +21,7 @@ import time
 from benchmarks.harness import make_parser
 from keras_vit.tables import format_table
 
-# A model is read into what is there, or built and read.
+# Weights are read into an existing model, or a model is built and read.
 MEMORY_CASES = ("load_checkpoint", "from_checkpoint")
 MAX_TIME, MAX_MEMORY = 1.1, 1.5
 
@@ -56,7 +56,7 @@ def make_files(folder: pathlib.Path, variant: str) -> dict[str, pathlib.Path]:
 
 
 def arrays_by_weight(path) -> dict:
-    """Return what each weight is assigned, found without `load_checkpoint`."""
+    """Return the value of each weight, found without `load_checkpoint`."""
     import keras_vit
 
     model = keras_vit.from_checkpoint(path, num_heads=12)
@@ -121,7 +121,7 @@ def measure_memory(case: str, path: pathlib.Path) -> float:
     from keras_vit.weights.positions import Known
     from keras_vit.weights.source import identify
 
-    # What Keras and its backend need at the first model does not count.
+    # The memory for the first model of Keras and its backend does not count.
     tiny = keras_vit.ViTConfig(24, 1, 48, 3, 8, 32)
     keras_vit.VisionTransformer(tiny)
     with open_checkpoint(path) as checkpoint:

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     results = []
     for case in cases(options):
         results.append(measure_case(case, packages, options, versions))
-        # After each case, so that an interrupted run leaves what it has.
+        # After each case, so that an interrupted run keeps its results.
         page = write(options, results, packages, versions)
         print(page.splitlines()[-1], flush=True)
     print(page)
@@ -78,7 +78,7 @@ def libraries(packages: Iterable[str], backend: str) -> dict[str, str]:
 
 
 def cases(options: argparse.Namespace) -> list[dict]:
-    """Return what is measured: every model, task and precision.
+    """Return the cases to measure: every model, task and precision.
 
     Training in bfloat16 keeps float32 weights: it is mixed_bfloat16.
     """

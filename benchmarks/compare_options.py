@@ -16,8 +16,8 @@ from benchmarks.harness import (
 )
 from keras_vit.layers.activations import ACTIVATIONS
 
-# By the backend that ours runs on: the packages to compare with, and what they
-# have to take as a multiple of our time, with --require.
+# By the backend that ours runs on: the packages to compare with, and the least
+# time that they must take, as a multiple of ours, with --require.
 BARS = {
     "tensorflow": {
         "keras-hub": report.Bar(row=1.05, mean=1.15),
@@ -31,7 +31,7 @@ BARS = {
 }
 PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
-# What the options may name.
+# The names that the options accept.
 NAMES = {
     "precisions": PRECISIONS,
     "tasks": TASKS,
@@ -64,7 +64,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def add_what(add: Callable):
-    """Add the options of what is measured."""
+    """Add the options that choose the cases."""
     add_speed_options(add, models="S/16,B/16")
     add("--backend", default="tensorflow", help="that ours runs on")
     add(
@@ -101,7 +101,7 @@ def add_what(add: Callable):
 
 
 def add_how(add: Callable):
-    """Add the options of how it is measured."""
+    """Add the options of the measurement."""
     add("--repeats", type=int, default=10, help="rounds that count")
     add(
         "--steps",

@@ -11,7 +11,7 @@ from keras_vit.tables import format_table
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one case took, for every package that was measured.
+    """The times of one case, for every package that was measured.
 
     Args:
         model: Such as "B/16".
@@ -51,7 +51,7 @@ class Result:
         return self.batch_size / self.median(package)
 
     def ratio(self, package: str) -> float:
-        """Return how many times as long as ours `package` takes."""
+        """Return the time of `package` as a multiple of ours."""
         return median_ratio(self.seconds[package], self.seconds[OURS])
 
     def ratio_quartiles(self, package: str) -> tuple[float, float]:
@@ -84,13 +84,13 @@ class Result:
 
     @property
     def floor_seconds(self) -> float:
-        """What the products of a step would take at that rate."""
+        """The seconds of the products of a step at `best_matrix_rate`."""
         return self.flops / self.best_matrix_rate
 
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """How many times as long as ours a package has to take.
+    """The least time that a package must take, as a multiple of ours.
 
     Args:
         row: In each row.

@@ -84,7 +84,7 @@ STUDY = Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the CSV file lacks; print the tables and draw the figure."""
+    """Run the missing trials; print the tables and draw the figure."""
     options = parse_options(STUDY, __doc__, arguments)
     trials = run(STUDY, options)
     curves = collect_errors(trials)

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
                     model, threads, batch_size, folder, options, versions
                 )
                 results.append(result)
-                # After each case: an interrupted run leaves what it has.
+                # After each case: an interrupted run keeps its results.
                 write_csv(options.csv, csv_rows(results))
                 print(describe_fastest(result), flush=True)
     print(format_page(results, describe_run(options, versions, load)))
@@ -106,7 +106,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
-    """End the program if the options do not fit; leave out what cannot run."""
+    """End the program if options are wrong; drop timm without its Python."""
     check_speed_options(
         parser, options, {"contenders": CONTENDERS, "activation": ACTIVATIONS}
     )
@@ -160,7 +160,7 @@ def write_files(
 
 
 def describe_model(model: str, options: argparse.Namespace) -> dict:
-    """Return what a worker has to know of a model, JSON-able."""
+    """Return the description of a model for a worker, JSON-able."""
     config = model_config(model, VARIANTS[model].config.image_size)
     return {
         "config": dataclasses.asdict(config),
@@ -172,7 +172,7 @@ def describe_model(model: str, options: argparse.Namespace) -> dict:
 
 
 def python(case: dict, options: argparse.Namespace) -> str:
-    """Return the interpreter that has what the action needs."""
+    """Return the interpreter that has the packages of the action."""
     needs_torch = case["action"] in ("write_timm", "torch")
     return options.torch_python if needs_torch else sys.executable
 
@@ -190,7 +190,7 @@ def measure_case(
     Args:
         model: A key of VARIANTS.
         threads: Of each contender.
-        batch_size: Images that are answered at a time.
+        batch_size: Images that are classified at a time.
         folder: Of the files.
         options: Of the command line.
         versions: Takes the versions of what was run.
@@ -217,7 +217,7 @@ def measure_case(
 def describe_contender(
     contender: Contender, batch_size: int, folder: str
 ) -> dict:
-    """Return what a worker has to know of a contender, JSON-able."""
+    """Return the description of a contender for a worker, JSON-able."""
     file = contender.file.format(batch_size=batch_size)
     return {
         "package": contender.package,
@@ -239,9 +239,9 @@ def image_shape(case: dict) -> tuple[int, ...]:
 def measure(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of each round, by contender.
 
-    In a round everyone answers, one after the other, each time starting with
-    the next: nobody always comes after the same one. The others have filled
-    the caches, so of two answers the second counts.
+    In a round, all contenders run one after the other. Each round begins with
+    the next contender, so none always follows the same one. The others have
+    filled the caches, so a contender runs twice and the second run counts.
 
     Args:
         workers: By contender.

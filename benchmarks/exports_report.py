@@ -11,14 +11,14 @@ from keras_vit.tables import format_table
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """A graph and what runs it.
+    """A graph and the runtime that runs it.
 
     Args:
         package: Whose model it is, "ours" or "timm".
         action: Of the worker, a key of `worker_exports.ACTIONS`.
-        file: What it runs, in the folder of the exports; with "{batch_size}"
-            if there is one for each. Empty if it needs none.
-        label: What the table calls it.
+        file: Its file in the folder of the exports; with "{batch_size}" if
+            there is one for each. Empty if it needs none.
+        label: Its name in the table.
         precision: Of the products.
     """
 
@@ -31,12 +31,12 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What one case took, for every contender that was measured.
+    """The times of one case, for every contender that was measured.
 
     Args:
         model: Such as "Ti/16".
         threads: That each contender might use.
-        batch_size: Images that are answered at a time.
+        batch_size: Images that are classified at a time.
         seconds: Of each round, by contender.
     """
 
@@ -55,7 +55,7 @@ class Result:
         return min(names, key=self.median, default=None)
 
     def ratio(self, name: str) -> float | None:
-        """Return how many times as long as `name` timm's fastest takes.
+        """Return the time of timm's fastest as a multiple of that of `name`.
 
         The median over the rounds; None if nothing of timm was measured.
         """
@@ -131,7 +131,7 @@ def format_page(results: list[Result], description: list[str]) -> str:
 
 
 def cell(result: Result, name: str) -> str:
-    """Return what the table says of a contender in a case."""
+    """Return the cell of the table for a contender in a case."""
     ratio = result.ratio(name)
     milliseconds = f"{1e3 * result.median(name):.2f}"
     return milliseconds if ratio is None else f"{milliseconds} ({ratio:.2f})"

@@ -22,13 +22,13 @@ import numpy as np
 import keras_vit
 
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
-# Largest difference, in parts of the largest answer; convolutions,
+# Largest difference, in parts of the largest output; convolutions,
 # standardisations and group norms in a row cost more rounding.
 TOLERANCE, HYBRID_TOLERANCE = 1e-5, 5e-5
 
 
 def main():
-    """Make the models, read them and print what became of them."""
+    """Make the models, read them and print the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--python", required=True, help="a Python with the extra `peers`"
@@ -76,7 +76,7 @@ def judge(folder: pathlib.Path) -> str:
     """Return "exact", "wrong" or why a model is refused.
 
     Args:
-        folder: A model with its answers.
+        folder: A model with its outputs.
     """
     keras.backend.clear_session()
     try:

@@ -65,8 +65,8 @@ IMAGES = {
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 CHOICE_SEED = 100
 MIB = 2**20
-# Of the initial patch kernel in pre-training; docs/results.md, "Accuracy
-# compared with keras-hub", has the reason.
+# The factor of the initial patch kernel in pre-training; docs/results.md,
+# "Accuracy compared with keras-hub", has the reason.
 KERNEL_SCALE = 0.2
 # The model whose memory is estimated beside that of the trained one.
 LARGE_MODEL, LARGE_BATCH = "B/16", 32
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
         for result in measure(options.seeds, pathlib.Path(folder)):
             print(result, flush=True)
             results.append(result)
-            # After each, so that an interrupted run leaves what it has.
+            # After each, so that an interrupted run keeps its results.
             write_csv(options.csv, [dataclasses.asdict(r) for r in results])
     print(describe(results))
     return 0

@@ -2,8 +2,8 @@
 
 from keras_vit.models import ViTConfig
 
-# Of the matrix product whose rate stands for the machine: the first product
-# of the MLP of B/16 on 8 images of 197 tokens.
+# The matrix product whose rate is taken as that of the machine: the first one
+# of the MLP of B/16, on 8 images of 197 tokens.
 MATRIX_SHAPE = (1576, 768, 3072)
 
 
@@ -106,7 +106,7 @@ def step_flops(config: ViTConfig, task: str, batch_size: int) -> int:
 
 
 def pair_flops(config: ViTConfig, task: str, batch_size: int) -> int:
-    """Return those of `step_flops` that are of pairs of tokens."""
+    """Return the FLOPs of `step_flops` that are spent on pairs of tokens."""
     tokens = count_tokens(config)
     block = 2 * matrix_flops(tokens, config.width, tokens)
     passes = {"forward": 1, "train": 3}[task]
@@ -116,7 +116,7 @@ def pair_flops(config: ViTConfig, task: str, batch_size: int) -> int:
 def moved_numbers(
     config: ViTConfig, task: str, batch_size: int
 ) -> dict[str, int]:
-    """Return how many numbers each part reads and writes, at the least.
+    """Return the least count of numbers that each part reads and writes.
 
     Each operation reads its inputs and writes its output once:
 

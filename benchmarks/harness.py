@@ -1,4 +1,4 @@
-"""What the drivers share: options, rounds in turns, ratios, CSV files."""
+"""Functions of all drivers: options, rounds in turns, ratios, CSV files."""
 
 import argparse
 import csv
@@ -149,7 +149,7 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
 def describe_machine(
     versions: dict[str, str], threads: int | None = None
 ) -> list[str]:
-    """Return lines on the processor and on the versions of what was run.
+    """Return lines on the processor and on the versions of the packages.
 
     Args:
         versions: Of the packages, by name.

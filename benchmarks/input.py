@@ -1,8 +1,8 @@
-"""Measure what the input of a folder costs: python -m benchmarks.input.
+"""Measure the time to read a folder of images: python -m benchmarks.input.
 
-Beside the trainer's pipeline stands a bare one of tf.data: read, decode, crop,
-mirror, scale. What is compared is the ratio of two pipelines that take turns in
-one process: the load of the machine is that of both.
+The trainer's pipeline is compared with a bare one of tf.data: read, decode,
+crop, mirror, scale. The result is the ratio of their times. Both take turns in
+one process, so the load of the machine is the same for both.
 """
 
 import pathlib

@@ -42,7 +42,7 @@ class TableTrial(Trial):
 
     @property
     def similarity(self) -> np.ndarray:
-        """What `position_similarity` returned, (h, w, h, w)."""
+        """The result of `position_similarity`, (h, w, h, w)."""
         grid = tuple(map(int, self.grid.split("x")))
         values = np.array(self.similarities.split(), "float32")
         return values.reshape(*grid, *grid)
@@ -103,7 +103,7 @@ STUDY = Study(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the CSV file lacks; print the table and draw the figure."""
+    """Run the missing trials; print the table and draw the figure."""
     options = parse_options(STUDY, __doc__, arguments)
     trials = run(STUDY, options)
     print(describe(trials))

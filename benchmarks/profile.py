@@ -32,10 +32,10 @@ from benchmarks.harness import OURS, describe_machine, make_parser
 from keras_vit import VARIANTS, ViTConfig
 from keras_vit.tables import format_table, pick
 
-# What XLA computes in a step of TensorFlow; in training, norms and GELU.
+# Operations of XLA in a step of TensorFlow; in training, norms and GELU.
 XLA = "ThunkExecutor::Execute"
-# What the name of an operation contains: of TensorFlow the path of its node and
-# its kind, of PyTorch its own name. The first that fits counts.
+# Patterns of the names of operations. In TensorFlow, a name is the path of the
+# node and its kind; in PyTorch, the operation. The first match counts.
 PARTS = {
     "products of pairs": r"BatchMatMul|scaled_dot_product|aten::b(add)?mm",
     "products": r"MatMul|Conv|aten::(add)?mm|aten::\w*convolution",

@@ -114,11 +114,11 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
 
 
 def run_workers(task: dict) -> dict:
-    """Return what the first of two workers measured.
+    """Return the measurements of the first of two workers.
 
     Args:
-        task: What `benchmarks.worker_scaling.main` takes, but for the place
-            of the worker.
+        task: The argument of `benchmarks.worker_scaling.main`, without the
+            place of the worker.
 
     Raises:
         RuntimeError: If one fails.
@@ -185,7 +185,7 @@ def describe(rows: list[dict]) -> str:
     return format_table(columns, table)
 
 
-# What is measured: processes, and batches of all of them in --batch_size.
+# The number of processes, and the batch of all of them in --batch_size.
 CASES = {
     "one": (1, 1),
     "weak": (2, 2),  # Twice the batch.

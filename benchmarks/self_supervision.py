@@ -1,4 +1,4 @@
-"""Measure what unlabelled images teach: python -m benchmarks.self_supervision.
+"""Measure pre-training without labels: python -m benchmarks.self_supervision.
 
 An encoder learns scikit-learn's digits without their labels, by masked patch
 prediction and as a masked autoencoder. Then classifiers learn few labelled
@@ -195,7 +195,7 @@ def _add(results, new, known, path):
     """
     results.append(new)
     rows = [*results, *(r for r in known.values() if r not in results)]
-    # After each, so that an interrupted run leaves what it has.
+    # After each, so that an interrupted run keeps its results.
     write_csv(path, [dataclasses.asdict(result) for result in rows])
 
 

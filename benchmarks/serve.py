@@ -61,7 +61,7 @@ def serve(
 
 
 def repeat(run: Callable, wait: Callable, times: int) -> Callable[[], object]:
-    """Return what runs a step several times and waits for the last of them.
+    """Return a function that runs a step several times and then waits.
 
     Args:
         run: Starts a step.
@@ -86,7 +86,7 @@ def peak_memory() -> int:
 
 
 class Worker:
-    """A process that runs what it is asked to, and nothing in between.
+    """A process that runs steps on request, and is idle in between.
 
     Made ready, and warmed up, by the constructor; ended as a context manager.
 

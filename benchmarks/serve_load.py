@@ -62,7 +62,7 @@ def make_model(variant: str, image_size: int) -> keras.Model:
 
 
 def expect(model: keras.Model, files: list[bytes]) -> list[dict]:
-    """Return the answer to each file, as Keras computes it."""
+    """Return the expected response to each file, computed by Keras."""
     serving = Serving()
     images = decode_inputs(
         np.array(files, object), model.input_shape[1:], serving
@@ -123,7 +123,7 @@ def make_faults(content: bytes) -> list[bytes]:
 
 
 def is_right(data: bytes, expected: dict) -> bool:
-    """Return whether an answer is what Keras computes."""
+    """Return whether a response has the probabilities of Keras."""
     [found] = json.loads(data)["predictions"]
     return found["labels"] == expected["labels"] and np.allclose(
         found["probabilities"], expected["probabilities"], atol=TOLERANCE

@@ -23,7 +23,7 @@ from trainers.sweeps.trials import CHOICE, REPORT, best_rate
 from trainers.train import Job
 
 CHOICE_SEED = 100
-# Of the digits. The test split is only for the report.
+# The splits of the digits. The test split is only for the report.
 SPLITS = {
     CHOICE: {"train_split": "train[:80%]", "eval_split": "train[80%:]"},
     REPORT: {},
@@ -58,7 +58,7 @@ class Trial:
 
     @property
     def case(self) -> tuple:
-        """What was trained, and how: all before the accuracy."""
+        """The settings of the training: all values before the accuracy."""
         return dataclasses.astuple(self)[:CASE_LENGTH]
 
 
@@ -67,7 +67,7 @@ CASE_LENGTH = [f.name for f in dataclasses.fields(Trial)].index("accuracy")
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One of what a study compares.
+    """One of the variants that a study compares.
 
     Args:
         fields: Fields of the recipe that it changes.
@@ -87,7 +87,7 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What a study trains.
+    """A study: variants of a recipe, and their trainings.
 
     Args:
         name: Name of its module and its files.
@@ -144,7 +144,7 @@ def _split_rates(text):
 
 
 def run(study: Study, options: argparse.Namespace) -> list[Trial]:
-    """Train what the CSV file lacks, and return all that the study has.
+    """Train the missing trials, and return all trials of the study.
 
     Trials of the file that other options made stay there, behind these.
     """
@@ -175,7 +175,7 @@ def count_cases(study: Study, options: argparse.Namespace) -> int:
 
 
 def _cases(study, name, options, done) -> Iterator[tuple]:
-    """Yield what to train of an arm, given what was trained so far."""
+    """Yield the cases of an arm to train, given the trials so far."""
     rates = [study.arms[name].rate * rate for rate in options.rates]
     make = functools.partial(_make_case, study, name, options)
     if study.chooses_rate:

@@ -15,7 +15,7 @@ def train_once(
     build: Callable | None = None,
     measure: Callable[[Job], dict] = lambda job: {},
 ) -> dict:
-    """Train without checkpoints; return what the evaluation at the end found.
+    """Train without checkpoints; return the results of the evaluation.
 
     Args:
         recipe: A recipe with `total_steps`.

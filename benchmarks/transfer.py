@@ -1,4 +1,4 @@
-"""Measure what pre-training is worth: python -m benchmarks.transfer.
+"""Measure the benefit of pre-training: python -m benchmarks.transfer.
 
 A model learns the digits 0 to 4 (recipe `digits_pretrain`) and is fine-tuned
 on 5 to 9 at twice the resolution, its position table resized from 4x4 to 8x8
@@ -42,8 +42,8 @@ from trainers.train import prepare, train
 
 RATES = (3e-3, 1e-2, 3e-2)
 CHOICE_SEEDS = (100, 101)
-# For the choice of the rate, judged at the end alone. TFDS has shuffled the
-# examples.
+# The splits to choose the rate by, with one evaluation at the end. TFDS has
+# shuffled the examples.
 CHOICE = {
     "train_split": "train[:80%]",
     "eval_split": "train[80%:]",
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             for curve in measure(options.seeds, pathlib.Path(folder)):
                 curves.append(curve)
-                # After each, so that an interrupted run leaves what it has.
+                # After each, so that an interrupted run keeps its results.
                 write_csv(options.csv, csv_rows(curves))
     print(describe(curves))
     draw(curves, options.picture)

@@ -33,7 +33,7 @@ class Curve:
 
     @property
     def accuracy(self) -> float:
-        """That of the end."""
+        """The accuracy at the end."""
         return self.points[-1][1]
 
 
@@ -50,7 +50,7 @@ def choose_rate(curves: Iterable[Curve], arm: str) -> float:
 
 
 def reported(curves: Iterable[Curve], arm: str) -> dict[int, Curve]:
-    """Return what is reported of `arm`, by seed."""
+    """Return the curves of `arm` in the report, by seed."""
     return {
         curve.seed: curve
         for curve in curves
@@ -61,7 +61,7 @@ def reported(curves: Iterable[Curve], arm: str) -> dict[int, Curve]:
 def transfer_wins(curves: list[Curve]) -> bool:
     """Return whether transfer does better, in the mean and mostly.
 
-    A draw is no win.
+    A draw is not a win.
     """
     transfer, scratch = (
         [curve.accuracy for _, curve in sorted(reported(curves, arm).items())]

@@ -1,4 +1,4 @@
-"""Measure what a person waits for: python -m benchmarks.waiting.
+"""Measure the waiting times of a user: python -m benchmarks.waiting.
 
 Each case runs in a process of its own. With --before, another checkout of the
 project runs the same cases in turns, and the last column is the median of the
@@ -28,7 +28,7 @@ start = time.perf_counter()
 import keras_vit
 print(time.perf_counter() - start)
 """
-# As a command starts, and from there to the end of the first update.
+# The imports of a command, then its work to the end of the first update.
 FIRST_UPDATE = """
 import sys, time
 sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "trainers.train"]

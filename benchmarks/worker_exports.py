@@ -18,14 +18,14 @@ OPSET = 17  # The first with a layer norm, which is faster than its parts.
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
-    """Do what `case` asks for, and return what it takes to repeat it.
+    """Run the action of `case`, and return a function that repeats it.
 
     Returns:
-        By the name "step" what answers a batch, unless files were written
-        only; and the versions of the libraries.
+        The function that computes a batch, by the name "step", unless the
+        action only writes files; and the versions of the libraries.
 
     Raises:
-        ValueError: If the answer is none.
+        ValueError: If the result is not the output of a classifier.
     """
     action = ACTIONS[case["action"]]
     versions = {
@@ -39,10 +39,10 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
 
 
 def check_answer(answer, shape: tuple[int, ...]):
-    """Raise a ValueError unless an answer is one of a classifier.
+    """Raise a ValueError unless an answer is the output of a classifier.
 
     Args:
-        answer: An array, or what has it as its first item.
+        answer: An array, or a sequence that begins with it.
         shape: (B, classes).
     """
     answer = answer if isinstance(answer, np.ndarray) else answer[0]
@@ -117,14 +117,14 @@ def write_timm(case: dict):
         path = pathlib.Path(case["folder"], file)
         _, batch_size = split_name(path)
         images, _ = batch({**case, "batch_size": batch_size})
-        # Of one batch size, so that nothing is left to compute of shapes.
+        # For one batch size, so that the graph computes no shapes.
         torch.onnx.export(
             model, (images,), path, dynamo=False, opset_version=OPSET
         )
 
 
 def split_name(path: pathlib.Path) -> tuple[str, int]:
-    """Return what a file is of, and the batch size that ends its name.
+    """Return the name of a file without its batch size, and the batch size.
 
     Example:
         >>> split_name(pathlib.Path("dynamic_int8_8.tflite"))
@@ -135,7 +135,7 @@ def split_name(path: pathlib.Path) -> tuple[str, int]:
 
 
 def start_timm(case: dict):
-    """Return timm's model, ready to answer."""
+    """Return timm's model, ready for inference."""
     import torch
 
     from benchmarks.worker_torch import timm_model
@@ -147,7 +147,7 @@ def start_timm(case: dict):
 
 
 def start_torch(case: dict) -> Callable:
-    """Return what answers a batch by timm's model in PyTorch, eager."""
+    """Return a function that runs timm's model on a batch, eager PyTorch."""
     import torch
 
     from benchmarks.worker_torch import forward_step
@@ -157,7 +157,7 @@ def start_torch(case: dict) -> Callable:
 
 
 def start_keras(case: dict) -> Callable:
-    """Return what answers a batch by our model in Keras."""
+    """Return a function that runs our model on a batch, in Keras."""
     import keras
 
     from keras_vit.export.latency_process import set_threads
@@ -171,7 +171,7 @@ def start_keras(case: dict) -> Callable:
 
 
 def start_export(case: dict) -> Callable:
-    """Return what answers a batch by an exported file, without Keras."""
+    """Return a function that runs an exported file on a batch."""
     from keras_vit.export.formats import find_format
     from keras_vit.export.latency_process import set_threads
 
@@ -183,7 +183,7 @@ def start_export(case: dict) -> Callable:
 
 
 class Action(NamedTuple):
-    """What a worker can do, and the libraries whose versions it names."""
+    """An action of a worker, and the libraries whose versions it reports."""
 
     start: Callable
     libraries: tuple[str, ...]

@@ -16,7 +16,7 @@ ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
-    """Return what `case` asks for, and the versions of what runs it."""
+    """Return the functions for `case`, and the versions of the packages."""
     versions = {"jax": jax.__version__, "keras": keras.__version__}
     weights, apply = MODELS[case["package"]](case)
     step = {"forward": forward_step, "train": train_step}[case["task"]]
@@ -223,7 +223,7 @@ def product(case: dict) -> Callable[[], object]:
 
 
 def find_gpu() -> tuple[str, Callable[[], int]] | None:
-    """Return the name of the GPU, and what returns its most bytes in use."""
+    """Return the name of the GPU, and a function that returns peak bytes."""
     device = jax.devices()[0]
     if device.platform != "gpu":
         return None

@@ -11,7 +11,7 @@ from benchmarks.serve import repeat, serve
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
-    """Return what `case` asks for, and the versions of what runs it."""
+    """Return the functions for `case`, and the versions of the packages."""
     tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
     at_once = case.get("operations_at_once", case["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(at_once)

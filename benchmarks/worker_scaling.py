@@ -18,8 +18,8 @@ def main(task: dict):
     os.sched_setaffinity(0, {task["core"]})
     import tensorflow as tf
 
-    # With one thread for everything the signs of life of the other process
-    # are not read while a step is computed, and it counts as lost.
+    # With one thread for everything, the heartbeats of the other process are
+    # not read during a step, and it counts as lost.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(4)
     from trainers.distribute.cluster import WorkerConfig
@@ -34,7 +34,7 @@ def main(task: dict):
     for index in range(task["rounds"] + 1):
         for case, values in seconds.items():
             wait_for_all(together)
-            # Without the case the other process is alone; this one waits.
+            # A process without the case waits while the other one runs alone.
             new = cases[case]() if case in cases else []
             if index:  # The first round traces.
                 values.extend(new)
@@ -46,7 +46,7 @@ def main(task: dict):
 
 
 def make_cases(task, together) -> tuple[dict, list]:
-    """Return what runs each case of this process, and the weights summed."""
+    """Return a function for each case of this process, and the weights."""
     from trainers.distribute.strategies import make_strategy
 
     loops = {

@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
-    """Return what `case` asks for, and the versions of what runs it."""
+    """Return the functions for `case`, and the versions of the packages."""
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
     versions = {"torch": torch.__version__}
@@ -148,7 +148,7 @@ def product(case: dict) -> Callable[[], object]:
 
 
 def find_gpu() -> tuple[str, Callable[[], int]] | None:
-    """Return the name of the GPU, and what returns its most bytes in use."""
+    """Return the name of the GPU, and a function that returns peak bytes."""
     if DEVICE == "cpu":
         return None
     return torch.cuda.get_device_name(), torch.cuda.max_memory_allocated

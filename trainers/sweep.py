@@ -69,7 +69,7 @@ def main(arguments):
 
 
 def dry_run_first(sweep: Sweep):
-    """Print what the first run of a sweep would need."""
+    """Print the memory and the time that the first run of a sweep needs."""
     job = prepare_case(sweep, next(sweep.cases([])))
     if sweep.is_writer:
         print(f"\nThe first run: {job}")

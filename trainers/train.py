@@ -138,7 +138,7 @@ def print_results(job: Job, seconds: float):
 
 
 def print_initial_weights(job: Job, chosen: ChosenRecipe):
-    """Print what a new run takes from `init_from` and from its teacher."""
+    """Print the origin of the initial weights of a new run, and its teacher."""
     if hasattr(job.loop.model, "load_report"):
         print(f"Initial weights: {job.loop.model.load_report}")
     names = class_names_of(job.recipe, job.dataset)

@@ -62,5 +62,5 @@ _IMAGE_OPS = {
 OPS = dict(sorted(_IMAGE_OPS.items()))
 
 BATCH_OPS = MIXING
-# Those that do not change images: the caller normalises them at the end.
+# Operations that do not change images: the caller normalises them at the end.
 NORMALIZING = ("value_range", "normalize")

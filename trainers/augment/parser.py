@@ -59,7 +59,7 @@ class Call:
         self.line.fail(message, self.node.col_offset)
 
     def make(self, factories: Mapping[str, Callable], **choices: Any) -> Any:
-        """Return what a factory returns for the arguments of the call.
+        """Call the factory of the operation, and return its result.
 
         Args:
             factories: Functions, by the name of the operation. The text

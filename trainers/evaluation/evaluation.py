@@ -144,7 +144,7 @@ def choose_folder(
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """What an evaluation collects over the batches.
+    """The results that an evaluation collects over the batches.
 
     Args:
         tally: The figures.

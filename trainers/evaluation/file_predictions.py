@@ -61,7 +61,7 @@ def expand_folders(paths: Iterable[str]) -> list[str]:
 
 
 def _expand_pattern(path):
-    """Return what a pattern matches; the path itself if it is none."""
+    """Return the matches of a pattern, or the path if it is not a pattern."""
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
     matches = sorted(glob.glob(path))
@@ -133,7 +133,7 @@ def predict_each(
 
 
 def _advise(path):
-    """Return what a file needs to be read, if it is of a kind that needs it."""
+    """Return advice on packages for a file; empty if it needs none."""
     if is_heif(path) and not can_read_heif():
         return ". A HEIC file needs the package pi-heif"
     return ""

@@ -205,7 +205,7 @@ def knn(features: Features, choices: ProbeChoices) -> dict[str, list[float]]:
             "`neighbors` must be at most the number of training images, "
             f"{len(features.train)}. Received: neighbors={numbers}"
         )
-    # Of vectors of length 1 the nearest have the highest cosine, 1 - d^2 / 2.
+    # For vectors of length 1, the nearest have the highest cosine, 1 - d^2 / 2.
     # scikit-learn's own cosine copies all training features for each chunk.
     search = NearestNeighbors(n_neighbors=most, algorithm="brute")
     search.fit(normalize(features.train))

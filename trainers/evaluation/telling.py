@@ -135,7 +135,7 @@ class TellingImages:
 
 
 class Pictures(NamedTuple):
-    """What a page shows of an image.
+    """The pictures of an image on a page.
 
     Args:
         name: Its file, or its place in a file of records.

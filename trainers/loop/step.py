@@ -229,7 +229,7 @@ class Step:
         return tf.stack([tf.reduce_sum(x) for x in sums])
 
     def _sum_gradients(self, weights, states, batch, seed, scale, variant=None):
-        """Return what `_compute_gradients` does, accumulated over parts."""
+        """Return the results of `_compute_gradients`, computed in parts."""
         parts = self.accumulation_steps
         batches = tf.nest.map_structure(
             lambda x: tf.reshape(x, (parts, -1, *x.shape[1:])), batch

@@ -1,4 +1,4 @@
-"""Which weights of a model a recipe trains."""
+"""Choosing which weights of a model a recipe trains."""
 
 import keras
 
@@ -14,11 +14,11 @@ from trainers.recipes.schema import Recipe
 
 
 def choose_trained(model: keras.Model, recipe: Recipe):
-    """Freeze what `recipe` does not train, and add its LoRA updates.
+    """Freeze the weights that `recipe` does not train; add LoRA updates.
 
     Raises:
         ValueError: If the model has fewer blocks than the recipe trains, or a
-            kernel is smaller than the rank of its update. If it is no
+            kernel is smaller than the rank of its update. If it is not a
             VisionTransformer, and the recipe chooses.
     """
     parts, num_last_blocks = read_train_only(recipe)

@@ -1,4 +1,4 @@
-"""How the initial model of a run reads images."""
+"""The preprocessing of the initial model of a run."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
             checkpoint, its first layer is adapted to the usual normalisation.
 
     Raises:
-        ValueError: If `init_from` is no checkpoint.
+        ValueError: If `init_from` is not a checkpoint.
     """
     found = Preprocessing()
     source = find_model_file(recipe.init_from) if recipe.init_from else ""

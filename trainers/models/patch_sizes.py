@@ -27,7 +27,7 @@ class FixedPatchSize:
         )
 
     def stateless_call(self, *arguments, **options):
-        """Return what `stateless_call` of the flexible model does."""
+        """Call the flexible model with patches of this size."""
         return self.flexible.stateless_call(
             *arguments, patch_size=self.patch_size, **options
         )
@@ -41,7 +41,7 @@ def with_patch_size(model: keras.Model, patch_size: int | None) -> keras.Model:
         patch_size: Side of a patch in pixels; None for that of the model.
 
     Raises:
-        ValueError: If the model is no VisionTransformer, or its images are
+        ValueError: If the model is not a VisionTransformer, or its images are
             not a whole number of these patches.
     """
     if patch_size is None:

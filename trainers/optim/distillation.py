@@ -85,7 +85,7 @@ def soft_loss(
     def loss(teacher_logits, logits):
         softened = teacher_logits / temperature
         targets = activate(softened)
-        # What the teacher itself cannot do better.
+        # The loss of the teacher itself.
         least = per_image(targets, softened)
         return temperature**2 * (
             per_image(targets, logits / temperature) - least

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from trainers.distribute.strategies import assign_on_replicas
 
-# Its double is infinite, and so would be half of that.
+# Twice this number is infinite in float32, and halving infinity does not help.
 MAX_SCALE = 2.0**127
 
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.tables import pick
 
-# Of BiT, Kolesnikov et al. 2020, arXiv:1912.11370, section 3.3.
+# The milestones of BiT, Kolesnikov et al. 2020, arXiv:1912.11370, section 3.3.
 MILESTONES = (0.3, 0.6, 0.9)
 
 

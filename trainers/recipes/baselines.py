@@ -22,7 +22,7 @@ class BitSize:
     use_small_root: bool = False
 
 
-# Of keras.applications.
+# Models of keras.applications.
 APPLICATIONS = ("ResNet50", "ResNet50V2")
 
 _R50, _R101 = (3, 4, 6, 3), (3, 4, 23, 3)

@@ -67,7 +67,7 @@ class ChosenRecipe:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe, changed by the flags and by what they entail."""
+        """The recipe with the flags, and with the settings that they imply."""
         changes = fit_to_task(self.name, self.given)
         return dataclasses.replace(RECIPES[self.name], **changes)
 

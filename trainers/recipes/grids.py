@@ -1,4 +1,4 @@
-"""GRIDS: what a sweep tries for the recipes of a paper."""
+"""GRIDS: the learning rates of a sweep for the recipes of a paper."""
 
 from typing import NamedTuple
 

@@ -12,7 +12,7 @@ def read_milestones(text: str) -> tuple[float, ...]:
         text: Numbers or fractions, separated by commas.
 
     Raises:
-        ValueError: If one is no number, or see `check_milestones`.
+        ValueError: If one is not a number; see also `check_milestones`.
 
     Example:
         >>> read_milestones("1/4,0.5")

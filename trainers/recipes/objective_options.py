@@ -1,4 +1,4 @@
-"""ObjectiveOptions: the fields of a recipe about what the model learns."""
+"""ObjectiveOptions: the fields of a recipe about its training objective."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ NEEDS_LABELS = {
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveOptions(DistillationOptions):
-    """The model of a recipe, and what it learns: classes, or its images."""
+    """The model of a recipe, and its objective: with or without labels."""
 
     objective: str = option(
         CLASSIFY,

@@ -1,4 +1,4 @@
-"""How the settings of the recipes for photos follow from their number.
+"""The settings of the recipes for photos, by the number of photos.
 
 Needs no TensorFlow, so that --help is fast.
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class SizeRule(NamedTuple):
-    """How the settings follow from the number of training images.
+    """The rule that computes settings from the number of training images.
 
     Args:
         image_passes: Number of passes over a single image; over N images,
@@ -111,7 +111,7 @@ _FINE_TUNING = SizeRule(
     augment="inception_crop(smallest=0.35)|flip_lr",
 )
 
-# With a pre-trained model. Few weights need higher rates.
+# All begin with a pre-trained model. Fewer trained weights need higher rates.
 RULES = {
     "photos": _FINE_TUNING,
     "photos_lora": _FINE_TUNING._replace(image_rate=1.2e-4),

@@ -177,7 +177,7 @@ RECIPES = {
         init_from="L/16-i21k",
         total_steps=2500,
         learning_rate=0.01,
-        # At the end alone: tasks have up to 73,728 test images.
+        # One evaluation, at the end: tasks have up to 73,728 test images.
         epochs_per_eval=1250,
     ),
 }

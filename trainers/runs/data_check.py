@@ -15,7 +15,7 @@ MOST_CHECKED = 1000  # Reading more takes minutes.
 
 
 def check_images(job: Job):
-    """Print what is wrong with the images of a new run.
+    """Check the images of a new run, and print the findings.
 
     Writes `data.html` into the folder of the run, a page with the findings and
     the images. Up to MOST_CHECKED images of one class each are checked.

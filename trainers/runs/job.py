@@ -189,7 +189,7 @@ class Job:
         """Return the callbacks that show and record the training."""
         num_images = self.dataset.num_examples(self.dataset.train_split)
         callbacks = [
-            # Before the callbacks that record what it adds to the logs.
+            # First, because later callbacks record the logs that it adds.
             Progress(
                 self.total_steps,
                 self.steps_per_eval,

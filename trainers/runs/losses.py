@@ -1,4 +1,4 @@
-"""What a run minimises, and what it counts as right."""
+"""The loss that a run minimises, and the predictions that count as right."""
 
 from collections.abc import Callable
 

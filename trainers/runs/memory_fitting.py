@@ -1,4 +1,4 @@
-"""Fitting a training into the memory there is, without changing its updates."""
+"""Fitting a training into the available memory, with the same updates."""
 
 import dataclasses
 import gc
@@ -35,7 +35,7 @@ def build_loop(
     """
 
     def build(recipe):
-        # Not before: preparing a data set draws random numbers as well.
+        # Set here, because preparing a data set draws random numbers as well.
         keras.utils.set_random_seed(recipe.seed)
         return make(recipe)
 

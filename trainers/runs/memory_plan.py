@@ -1,4 +1,4 @@
-"""How the batch of a recipe is computed in the memory that there is."""
+"""Plans to compute the batch of a recipe in the available memory."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from trainers.runs.reports import scale
 
 
 class MemoryPlan(NamedTuple):
-    """How a batch is computed.
+    """A way to compute a batch.
 
     Args:
         accumulation_steps: Number of parts of the batch of a replica.

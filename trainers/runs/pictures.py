@@ -165,7 +165,7 @@ def plot_reconstructions(
     normalization: Normalization,
     path: Path,
 ):
-    """Draw images in one row, and what a model sees and makes of them below.
+    """Draw images, their visible patches and their reconstructions in rows.
 
     Shapes:
         images, covered, predicted: (B, H, W, C) with 1 or 3 channels.

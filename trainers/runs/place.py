@@ -1,4 +1,4 @@
-"""Where a run must not be."""
+"""A check that a run may be in its folder."""
 
 import pathlib
 

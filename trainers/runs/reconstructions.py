@@ -1,4 +1,4 @@
-"""Reconstructions: pictures of what a model makes of hidden patches."""
+"""Reconstructions: pictures with a model's predictions for hidden patches."""
 
 import os
 

@@ -26,7 +26,7 @@ def explain_repeating(run: Run) -> str:
 
 
 def repeat_flags(recipe: Recipe) -> list[str]:
-    """Return flags that give a recipe: --recipe and what differs from it.
+    """Return flags that give a recipe: --recipe and the fields to change.
 
     Flags that the training images decide are left out if a run that goes on
     keeps its own.
@@ -37,7 +37,7 @@ def repeat_flags(recipe: Recipe) -> list[str]:
     changes = {name: list_differences(recipe, name) for name in RECIPES}
 
     def distance(name):
-        # What is None in the run cannot be set by a flag.
+        # A flag cannot set a field to None.
         unset = [value for value in changes[name].values() if value is None]
         is_other = RECIPES[name].source != recipe.source
         return len(unset), is_other, len(changes[name])
@@ -48,7 +48,7 @@ def repeat_flags(recipe: Recipe) -> list[str]:
 
 
 def list_differences(recipe: Recipe, name: str) -> dict:
-    """Return the fields of a recipe that are others in one of RECIPES.
+    """Return the fields of a recipe that differ from one of RECIPES.
 
     Args:
         recipe: The recipe.
@@ -61,7 +61,7 @@ def list_differences(recipe: Recipe, name: str) -> dict:
     ours = dataclasses.asdict(recipe)
     names = [field.name for field in flag_fields() if field.name not in kept]
     found = {n: ours[n] for n in names if ours[n] != theirs[n]}
-    # To give the epochs is to leave out the number of updates.
+    # A run without a number of updates is given by its epochs.
     if "total_steps" in found and ours["total_steps"] is None:
         del found["total_steps"]
         found["epochs"] = ours["epochs"]

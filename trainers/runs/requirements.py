@@ -1,4 +1,4 @@
-"""What a run needs: memory, compared with what there is, and time."""
+"""The memory and the time that a run needs, and the available memory."""
 
 import contextlib
 import pathlib
@@ -77,7 +77,7 @@ def available_bytes(strategy: tf.distribute.Strategy, held: int = 0) -> int:
 
 
 def describe_memory(memory: Memory, available: int) -> str:
-    """Return the parts of the memory, and what there is, as lines of text."""
+    """Return the required and the available memory, as lines of text."""
     rows = memory._asdict() | {"total": memory.total, "available": available}
     return "\n".join(
         ["Memory of a device, estimated:"]

@@ -26,7 +26,7 @@ from trainers.runs.run import Run
 def make_distillation(
     recipe: Recipe, dataset: ImageDataset, model: keras.Model
 ) -> Distillation | None:
-    """Return what a model learns from the teacher of a recipe, if it has one.
+    """Return the part of a teacher in the loss; None without a teacher.
 
     Args:
         recipe: The recipe.
@@ -93,7 +93,7 @@ def open_teacher(
 def find_normalization(
     model: keras.Model, ours: Normalization
 ) -> tuple[Normalization, str]:
-    """Return how a teacher of no run reads images, and what says so.
+    """Return the normalisation of a teacher without a run, and its source.
 
     A VisionTransformer knows, also inside of another model. Other models of
     Keras do not, so they read images as the trained model does.

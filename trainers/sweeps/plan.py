@@ -1,4 +1,4 @@
-"""Sweep: a checked sweep, and what each of its runs trains."""
+"""Sweep: a checked sweep, and the cases that its runs train."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ class Sweep:
         )
 
     def cases(self, done: Sequence[Trial]) -> Iterator[Case]:
-        """Yield what to train, given the trials that are done meanwhile.
+        """Yield the cases to train, given the trials that are done meanwhile.
 
         Raises:
             NonFiniteLossError: If the loss is not finite with any rate.

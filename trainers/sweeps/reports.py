@@ -33,7 +33,7 @@ def save_report(
 
 
 def make_report(sweep: Sweep, trials: Sequence[Trial]) -> dict:
-    """Return what a sweep has found so far.
+    """Return the results of a sweep so far.
 
     Args:
         sweep: The sweep.

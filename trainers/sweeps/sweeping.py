@@ -1,4 +1,4 @@
-"""`run_sweep`: train what a sweep lacks, and write its report."""
+"""`run_sweep`: train the missing runs of a sweep, and write its report."""
 
 import contextlib
 from collections.abc import Callable

@@ -12,7 +12,7 @@ REPORT_NAME = "sweep.json"
 
 
 class Case(NamedTuple):
-    """What one run of a sweep trains.
+    """The settings of one run of a sweep.
 
     Args:
         purpose: CHOICE of the learning rate, or REPORT.
@@ -52,7 +52,7 @@ class Trial:
 
     @property
     def case(self) -> Case:
-        """What was trained."""
+        """The settings of the run."""
         return Case(self.purpose, self.learning_rate, self.seed)
 
 

@@ -19,7 +19,7 @@ def find_copies(images: Sequence[Examined]) -> list[list[Examined]]:
 
 
 def find_near_copies(images: Sequence[Examined]) -> list[list[Examined]]:
-    """Return the groups of images that look the same but are no copies.
+    """Return the groups of images that look the same but are not copies.
 
     Two images look the same if at most MOST_DIFFERENT_BITS bits of their looks
     differ. One image of each set of equal files stands for all of them.

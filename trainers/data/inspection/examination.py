@@ -1,4 +1,4 @@
-"""Examining an image file: whether it can be read, and what it looks like."""
+"""Examining an image file: whether it can be read, and its properties."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ THUMBNAIL_SIDE = 96
 
 
 class Examined(NamedTuple):
-    """What is known of an image.
+    """The properties of an image.
 
     Args:
         name: The path of the file, or its place in a file of records.
@@ -51,7 +51,7 @@ class Examined(NamedTuple):
 
 
 def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
-    """Return what is known of an image.
+    """Return the properties of an image.
 
     Args:
         name: The path of the file, or its place in a file of records.

@@ -1,4 +1,4 @@
-"""What is wrong with a data set, or may be."""
+"""Findings on a data set: its faults and its peculiarities."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ BALANCE_ADVICE = "; --class_weights=balanced lets all classes count equally"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something that was found in a data set.
+    """A fault or a peculiarity of a data set.
 
     Args:
         level: "error", "warning" or "note".
@@ -213,7 +213,7 @@ ENDINGS = {
     "TIFF": ("tif", "tiff"),
     "HEIF": ("heic", "heif"),
 }
-# What is worth knowing; all of it is read correctly.
+# Peculiarities of image files that are read correctly.
 NOTES = {
     "stored rotated, with an Exif orientation that is applied": (
         lambda image: image.is_turned

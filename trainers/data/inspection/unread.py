@@ -1,4 +1,4 @@
-"""Files and splits of a data set that nothing reads."""
+"""Files and splits of a data set that are not read."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ from trainers.data.split_names import EVAL_SPLITS, meaning_of
 
 
 def find_unread(dataset: ImageDataset) -> list[Finding]:
-    """Return what is not read, of a data set in image files.
+    """Return findings on the unread files and splits of a data set.
 
     Args:
         dataset: The data set; of others nothing is found.
