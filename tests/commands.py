@@ -44,7 +44,7 @@ def start(words, environment, output, errors=None, cwd=".", source=os.devnull):
 
 
 def run(words, environment, cwd="."):
-    """Return what `subprocess.run` returns, with the output as text."""
+    """Return the result of `subprocess.run`, with the output as text."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [pathlib.Path(folder) / name for name in ("out", "err")]
         process = start(words, environment, *paths, cwd=cwd)

@@ -1,4 +1,4 @@
-"""The contract of every layer: the cases, and what is checked of each.
+"""The contract of every layer: its cases and its checks.
 
 A new layer needs one row in CASES, nothing else.
 """
@@ -16,7 +16,7 @@ from tests.tiny import noise, randomize, to_numpy
 
 
 class Case(NamedTuple):
-    """A layer, how it is made, and the shape it makes of which input.
+    """A layer, its arguments, and the shapes of its input and output.
 
     `is_beside` says that it stands beside the tokens: it computes something
     about their positions, which is the same for every image.
@@ -347,7 +347,7 @@ def check_config_round_trip(case):
 
 
 def check_saved_model_is_exact(case, folder):
-    """A functional model with the layer answers the same once reloaded."""
+    """A reloaded functional model with the layer gives the same outputs."""
     model = _functional(case)
     model.save(folder / "model.keras")
     loaded = keras.saving.load_model(folder / "model.keras")
@@ -358,7 +358,7 @@ def check_saved_model_is_exact(case, folder):
 
 
 def check_precision(case, policy):
-    """Mixed precision keeps the weights, and the answer within rounding."""
+    """Mixed precision keeps the weights, and the outputs within rounding."""
     expected = to_numpy(case.make()(case.inputs()))
     layer = case.make(dtype=policy)
     actual = layer(case.inputs())
@@ -386,7 +386,7 @@ def check_gradients(case):
 
 
 def check_graph_equals_eager(case, jit_compile):
-    """tf.function and XLA compute what eager execution does."""
+    """tf.function and XLA give the same outputs as eager execution."""
     import tensorflow as tf
 
     layer = case.make()
@@ -401,7 +401,7 @@ def check_graph_equals_eager(case, jit_compile):
 
 
 def check_partial_batch(case):
-    """Five images in batches of two answer as five at once."""
+    """Five images in batches of two give the outputs of five at once."""
     model = _functional(case)
     x = case.inputs(batch=5)
     actual = model.predict(x, batch_size=2, verbose=0)

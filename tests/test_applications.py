@@ -1,4 +1,4 @@
-"""What users of keras.applications expect of a builder."""
+"""The builders have the interface of keras.applications."""
 
 import inspect
 import pickle

@@ -133,7 +133,7 @@ def imported(nodes):
 
 
 def own_imports(name):
-    """Return what a module imports of this project, anywhere in it."""
+    """Return the modules of this project that a module imports anywhere."""
     return imported(ast.walk(TREES[name])) & set(SOURCES)
 
 

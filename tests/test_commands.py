@@ -1,4 +1,4 @@
-"""A command in a fork is what it would be in a process of its own."""
+"""A command in a fork behaves as in a process of its own."""
 
 import os
 import subprocess

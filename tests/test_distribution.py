@@ -86,7 +86,7 @@ def mesh_of(form):
 
 
 def train_in_a_process(kinds):
-    """Return what TRAINING prints."""
+    """Return the output of TRAINING."""
     done = subprocess.run(
         [sys.executable, "-c", TRAINING, ",".join(kinds)],
         env={

@@ -176,7 +176,7 @@ def test_nothing_advises_to_install_the_other_project_of_that_name():
 
 
 def code_blocks(text):
-    """Return (language, code) of what a page shows, in its order."""
+    """Return (language, code) of each block of a page, in its order."""
     return re.findall(r"^```(bash|python)\n(.*?)^```", text, re.M | re.S)
 
 
@@ -516,7 +516,7 @@ def test_ranks_in_contributing_are_those_of_the_architecture():
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_files_that_a_page_names_exist(page):
-    """Paths in backticks, but for what a run or a build makes."""
+    """Paths in backticks, except those that a run or a build writes."""
     text = page.read_text()
     made = (
         "saved_models/digits",

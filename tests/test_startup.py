@@ -1,4 +1,4 @@
-"""What a command prints before it works, and how Ctrl-C ends it."""
+"""The output of a command before its work, and its end by Ctrl-C."""
 
 import contextlib
 import gc
@@ -32,7 +32,7 @@ os.write(2, b"I0000 after\\n")
 
 
 def test_noise_is_left_out_and_warnings_are_not(subprocess_environment):
-    """Also what C++ writes to the descriptor, past `sys.stderr`."""
+    """Also text that C++ writes to the descriptor, past `sys.stderr`."""
     result = subprocess.run(
         [sys.executable, "-S", "-c", load_startup() + PRINT],
         env=subprocess_environment,

@@ -1,4 +1,4 @@
-"""A page in headless Chromium, and what a person finds there."""
+"""A page in headless Chromium, and readings of its content."""
 
 import contextlib
 import os
@@ -63,7 +63,7 @@ def settle(page):
 
 
 class Visit:
-    """A tab, with what its pages said and asked for.
+    """A tab, with the messages and the requests of its pages.
 
     What changes a page waits until it has drawn: what is read after that is
     what was asked for, however busy the machine.
@@ -97,8 +97,8 @@ class Visit:
         self.page.wait_for_selector('html[data-state="drawn"]')
 
     def check_quiet(self):
-        """Check that the pages had nothing to say and asked nobody."""
-        # What is said arrives before the answer to a later question.
+        """Check that the pages printed nothing and requested nothing."""
+        # Messages arrive before the reply to a later question.
         self.page.evaluate("() => new Promise((done) => setTimeout(done))")
         said, asked = self.said[:], self.asked[:]
         self.said.clear()
@@ -116,7 +116,7 @@ class Visit:
         return self.page.locator(".panel").nth(index)
 
     def stage(self, index=0):
-        """Return the image of a panel, with what lies over it."""
+        """Return the image of a panel, with its overlays."""
         return self.panel(index).locator(".stage")
 
     def centre_of(self, row, column, grid_size, panel=0):
@@ -168,7 +168,7 @@ class Visit:
         return self.panel(panel).locator("figcaption .reading")
 
     def caption(self, panel=0):
-        """Return what a map is called."""
+        """Return the caption of a map."""
         return self.panel(panel).locator(".caption")
 
     def table(self, panel=0):

@@ -1,4 +1,4 @@
-"""The models that the tests of analysis look into."""
+"""The models that the tests of analysis inspect."""
 
 import functools
 

@@ -334,7 +334,7 @@ print(np.abs(np.asarray(apply(weights, images, False)) - ours).max()
 
 
 class FakeWorker:
-    """Answers at once and remembers in what order it was asked."""
+    """Replies at once and records the order of the requests."""
 
     asked = []
     cases = []

@@ -115,7 +115,7 @@ def test_a_model_of_another_size_is_refused():
 
 
 class FakeWorker:
-    """Answers at once and remembers in what order it was asked."""
+    """Replies at once and records the order of the requests."""
 
     asked = []
     cases = []

@@ -55,7 +55,7 @@ def test_the_rate_with_the_best_mean_is_chosen_of_each_arm_by_itself():
     [
         ([0.9, 0.9, 0.9, 0.9, 0.9], True),
         ([0.9, 0.9, 0.9, 0.9, 0.4], True),
-        ([0.9, 0.9, 0.9, 0.5, 0.5], False),  # A draw is no win.
+        ([0.9, 0.9, 0.9, 0.5, 0.5], False),  # A draw is not a win.
         ([0.51, 0.51, 0.51, 0.51, 0.0], False),  # The mean is lower.
         ([0.4, 0.4, 0.4, 0.4, 0.4], False),
     ],

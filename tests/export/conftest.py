@@ -26,5 +26,5 @@ def model():
 
 @pytest.fixture(scope="session")
 def shallow():
-    """Return a model of one block, for what is the same of any depth."""
+    """Return a model of one block, for tests that hold for any depth."""
     return make_model(depth=1)

@@ -1,4 +1,4 @@
-"""What exported files say about themselves, in every format."""
+"""The descriptions in exported files, in every format."""
 
 import json
 import shutil

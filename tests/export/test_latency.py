@@ -222,7 +222,7 @@ def test_what_goes_wrong_is_a_reason_and_no_error(model, exports, monkeypatch):
 
 
 def test_threads_of_a_running_tensorflow_are_an_error():
-    """And not what is silently ignored."""
+    """They are not silently ignored."""
     make_model()
     with pytest.raises(RuntimeError, match="cannot be modified after"):
         set_threads(7)

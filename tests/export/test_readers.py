@@ -51,7 +51,7 @@ def folder(model, images, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def questions(model, images):
-    """Return what to ask each signature, and what Keras answers."""
+    """Return a request for each signature, with the outputs of Keras."""
     endpoints = make_endpoints(model, SERVING)
     answers = model.predict(images, verbose=0)
     return {

@@ -46,7 +46,7 @@ def stand_in_engine():
 
 
 class Registry(http.server.ThreadingHTTPServer):
-    """An npm registry on loopback, which counts what it is asked for."""
+    """An npm registry on loopback, which counts the requests."""
 
     def __init__(self, packages):
         super().__init__(("127.0.0.1", 0), RegistryHandler)

@@ -217,7 +217,7 @@ def test_the_softmax_of_bfloat16_is_that_of_float32_rounded_once():
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    """Let XLA compute, on the CPU, what JAX would ask cuDNN for."""
+    """Let XLA compute on the CPU what cuDNN would compute on a GPU."""
     import jax
 
     original, asked = jax.nn.dot_product_attention, []

@@ -1,4 +1,4 @@
-"""What XLA computes of a training step, and where it does not."""
+"""The parts of a training step that XLA compiles, and cases without it."""
 
 import dataclasses
 
@@ -57,7 +57,7 @@ FORMULAS = {
 
 
 def compiled_functions(function, *tensors):
-    """Return the names of what XLA compiles in the graph of a function."""
+    """Return the names of the functions that XLA compiles in a graph."""
     graph = tf.function(function).get_concrete_function(*tensors).graph
     return {
         row.signature.name

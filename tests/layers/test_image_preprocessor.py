@@ -1,4 +1,4 @@
-"""ImagePreprocessor does what Pillow and preprocess_input do."""
+"""ImagePreprocessor agrees with Pillow and preprocess_input."""
 
 import keras
 import numpy as np

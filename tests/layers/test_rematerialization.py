@@ -1,4 +1,4 @@
-"""Blocks that compute twice what others keep."""
+"""Blocks that recompute the tensors that other blocks keep."""
 
 import sys
 

@@ -27,7 +27,7 @@ def test_pairs_are_turned_like_complex_numbers(pairs):
 
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_the_product_depends_on_the_difference_of_the_angles(pairs):
-    """What rotary positions are for (Su et al. 2021, eq. 14)."""
+    """The purpose of rotary positions (Su et al. 2021, eq. 14)."""
     x = noise(1, 5, 3, 8)
     shifted = ANGLES + noise(1, 3, 4, seed=4)  # The same for every token.
 

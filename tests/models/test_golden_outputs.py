@@ -1,4 +1,4 @@
-"""The answers of the official models, computed by their own code."""
+"""The outputs of the official models, computed by their own code."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ load = functools.cache(load_case)
 
 
 def answer(name, layer_name):
-    """Return (what layer `layer_name` of the case answers, its tolerance)."""
+    """Return (the output of layer `layer_name` of the case, its tolerance)."""
     model, expected = load(name)
     layer = model.get_layer(layer_name)
     part = keras.Model(model.input, layer.output)

@@ -1,4 +1,4 @@
-"""What docs/backends.md says of a model as a `torch.nn.Module`."""
+"""A model as a `torch.nn.Module`, as docs/backends.md describes it."""
 
 import keras
 import pytest

@@ -1,4 +1,4 @@
-"""What the tests of the client share."""
+"""Fixtures of the tests of the client."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def other_zoo(tmp_path_factory):
 
 @pytest.fixture(params=SERVERS)
 def transport(request):
-    """Return what `connect` calls the address of a server."""
+    """Return the name of the argument of `connect` for the address."""
     return request.param
 
 

@@ -116,7 +116,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def plan(self, *faults):
-        """Set what happens to each of the next requests; then all is well."""
+        """Set the faults of the next requests; later ones have none."""
         self._next.extend(faults)
 
     @contextlib.contextmanager

@@ -50,7 +50,7 @@ class Changed:
 
 
 def find_faults(models, export, kind="url", **options):
-    """Return (what, signature) of what is wrong."""
+    """Return (what, signature) of each check that fails."""
     with SERVERS[kind](models) as server:
         options = {"model": "zoo", "version": 3, "batch_size": 99, **options}
         with connect(**{kind: server.address}, **options) as client:

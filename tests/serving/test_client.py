@@ -38,7 +38,7 @@ def open_client(server, transport):
 
 
 def expected(models, version=2, signature="serving_default", **inputs):
-    """Return what TensorFlow answers in this process."""
+    """Return the outputs of TensorFlow in this process."""
     call = models.loaded["tiny", version].signatures[signature]
     return {n: x.numpy() for n, x in call(**inputs).items()}
 

@@ -1,4 +1,4 @@
-"""The page on serving and its files: what can run here runs."""
+"""The page on serving and its files: all commands that can run here."""
 
 import json
 import pathlib

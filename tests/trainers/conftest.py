@@ -1,4 +1,4 @@
-"""What the tests of the trainers share."""
+"""Fixtures of the tests of the trainers."""
 
 import dataclasses
 import shutil

@@ -1,4 +1,4 @@
-"""Models and data sets whose answers are known."""
+"""Models and data sets with known outputs."""
 
 import dataclasses
 
@@ -60,7 +60,7 @@ def made_split(features, labels, weights=None):
 
 
 def save_identity(path, size, head=()):
-    """Save a model that answers its pixels, with the layers of a head on."""
+    """Save a model that returns its pixels, with the layers of a head on."""
     model = keras.Sequential(
         [keras.Input((1, size, 1)), keras.layers.Flatten(), *head]
     )

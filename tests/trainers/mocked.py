@@ -4,7 +4,7 @@ import tensorflow_datasets as tfds
 
 
 def write_metadata(name, splits, data_dir, **sizes):
-    """Write what TFDS would know of a data set after preparing it.
+    """Write the metadata of a data set that TFDS writes when preparing it.
 
     A split is said to have 8 examples, if `sizes` does not say otherwise.
     """

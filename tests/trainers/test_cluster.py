@@ -1,4 +1,4 @@
-"""The page on several machines, its files, and what is measured for it."""
+"""The page on several machines, its files, and its measurements."""
 
 import os
 import pathlib
@@ -62,7 +62,7 @@ def programs(tmp_path, python):
 
 class TestSlurm:
     def run(self, programs, code, state="RUNNING", restarts="0"):
-        """Return the exit code of the script and what was asked of Slurm."""
+        """Return the exit code of the script and its requests to Slurm."""
         folder, environment = programs
         write_script(
             folder / "srun", f'#!/bin/bash\necho "srun $@" >> $LOG\nexit {code}'

@@ -38,7 +38,7 @@ def run_dir(tmp_path_factory):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Return what each call of `write_gallery` is given; nothing is written."""
+    """Return the arguments of each `write_gallery`; nothing is written."""
     calls = []
 
     def note(subjects, images, out_dir, suffix):

@@ -150,7 +150,7 @@ def checkpoints(folder):
 
 
 def test_a_state_of_a_bucket_counts_when_it_is_whole(bucket, monkeypatch):
-    """Killed before the index was written: what is left is no checkpoint."""
+    """Killed before the index was written: the rest is not a checkpoint."""
     states = checkpoints(f"{bucket}/checkpoints")
     states.state.number.assign(1)
     states.save(1)

@@ -46,7 +46,7 @@ def open_small(folder):
 
 @dataclasses.dataclass
 class Swept:
-    """A finished sweep: its folder, its trials, and what was read."""
+    """A finished sweep: its folder, its trials, and the read examples."""
 
     folder: str
     trials: list

@@ -1,4 +1,4 @@
-"""The golden checkpoints: weights of other libraries and their answers."""
+"""The golden checkpoints: weights of other libraries and their outputs."""
 
 import functools
 import pathlib
@@ -66,14 +66,14 @@ def arguments_of(name):
 
 @functools.cache
 def expected_of(name):
-    """Return what the other library answered, read only."""
+    """Return the outputs of the other library, read only."""
     stem = ANSWERS.get(name, name.split(".")[0])
     with np.load(FOLDER / f"{stem}.expected.npz") as file:
         return {key: file[key] for key in file.files}
 
 
 def answer_of(name):
-    """Return the answer that the model of a case must give."""
+    """Return the output that the model of a case must give."""
     expected = expected_of(name)
     return expected["logits"] if "logits" in expected else expected["encoded"]
 
@@ -85,7 +85,7 @@ def model_of(name):
 
 
 def assert_answers(model, name, tolerance=1e-5):
-    """Assert that `model` answers as the other library did."""
+    """Assert that `model` has the outputs of the other library."""
     np.testing.assert_allclose(
         to_numpy(model(expected_of(name)["x"])),
         answer_of(name),

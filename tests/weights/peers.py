@@ -419,7 +419,7 @@ def build_huggingface_class(
 
 
 def answer_timm_patches(path, inputs, output, patch_size=None):
-    """Write what timm's model of a folder answers to patches with places."""
+    """Write the outputs of timm's model of a folder for patches with places."""
     timm = import_peer("timm")
     import torch
 
@@ -443,7 +443,7 @@ def answer_timm_patches(path, inputs, output, patch_size=None):
 
 
 def answer_huggingface_patches(path, inputs, output, kind):
-    """Write what a class of SigLIP 2 answers to patches with places."""
+    """Write the outputs of a class of SigLIP 2 for patches with places."""
     import torch
 
     transformers = import_peer("transformers")
@@ -483,7 +483,7 @@ def process_patches(photos, output, patch_size, max_patches):
 
 
 def load_timm(path, images, output, arguments=None, name=None):
-    """Write what timm answers with a file, or with a folder."""
+    """Write the outputs of timm with a file, or with a folder."""
     timm = import_peer("timm")
     from safetensors.torch import load_file
 
@@ -496,7 +496,7 @@ def load_timm(path, images, output, arguments=None, name=None):
 
 
 def load_huggingface(path, images, output, kind, **arguments):
-    """Write what Hugging Face answers with a folder, loaded completely."""
+    """Write the outputs of Hugging Face with a folder, loaded completely."""
     model, info = getattr(import_peer("transformers"), kind).from_pretrained(
         path, output_loading_info=True, **arguments
     )
@@ -553,7 +553,7 @@ def process_huggingface(path, photos, output, kind=None, arguments=None):
 
 
 def resample(output, kernel, positions, sizes, grids, channels):
-    """Write what timm makes of kernels and position tables.
+    """Write kernels and position tables that timm has resized.
 
     Kernels (P, P, C, D) to other `sizes` of patches and numbers of
     `channels`, tables (T, D) of a `grid` to other `grids`, the first is its
@@ -601,7 +601,7 @@ def resample(output, kernel, positions, sizes, grids, channels):
 
 
 def run_code(code, folder):
-    """Run what a page shows, in `folder`."""
+    """Run the code of a page in `folder`."""
     for name in ("timm", "transformers"):
         import_peer(name)
     os.chdir(folder)

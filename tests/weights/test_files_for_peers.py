@@ -1,4 +1,4 @@
-"""What keras_vit writes, judged by timm and Hugging Face transformers.
+"""Files of keras_vit, read by timm and Hugging Face transformers.
 
 The libraries run in a process of their own, see peers.py.
 """

@@ -1,4 +1,4 @@
-"""Files that are damaged, forged or only unusual, and what becomes of them.
+"""Files that are damaged, forged or only unusual.
 
 Either a file loads, or a ValueError names it: nothing else may happen, at no
 great cost.
@@ -143,7 +143,7 @@ def npy_of(header, data=b""):
 
 
 class Member:
-    """What a forged archive holds under one name, and says that it holds.
+    """The real and the stated content of a member of a forged archive.
 
     Args:
         data: The bytes.

@@ -1,4 +1,4 @@
-"""The preprocessing that a checkpoint states, and what is made of it."""
+"""The preprocessing that a checkpoint states, and its effect."""
 
 import csv
 import dataclasses

@@ -498,7 +498,7 @@ def attention_of(model, x):
 
 
 def all_close(answers, expected, tolerance, label):
-    """Compare what is in both; tokens as closely as their size allows."""
+    """Compare the arrays in both; tokens as closely as their size allows."""
     for key in sorted(answers.keys() & expected.keys()):
         kind = key.split("/")[0]
         size = np.abs(expected[key]).max() if kind == "hidden" else 1

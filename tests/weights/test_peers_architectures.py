@@ -372,7 +372,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def any_kind(peers_folder):
-    """Return timm's answers with what is written, None if it is refused."""
+    """Return timm's outputs with the written files, None if refused."""
     x = noise(2, 32, 32, 3)
     np.savez(peers_folder / "x.npz", x=x)
     expected, requests = {}, {}

@@ -609,7 +609,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def any_kind(peers_folder):
-    """Return the answers here and the errors there, of what is written."""
+    """Return the outputs here and the errors there for the written files."""
     x = noise(2, 32, 32, 3)
     np.savez(peers_folder / "x.npz", x=x)
     expected, requests = {}, {}

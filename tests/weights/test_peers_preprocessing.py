@@ -1,4 +1,4 @@
-"""What a model makes of photos, judged by timm and transformers."""
+"""The preprocessing of photos, compared with timm and transformers."""
 
 import pathlib
 import shutil
@@ -70,7 +70,7 @@ def read_all(photos, model):
 
 @pytest.fixture(scope="module")
 def written(photos, tmp_path_factory):
-    """Return the models, and what the libraries make of their folders."""
+    """Return the folder of the images of both libraries, and the models."""
     folder = tmp_path_factory.mktemp("written")
     models, requests = {}, []
     for name, settings in SETTINGS.items():
@@ -108,7 +108,7 @@ def test_others_read_photos_as_the_model_they_were_given(
 
 @pytest.fixture(scope="module")
 def processed(photos, tmp_path_factory):
-    """Return what processors of Hugging Face make of photos."""
+    """Return photos preprocessed by processors of Hugging Face."""
     folder = tmp_path_factory.mktemp("processed")
     requests = []
     for kind, arguments in PROCESSORS.items():

@@ -1,4 +1,4 @@
-"""The image size of a position table, and what is not guessed."""
+"""The image size of a position table, and cases that are not guessed."""
 
 import json
 import shutil

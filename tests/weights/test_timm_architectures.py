@@ -1,4 +1,4 @@
-"""What the names of timm's architectures tell, against timm's own models."""
+"""The settings by the names of timm's architectures, against its models."""
 
 import csv
 

@@ -1,4 +1,4 @@
-"""Inspections of known numbers, and what is read off a figure."""
+"""Inspections of known numbers, and values read off a figure."""
 
 import numpy as np
 from PIL import Image
@@ -51,7 +51,7 @@ def made(h=2, w=3, patch_size=4, layers=3, heads=2, batch=2, **changes):
 
 
 def value_at(drawn, x, y):
-    """Return what an image of matplotlib shows at (x, y) of its axes."""
+    """Return the value of an image of matplotlib at (x, y) of its axes."""
     left, right, bottom, top = drawn.get_extent()
     values = drawn.get_array()
     rows, columns = values.shape[:2]

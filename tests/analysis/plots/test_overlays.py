@@ -60,7 +60,7 @@ def test_a_smooth_overlay_has_the_values_at_the_centres(tmp_path):
 
 
 def test_a_grid_may_reach_beyond_the_image():
-    """A stem has padded 61 pixels; what is not there is not shown."""
+    """A stem has padded 61 pixels; the padding is not shown."""
     images = np.zeros((1, 61, 16, 3), "uint8")
     figure = plots.plot_overlays(images, np.ones((1, 8, 2)), patch_size=8)
     [axes] = panels_of(figure)

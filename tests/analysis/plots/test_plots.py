@@ -38,7 +38,7 @@ def test_nothing_is_cut_off():
 
 
 def test_a_dollar_in_a_name_begins_no_formula():
-    """What is called so is drawn so; half a formula would be an error."""
+    """The name is drawn as it is; half a formula would be an error."""
     name = "dollar$x_{1$y^.jpg"
     inspection = made(image_names=(name, name), class_names=(name,) * 3)
     figures = draw_everything(inspection)

@@ -9,7 +9,7 @@ from tests.analysis.plots.made import draw_everything, made, read_pixels
 
 
 def test_files_are_the_same_to_the_byte_each_time(tmp_path):
-    """Nothing of the day, of the process or of what was drawn before."""
+    """Independent of the date, of the process and of earlier figures."""
     before = dict(rcParams)
     for name, figure in draw_everything(made()).items():
         plots.save_figure(figure, tmp_path / f"{name}.svg")

@@ -1,4 +1,4 @@
-"""What every export format must do; a new one needs a row in READERS."""
+"""The contract of every export format; a new one needs a row in READERS."""
 
 import functools
 import pathlib

@@ -48,7 +48,7 @@ def exported(model, images, tmp_path_factory):
 
 
 def answer(path, images):
-    """Return what a float file answers, by the plain interface of LiteRT."""
+    """Return the outputs of a float file, by the plain interface of LiteRT."""
     interpreter = Interpreter(str(path))
     return interpreter.get_signature_runner()(images=images)["logits"]
 

@@ -1,4 +1,4 @@
-"""What the tests of the server share."""
+"""Fixtures of the tests of the server."""
 
 import pytest
 import tensorflow as tf

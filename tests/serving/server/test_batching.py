@@ -1,4 +1,4 @@
-"""What waits is computed together, and answered as if alone."""
+"""Waiting requests are computed together, with the outputs of each alone."""
 
 import threading
 

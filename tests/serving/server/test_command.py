@@ -86,7 +86,7 @@ def test_help_says_what_it_is_for(capsys):
 
 
 def fail(capsys, *arguments):
-    """Return what a command that fails prints."""
+    """Return the output of a command that fails."""
     assert serve.main([*map(str, arguments)]) == 1
     output = capsys.readouterr()
     assert not output.out

@@ -1,4 +1,4 @@
-"""What clients may do to the server, and pages of other sites."""
+"""Faults of clients, and attacks by pages of other sites."""
 
 import asyncio
 import base64
@@ -112,7 +112,7 @@ def test_base64_without_its_object(served):
 
 @pytest.fixture(scope="module")
 def gate():
-    """What inferences of anything but zeros wait for."""
+    """An event that all inferences wait for, except those of zeros."""
     return threading.Event()
 
 

@@ -1,4 +1,4 @@
-"""Operations, and what they return for many seeds."""
+"""Operations, and their results for many seeds."""
 
 import numpy as np
 import tensorflow as tf

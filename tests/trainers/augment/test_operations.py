@@ -1,4 +1,4 @@
-"""What all operations on images have in common."""
+"""Properties of all operations on images."""
 
 import pathlib
 import re
@@ -113,7 +113,7 @@ def test_equal_operations_draw_apart(image):
 
 
 def test_draws_depend_on_the_place_alone(image):
-    """What follows an operation has no say in what it draws."""
+    """Later operations do not change the draws of an operation."""
     alone = image_operation("pad_crop(3)")
     first = image_operation("pad_crop(3)|flip_lr|affine(0, 0, 0)")
     for seed in range(10):

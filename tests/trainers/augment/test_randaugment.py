@@ -1,4 +1,4 @@
-"""RandAugment against Pillow, and what is drawn against closed forms."""
+"""RandAugment against Pillow, and its draws against closed forms."""
 
 import numpy as np
 import pytest

@@ -23,7 +23,7 @@ def assert_equal(left, right):
 
 
 class Counted:
-    """A reader that counts what is read from it and what is decoded."""
+    """A reader that counts the examples that are read and decoded."""
 
     def __init__(self, reader):
         self.reader = reader

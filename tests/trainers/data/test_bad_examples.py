@@ -118,7 +118,7 @@ class TestBadExamples:
 
     @pytest.mark.parametrize("kind", ["bytes", "channels"])
     def test_examples_of_tfds_have_a_name(self, digits, kind):
-        """What TFDS promises is checked, also before images are kept."""
+        """The promise of TFDS is checked, also before images are cached."""
 
         class Wrong(Undecodable):
             def decode(self, encoded):

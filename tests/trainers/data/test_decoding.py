@@ -13,7 +13,7 @@ from trainers.data.model_inputs import to_model_input
 
 
 class TestWindows:
-    """Of JPEGs, only what the first operation cuts out is decoded."""
+    """Only the window of the first operation is decoded from a JPEG."""
 
     @pytest.fixture
     def jpegs(self, tmp_path):

@@ -18,7 +18,7 @@ from trainers.distribute.workers import (
 
 
 class Resolved:
-    """What `is_chief` and `num_workers` ask a strategy for."""
+    """The part of a strategy that `is_chief` and `num_workers` read."""
 
     def __init__(self, kind, index, **jobs):
         self.cluster_resolver = tf.distribute.cluster_resolver
@@ -108,7 +108,7 @@ def test_of_many_values_that_differ_a_few_are_named():
 
 
 class Devices:
-    """What `num_processors` asks a strategy for."""
+    """The part of a strategy that `num_processors` reads."""
 
     def __init__(self, *devices, replicas):
         self.extended = self

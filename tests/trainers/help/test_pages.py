@@ -9,7 +9,7 @@ from trainers.recipes.recipes import RECIPES
 
 
 def values_of(page):
-    """Return what is in brackets after each flag, and the one-line helps."""
+    """Return the brackets after each flag, and the one-line helps."""
     found = re.findall(
         r"^  --(?:\[no\])?(\w+)\S*\s+\[((?:.|\n)*?)\]\n      (.*)", page, re.M
     )

@@ -96,7 +96,7 @@ def live(folder, pipe):
 
 
 def start(folder):
-    """Return the number of a process that trains, and what it tells."""
+    """Return the number of a process that trains, and a pipe from it."""
     folder.mkdir(parents=True, exist_ok=True)
     reader, writer = os.pipe()
     process = os.fork()

@@ -158,7 +158,7 @@ UPDATES = {
 
 @pytest.fixture(scope="module")
 def on_one_device(tmp_path_factory):
-    """Return {updates: what one device ends with after 20 of them}."""
+    """Return {updates: the final state of one device after 20 updates}."""
     ends = {}
 
     def end(name):

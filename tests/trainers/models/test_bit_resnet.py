@@ -42,7 +42,7 @@ def test_parameters_are_those_of_the_source(name):
 
 
 def count_by_formula(size, channels, num_classes):
-    """Add what each unit has: norms, convolutions, projection."""
+    """Add the parameters of each unit: norms, convolutions, projection."""
     width = round(64 * size.width_factor)
     side = 3 if size.use_small_root else 7
     total, inputs = side * side * channels * width, width

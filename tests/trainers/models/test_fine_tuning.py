@@ -1,4 +1,4 @@
-"""What a recipe trains: freezing and LoRA in a run, stopped and resumed."""
+"""Freezing and LoRA of a recipe in a run that is stopped and resumed."""
 
 import dataclasses
 import itertools

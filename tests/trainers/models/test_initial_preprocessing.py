@@ -1,4 +1,4 @@
-"""A run reads images as its initial model does, and so does what it leaves."""
+"""A run and its model have the preprocessing of the initial model."""
 
 import dataclasses
 import json

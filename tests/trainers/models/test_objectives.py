@@ -1,4 +1,4 @@
-"""Runs that learn without labels: what they save, show and refuse."""
+"""Runs that learn without labels: their files, pictures and errors."""
 
 import dataclasses
 import functools

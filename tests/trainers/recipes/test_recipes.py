@@ -581,7 +581,7 @@ RECORDS = ("imagenet21k", "jft300m")  # Data sets of TFRecord files.
 
 
 def shrink(recipe: Recipe) -> Recipe:
-    """Cut down what takes time; the mathematics of an update stay."""
+    """Reduce all sizes that take time; the mathematics of an update stay."""
     if recipe.model in BASELINES and not recipe.init_from:
         # Without a warm-up its rate would blow it up.
         recipe = dataclasses.replace(
@@ -745,7 +745,7 @@ def take_step(made_up, tmp_path, monkeypatch):
 
 
 def graph_of(recipe):
-    """Return what the graph of a small update depends on."""
+    """Return the settings that the graph of a small update depends on."""
     switches = ("average_decay", "clip_norm", "dropout_rate", "weight_decay")
     switches += ("label_smoothing", "stochastic_depth_rate")
     switches += ("representation_size",)

@@ -1,4 +1,4 @@
-"""The augmentation of VTAB's tasks, by what it does to images."""
+"""The augmentation of VTAB's tasks, by its effect on images."""
 
 import numpy as np
 import pytest

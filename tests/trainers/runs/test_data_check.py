@@ -139,7 +139,7 @@ def test_more_than_a_thousand_examples_are_not_checked(
 
 @pytest.fixture
 def start_records(recipe, tmp_path):
-    """Return a function that prepares a run on what is in tmp_path."""
+    """Return a function that prepares a run on the records in tmp_path."""
 
     def prepare_run(**changes):
         changes = {"dataset": f"tfrecord:{tmp_path}", **changes}

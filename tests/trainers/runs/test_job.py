@@ -1,4 +1,4 @@
-"""A job: its batches, its pictures, its devices, and what training leaves."""
+"""A job: its batches, its pictures, its devices, and its files."""
 
 import contextlib
 import csv
@@ -193,7 +193,7 @@ with Run(pathlib.Path(sys.argv[1])).claimed():
 def test_two_trainings_do_not_share_a_folder(
     recipe, tmp_path, tmp_path_factory, subprocess_environment
 ):
-    """And the second leaves alone what the first is about to save."""
+    """And the second does not change the files of the first."""
     job = prepare(recipe, str(tmp_path))
     draft = tmp_path / "checkpoints/.draft-00000001"
     draft.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What `prepare` checks, and where a run continues."""
+"""The checks of `prepare`, and the step at which a run continues."""
 
 import dataclasses
 import os

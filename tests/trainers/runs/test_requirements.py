@@ -24,7 +24,7 @@ MEMORY = Memory(1 * GB, 1 * GB, 2 * GB, 0, 16 * GB)
 
 
 def job_of(num_replicas=1, **changes):
-    """Return what the advice looks at: a recipe and a number of replicas."""
+    """Return a job with the fields that advice depends on."""
     recipe = dataclasses.replace(RECIPES["digits"], **changes)
     strategy = types.SimpleNamespace(num_replicas_in_sync=num_replicas)
     loop = types.SimpleNamespace(strategy=strategy)

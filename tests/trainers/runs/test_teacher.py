@@ -1,4 +1,4 @@
-"""Training with a teacher: which weights learn what, and which are refused."""
+"""Training with a teacher: the effect on the weights, and errors."""
 
 import dataclasses
 

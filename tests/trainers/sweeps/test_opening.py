@@ -1,4 +1,4 @@
-"""What a sweep refuses, and the recipes of its runs."""
+"""The errors of opening a sweep, and the recipes of its runs."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def started(tmp_path):
 
 
 def begin(sweep, trials=()):
-    """Write what a sweep writes before its first run."""
+    """Write the files that a sweep writes before its first run."""
     sweep.run.save_recipe(sweep.recipe, sweep.dataset.class_names)
     save_report(sweep, trials)
 

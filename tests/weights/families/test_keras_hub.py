@@ -1,4 +1,4 @@
-"""keras-hub: what is read of it and what is refused."""
+"""keras-hub: reading its files, and refusing some."""
 
 import json
 import shutil

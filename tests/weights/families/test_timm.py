@@ -1,4 +1,4 @@
-"""timm: what its files leave open, and the JSON that is written for it."""
+"""timm: settings that its files leave open, and JSON written for it."""
 
 import dataclasses
 import json
