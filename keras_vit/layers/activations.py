@@ -111,20 +111,10 @@ def activate_in_training(name: str, x):
     """
     # ReLU is one operation already.
     if name != "relu" and can_fuse(x):
-        return fuse(activate_in_float32, name=name)(x)
+        return fuse(_in_float32, activation=ACTIVATIONS[name])(x)
     return TRAINED_ACTIVATIONS[name](x)
 
 
-def activate_in_float32(x, *, name: str):
-    """Return an activation of `x` in its type, computed in float32.
-
-    XLA rounds bfloat16 after each operation, which takes time.
-
-    Shapes:
-        x: any. returns: the same.
-
-    Args:
-        x: A tensor.
-        name: A key of ACTIVATIONS.
-    """
-    return ops.cast(ACTIVATIONS[name](ops.cast(x, "float32")), x.dtype)
+def _in_float32(x, *, activation):
+    """XLA rounds bfloat16 after each operation, which takes time."""
+    return ops.cast(activation(ops.cast(x, "float32")), x.dtype)

@@ -9,7 +9,6 @@ from keras_vit.arguments import as_rate, as_whole
 from keras_vit.layers.activations import (
     ACTIVATIONS,
     IN_PLACE_ACTIVATIONS,
-    activate_in_float32,
     activate_in_training,
 )
 from keras_vit.layers.calling import (
@@ -19,7 +18,6 @@ from keras_vit.layers.calling import (
     reshape,
 )
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
-from keras_vit.layers.lean_projection import can_be_lean, project_lean
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.tables import pick
@@ -104,26 +102,22 @@ class MlpBlock(keras.layers.Layer):
         length, width = ops.shape(tokens)[1:]
         tokens = reshape(tokens, (-1, width))
         x = project(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
-        x = self._project_activated(tokens, x, training)  # (B*T, D)
-        x = reshape(x, (-1, length, width))  # (B, T, D)
-        return call_layer(self.dropout, x, training=training)
-
-    def _project_activated(self, tokens, x, training):
-        """Apply activation, dropout, inner norm and the last dense layer."""
-        is_plain = not self.inner_norm and not self.dropout_rate
-        if training and is_plain and can_be_lean(self.out, x):
-            options = {"name": self.activation, "is_gated": self.is_gated}
-            return project_lean(self.out, _activate_all, x, **options)
         activate = self._activate
         if training:
             activate = functools.partial(activate_in_training, self.activation)
         elif is_free_to_change(self.hidden, tokens):
             activate = IN_PLACE_ACTIVATIONS[self.activation]
-        x = _activate_gated(activate, x) if self.is_gated else activate(x)
-        x = call_layer(self.dropout, x, training=training)  # (B*T, M)
+        if self.is_gated:
+            gate, x = ops.split(x, 2, axis=-1)
+            x = activate(gate) * x  # (B*T, M)
+        else:
+            x = activate(x)
+        x = call_layer(self.dropout, x, training=training)
         if self.inner_norm:
             x = call_layer(self.inner_norm, x)
-        return project(self.out, x)
+        x = project(self.out, x)  # (B*T, D)
+        x = reshape(x, (-1, length, width))  # (B, T, D)
+        return call_layer(self.dropout, x, training=training)
 
     def _activate(self, x):
         """Return the activation of the hidden layer in inference.
@@ -165,13 +159,3 @@ class MlpBlock(keras.layers.Layer):
     @classmethod
     def from_config(cls, config):
         return super().from_config(with_new_names(config))
-
-
-def _activate_gated(activate, x):
-    gate, x = ops.split(x, 2, axis=-1)
-    return activate(gate) * x
-
-
-def _activate_all(x, *, name, is_gated):
-    activate = functools.partial(activate_in_float32, name=name)
-    return _activate_gated(activate, x) if is_gated else activate(x)

@@ -112,7 +112,7 @@ def test_memory_of_an_update_in_parts():
     assert parts.gradients == 2 * whole.gradients
 
 
-def test_a_block_keeps_its_hidden_layer_before_the_activation_alone():
+def test_a_block_keeps_what_its_products_and_norms_read():
     sizes = {"width": 128, "mlp_dim": 512, "num_heads": 2}
     two, three = (
         estimate(VisionTransformer(tiny_config(depth=n, **sizes)), 8)
@@ -120,8 +120,9 @@ def test_a_block_keeps_its_hidden_layer_before_the_activation_alone():
     )
     # Of 17 tokens with 128 numbers: the inputs of the norms (2), their outputs
     # (2), queries, keys and values (3), the output of the heads (1) and the
-    # hidden layer (4). And the attention of two heads.
-    kept = 12 * 17 * 128 + 2 * 17 * 17
+    # hidden layer before and after the activation (8). And the attention of
+    # two heads.
+    kept = 16 * 17 * 128 + 2 * 17 * 17
     assert three.activations - two.activations == 8 * 4 * kept
 
 
