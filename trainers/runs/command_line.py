@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable
 
-import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
@@ -20,6 +19,7 @@ from trainers.loop.errors import (
     Interrupted,
     NonFiniteLossError,
 )
+from trainers.runs.backend import check_backend
 
 
 def run_main(main: Callable):
@@ -56,11 +56,8 @@ def _check_process():
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
         tf.get_logger().setLevel("WARNING")
-    if keras.backend.backend() != "tensorflow":
-        sys.exit(
-            "Error: the trainers need the TensorFlow backend of Keras. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
+    # A start without `python -m` comes here only now.
+    check_backend()
 
 
 @contextlib.contextmanager
