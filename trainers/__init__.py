@@ -29,9 +29,9 @@ def _begin(module):
 
     answer_early(module, sys.argv[1:])
     import keras_vit  # noqa: F401  Its start-up quiets TensorFlow.
-    from trainers.runs.backend import check_backend
+    from trainers.runs.backend import require_tensorflow
 
-    check_backend()
+    require_tensorflow()
 
 
 _command = _find_command()

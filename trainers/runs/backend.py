@@ -5,7 +5,7 @@ import sys
 import keras
 
 
-def check_backend():
+def require_tensorflow():
     """End the command unless Keras runs on TensorFlow."""
     backend = keras.backend.backend()
     if backend != "tensorflow":

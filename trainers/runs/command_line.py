@@ -19,7 +19,8 @@ from trainers.loop.errors import (
     Interrupted,
     NonFiniteLossError,
 )
-from trainers.runs.backend import check_backend
+from trainers.paths import ContentError
+from trainers.runs.backend import require_tensorflow
 
 
 def run_main(main: Callable):
@@ -57,7 +58,7 @@ def _check_process():
         logging.set_verbosity(logging.WARNING)
         tf.get_logger().setLevel("WARNING")
     # A start without `python -m` comes here only now.
-    check_backend()
+    require_tensorflow()
 
 
 @contextlib.contextmanager
@@ -153,6 +154,7 @@ EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
     DataError: 1,
+    ContentError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,
