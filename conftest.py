@@ -28,6 +28,9 @@ multiprocessing.util.Finalize(
 )
 os.environ["TMPDIR"] = tempfile.tempdir = SCRATCH
 
+# What hypothesis remembers of earlier tests would stay in the checkout.
+os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(SCRATCH, "hypothesis")
+
 # Data sets are prepared for the tests alone, not in the home of the user.
 # TFDS reads the variable when it is imported.
 os.environ["TFDS_DATA_DIR"] = os.path.join(SCRATCH, "datasets")

@@ -1,7 +1,7 @@
 """The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
 
-# First: it quiets the start of TensorFlow, which the others import.
-from keras_vit import startup  # noqa: F401
+# First: they quiet Ctrl-C and the start of TensorFlow, which the others import.
+from keras_vit import interrupts, startup  # noqa: F401
 
 # isort: split
 from keras_vit import (

@@ -9,6 +9,7 @@ from keras_vit.files import atomic_write
 from keras_vit.keras_files import load_keras
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
+from keras_vit.startup import without_noise
 from keras_vit.tables import pick
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
@@ -70,7 +71,8 @@ def convert(
         notes = save_checkpoint(model, target, layout=layout)
         write_class_names(target, layout, read_classes(source))
         return notes
-    with atomic_write(target) as draft:
+    # Keras imports TensorFlow to save a model, on other backends as well.
+    with atomic_write(target) as draft, without_noise():
         model.save(draft)
     return ()
 

@@ -186,10 +186,20 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     def is_one_of(*numbers):
         return tf.reduce_any(orientation == tf.constant(numbers))
 
-    image = tf.cond(
-        orientation >= 5,
-        lambda: tf.transpose(image, (1, 0, 2)),
-        lambda: image,
-    )
-    flips = tf.stack([is_one_of(3, 4, 7, 8), is_one_of(2, 3, 6, 7), False])
-    return tf.raw_ops.Reverse(tensor=image, dims=flips)
+    def flip():
+        flips = tf.stack([is_one_of(3, 4), is_one_of(2, 3), False])
+        return tf.raw_ops.Reverse(tensor=image, dims=flips)
+
+    def transpose():
+        # Nearly as fast as `tf.transpose`. About that of integers, oneDNN
+        # complains on the standard error.
+        height, width, channels = tf.unstack(tf.shape(image))
+        rows, columns = tf.range(height) * width, tf.range(width)
+        rows = tf.cond(is_one_of(6, 7), lambda: rows[::-1], lambda: rows)
+        columns = tf.cond(
+            is_one_of(7, 8), lambda: columns[::-1], lambda: columns
+        )
+        pixels = tf.reshape(image, (-1, channels))
+        return tf.gather(pixels, columns[:, None] + rows)  # (W, H, C)
+
+    return tf.cond(orientation >= 5, transpose, flip)

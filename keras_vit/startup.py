@@ -1,4 +1,4 @@
-"""The start of `python -m` commands: quiet imports, Ctrl-C without traceback.
+"""The start of `python -m` commands: quiet imports, errors in one line.
 
 Python imports the package before the command itself, so this code runs before
 TensorFlow is imported, which takes seconds. It does not affect programs that
@@ -13,6 +13,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 
+from keras_vit.interrupts import is_own_command
+
 # Lines that TensorFlow writes to the standard error at each start, on a machine
 # without a GPU, before its own settings about logging apply.
 NOISE = (
@@ -20,6 +22,12 @@ NOISE = (
     "|^I[0-9]{4} "
     "|^To enable the following instructions"
     "|^E[0-9]{4} .*cuInit.*(UNKNOWN ERROR|CUDA_ERROR_NO_DEVICE)"
+)
+
+
+IS_QUIET = (
+    is_own_command(sys.argv, sys.orig_argv)
+    and "TF_CPP_MIN_LOG_LEVEL" not in os.environ
 )
 
 
@@ -31,16 +39,12 @@ def prepare_command():
     """
     if not is_own_command(sys.argv, sys.orig_argv):
         return
-    sys.excepthook = report_error
     warnings.formatwarning = format_warning
     check_command_line(sys.orig_argv[sys.orig_argv.index("-m") + 1])
-    with kept_from_collector():
-        if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-            import keras  # noqa: F401
-        else:
-            os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Errors alone.
-            with filtered_stderr(NOISE):
-                import_keras()
+    if IS_QUIET:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Errors alone.
+    with kept_from_collector(), without_noise():
+        import_keras()
 
 
 def check_command_line(module: str):
@@ -56,13 +60,30 @@ def check_command_line(module: str):
 
 
 def import_keras():
-    """Import Keras, and let TensorFlow look for a GPU."""
-    import keras
+    """Import Keras, and let TensorFlow look for a GPU.
 
+    Exits with a one-line message if the backend is not installed.
+    """
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"Error: Keras cannot start ({error}). Install its backend, or "
+            "choose another one: KERAS_BACKEND=tensorflow, jax or torch."
+        )
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+def without_noise() -> contextlib.AbstractContextManager:
+    """Return a context in which a command may import TensorFlow quietly.
+
+    In other programs, and if the user wants to see every message, it does
+    nothing.
+    """
+    return filtered_stderr(NOISE) if IS_QUIET else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -79,34 +100,6 @@ def kept_from_collector() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def is_own_command(argv: list[str], orig_argv: list[str]) -> bool:
-    """Return whether Python is starting a command of this project.
-
-    Args:
-        argv: `sys.argv`, which is ["-m", ...] while Python searches for the
-            module to run.
-        orig_argv: `sys.orig_argv`, which contains the name of the module.
-
-    Example:
-        >>> is_own_command(["-m"], ["python", "-m", "trainers.train"])
-        True
-        >>> is_own_command(["-m"], ["python", "-m", "your_package.train"])
-        False
-    """
-    if argv[:1] != ["-m"] or "-m" not in orig_argv[:-1]:
-        return False
-    module = orig_argv[orig_argv.index("-m") + 1]
-    return module.partition(".")[0] in ("keras_vit", "trainers")
-
-
-def report_error(kind, error, traceback):
-    """Print an error that ends the program; Ctrl-C without its traceback."""
-    if issubclass(kind, KeyboardInterrupt):
-        print("Interrupted.", file=sys.stderr, flush=True)
-    else:
-        sys.__excepthook__(kind, error, traceback)
 
 
 def format_warning(message, category, filename, lineno, line=None) -> str:

@@ -1,5 +1,7 @@
 import io
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -165,3 +167,25 @@ def test_what_is_no_jpeg_has_no_window(capfd):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no JPEG"):
         decode_window(encoded, lambda shape: tf.constant([0, 0, 1, 1]), 3)
     assert "JPEG" not in capfd.readouterr().err
+
+
+TURN = """
+import tensorflow as tf
+from keras_vit.image_decoding import turn
+image = tf.zeros((2, 3, 3), tf.uint8)
+print(tf.function(turn)(image, tf.constant(6)).shape)
+"""
+
+
+@pytest.mark.slow
+def test_turning_is_silent(subprocess_environment):
+    """OneDNN does not complain about integers, once in each process."""
+    result = subprocess.run(
+        [sys.executable, "-c", TURN],
+        env={**subprocess_environment, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout == "(3, 2, 3)\n"
+    assert "AVX" not in result.stderr

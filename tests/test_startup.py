@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import warnings
 
 import pytest
 
-from keras_vit import startup
+from keras_vit import interrupts, startup
 
 PRINT = """
 import os
@@ -52,20 +53,18 @@ def test_noise_is_left_out_and_warnings_are_not(subprocess_environment):
 def load_startup():
     """Return code that imports the module without its package, quickly."""
     return (
-        "import importlib.util, sys, types\n"
-        "sys.modules['keras_vit'] = types.ModuleType('keras_vit')\n"
-        "spec = importlib.util.spec_from_file_location(\n"
-        f"    'keras_vit.startup', {startup.__file__!r})\n"
-        "module = importlib.util.module_from_spec(spec)\n"
-        "sys.modules['keras_vit.startup'] = module\n"
-        "spec.loader.exec_module(module)\n"
+        "import sys, types\n"
+        "package = types.ModuleType('keras_vit')\n"
+        f"package.__path__ = [{os.path.dirname(startup.__file__)!r}]\n"
+        "sys.modules['keras_vit'] = package\n"
+        "import keras_vit.startup\n"
     )
 
 
 def test_a_program_that_imports_the_package_is_left_alone(
     subprocess_environment, tmp_path
 ):
-    assert sys.excepthook is not startup.report_error
+    assert sys.excepthook is not interrupts.report_error
     # Its __init__ runs while `sys.argv` is ["-m"], as that of a command does.
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/__init__.py").write_text(load_startup())
@@ -88,7 +87,6 @@ def test_a_program_that_imports_the_package_is_left_alone(
 def test_the_warnings_of_a_command_are_one_line(monkeypatch, module):
     monkeypatch.setattr(sys, "argv", ["-m"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "-m", module])
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     for name in ("kept_from_collector", "filtered_stderr"):
         monkeypatch.setattr(startup, name, contextlib.nullcontext)
@@ -130,11 +128,72 @@ def test_a_command_starts_without_noise(subprocess_environment, tmp_path, name):
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_importing_is_one_line(subprocess_environment, tmp_path):
+def test_saving_on_jax_is_without_noise(subprocess_environment, tmp_path):
+    """Keras imports TensorFlow for it, if it is installed."""
+    pytest.importorskip("jax")
+    checkpoint = pathlib.Path(__file__).parent / "golden/timm_token.safetensors"
+    environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
+    del environment["TF_CPP_MIN_LOG_LEVEL"]
+    words = ["-m", "keras_vit.convert", str(checkpoint), "a.keras"]
+    result = subprocess.run(
+        [sys.executable, *words, "--layout=keras"],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout == "a.keras: written, keras\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["trainers.predict", "keras_vit.convert"])
+def test_a_backend_that_is_not_installed(
+    subprocess_environment, tmp_path, name
+):
+    (tmp_path / "tensorflow.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'tensorflow'\")"
+    )
+    words = ["-m", name, "a", "b"]
+    words += [] if name.startswith("trainers") else ["--layout=timm"]
+    result = subprocess.run(
+        [sys.executable, *words],
+        env={**subprocess_environment, "KERAS_BACKEND": "tensorflow"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr == (
+        "Error: Keras cannot start (No module named 'tensorflow'). Install its "
+        "backend, or choose another one: KERAS_BACKEND=tensorflow, jax or "
+        "torch.\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, module",
+    [
+        (["-m", "trainers.evaluate"], "keras"),
+        (["-m", "trainers.evaluate"], "absl"),
+        (["-m", "trainers.evaluate"], "difflib"),
+        (["-m", "keras_vit.convert"], "subprocess"),
+        (["keras-vit", "evaluate"], "difflib"),
+    ],
+)
+def test_ctrl_c_while_importing_is_one_line(
+    subprocess_environment, tmp_path, words, module
+):
     """Python ends by the signal itself, which a shell shows as 130."""
     # Says when the import has begun, and makes it last.
-    (tmp_path / "keras.py").write_text(
+    (tmp_path / f"{module}.py").write_text(
         "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+    )
+    (tmp_path / "keras-vit").write_text(
+        "from trainers.console import main\nmain()\n"
     )
     path = os.pathsep.join(
         [str(tmp_path), subprocess_environment["PYTHONPATH"]]
@@ -142,13 +201,14 @@ def test_ctrl_c_while_importing_is_one_line(subprocess_environment, tmp_path):
     # A shell's job in the background ignores the signal, and so would the
     # command.
     start = (
-        "import os, signal, sys; "
-        "signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "import os, _signal, sys; "
+        "_signal.signal(_signal.SIGINT, _signal.SIG_DFL); "
         "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     )
     with subprocess.Popen(
-        [sys.executable, "-Sc", start, "-m", "trainers.evaluate"],
+        [sys.executable, "-Sc", start, *words],
         env={**subprocess_environment, "PYTHONPATH": path},
+        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

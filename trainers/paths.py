@@ -7,7 +7,8 @@ import io
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -176,6 +177,32 @@ def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
     with atomic_write(path) as draft:
         draft.write_text(text, encoding="utf-8")
+
+
+class ContentError(ValueError):
+    """A file does not contain what a command has written to it."""
+
+
+def read_written(path: Path, parse: Callable[[str], Any], remedy: str) -> Any:
+    """Return what a command has written to a text file.
+
+    Others may have changed the file since.
+
+    Args:
+        path: The file.
+        parse: Takes its text; returns what it stands for.
+        remedy: What the user should do about a changed file, for the error.
+
+    Raises:
+        ContentError: If it is no text in UTF-8, or `parse` fails.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ContentError(
+            f"{path} is not what was written there "
+            f"({type(error).__name__}: {error}); {remedy}"
+        ) from None
 
 
 def write_csv_file(path: str | os.PathLike, rows: Iterable[Sequence]):

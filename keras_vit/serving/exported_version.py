@@ -55,15 +55,21 @@ def read_signature_defs(path: pathlib.Path) -> dict[str, dict]:
         ValueError: If it is not a SavedModel.
         OSError: If it cannot be read.
     """
+    file = path / "saved_model.pb"
+    if path.is_dir() and not file.exists():
+        raise ValueError(
+            "`export` must be a version of a SavedModel, whose answers are "
+            "recorded: .../saved_model/NAME/NUMBER, with a saved_model.pb in "
+            f"it. Received: export={str(path)!r}"
+        )
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    content = (path / "saved_model.pb").read_bytes()
     try:
         graph = next(
             graph
-            for graph in SavedModel.FromString(content).meta_graphs
+            for graph in SavedModel.FromString(file.read_bytes()).meta_graphs
             if "serve" in graph.meta_info_def.tags
         )
     except (DecodeError, StopIteration):

@@ -325,8 +325,10 @@ def test_folders_that_are_no_export(tmp_path, zoo):
         read_version(zoo / "zoo")
     with pytest.raises(FileNotFoundError):
         read_version(tmp_path / "1")
+    (tmp_path / "1").mkdir()  # As of an export to TFLite.
+    with pytest.raises(ValueError, match="must be a version of a SavedModel"):
+        read_version(tmp_path / "1")
     for content in (b"", b"no model"):
-        (tmp_path / "1").mkdir(exist_ok=True)
         (tmp_path / "1/saved_model.pb").write_bytes(content)
         with pytest.raises(ValueError, match="No SavedModel with the tag"):
             read_version(tmp_path / "1")

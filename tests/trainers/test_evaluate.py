@@ -40,6 +40,14 @@ def test_an_evaluation_of_other_images_is_refused(
         read_other(str(folder), digits)
 
 
+@pytest.mark.parametrize("content", [b"", b"3", b"\xff"])
+def test_a_damaged_evaluation_is_named(folder, digits, content):
+    path = folder / "evaluation.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{path} is not .*; evaluate that"):
+        read_other(str(folder), digits)
+
+
 def test_the_other_evaluation_is_printed_beside(capsys):
     report = {"model": "a", "accuracy": 0.75, "f1/x": 1.0, "accuracy/x": 0.5}
     print_report(report, True, {"model": "b", "accuracy": 0.5, "loss": 1.0})

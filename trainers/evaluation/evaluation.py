@@ -25,7 +25,7 @@ from trainers.evaluation.telling import (
 )
 from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, naming_folder, write_csv_file
-from trainers.runs.model_card import write_card
+from trainers.runs.model_card import read_notes, write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes, write_report
 
@@ -84,14 +84,15 @@ def evaluate(
         OSError: If a file cannot be written.
     """
     preprocess = source.preprocess if preprocess is None else preprocess
-    names = dataset.class_names
-    of_model = dataset.model_class_names
-    check_classes(source, of_model, dataset)
+    check_classes(source, dataset)
     model = with_patch_size(source.load_model(), patch_size)
-    check_logits(model, of_model, dataset)
+    check_logits(model, dataset)
+    folder = choose_folder(source, report_dir, patch_size)
+    if folder and folder == source.folder:
+        read_notes(source)  # An error before the work, not after it.
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.guesses if other else {})
-    results = Results(Tally(names, source.activation), telling)
+    results = Results(Tally(dataset.class_names, source.activation), telling)
     for images, logits, labels, positions in predict_dataset(
         model,
         dataset,
@@ -102,18 +103,17 @@ def evaluate(
         logits = logits[:, dataset.logit_columns]
         results.add(images, logits, labels > 0, positions)
     found = results.tally.report()
-    num_images = dataset.num_examples(dataset.eval_split)
     report = {
         "model": str(source),
         "dataset": dataset.name,
         "split": dataset.eval_split,
         "preprocess": preprocess,
         **({"patch_size": patch_size} if patch_size else {}),
-        "num_left_out": num_images - found["num_examples"],
+        "num_left_out": dataset.num_examples(dataset.eval_split)
+        - found["num_examples"],
         "num_unreadable": len(bad_examples.names),
         **found,
     }
-    folder = choose_folder(source, report_dir, patch_size)
     if folder:
         check_same_images(other, telling.guesses)
     show(report)
@@ -233,9 +233,9 @@ def write_confusion(
         write_csv_file(path, [["true class", *class_names], *rows])
 
 
-def check_classes(source, names, dataset):
+def check_classes(source, dataset):
     """Raise a ValueError if a run was trained on classes of other names."""
-    trained_on = source.load_class_names()
+    names, trained_on = dataset.model_class_names, source.load_class_names()
     check_has_classes(source, trained_on)
     if trained_on not in (None, names):
         more = [name for name in names if name not in trained_on]
@@ -253,11 +253,12 @@ def check_classes(source, names, dataset):
         )
 
 
-def check_logits(model: keras.Model, names: list[str], dataset: ImageDataset):
+def check_logits(model: keras.Model, dataset: ImageDataset):
     """Raise a ValueError unless `model` returns a logit for each class."""
-    if model.output_shape[1:] != (len(names),):
+    num_classes = len(dataset.model_class_names)
+    if model.output_shape[1:] != (num_classes,):
         raise ValueError(
-            f"`model` must return one logit for each of the {len(names)} "
+            f"`model` must return one logit for each of the {num_classes} "
             f"classes of {dataset.name!r}. "
             f"Received: output_shape={model.output_shape}"
         )

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trainers.paths import Path, write_csv_file
+from trainers.paths import Path, read_written, write_csv_file
 
 GUESS_COLUMNS = ("position", "image", "true class", "prediction", "probability")
 # Earlier versions wrote no names of images.
@@ -94,11 +94,12 @@ def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
         class_names: Names of the classes.
 
     Raises:
-        ValueError: If it is not such a file, or has other classes.
+        ContentError: If it is not such a file, or has other classes.
     """
     indices = {name: index for index, name in enumerate(class_names)}
-    try:
-        rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+
+    def parse(text):
+        rows = csv.DictReader(io.StringIO(text))
         if not {*COLUMNS_READ} <= {*(rows.fieldnames or ())}:
             raise ValueError("other columns")
         cells = ([row[name] for name in COLUMNS_READ] for row in rows)
@@ -108,8 +109,10 @@ def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
             )
             for position, truth, guess, probability in cells
         }
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} must be a table of predictions for the same classes; "
-            f"evaluate that model again. Received: {error!r}"
-        ) from None
+
+    return read_written(
+        path,
+        parse,
+        "it must be a table of predictions for the same classes: evaluate "
+        "that model again",
+    )

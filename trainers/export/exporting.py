@@ -95,6 +95,7 @@ def export_source(
     if calibration_split:
         dataset.ranges(calibration_split)  # An error if it does not exist.
     model = with_patch_size(source.load_model(), patch_size)
+    card = describe_source(source, model)
     preprocess = source.preprocess if preprocess is None else preprocess
     read_image, normalization = make_reader(preprocess, model.input_shape[1:])
     bad_examples = BadExamples(max_bad_examples)
@@ -119,28 +120,22 @@ def export_source(
     )
     choices |= {"name": name, "version": version, "serving": serving}
     report = export_model(model, export_dir, images, formats, **choices)
-    write_export_card(export_dir, source, model, report)
+    if card:
+        text = f"{card}\n## Export\n\n{report}\n"
+        write_atomically(export_dir / CARD, text)
     return report
 
 
-def write_export_card(
-    export_dir: Path,
-    source: Run | NamedModel,
-    model: keras.Model,
-    report: ExportReport,
-):
-    """Write the model card of a run, with its export, into the export folder.
+def describe_source(source: Run | NamedModel, model: keras.Model) -> str | None:
+    """Return the model card of an exported source; None if it is no run.
 
     Args:
-        export_dir: The folder.
-        source: The exported source; only a run has a card.
+        source: The exported source.
         model: Its model.
-        report: The report of the export.
     """
-    if isinstance(source, Run):
-        card = describe_run(source, model, str(source.model_path))
-        text = f"{card}\n## Export\n\n{report}\n"
-        write_atomically(export_dir / CARD, text)
+    if not isinstance(source, Run):
+        return None
+    return describe_run(source, model, str(source.model_path))
 
 
 def plan_options(choices: Mapping[str, Any]) -> ExportOptions:

@@ -7,7 +7,7 @@ import os
 
 import keras
 
-from trainers.paths import as_path, write_atomically
+from trainers.paths import as_path, read_written, write_atomically
 
 # The first columns, in this order; others follow, sorted by name.
 COLUMNS = (
@@ -63,8 +63,16 @@ def read_metrics(path: str | os.PathLike) -> list[dict[str, float]]:
 
     Args:
         path: Written by MetricsFile or `keras.callbacks.CSVLogger`.
+
+    Raises:
+        ContentError: If it is no text.
     """
-    text = as_path(path).read_text(encoding="utf-8")
+    remedy = "move it away to go on without these metrics"
+    return read_written(as_path(path), parse_metrics, remedy)
+
+
+def parse_metrics(text: str) -> list[dict[str, float]]:
+    """Return the rows of `read_metrics`, from the text of the file."""
     # A line without a line break may be truncated within a number.
     lines = [line for line in text.splitlines(True) if line.endswith("\n")]
     columns, *rows = csv.reader(lines) if lines else [[]]

@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import typing
 from collections.abc import Callable, Iterable
 
+from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import pick
 
 
@@ -72,9 +74,18 @@ def note():
 
 
 def check_value(field, value):
-    """Raise a ValueError if the value of a field is not allowed."""
-    if value is None:
+    """Raise a ValueError if the value of a field is not allowed.
+
+    Also one of another type, which a file may hold.
+    """
+    types = typing.get_args(field.type) or (field.type,)
+    if value is None and type(None) in types:
         return
+    is_of_type, rule = FIELD_TYPES[types[0]]
+    if not is_of_type(value):
+        raise ValueError(
+            f"`{field.name}` must be {rule}. Received: {field.name}={value!r}"
+        )
     choices, range = field.metadata["choices"], field.metadata["range"]
     if choices:
         pick(dict.fromkeys(choices), value, field.name)
@@ -83,3 +94,12 @@ def check_value(field, value):
             f"`{field.name}` must be {range.text}. "
             f"Received: {field.name}={value}"
         )
+
+
+# The types of fields, and what their values must be.
+FIELD_TYPES = {
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    float: (is_number, "a number"),
+    int: (is_whole, "a whole number"),
+    str: (lambda value: isinstance(value, str), "text"),
+}

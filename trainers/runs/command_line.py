@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable
 
-import keras
 import tensorflow as tf
 from absl import app, flags, logging
 
@@ -20,6 +19,8 @@ from trainers.loop.errors import (
     Interrupted,
     NonFiniteLossError,
 )
+from trainers.paths import ContentError
+from trainers.runs.backend import require_tensorflow
 
 
 def run_main(main: Callable):
@@ -56,11 +57,8 @@ def _check_process():
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
         tf.get_logger().setLevel("WARNING")
-    if keras.backend.backend() != "tensorflow":
-        sys.exit(
-            "Error: the trainers need the TensorFlow backend of Keras. "
-            f"Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
+    # A start without `python -m` comes here only now.
+    require_tensorflow()
 
 
 @contextlib.contextmanager
@@ -156,6 +154,7 @@ EXIT_CODES = {
     NonFiniteLossError: 1,
     CheckpointError: 1,
     DataError: 1,
+    ContentError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
     WorkerLostError: 69,
     Interrupted: 75,

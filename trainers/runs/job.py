@@ -28,7 +28,7 @@ from trainers.recipes.schema import Recipe
 from trainers.runs.disk import check_space
 from trainers.runs.job_pictures import attention_pictures, reconstructions
 from trainers.runs.memory_plan import MemoryPlan
-from trainers.runs.model_card import write_card
+from trainers.runs.model_card import check_card, write_card
 from trainers.runs.pictures import plot_learning_curve
 from trainers.runs.reports import header, write_first_batch
 from trainers.runs.run import Run
@@ -134,8 +134,10 @@ class Job:
         """Check the disk, write the recipe and draw the first batch.
 
         Raises:
+            ContentError: If what the card takes up cannot be read.
             OSError: If the checkpoints do not fit on the disk.
         """
+        check_card(self.run, self.recipe)
         checkpoints = self.loop.checkpoints
         checkpoints.remove_drafts()
         if self.loop.step < self.total_steps:
@@ -245,6 +247,7 @@ def train(job: Job) -> dict[str, float]:
         Interrupted: If a signal stopped the run, after saving.
         WorkerLostError: If another process does not respond.
         CheckpointError: If the last state cannot be saved.
+        ContentError: If a file of the folder is damaged.
         OSError: If a file cannot be written, the disk has no room for the
             checkpoints, or another process trains in the folder.
     """

@@ -11,11 +11,13 @@ from keras_vit.weights.hub import parse_repository
 from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.pretrained import PRETRAINED
 from trainers.models.initial_notes import MODEL_FLAGS
-from trainers.paths import write_atomically
+from trainers.paths import read_written, write_atomically
 from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 
 NUM_CLASSES_LISTED = 100
+# What a card shows of an evaluation.
+CARD_FIGURES = ("split", "num_examples", "accuracy", "calibration_error")
 NOTES_MARK = "<!-- What is below stays when the card is written anew. -->"
 
 
@@ -29,12 +31,35 @@ def write_card(run: Run, model: keras.Model):
             `trainers.evaluate` on the data set of the run, if there is one.
         model: Its model.
     """
-    written = ""
-    if run.card_path.exists():
-        written = run.card_path.read_text(encoding="utf-8")
-    notes = written.partition(NOTES_MARK)[2] or "\n"
+    notes = read_notes(run)
     text = f"{describe_run(run, model)}\n## Notes\n\n{NOTES_MARK}{notes}"
     write_atomically(run.card_path, text)
+
+
+def read_notes(run: Run) -> str:
+    """Return what a person wrote on the card of a run, or an empty line.
+
+    Raises:
+        ContentError: If the card is no text.
+    """
+    if not run.card_path.exists():
+        return "\n"
+    remedy = "save it in UTF-8, or move it away"
+    written = read_written(run.card_path, str, remedy)
+    return written.partition(NOTES_MARK)[2] or "\n"
+
+
+def check_card(run: Run, recipe: Recipe):
+    """Raise a ContentError if a file that a card takes up cannot be read.
+
+    So that it is found before the work, not after it.
+
+    Args:
+        run: The run, of which nothing may be there yet.
+        recipe: Its recipe.
+    """
+    read_notes(run)
+    read_figures(run, recipe)
 
 
 def describe_run(
@@ -139,12 +164,31 @@ def _describe_training(recipe):
 
 
 def read_figures(run: Run, recipe: Recipe) -> dict | None:
-    """Return the report of the evaluation of a run; None if there is none."""
+    """Return the report of the evaluation of a run; None if there is none.
+
+    Raises:
+        ContentError: If its file is damaged.
+    """
     path = run.folder / "evaluation.json"
     if not path.exists():
         return None
-    report = json.loads(path.read_text())
-    return report if report.get("dataset") == recipe.dataset else None
+
+    def parse(text):
+        report = parse_report(text)
+        if report.get("dataset") != recipe.dataset:
+            return None
+        return report | {name: report[name] for name in CARD_FIGURES}
+
+    return read_written(path, parse, "evaluate the run again")
+
+
+def parse_report(text: str) -> dict:
+    """Return the report of an evaluation from the text of its file.
+
+    Raises:
+        TypeError, ValueError: If it is no object in JSON.
+    """
+    return dict(json.loads(text))
 
 
 def _front_matter(run, recipe, figures, task="image-classification"):

@@ -5,6 +5,7 @@ import dataclasses
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 
 import keras
 
@@ -15,6 +16,7 @@ from trainers.paths import (
     Path,
     RemotePath,
     atomic_write,
+    read_written,
     write_atomically,
 )
 from trainers.recipes.model_options import OLD_FLAGS
@@ -162,17 +164,7 @@ class Run:
         Raises:
             ValueError: If there is no recipe, or it is of another version.
         """
-        fields = {
-            OLD_FLAGS.get(name, name): value
-            for name, value in self._content()["recipe"].items()
-        }
-        unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
-        if unknown:
-            raise ValueError(
-                f"{self.recipe_path} has fields of another version: "
-                + ", ".join(sorted(unknown))
-            )
-        return Recipe(**fields)
+        return self._read(lambda content: parse_recipe(content["recipe"]))
 
     @property
     def preprocess(self) -> str:
@@ -186,7 +178,7 @@ class Run:
 
     def load_class_names(self) -> list[str]:
         """Return the names of the classes, in the order of the logits."""
-        return self._content()["class_names"]
+        return self._read(lambda content: list(content["class_names"]))
 
     def save_model(self, model: keras.Model):
         """Write the model atomically."""
@@ -211,20 +203,36 @@ class Run:
             )
         return load_keras(str(self.model_path))
 
-    def _content(self):
+    def _read(self, take):
         if not self.recipe_path.exists():
             raise ValueError(
                 "`run_dir` must be the folder of a run, with a recipe.json "
                 f"in it. Received: run_dir={str(self.folder)!r}"
             )
-        try:
-            content = json.loads(self.recipe_path.read_text())
-            return {name: content[name] for name in ("recipe", "class_names")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{self.recipe_path} is not what a run has written "
-                f"({type(error).__name__}: {error}); choose another folder"
-            ) from None
+        return read_written(
+            self.recipe_path,
+            lambda text: take(json.loads(text)),
+            "choose another folder",
+        )
+
+
+def parse_recipe(fields: Mapping) -> Recipe:
+    """Return the recipe of a file.
+
+    Args:
+        fields: The values by name, also by names of earlier versions.
+
+    Raises:
+        ValueError: If there are fields of a later version, or a value is not
+            allowed.
+    """
+    values = {OLD_FLAGS.get(x, x): value for x, value in dict(fields).items()}
+    unknown = values.keys() - {f.name for f in dataclasses.fields(Recipe)}
+    if unknown:
+        raise ValueError(
+            f"fields of another version: {', '.join(sorted(unknown))}"
+        )
+    return Recipe(**values)
 
 
 def check_has_classes(source, names: list[str] | None):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from trainers.paths import Path
+from trainers.paths import Path, read_written
 
 CHOICE, REPORT = "choice", "report"
 REPORT_NAME = "sweep.json"
@@ -72,20 +72,18 @@ def read_report(folder: Path) -> dict:
         folder: The folder of the sweep.
 
     Raises:
-        ValueError: If the file is not a report.
+        ContentError: If the file is not a report.
     """
     path = folder / REPORT_NAME
     if not path.exists():
         return {}
-    try:
-        report = json.loads(path.read_text())
+
+    def parse(text):
+        report = json.loads(text)
         report["trials"] = [Trial(**row) for row in report["trials"]]
         return report
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} is not what a sweep has written "
-            f"({type(error).__name__}: {error}); choose another folder"
-        ) from None
+
+    return read_written(path, parse, "choose another folder")
 
 
 def read_trials(folder: Path) -> list[Trial]:

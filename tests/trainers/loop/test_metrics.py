@@ -2,6 +2,7 @@ import keras
 import pytest
 
 from trainers.loop.metrics import MetricsFile, format_metrics, read_metrics
+from trainers.paths import ContentError
 
 
 def train(path, steps, first_step=0, **more):
@@ -79,6 +80,13 @@ def test_a_file_cut_anywhere_gives_whole_rows_only(tmp_path):
     path.write_text(text[:-3])
     train(path, [30, 40], first_step=20)
     assert steps_of(path) == [10, 20, 30, 40]
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_bytes(b"step,loss\n1,\xff\n")
+    with pytest.raises(ContentError, match="metrics.csv is not.*move it away"):
+        train(path, [10])
 
 
 def test_files_that_keras_appended_to(tmp_path):

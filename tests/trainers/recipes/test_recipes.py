@@ -136,6 +136,29 @@ def test_numbers_that_make_no_sense_are_refused(field, value):
         dataclasses.replace(RECIPES["digits"], **{field: value})
 
 
+@pytest.mark.parametrize(
+    "field, value, rule",
+    [
+        ("total_steps", "six", "a whole number"),
+        ("total_steps", 6.5, "a whole number"),
+        ("batch_size", None, "a whole number"),
+        ("seed", True, "a whole number"),
+        ("learning_rate", "1e-3", "a number"),
+        ("use_xla", 1, "true or false"),
+        ("optimizer", ["adamw"], "text"),
+    ],
+)
+def test_values_of_another_type_are_refused(field, value, rule):
+    """A file may hold them."""
+    with pytest.raises(ValueError, match=f"`{field}` must be {rule}. Received"):
+        Recipe(**{field: value})
+
+
+def test_numbers_of_numpy_and_whole_rates_are_numbers():
+    recipe = Recipe(batch_size=np.int64(8), epochs=2, total_steps=None)
+    assert (recipe.batch_size, recipe.epochs) == (8, 2)
+
+
 def test_augmentation_is_read_at_once():
     with pytest.raises(ValueError, match="`augment`.* must be one of"):
         Recipe(augment="flip")

@@ -5,8 +5,6 @@ That they start in a process of their own is shown by tests/test_startup.py.
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -25,23 +23,6 @@ def command(subprocess_environment, tmp_path):
     def run(module, *arguments):
         words = ["-m", f"trainers.{module}", *arguments]
         return commands.run(words, subprocess_environment, tmp_path)
-
-    return run
-
-
-@pytest.fixture
-def real_command(subprocess_environment, tmp_path):
-    """Return the same as `command`, with a Python that imports everything."""
-
-    def run(module, *arguments, **environment):
-        return subprocess.run(
-            [sys.executable, "-m", f"trainers.{module}", *arguments],
-            env={**subprocess_environment, **environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
 
     return run
 
@@ -133,12 +114,6 @@ def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path, folder):
     assert "Error: `run_dir` must be a folder" in result.stderr
     assert f"run_dir='{folder}', {tmp_path / 'run'} is a file" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_another_backend_is_refused(real_command):
-    result = real_command("train", KERAS_BACKEND="jax")
-    assert result.returncode == 1
-    assert "need the TensorFlow backend" in result.stderr
 
 
 # The first message comes sooner than after 10 seconds.

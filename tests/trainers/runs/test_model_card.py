@@ -1,11 +1,18 @@
 import dataclasses
 import json
+import shutil
 
 import pytest
 import yaml
 
+from trainers.evaluation.evaluation import evaluate
+from trainers.export.exporting import export_source
+from trainers.loop.loop import Loop
+from trainers.paths import ContentError
 from trainers.recipes.schema import Recipe
 from trainers.runs.model_card import NOTES_MARK, describe_run, write_card
+from trainers.runs.run import Run
+from trainers.train import prepare, train
 
 
 @pytest.fixture
@@ -67,6 +74,36 @@ def test_notes_of_the_user_stay(run):
     for _ in range(2):
         write_card(run, model)
         assert run.card_path.read_text(encoding="utf-8") == first + notes
+
+
+@pytest.mark.parametrize(
+    "name, content, fault",
+    [
+        ("README.md", b"\xff", "README.md is not.*; save it in UTF-8"),
+        ("evaluation.json", b"", "evaluation.json is not.*evaluate the run ag"),
+        ("evaluation.json", b"[1]", "evaluation.json is not.*evaluate the run"),
+        (
+            "evaluation.json",
+            b'{"dataset": "digits", "split": "test"}',
+            "evaluation.json is not.*num_examples",
+        ),
+    ],
+)
+def test_a_damaged_file_is_found_before_the_work(
+    run, digits, tmp_path, monkeypatch, name, content, fault
+):
+    monkeypatch.setattr(Loop, "train", None)
+    monkeypatch.setattr("trainers.evaluation.evaluation.predict_dataset", None)
+    monkeypatch.setattr("trainers.export.exporting.export_model", None)
+    copy = Run(shutil.copytree(run.folder, tmp_path / "copy"))
+    (copy.folder / name).write_bytes(content)
+    with pytest.raises(ContentError, match=fault):
+        train(prepare(copy.load_recipe(), str(copy)))
+    with pytest.raises(ContentError, match=fault):
+        if name == "README.md":
+            evaluate(copy, digits)
+        else:
+            export_source(copy, digits, tmp_path / "export", ["tflite"])
 
 
 def test_the_settings_are_those_that_differ(card, run):

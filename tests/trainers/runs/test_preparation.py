@@ -50,11 +50,25 @@ def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
         prepare(recipe, f"/sys/kernel/{name}")
 
 
-@pytest.mark.parametrize("text", ["{garbage", "[]", "{}", '{"recipe": 1}'])
-def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, text):
-    (tmp_path / "recipe.json").write_text(text)
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{garbage",
+        b"[]",
+        b"{}",
+        b'{"recipe": 1}',
+        b'{"recipe": {"total_steps": "six"}, "class_names": []}',
+        b'{"recipe": {"no_field": 1}, "class_names": []}',
+        b'{"recipe": {}, "class_names": 1}',
+        b"\xff",
+    ],
+)
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, content):
+    (tmp_path / "recipe.json").write_bytes(content)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match="recipe.json is not what a run has"):
+    with pytest.raises(
+        ValueError, match="recipe.json is not what was.*; choose another folder"
+    ):
         prepare(recipe, str(tmp_path))
 
 

@@ -87,7 +87,9 @@ def test_rates_seeds_and_devices_may_change(started):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": [{"seed": 1}]}'])
 def test_a_damaged_report_is_named(started, text):
     (started / "sweep.json").write_text(text)
-    with pytest.raises(ValueError, match="sweep.json is not what a sweep has"):
+    with pytest.raises(
+        ValueError, match="sweep.json is not what was.*another fol"
+    ):
         open_sweep(DIGITS, str(started))
 
 
