@@ -18,7 +18,7 @@ import time
 import keras
 import numpy as np
 
-from benchmarks.harness import add_csv_option, make_parser, write_csv
+from benchmarks.harness import add_csv_option, make_parser, write_table
 from keras_vit.models import VARIANTS
 from keras_vit.tables import format_table
 from trainers.data.batches import eval_batches, train_batches
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
             results.append(measure(package, recipe, dataset))
             # After each, so that an interrupted run keeps its results.
-            write_csv(options.csv, csv_rows(results))
+            write_table(options.csv, csv_rows(results))
             print(results[-1], flush=True)
     print(describe(results))
     if not options.require:
@@ -122,7 +122,7 @@ def measure(package: str, recipe: Recipe, dataset: ImageDataset) -> Result:
     start = time.perf_counter()
     model, updates = PACKAGES[package](recipe, dataset)
     seconds = time.perf_counter() - start
-    accuracy, loss = judge(model, recipe, dataset)
+    accuracy, loss = score(model, recipe, dataset)
     size = model.count_params()
     return Result(package, recipe.seed, accuracy, loss, size, updates, seconds)
 
@@ -219,7 +219,7 @@ def build_keras_hub(recipe: Recipe, dataset: ImageDataset) -> keras.Model:
     )
 
 
-def judge(
+def score(
     model: keras.Model, recipe: Recipe, dataset: ImageDataset
 ) -> tuple[float, float]:
     """Return accuracy and cross-entropy on the test split."""

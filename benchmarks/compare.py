@@ -13,7 +13,7 @@ from benchmarks.flops import step_flops
 from benchmarks.harness import (
     OURS,
     describe_machine,
-    write_csv,
+    write_table,
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, ViTConfig, __version__
@@ -29,7 +29,7 @@ WORKERS = {
     "plain-jax": "benchmarks.worker_jax",
 }
 # How often a matrix product is measured in a round.
-PRODUCTS = 3
+NUM_PRODUCTS = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     for case in cases(options):
         results.append(measure_case(case, packages, options, versions))
         # After each case, so that an interrupted run keeps its results.
-        page = write(options, results, packages, versions)
+        page = write_comparison(options, results, packages, versions)
         print(page.splitlines()[-1], flush=True)
     print(page)
     if not options.require:
@@ -129,7 +129,7 @@ def measure_case(
     with contextlib.ExitStack() as stack:
         workers = {}
         for package in packages:
-            worker = start(package, request, options)
+            worker = start_worker(package, request, options)
             workers[package] = stack.enter_context(worker)
             versions.update(worker.versions)
         seconds, product_seconds = measure(
@@ -158,7 +158,9 @@ def model_config(model: str, image_size: int) -> ViTConfig:
     )
 
 
-def start(package: str, request: dict, options: argparse.Namespace) -> Worker:
+def start_worker(
+    package: str, request: dict, options: argparse.Namespace
+) -> Worker:
     """Return a worker that is ready to run `package`."""
     module = WORKERS[options.backend if package == OURS else package]
     needs_torch = module == WORKERS["torch"]
@@ -187,12 +189,12 @@ def measure(
             steps[package].append(worker.run("step"))
         for package, library in libraries.items():
             products[library] += [
-                workers[package].run("product") for _ in range(PRODUCTS)
+                workers[package].run("product") for _ in range(NUM_PRODUCTS)
             ]
     return steps, products
 
 
-def write(
+def write_comparison(
     options: argparse.Namespace,
     results: list[report.Result],
     packages: list[str],
@@ -213,7 +215,7 @@ def write(
         description.append("timm was left out: no --torch_python was given")
     columns = list(libraries(packages, options.backend).values())
     page = report.format_page(results, packages, columns, description)
-    write_csv(options.out / "results.csv", report.csv_rows(results))
+    write_table(options.out / "results.csv", report.csv_rows(results))
     with atomic_write(options.out / "results.md") as draft:
         draft.write_text(page, encoding="utf-8")
     return page

@@ -29,11 +29,11 @@ BARS = {
         "timm": report.Bar(row=1.0, mean=1.1),
     },
 }
-PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
+COMPARED_PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
 TASKS = ("forward", "train")
 # The names that the options accept.
 NAMES = {
-    "precisions": PRECISIONS,
+    "precisions": COMPARED_PRECISIONS,
     "tasks": TASKS,
     "backend": BARS,
     "activation": ACTIVATIONS,

@@ -11,15 +11,22 @@ import sys
 
 from benchmarks import study_images
 from benchmarks.power_law import PowerLaw, fit_power_law
-from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
+from benchmarks.study import (
+    Arm,
+    Study,
+    StudyTrial,
+    parse_options,
+    reported_trials,
+    run,
+)
 from benchmarks.study_figures import Panel, draw_panels
-from benchmarks.study_models import MODELS
+from benchmarks.study_models import STUDY_MODELS
 from keras_vit.tables import format_table
 from trainers.loop.flops import TRAINING_PASSES
 from trainers.train import Job
 
 # The learning rates of a family are --rates times this.
-RATES = {"ViT": 1.0, "ResNet": 3.0, "hybrid": 1.0}
+RATE_FACTORS = {"ViT": 1.0, "ResNet": 3.0, "hybrid": 1.0}
 # FLOPs within those of all families, at which the laws are compared.
 PREDICTED = (4e10, 3e11)
 # Size and length of the trainings of a family, the length as a multiple of
@@ -34,7 +41,7 @@ TRAININGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class CountedTrial(Trial):
+class CountedTrial(StudyTrial):
     """One training, and its arithmetic.
 
     Args:
@@ -59,23 +66,23 @@ def name_arm(family: str, size: str, length: int) -> str:
 FAMILIES = {
     name_arm(family, *training): family
     for training in TRAININGS
-    for family in MODELS
+    for family in STUDY_MODELS
 }
 STUDY = Study(
     name="compute",
     arms={
         name_arm(family, size, length): Arm(
-            build=MODELS[family][size],
+            build=STUDY_MODELS[family][size],
             length=length,
-            rate=RATES[family],
+            rate=RATE_FACTORS[family],
             rate_of=name_arm(family, *TRAININGS[0]),
         )
         for size, length in TRAININGS
-        for family in MODELS
+        for family in STUDY_MODELS
     },
     rates=(3e-4, 1e-3, 3e-3, 1e-2),
     recipe=study_images.RECIPE,
-    splits=study_images.SPLITS,
+    splits=study_images.PICTURE_SPLITS,
     kind=CountedTrial,
     measure=count_training,
     seeds=3,
@@ -110,7 +117,7 @@ def collect_errors(trials: list[CountedTrial]) -> dict:
     """Return the errors in per cent of all seeds, by family and FLOPs."""
     curves = {}
     for arm in dict.fromkeys(t.arm for t in trials):
-        own = reported(trials, arm)
+        own = reported_trials(trials, arm)
         errors = [100 * (1 - t.accuracy) for t in own]
         curves.setdefault(FAMILIES[arm], {})[own[0].flops] = errors
     return {family: dict(sorted(c.items())) for family, c in curves.items()}
@@ -131,8 +138,10 @@ def describe_trainings(trials: list[CountedTrial]) -> str:
     """Return a table of the FLOPs and the mean accuracy of each arm."""
     rows = []
     arms = dict.fromkeys(t.arm for t in trials)
-    for arm in sorted(arms, key=lambda arm: list(MODELS).index(FAMILIES[arm])):
-        own = reported(trials, arm)
+    for arm in sorted(
+        arms, key=lambda arm: list(STUDY_MODELS).index(FAMILIES[arm])
+    ):
+        own = reported_trials(trials, arm)
         found = [100 * t.accuracy for t in own]
         rows.append(
             [

@@ -17,31 +17,31 @@ from benchmarks import study_images
 from benchmarks.study import (
     Arm,
     Study,
-    Trial,
+    StudyTrial,
     parse_options,
-    reported,
+    reported_trials,
     run,
 )
 from benchmarks.study_figures import Panel, draw_panels
-from benchmarks.study_models import MODELS
+from benchmarks.study_models import STUDY_MODELS
 from keras_vit.models.features import without_head
 from keras_vit.tables import format_table
 from trainers.evaluation.probes import ProbeChoices, few_shot
 from trainers.evaluation.probing import extract_features
 from trainers.train import Job
 
-CONTENDERS = {
-    "ViT, small": MODELS["ViT"]["small"],
-    "ViT, medium": MODELS["ViT"]["medium"],
-    "ResNet": MODELS["ResNet"]["medium"],
+COMPARED_MODELS = {
+    "ViT, small": STUDY_MODELS["ViT"]["small"],
+    "ViT, medium": STUDY_MODELS["ViT"]["medium"],
+    "ResNet": STUDY_MODELS["ResNet"]["medium"],
 }
 # The learning rate is chosen with the most images.
-NUM_IMAGES = (10_000, 3_000, 1_000, 300, 100)
+SUBSET_SIZES = (10_000, 3_000, 1_000, 300, 100)
 SHOTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbedTrial(Trial):
+class ProbedTrial(StudyTrial):
     """One training, and a probe of its features.
 
     Args:
@@ -76,14 +76,14 @@ STUDY = Study(
         name_arm(model, number): Arm(
             {"train_split": f"train[:{number}]"},
             build,
-            rate_of=name_arm(model, NUM_IMAGES[0]),
+            rate_of=name_arm(model, SUBSET_SIZES[0]),
         )
-        for model, build in CONTENDERS.items()
-        for number in NUM_IMAGES
+        for model, build in COMPARED_MODELS.items()
+        for number in SUBSET_SIZES
     },
     rates=(1e-3, 3e-3, 1e-2),
     recipe=study_images.RECIPE,
-    splits=study_images.SPLITS,
+    splits=study_images.PICTURE_SPLITS,
     kind=ProbedTrial,
     measure=probe_features,
     seeds=3,
@@ -113,11 +113,11 @@ def make_panels(trials: list[ProbedTrial]) -> list[Panel]:
     for label, value in VALUES.items():
         curves = {
             model: {
-                number: [value(t) for t in reported(trials, arm)]
-                for number in sorted(NUM_IMAGES)
+                number: [value(t) for t in reported_trials(trials, arm)]
+                for number in sorted(SUBSET_SIZES)
                 if (arm := name_arm(model, number)) in known
             }
-            for model in CONTENDERS
+            for model in COMPARED_MODELS
         }
         curves = {model: curve for model, curve in curves.items() if curve}
         panels.append(Panel("training images", f"{label} (%)", curves))

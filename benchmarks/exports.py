@@ -17,8 +17,8 @@ from benchmarks.exports_report import (
     count,
     csv_rows,
     describe_fastest,
+    float32_contenders,
     format_page,
-    in_float32,
     is_slower,
 )
 from benchmarks.flops import num_parameters
@@ -30,7 +30,7 @@ from benchmarks.harness import (
     make_parser,
     split_names,
     split_numbers,
-    write_csv,
+    write_table,
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, __version__
@@ -61,9 +61,9 @@ def main(arguments: list[str] | None = None) -> int:
                 )
                 results.append(result)
                 # After each case: an interrupted run keeps its results.
-                write_csv(options.csv, csv_rows(results))
+                write_table(options.csv, csv_rows(results))
                 print(describe_fastest(result), flush=True)
-    print(format_page(results, describe_run(options, versions, load)))
+    print(format_page(results, run_lines(options, versions, load)))
     if not options.require_not_slower:
         return 0
     return 1 if any(is_slower(r, options.tolerance) for r in results) else 0
@@ -101,11 +101,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--rounds", type=int, default=30, help="predictions timed, of each")
     add_csv_option(add, "exports")
     options = parser.parse_args(arguments)
-    check(parser, options)
+    check_contenders(parser, options)
     return options
 
 
-def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
+def check_contenders(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+):
     """End the program if options are wrong; drop timm without its Python."""
     check_speed_options(
         parser, options, {"contenders": CONTENDERS, "activation": ACTIVATIONS}
@@ -118,7 +120,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace):
             for name in options.contenders
             if CONTENDERS[name].package != "timm"
         ]
-    comparable = in_float32("timm", options.contenders)
+    comparable = float32_contenders("timm", options.contenders)
     if options.require_not_slower and not comparable:
         parser.error(
             "--require_not_slower needs --torch_python and a contender of timm "
@@ -146,7 +148,7 @@ def write_files(
             )
     for package, paths in files.items():
         case = {
-            **describe_model(model, options),
+            **model_request(model, options),
             "package": package,
             "action": f"write_{package}",
             "folder": folder,
@@ -159,7 +161,7 @@ def write_files(
             versions.update(worker.versions)
 
 
-def describe_model(model: str, options: argparse.Namespace) -> dict:
+def model_request(model: str, options: argparse.Namespace) -> dict:
     """Return the description of a model for a worker, JSON-able."""
     config = model_config(model, VARIANTS[model].config.image_size)
     return {
@@ -199,7 +201,7 @@ def measure_case(
         workers = {}
         for name in options.contenders:
             case = {
-                **describe_model(model, options),
+                **model_request(model, options),
                 **describe_contender(CONTENDERS[name], batch_size, folder),
                 "threads": threads,
             }
@@ -257,7 +259,7 @@ def measure(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def describe_run(
+def run_lines(
     options: argparse.Namespace, versions: dict, load: float
 ) -> list[str]:
     """Return lines on the machine, the versions and the run."""

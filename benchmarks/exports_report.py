@@ -51,7 +51,7 @@ class Result:
 
     def fastest(self, package: str) -> str | None:
         """Return the fastest contender of a package, at float32."""
-        names = in_float32(package, self.seconds)
+        names = float32_contenders(package, self.seconds)
         return min(names, key=self.median, default=None)
 
     def ratio(self, name: str) -> float | None:
@@ -65,7 +65,7 @@ class Result:
         return median_ratio(self.seconds[reference], self.seconds[name])
 
 
-def in_float32(package: str, names: Iterable[str]) -> list[str]:
+def float32_contenders(package: str, names: Iterable[str]) -> list[str]:
     """Return the names of the contenders of a package at float32."""
     return [
         name

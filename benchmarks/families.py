@@ -39,7 +39,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         built = make_models(rows, folder, options.python)
-        outcomes = {name: judge(folder / name) for name in built}
+        outcomes = {name: judge_model(folder / name) for name in built}
     print_outcomes(rows, outcomes)
 
 
@@ -72,7 +72,7 @@ def make_models(rows: list[dict], folder, python: str) -> list[str]:
     return [name for name, error in zip(names, errors) if not error]
 
 
-def judge(folder: pathlib.Path) -> str:
+def judge_model(folder: pathlib.Path) -> str:
     """Return "exact", "wrong" or why a model is refused.
 
     Args:

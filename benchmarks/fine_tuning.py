@@ -18,13 +18,14 @@ from collections.abc import Iterator
 
 import keras
 
-from benchmarks.fine_tuning_images import SIDE, Part, write_images
+from benchmarks.fine_tuning_images import IMAGE_SIDE, ImageSplit, write_images
 from benchmarks.harness import (
     add_csv_option,
     make_parser,
     most_accurate_rate,
-    write_csv,
+    write_table,
 )
+from benchmarks.study import CHOICE_SEED
 from benchmarks.study_training import train_job
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.tables import format_table
@@ -46,24 +47,23 @@ IMAGES = {
     "first": (
         range(5),
         "china.jpg",
-        {"train": Part(0, 0.8, 16), "test": Part(0.8, 1, 2)},
+        {"train": ImageSplit(0, 0.8, 16), "test": ImageSplit(0.8, 1, 2)},
         0,
     ),
     "choice": (
         range(5, 10),
         "flower.jpg",
-        {"train": Part(0, 0.6, 1), "test": Part(0.6, 0.8, 4)},
+        {"train": ImageSplit(0, 0.6, 1), "test": ImageSplit(0.6, 0.8, 4)},
         1,
     ),
     "report": (
         range(5, 10),
         "flower.jpg",
-        {"train": Part(0, 0.8, 1), "test": Part(0.8, 1, 4)},
+        {"train": ImageSplit(0, 0.8, 1), "test": ImageSplit(0.8, 1, 4)},
         2,
     ),
 }
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
-CHOICE_SEED = 100
 MIB = 2**20
 # The factor of the initial patch kernel in pre-training; docs/results.md,
 # "Accuracy compared with keras-hub", has the reason.
@@ -74,7 +74,7 @@ LARGE_MODEL, LARGE_BATCH = "B/16", 32
 PRETRAINING = Recipe(
     model="Pico/2",
     patch_size=4,
-    image_size=SIDE,
+    image_size=IMAGE_SIDE,
     batch_size=64,
     total_steps=3000,
     learning_rate=2e-3,
@@ -83,7 +83,7 @@ PRETRAINING = Recipe(
     steps_per_loop=10,
     peak_tflops=1.0,  # Not measured.
 )
-FINE_TUNING = dataclasses.replace(
+FINE_TUNING_RECIPE = dataclasses.replace(
     PRETRAINING, batch_size=32, total_steps=300, warmup_steps=30
 )
 
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(result, flush=True)
             results.append(result)
             # After each, so that an interrupted run keeps its results.
-            write_csv(options.csv, [dataclasses.asdict(r) for r in results])
+            write_table(options.csv, [dataclasses.asdict(r) for r in results])
     print(describe(results))
     return 0
 
@@ -177,7 +177,7 @@ def measure(num_seeds: int, folder: pathlib.Path) -> Iterator[Result]:
 def fine_tune(folder, initial, purpose, way, rate, seed) -> Result:
     """Return the result of one fine-tuning."""
     recipe = dataclasses.replace(
-        FINE_TUNING,
+        FINE_TUNING_RECIPE,
         dataset=f"folder:{folder / purpose}",
         init_from=str(initial),
         init_head="reset",
@@ -221,7 +221,7 @@ def run(recipe: Recipe, folder: pathlib.Path):
 def large_memory(way: str) -> int:
     """Return the estimated bytes of a step of the large model."""
     model = VisionTransformer(VARIANTS[LARGE_MODEL].config)
-    choose_trained(model, dataclasses.replace(FINE_TUNING, **WAYS[way]))
+    choose_trained(model, dataclasses.replace(FINE_TUNING_RECIPE, **WAYS[way]))
     optimizer = make_optimizer("adamw", model.trainable_variables, 1e-3)
     return estimate_memory(model, LARGE_BATCH, optimizer).total
 

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
-SIDE = 16
+IMAGE_SIDE = 16
 
 
 def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
@@ -23,14 +23,16 @@ def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
         digit: The opacity of the paint.
         rng: A generator of NumPy.
     """
-    y, x = (rng.integers(n - SIDE + 1) for n in photo.shape[:2])
-    crop = photo[y : y + SIDE, x : x + SIDE].astype("float32")
+    y, x = (rng.integers(n - IMAGE_SIDE + 1) for n in photo.shape[:2])
+    crop = photo[y : y + IMAGE_SIDE, x : x + IMAGE_SIDE].astype("float32")
     side = int(rng.integers(11, 16))
     mask = Image.fromarray((255 * digit).astype("uint8"))
     mask = mask.resize((side, side), Image.Resampling.BICUBIC)
     mask = mask.rotate(rng.uniform(-15, 15), Image.Resampling.BICUBIC)
-    canvas = Image.new("L", (SIDE, SIDE))
-    canvas.paste(mask, tuple(map(int, rng.integers(SIDE - side + 1, size=2))))
+    canvas = Image.new("L", (IMAGE_SIDE, IMAGE_SIDE))
+    canvas.paste(
+        mask, tuple(map(int, rng.integers(IMAGE_SIDE - side + 1, size=2)))
+    )
     opacity = np.asarray(canvas, "float32")[..., None] / 255
     opacity *= rng.uniform(0.7, 1.0)
     color = rng.uniform(0, 95, 3) if crop.mean() > 128 else None
@@ -39,7 +41,7 @@ def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
     return np.clip(np.round(crop), 0, 255).astype("uint8")
 
 
-class Part(NamedTuple):
+class ImageSplit(NamedTuple):
     """The images of a split.
 
     Args:
@@ -57,7 +59,7 @@ def write_images(
     folder: pathlib.Path,
     classes: range,
     photo: str,
-    parts: dict[str, Part],
+    parts: dict[str, ImageSplit],
     seed: int,
 ):
     """Write FOLDER/SPLIT/DIGIT/*.png.

@@ -129,7 +129,7 @@ def median_ratio(theirs: list[float], ours: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
 
 
-def write_csv(path: pathlib.Path, rows: list[dict]):
+def write_table(path: pathlib.Path, rows: list[dict]):
     """Write rows with the same keys; the keys are the first line."""
     with (
         atomic_write(path) as draft,

@@ -9,7 +9,14 @@ import argparse
 import statistics
 import sys
 
-from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
+from benchmarks.study import (
+    Arm,
+    Study,
+    StudyTrial,
+    parse_options,
+    reported_trials,
+    run,
+)
 from benchmarks.study_figures import draw_rates
 from keras_vit.tables import format_table
 
@@ -34,12 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def describe(trials: list[Trial], options: argparse.Namespace) -> str:
+def describe(trials: list[StudyTrial], options: argparse.Namespace) -> str:
     """Return a table of the mean accuracy at each rate."""
     rows = []
     for arm in STUDY.arms:
         means = (
-            statistics.mean(t.accuracy for t in reported(trials, arm, rate))
+            statistics.mean(
+                t.accuracy for t in reported_trials(trials, arm, rate)
+            )
             for rate in options.rates
         )
         rows.append([arm, *(f"{100 * mean:.1f} %" for mean in means)])

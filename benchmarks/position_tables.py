@@ -12,8 +12,15 @@ import sys
 
 import numpy as np
 
-from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
-from benchmarks.study_figures import save_figure
+from benchmarks.study import (
+    Arm,
+    Study,
+    StudyTrial,
+    parse_options,
+    reported_trials,
+    run,
+)
+from benchmarks.study_figures import write_figure
 from keras_vit.analysis import position_similarity
 from keras_vit.analysis.plots.colorbars import color_bar
 from keras_vit.analysis.plots.positions import (
@@ -26,7 +33,7 @@ from trainers.train import Job
 
 
 @dataclasses.dataclass(frozen=True)
-class TableTrial(Trial):
+class TableTrial(StudyTrial):
     """One training, and its position embeddings.
 
     Args:
@@ -107,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_options(STUDY, __doc__, arguments)
     trials = run(STUDY, options)
     print(describe(trials))
-    save_figure(draw(trials), options.csv.with_suffix(".png"))
+    write_figure(draw(trials), options.csv.with_suffix(".png"))
     return 0
 
 
@@ -115,7 +122,7 @@ def describe(trials: list[TableTrial]) -> str:
     """Return a table with the medians of each arm at each rate."""
     rows = []
     for arm, rate in dict.fromkeys((t.arm, t.learning_rate) for t in trials):
-        own = reported(trials, arm, rate)
+        own = reported_trials(trials, arm, rate)
         contrasts = [t.contrast for t in own]
         by_axis = [
             statistics.median(contrast_neighbours(t.similarity, k) for t in own)

@@ -36,7 +36,7 @@ from keras_vit.tables import format_table, pick
 XLA = "ThunkExecutor::Execute"
 # Patterns of the names of operations. In TensorFlow, a name is the path of the
 # node and its kind; in PyTorch, the operation. The first match counts.
-PARTS = {
+OPERATION_KINDS = {
     "products of pairs": r"BatchMatMul|scaled_dot_product|aten::b(add)?mm",
     "products": r"MatMul|Conv|aten::(add)?mm|aten::\w*convolution",
     "optimizer": r"^adam|^Optimizer|aten::(addcmul|addcdiv|lerp|sqrt)_?$",
@@ -65,14 +65,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     known = {
         "model": VARIANTS,
         "task": compare_options.TASKS,
-        "precision": compare_options.PRECISIONS,
+        "precision": compare_options.COMPARED_PRECISIONS,
         "activation": compare_options.ACTIVATIONS,
     }
     try:
         for name, values in known.items():
             value = getattr(options, name)
             pick(dict.fromkeys(values), value, f"--{name}")
-        pick(RECORDERS, keras.backend.backend(), "KERAS_BACKEND")
+        pick(STEP_RECORDERS, keras.backend.backend(), "KERAS_BACKEND")
     except ValueError as error:
         parser.error(str(error))
     if (options.task, options.precision) == ("train", "bfloat16"):
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None):
     step = functions["step"]
     step_seconds = measure(step, options.steps)
     product_seconds = measure(functions["product"], 3 * options.steps)
-    milliseconds = by_part(RECORDERS[backend](step, options.steps))
+    milliseconds = by_part(STEP_RECORDERS[backend](step, options.steps))
     floors = floor_milliseconds(
         config,
         options,
@@ -183,9 +183,11 @@ def by_part(operations: Mapping[str, float]) -> dict[str, float]:
         >>> parts["products"], parts["norms and GELU"], parts["rest"]
         (3.0, 1.0, 0.0)
     """
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts = dict.fromkeys(OPERATION_KINDS, 0.0)
     for name, value in operations.items():
-        part = next(x for x, words in PARTS.items() if re.search(words, name))
+        part = next(
+            x for x, words in OPERATION_KINDS.items() if re.search(words, name)
+        )
         parts[part] += value
     return parts
 
@@ -246,7 +248,7 @@ def _floor(value):
     return "" if value is None else f"{value:.1f}"
 
 
-RECORDERS = {"tensorflow": record_tensorflow, "torch": record_torch}
+STEP_RECORDERS = {"tensorflow": record_tensorflow, "torch": record_torch}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks.harness import make_parser, split_names, write_csv
+from benchmarks.harness import make_parser, split_names, write_table
 from keras_vit import VARIANTS
 from keras_vit.tables import format_table, pick
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None):
     """
     options = parse(arguments)
     rows = [row for model in options.models for row in measure(model, options)]
-    write_csv(options.out, rows)
+    write_table(options.out, rows)
     print(describe(rows))
 
 
@@ -90,7 +90,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict]:
         }
     )
     rows = []
-    for case, (processes, factor) in CASES.items():
+    for case, (processes, factor) in SCALING_CASES.items():
         seconds = measured["seconds"][case]
         batch = factor * options.batch_size
         median = statistics.median(seconds)
@@ -186,7 +186,7 @@ def describe(rows: list[dict]) -> str:
 
 
 # The number of processes, and the batch of all of them in --batch_size.
-CASES = {
+SCALING_CASES = {
     "one": (1, 1),
     "weak": (2, 2),  # Twice the batch.
     "strong": (2, 1),  # The same batch, halved.

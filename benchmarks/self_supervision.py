@@ -19,10 +19,10 @@ from benchmarks.harness import (
     make_parser,
     most_accurate_rate,
     split_numbers,
-    write_csv,
+    write_table,
 )
 from benchmarks.self_supervision_report import describe, draw
-from benchmarks.study import read_trials
+from benchmarks.study import CHOICE_SEED, read_study
 from benchmarks.study_training import train_once
 from keras_vit.tables import pick
 from trainers.recipes.recipes import RECIPES
@@ -41,7 +41,6 @@ NUM_TRAINED = 1153  # 80 % of the training split.
 TRAINED, CHOICE, REPORT = "train[:80%]", "train[80%:]", "test"
 NUM_LABELS = (10, 30, 100, 300, NUM_TRAINED)
 RATES = (3e-4, 1e-3, 3e-3)
-CHOICE_SEED = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Result:
 def main(arguments: list[str] | None = None) -> int:
     """Run everything that the CSV file lacks, and print the table."""
     options = parse(arguments)
-    known = {_key(r): r for r in read_trials(options.csv, Result)}
+    known = {_key(r): r for r in read_study(options.csv, Result)}
     results = []
     cases = 0
     for labels in options.labels:
@@ -196,7 +195,7 @@ def _add(results, new, known, path):
     results.append(new)
     rows = [*results, *(r for r in known.values() if r not in results)]
     # After each, so that an interrupted run keeps its results.
-    write_csv(path, [dataclasses.asdict(result) for result in rows])
+    write_table(path, [dataclasses.asdict(result) for result in rows])
 
 
 if __name__ == "__main__":

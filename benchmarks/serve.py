@@ -18,12 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable
 
-ROOT = pathlib.Path(__file__).parents[1]
+REPOSITORY = pathlib.Path(__file__).parents[1]
 WARM_UP_RUNS = 2
 MESSAGE_LINES = 20
 
 
-def serve(
+def answer_requests(
     prepare: Callable[[dict], tuple[dict[str, Callable], dict]],
     find_gpu: Callable[[], tuple[str, Callable[[], int]] | None] = lambda: None,
 ):
@@ -107,7 +107,7 @@ class Worker:
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [python, "-m", module],
-            cwd=ROOT,
+            cwd=REPOSITORY,
             env={
                 **os.environ,
                 "KERAS_BACKEND": case.get("backend", "tensorflow"),

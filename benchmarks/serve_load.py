@@ -35,12 +35,12 @@ from keras_vit.tables import format_table
 
 NUM_FILES = 20
 PATH = "/v1/models/model:predict"
-TOLERANCE = 1e-4
+RESPONSE_TOLERANCE = 1e-4
 # Requests after which the memory counts.
 WARM_UP_REQUESTS = 1000
 
 
-def make_files(num_files: int) -> list[bytes]:
+def make_jpegs(num_files: int) -> list[bytes]:
     """Return JPEG files of 320 x 240 pixels, smooth as photos are."""
     import tensorflow as tf
 
@@ -126,7 +126,9 @@ def is_right(data: bytes, expected: dict) -> bool:
     """Return whether a response has the probabilities of Keras."""
     [found] = json.loads(data)["predictions"]
     return found["labels"] == expected["labels"] and np.allclose(
-        found["probabilities"], expected["probabilities"], atol=TOLERANCE
+        found["probabilities"],
+        expected["probabilities"],
+        atol=RESPONSE_TOLERANCE,
     )
 
 
@@ -181,7 +183,7 @@ def measure_keras(model: keras.Model, batch_size: int, seconds=5.0) -> float:
 def measure_load(options, folder: pathlib.Path) -> str:
     """Return the table of requests a second."""
     model = make_model(options.variant, options.image_size)
-    files = make_files(NUM_FILES)
+    files = make_jpegs(NUM_FILES)
     rows = [
         (
             f"predict_on_batch, batch of {size}",
@@ -210,7 +212,7 @@ def measure_load(options, folder: pathlib.Path) -> str:
 def measure_faults(options, folder: pathlib.Path) -> str:
     """Return the table of the run with faults."""
     model = make_model(options.variant, options.fault_image_size)
-    files = make_files(NUM_FILES)
+    files = make_jpegs(NUM_FILES)
     answers = expect(model, files)
     path = folder / "faults" / "model" / "1"
     images = np.zeros((2, *model.input_shape[1:]), "float32")

@@ -13,19 +13,26 @@ import sys
 
 from benchmarks import study_images
 from benchmarks.flops import forward_flops
-from benchmarks.study import Arm, Study, Trial, parse_options, reported, run
+from benchmarks.study import (
+    Arm,
+    Study,
+    StudyTrial,
+    parse_options,
+    reported_trials,
+    run,
+)
 from benchmarks.study_figures import Panel, draw_panels
+from benchmarks.study_models import HEAD_SIZE
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.tables import format_table
 
-HEAD_SIZE = 16
 BASE = ViTConfig(
     depth=2,
     width=32,
     mlp_dim=64,
     num_heads=32 // HEAD_SIZE,
     patch_size=4,
-    image_size=study_images.SIDE,
+    image_size=study_images.STUDY_SIDE,
     channels=1,
     num_classes=10,
 )
@@ -41,7 +48,7 @@ SCALED = {
 }
 
 
-def scale(changes: dict) -> ViTConfig:
+def scale_base(changes: dict) -> ViTConfig:
     """Return the base with some sizes changed; heads have the same size."""
     config = dataclasses.replace(BASE, **changes, num_heads=1)
     return dataclasses.replace(config, num_heads=config.width // HEAD_SIZE)
@@ -55,7 +62,7 @@ def name_arm(dimension: str, changes: dict) -> str:
 CONFIGS = {
     "base": BASE,
     **{
-        name_arm(dimension, changes): scale(changes)
+        name_arm(dimension, changes): scale_base(changes)
         for dimension, all_changes in SCALED.items()
         for changes in all_changes
     },
@@ -75,7 +82,7 @@ STUDY = Study(
     },
     rates=(3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
     recipe=study_images.RECIPE,
-    splits=study_images.SPLITS,
+    splits=study_images.PICTURE_SPLITS,
     seeds=3,
     updates=2000,
 )
@@ -95,11 +102,11 @@ def relative_compute(arm: str) -> float:
     return forward_flops(CONFIGS[arm]) / forward_flops(BASE)
 
 
-def describe(trials: list[Trial]) -> str:
+def describe(trials: list[StudyTrial]) -> str:
     """Return a table of the compute, the mean accuracy and the mean loss."""
     rows = []
     for arm in dict.fromkeys(t.arm for t in trials):
-        own = reported(trials, arm)
+        own = reported_trials(trials, arm)
         found = [100 * t.accuracy for t in own]
         rows.append(
             [
@@ -115,7 +122,7 @@ def describe(trials: list[Trial]) -> str:
     return format_table([*titles, "loss"], rows)
 
 
-def make_panels(trials: list[Trial]) -> list[Panel]:
+def make_panels(trials: list[StudyTrial]) -> list[Panel]:
     """Return accuracy and loss over compute, with a curve per dimension."""
     known = {t.arm for t in trials}
     panels = []
@@ -128,7 +135,9 @@ def make_panels(trials: list[Trial]) -> list[Panel]:
             arms = [name_arm(dimension, changes) for changes in all_changes]
             arms = sorted({"base", *arms} & known, key=relative_compute)
             curves[dimension] = {
-                relative_compute(arm): [value(t) for t in reported(trials, arm)]
+                relative_compute(arm): [
+                    value(t) for t in reported_trials(trials, arm)
+                ]
                 for arm in arms
             }
         panels.append(

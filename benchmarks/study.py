@@ -14,7 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tqdm import tqdm
 
-from benchmarks.harness import add_csv_option, make_parser, read_csv, write_csv
+from benchmarks.harness import (
+    add_csv_option,
+    make_parser,
+    read_csv,
+    write_table,
+)
 from benchmarks.study_training import train_once
 from keras_vit.tables import format_table
 from trainers.recipes.recipes import RECIPES
@@ -24,14 +29,14 @@ from trainers.train import Job
 
 CHOICE_SEED = 100
 # The splits of the digits. The test split is only for the report.
-SPLITS = {
+DIGIT_SPLITS = {
     CHOICE: {"train_split": "train[:80%]", "eval_split": "train[80%:]"},
     REPORT: {},
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class StudyTrial:
     """One training.
 
     Args:
@@ -62,7 +67,7 @@ class Trial:
         return dataclasses.astuple(self)[:CASE_LENGTH]
 
 
-CASE_LENGTH = [f.name for f in dataclasses.fields(Trial)].index("accuracy")
+CASE_LENGTH = [f.name for f in dataclasses.fields(StudyTrial)].index("accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +113,10 @@ class Study:
     rates: tuple[float, ...]
     chooses_rate: bool = True
     recipe: Recipe = dataclasses.replace(RECIPES["digits"], batch_size=32)
-    splits: Mapping[str, dict] = dataclasses.field(default_factory=SPLITS.copy)
-    kind: type[Trial] = Trial
+    splits: Mapping[str, dict] = dataclasses.field(
+        default_factory=DIGIT_SPLITS.copy
+    )
+    kind: type[StudyTrial] = StudyTrial
     measure: Callable[[Job], dict] = lambda job: {}
     seeds: int = 5
     updates: int = 1000
@@ -143,12 +150,12 @@ def _split_rates(text):
     return rates
 
 
-def run(study: Study, options: argparse.Namespace) -> list[Trial]:
+def run(study: Study, options: argparse.Namespace) -> list[StudyTrial]:
     """Train the missing trials, and return all trials of the study.
 
     Trials of the file that other options made stay there, behind these.
     """
-    known = {t.case: t for t in read_trials(options.csv, study.kind)}
+    known = {t.case: t for t in read_study(options.csv, study.kind)}
     trials = []
     total = count_cases(study, options)
     with tqdm(total=total, desc=study.name) as bar:
@@ -160,7 +167,7 @@ def run(study: Study, options: argparse.Namespace) -> list[Trial]:
                     *trials,
                     *(t for t in known.values() if t not in trials),
                 ]
-                write_csv(options.csv, [dataclasses.asdict(t) for t in rows])
+                write_table(options.csv, [dataclasses.asdict(t) for t in rows])
                 bar.update()
     return trials
 
@@ -199,7 +206,7 @@ def _make_case(study, name, options, purpose, rate, seed):
     return purpose, name, rate, seed, updates, *sizes
 
 
-def train_trial(study: Study, case: tuple) -> Trial:
+def train_trial(study: Study, case: tuple) -> StudyTrial:
     """Train one case of a study."""
     purpose, name, rate, seed, updates, *_ = case
     arm = study.arms[name]
@@ -218,7 +225,7 @@ def train_trial(study: Study, case: tuple) -> Trial:
     return study.kind(*case, *(f.type(logs[f.name]) for f in measured))
 
 
-def read_trials(path: pathlib.Path, kind: type = Trial) -> list:
+def read_study(path: pathlib.Path, kind: type = StudyTrial) -> list:
     """Return the trials of a CSV file; none if there is no file.
 
     Args:
@@ -242,7 +249,9 @@ def read_trials(path: pathlib.Path, kind: type = Trial) -> list:
     ]
 
 
-def reported(trials: list[Trial], arm: str, rate: float | None = None) -> list:
+def reported_trials(
+    trials: list[StudyTrial], arm: str, rate: float | None = None
+) -> list:
     """Return the trials of the report of an arm, if need be at one rate."""
     return [
         t
@@ -252,11 +261,11 @@ def reported(trials: list[Trial], arm: str, rate: float | None = None) -> list:
     ]
 
 
-def describe_arms(trials: list[Trial]) -> str:
+def describe_arms(trials: list[StudyTrial]) -> str:
     """Return a table with the medians of each arm at its best rate."""
     rows = []
     for arm in dict.fromkeys(t.arm for t in trials):
-        own = reported(trials, arm)
+        own = reported_trials(trials, arm)
         found = [100 * t.accuracy for t in own]
         rows.append(
             [

@@ -4,13 +4,13 @@ import dataclasses
 import pathlib
 import statistics
 
-from benchmarks.study import Trial, reported
+from benchmarks.study import StudyTrial, reported_trials
 from keras_vit.files import atomic_write
 
 COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 
 
-def draw_arms(trials: list[Trial], path: pathlib.Path):
+def draw_arms(trials: list[StudyTrial], path: pathlib.Path):
     """Draw the loss of each arm: a dot for each seed, and the median.
 
     The loss tells more than the accuracy, which is one of few values.
@@ -18,14 +18,14 @@ def draw_arms(trials: list[Trial], path: pathlib.Path):
     arms = list(dict.fromkeys(t.arm for t in trials))
     figure, [axes] = _axes(height=1 + 0.35 * len(arms))
     for row, arm in enumerate(arms):
-        losses = [t.loss for t in reported(trials, arm)]
+        losses = [t.loss for t in reported_trials(trials, arm)]
         axes.plot(losses, [row] * len(losses), "o", color="0.6", markersize=4)
         axes.plot(statistics.median(losses), row, "|", color="k", markersize=16)
     axes.set_yticks(range(len(arms)), arms)
     axes.margins(y=0.1)
     axes.invert_yaxis()
     axes.set_xlabel("loss on the test images")
-    save_figure(figure, path)
+    write_figure(figure, path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Panel:
     yscale: str = "linear"
 
 
-def draw_rates(trials: list[Trial], path: pathlib.Path):
+def draw_rates(trials: list[StudyTrial], path: pathlib.Path):
     """Draw the accuracy of each arm over the learning rate."""
     rates = sorted({t.learning_rate for t in trials})
     curves = {
         arm: {
-            rate: [100 * t.accuracy for t in reported(trials, arm, rate)]
+            rate: [100 * t.accuracy for t in reported_trials(trials, arm, rate)]
             for rate in rates
         }
         for arm in dict.fromkeys(t.arm for t in trials)
@@ -90,7 +90,7 @@ def draw_panels(panels: list[Panel], path: pathlib.Path):
         if panel.yscale == "log":
             _label_round_numbers(axes.yaxis)
         axes.legend(frameon=False)
-    save_figure(figure, path)
+    write_figure(figure, path)
 
 
 def _label_round_numbers(axis):
@@ -102,7 +102,7 @@ def _label_round_numbers(axis):
     axis.set_minor_locator(NullLocator())
 
 
-def save_figure(figure, path: pathlib.Path):
+def write_figure(figure, path: pathlib.Path):
     """Write a figure as a PNG file."""
     with atomic_write(path) as draft:
         figure.savefig(draft, format="png")

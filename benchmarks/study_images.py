@@ -8,9 +8,9 @@ import tensorflow_datasets as tfds
 from benchmarks.study import CHOICE, REPORT
 from trainers.recipes.recipes import RECIPES
 
-SIDE, DIGIT_SIDE = 12, 8
+STUDY_SIDE, DIGIT_SIDE = 12, 8
 # Images of each split. A handwritten digit is in one split only.
-SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
+SPLIT_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 
 
 class MovedDigits(tfds.core.GeneratorBasedBuilder):
@@ -28,7 +28,9 @@ class MovedDigits(tfds.core.GeneratorBasedBuilder):
             description="Handwritten digits at random places of an image.",
             features=tfds.features.FeaturesDict(
                 {
-                    "image": tfds.features.Image(shape=(SIDE, SIDE, 1)),
+                    "image": tfds.features.Image(
+                        shape=(STUDY_SIDE, STUDY_SIDE, 1)
+                    ),
                     "label": tfds.features.ClassLabel(num_classes=10),
                 }
             ),
@@ -36,17 +38,17 @@ class MovedDigits(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager):
-        return {split: self._generate_examples(split) for split in SIZES}
+        return {split: self._generate_examples(split) for split in SPLIT_SIZES}
 
     def _generate_examples(self, split):
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         own = np.flatnonzero(split_of(digits.target) == split)
-        rng = np.random.default_rng(list(SIZES).index(split))
-        for key in range(SIZES[split]):
+        rng = np.random.default_rng(list(SPLIT_SIZES).index(split))
+        for key in range(SPLIT_SIZES[split]):
             index = rng.choice(own)
-            image = move(digits.images[index], rng)
+            image = place_digit(digits.images[index], rng)
             yield key, {"image": image, "label": int(digits.target[index])}
 
 
@@ -67,14 +69,14 @@ def split_of(labels: np.ndarray) -> np.ndarray:
     return names[places % len(names)]
 
 
-def move(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def place_digit(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return an image with the digit at a random place.
 
     Shapes:
         digit: (8, 8), 0 to 16. returns: (12, 12, 1), uint8.
     """
-    y, x = rng.integers(SIDE - DIGIT_SIDE + 1, size=2)
-    image = np.zeros((SIDE, SIDE, 1), "uint8")
+    y, x = rng.integers(STUDY_SIDE - DIGIT_SIDE + 1, size=2)
+    image = np.zeros((STUDY_SIDE, STUDY_SIDE, 1), "uint8")
     image[y : y + DIGIT_SIDE, x : x + DIGIT_SIDE, 0] = np.round(
         digit * (255 / 16)
     )
@@ -85,12 +87,12 @@ def move(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 RECIPE = dataclasses.replace(
     RECIPES["digits"],
     dataset=MovedDigits.name,
-    image_size=SIDE,
+    image_size=STUDY_SIDE,
     augment="",
     label_smoothing=0.0,
     batch_size=32,
 )
-SPLITS = {
+PICTURE_SPLITS = {
     CHOICE: {"eval_split": "validation"},
     REPORT: {"eval_split": "test"},
 }

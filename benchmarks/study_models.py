@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from benchmarks.study_images import SIDE
+from benchmarks.study_images import STUDY_SIDE
 from keras_vit import VisionTransformer, ViTConfig
 from trainers.data.datasets import ImageDataset
 from trainers.models.bit_resnet import build_bit_resnet
@@ -32,7 +32,7 @@ def build_vit(
         width=width,
         mlp_dim=4 * width,
         num_heads=width // HEAD_SIZE,
-        image_size=SIDE,
+        image_size=STUDY_SIDE,
         channels=dataset.channels,
         num_classes=len(dataset.class_names),
     )
@@ -51,7 +51,7 @@ def build_resnet(
     """
     return build_bit_resnet(
         BitSize((1, 1, 1), width / 64, use_small_root=True),
-        image_size=SIDE,
+        image_size=STUDY_SIDE,
         channels=dataset.channels,
         num_classes=len(dataset.class_names),
     )
@@ -61,7 +61,7 @@ def build_resnet(
 # size need about the same arithmetic. A hybrid begins with the 7x7 convolution
 # and the pooling of a ResNet, whose cells are its tokens.
 _HYBRID = functools.partial(build_vit, stem_stages=(), patch_size=1)
-MODELS = {
+STUDY_MODELS = {
     "ViT": {
         "small": functools.partial(build_vit, depth=2, width=32),
         "medium": functools.partial(build_vit, depth=3, width=48),

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import keras
 
-from benchmarks.harness import add_csv_option, make_parser, write_csv
+from benchmarks.harness import add_csv_option, make_parser, write_table
 from benchmarks.transfer_report import (
     ARMS,
     LEAST_WINS,
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             for curve in measure(options.seeds, pathlib.Path(folder)):
                 curves.append(curve)
                 # After each, so that an interrupted run keeps its results.
-                write_csv(options.csv, csv_rows(curves))
+                write_table(options.csv, csv_rows(curves))
     print(describe(curves))
     draw(curves, options.picture)
     return int(options.require and not transfer_wins(curves))

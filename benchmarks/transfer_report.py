@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable
 
 from benchmarks.harness import read_csv
-from benchmarks.study_figures import save_figure
+from benchmarks.study_figures import write_figure
 from keras_vit.tables import format_table
 
 ARMS = {"transfer": "pre-trained on 0 to 4", "scratch": "from scratch"}
@@ -49,7 +49,7 @@ def choose_rate(curves: Iterable[Curve], arm: str) -> float:
     return max(sorted(by_rate), key=lambda rate: statistics.mean(by_rate[rate]))
 
 
-def reported(curves: Iterable[Curve], arm: str) -> dict[int, Curve]:
+def reported_curves(curves: Iterable[Curve], arm: str) -> dict[int, Curve]:
     """Return the curves of `arm` in the report, by seed."""
     return {
         curve.seed: curve
@@ -64,7 +64,10 @@ def transfer_wins(curves: list[Curve]) -> bool:
     A draw is not a win.
     """
     transfer, scratch = (
-        [curve.accuracy for _, curve in sorted(reported(curves, arm).items())]
+        [
+            curve.accuracy
+            for _, curve in sorted(reported_curves(curves, arm).items())
+        ]
         for arm in ("transfer", "scratch")
     )
     wins = sum(t > s for t, s in zip(transfer, scratch))
@@ -88,7 +91,7 @@ def describe(curves: list[Curve]) -> str:
         ]
         for arm in ARMS
     ]
-    arms = {arm: reported(curves, arm) for arm in ARMS}
+    arms = {arm: reported_curves(curves, arm) for arm in ARMS}
     chosen = [
         f"{ARMS[arm]}, rate {next(iter(arms[arm].values())).learning_rate:g}"
         for arm in ARMS
@@ -120,7 +123,7 @@ def draw(curves: list[Curve], path: pathlib.Path):
     axes = figure.subplots()
     for arm, color in (("transfer", "tab:blue"), ("scratch", "tab:orange")):
         steps, lines = [], []
-        for curve in reported(curves, arm).values():
+        for curve in reported_curves(curves, arm).values():
             steps, accuracies = zip(*curve.points)
             lines.append([100 * accuracy for accuracy in accuracies])
             axes.plot(steps, lines[-1], color=color, alpha=0.35, linewidth=0.9)
@@ -149,7 +152,7 @@ def draw(curves: list[Curve], path: pathlib.Path):
     axes.set_ylim(top=100)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    write_figure(figure, path)
 
 
 def csv_rows(curves: Iterable[Curve]) -> list[dict]:

@@ -59,7 +59,7 @@ start = time.perf_counter()
 keras_vit.analysis.inspect_model(model, images[1:])
 print((time.perf_counter() - start) / 2)
 """
-CASES = {
+WAITING_CASES = {
     "`import keras_vit`, beyond Keras": ["-c", IMPORT],
     "`trainers.train --help`": ["-m", "trainers.train", "--help"],
     "`keras_vit.convert --help`": ["-m", "keras_vit.convert", "--help"],
@@ -123,7 +123,7 @@ def main():
     sources = [HERE]
     if options.before:
         sources.append(pathlib.Path(options.before).resolve())
-    cases = CASES | WRONG
+    cases = WAITING_CASES | WRONG
     with tempfile.TemporaryDirectory() as folder:
         if options.run_dir:
             flags = [f"--run_dir={pathlib.Path(options.run_dir).resolve()}"]

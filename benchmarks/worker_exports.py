@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.serve import serve
+from benchmarks.serve import answer_requests
 
-OPSET = 17  # The first with a layer norm, which is faster than its parts.
+ONNX_OPSET = 17  # The first with a layer norm, which is faster than its parts.
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
@@ -34,11 +34,11 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
     run = action.start(case)
     if run is None:
         return {}, versions
-    check_answer(run(), (case["batch_size"], case["config"]["num_classes"]))
+    check_output(run(), (case["batch_size"], case["config"]["num_classes"]))
     return {"step": run}, versions
 
 
-def check_answer(answer, shape: tuple[int, ...]):
+def check_output(answer, shape: tuple[int, ...]):
     """Raise a ValueError unless an answer is the output of a classifier.
 
     Args:
@@ -119,7 +119,7 @@ def write_timm(case: dict):
         images, _ = batch({**case, "batch_size": batch_size})
         # For one batch size, so that the graph computes no shapes.
         torch.onnx.export(
-            model, (images,), path, dynamo=False, opset_version=OPSET
+            model, (images,), path, dynamo=False, opset_version=ONNX_OPSET
         )
 
 
@@ -201,4 +201,4 @@ ACTIONS = {
 }
 
 if __name__ == "__main__":
-    serve(prepare)
+    answer_requests(prepare)

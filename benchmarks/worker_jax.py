@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import repeat, serve
+from benchmarks.serve import answer_requests, repeat
 
 # As in optax.adam and Keras.
 ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
@@ -18,7 +18,7 @@ ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return the functions for `case`, and the versions of the packages."""
     versions = {"jax": jax.__version__, "keras": keras.__version__}
-    weights, apply = MODELS[case["package"]](case)
+    weights, apply = MODEL_BUILDERS[case["package"]](case)
     step = {"forward": forward_step, "train": train_step}[case["task"]]
     step = step(weights, apply, case)
     return {"step": step, "product": product(case)}, versions
@@ -38,7 +38,7 @@ def our_model(case: dict) -> tuple:
     return weights, apply
 
 
-def plain_model(case: dict) -> tuple:
+def plain_jax_model(case: dict) -> tuple:
     """Return the same model with the operations of the official Flax code.
 
     Queries, keys and values are products of their own, as in Flax's
@@ -232,7 +232,7 @@ def find_gpu() -> tuple[str, Callable[[], int]] | None:
     ]
 
 
-MODELS = {"ours": our_model, "plain-jax": plain_model}
+MODEL_BUILDERS = {"ours": our_model, "plain-jax": plain_jax_model}
 
 if __name__ == "__main__":
-    serve(prepare, find_gpu)
+    answer_requests(prepare, find_gpu)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import repeat, serve
+from benchmarks.serve import answer_requests, repeat
 
 
 def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
@@ -16,7 +16,7 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
     at_once = case.get("operations_at_once", case["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(at_once)
     versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
-    model = MODELS[case["package"]](case, versions)
+    model = MODEL_BUILDERS[case["package"]](case, versions)
     step = {"forward": forward_step, "train": train_step}[case["task"]]
     return {"step": step(model, case), "product": product(case)}, versions
 
@@ -94,7 +94,7 @@ def product(case: dict) -> Callable[[], object]:
     return lambda: multiply(a, b)[0, 0].numpy()
 
 
-MODELS = {"ours": our_model, "keras-hub": keras_hub_model}
+MODEL_BUILDERS = {"ours": our_model, "keras-hub": keras_hub_model}
 
 if __name__ == "__main__":
-    serve(prepare)
+    answer_requests(prepare)

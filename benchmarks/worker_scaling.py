@@ -50,12 +50,12 @@ def make_cases(task, together) -> tuple[dict, list]:
     from trainers.distribute.strategies import make_strategy
 
     loops = {
-        "weak": make_loop(task, together),
-        "strong": make_loop(task, together),
+        "weak": make_task_loop(task, together),
+        "strong": make_task_loop(task, together),
     }
     sizes = {"weak": 2 * task["batch_size"], "strong": task["batch_size"]}
     if task["index"] == 0:
-        loops["one"] = make_loop(task, make_strategy("one_device"))
+        loops["one"] = make_task_loop(task, make_strategy("one_device"))
         sizes["one"] = task["batch_size"]
     cases = {
         case: make_training(task, loop, sizes[case])
@@ -66,7 +66,7 @@ def make_cases(task, together) -> tuple[dict, list]:
     return cases, weights
 
 
-def make_loop(task, strategy):
+def make_task_loop(task, strategy):
     """Return a training loop of the model of the task."""
     import keras
 

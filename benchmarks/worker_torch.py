@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.serve import repeat, serve
+from benchmarks.serve import answer_requests, repeat
 
 DTYPES = {
     "float32": torch.float32,
@@ -23,7 +23,7 @@ def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
     versions = {"torch": torch.__version__}
-    model = MODELS[case["package"]](case, versions)
+    model = MODEL_BUILDERS[case["package"]](case, versions)
     step = {"forward": forward_step, "train": train_step}[case["task"]]
     return {"step": step(model, case), "product": product(case)}, versions
 
@@ -154,7 +154,7 @@ def find_gpu() -> tuple[str, Callable[[], int]] | None:
     return torch.cuda.get_device_name(), torch.cuda.max_memory_allocated
 
 
-MODELS = {"ours": our_model, "timm": timm_model}
+MODEL_BUILDERS = {"ours": our_model, "timm": timm_model}
 
 if __name__ == "__main__":
-    serve(prepare, find_gpu)
+    answer_requests(prepare, find_gpu)

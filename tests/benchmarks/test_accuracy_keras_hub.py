@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks import accuracy_keras_hub as accuracy
-from benchmarks.harness import read_csv, write_csv
+from benchmarks.harness import read_csv, write_table
 from keras_vit import VARIANTS
 from trainers.data.datasets import open_dataset
 from trainers.recipes.recipes import RECIPES
@@ -31,7 +31,7 @@ def test_table_has_a_row_for_each_seed_and_the_means():
 
 def test_csv_file_has_a_row_for_each_run(tmp_path):
     path = tmp_path / "results.csv"
-    write_csv(path, accuracy.csv_rows(RESULTS))
+    write_table(path, accuracy.csv_rows(RESULTS))
     rows = read_csv(path)
     assert len(rows) == 6
     assert rows[1]["package"] == "ours"

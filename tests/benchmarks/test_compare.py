@@ -96,7 +96,7 @@ def test_missed_bars_are_named_row_by_row_and_for_the_mean():
 
 
 def test_csv_has_a_row_for_every_package(tmp_path):
-    harness.write_csv(tmp_path / "results.csv", report.csv_rows([RESULT]))
+    harness.write_table(tmp_path / "results.csv", report.csv_rows([RESULT]))
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
     columns = "model task precision batch_size package rounds seconds"
     columns += " images_per_second ratio matrix_gflops floor_seconds peak_mib"
@@ -197,7 +197,7 @@ def test_each_package_runs_where_it_can(
     monkeypatch.setattr(compare, "Worker", lambda *args: started.append(args))
     # Any program will do.
     options = compare.parse(["--backend", backend, "--torch_python", "true"])
-    compare.start(package, {"backend": backend}, options)
+    compare.start_worker(package, {"backend": backend}, options)
     assert started == [
         (
             f"benchmarks.worker_{module}",
@@ -286,7 +286,7 @@ def test_plain_jax_answers_as_our_model():
     found = subprocess.run(
         [sys.executable, "-c", PLAIN_JAX],
         env={**os.environ, "KERAS_BACKEND": "jax"},
-        cwd=serve.ROOT,
+        cwd=serve.REPOSITORY,
         capture_output=True,
         text=True,
         check=True,

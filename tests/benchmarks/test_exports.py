@@ -102,9 +102,9 @@ def test_options_that_do_not_fit_end_the_program(arguments, capsys):
     ],
 )
 def test_an_answer_that_is_none_is_refused(answer, message):
-    worker_exports.check_answer(np.array([[1.0, 2.0, 3.0]] * 2), (2, 3))
+    worker_exports.check_output(np.array([[1.0, 2.0, 3.0]] * 2), (2, 3))
     with pytest.raises(ValueError, match=message):
-        worker_exports.check_answer(answer, (2, 3))
+        worker_exports.check_output(answer, (2, 3))
 
 
 def test_a_model_of_another_size_is_refused():

@@ -7,7 +7,7 @@ from PIL import Image
 
 from benchmarks import fine_tuning
 from benchmarks.fine_tuning import Result
-from benchmarks.fine_tuning_images import Part, paint, write_images
+from benchmarks.fine_tuning_images import ImageSplit, paint, write_images
 from keras_vit import VisionTransformer
 from tests.tiny import tiny_config
 
@@ -65,7 +65,7 @@ def test_the_test_of_the_report_has_no_part_in_the_choice():
 
 
 def test_images_are_the_same_each_time(tmp_path):
-    parts = {"train": Part(0, 0.05, 2), "test": Part(0.95, 1, 1)}
+    parts = {"train": ImageSplit(0, 0.05, 2), "test": ImageSplit(0.95, 1, 1)}
     for name in ("one", "other"):
         write_images(tmp_path / name, range(5), "china.jpg", parts, seed=3)
     paths = sorted((tmp_path / "one").rglob("*.png"))
@@ -89,6 +89,6 @@ def test_a_digit_is_far_from_the_brightness_of_the_photograph(brightness):
 def test_every_way_is_a_recipe():
     for changes in fine_tuning.WAYS.values():
         assert fine_tuning.dataclasses.replace(
-            fine_tuning.FINE_TUNING, **changes
+            fine_tuning.FINE_TUNING_RECIPE, **changes
         )
     assert pathlib.Path(fine_tuning.parse([]).csv).name == "fine_tuning.csv"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks import position_tables, study
-from benchmarks.harness import write_csv
+from benchmarks.harness import write_table
 from benchmarks.position_tables import TableTrial, contrast_neighbours
 from benchmarks.study import REPORT
 from keras_vit import VisionTransformer, ViTConfig
@@ -75,8 +75,8 @@ def test_a_trial_has_the_similarities_of_its_model(model, tmp_path):
     assert np.array_equal(trial.similarity, np.reshape(want, (2, 2, 2, 2)))
     # Patches below each other have 1 and -1, all others 0.
     assert trial.contrast == 0
-    write_csv(tmp_path / "trials.csv", [vars(trial)])
-    assert study.read_trials(tmp_path / "trials.csv", TableTrial) == [trial]
+    write_table(tmp_path / "trials.csv", [vars(trial)])
+    assert study.read_study(tmp_path / "trials.csv", TableTrial) == [trial]
 
 
 def test_the_table_has_medians(model):

@@ -81,7 +81,7 @@ def test_floors_are_work_over_the_measured_rates():
     options = profile.parse(["--task", "train", "--batch_size", "4"])
     assert options.precision == "mixed_bfloat16"
     floors = profile.floor_milliseconds(CONFIG, options, 1e6, 1e5)
-    assert set(floors) < set(profile.PARTS)
+    assert set(floors) < set(profile.OPERATION_KINDS)
     work = floors["products"] + floors["products of pairs"]
     assert work == pytest.approx(step_flops(CONFIG, "train", 4) / 1e3)
     moved = moved_numbers(CONFIG, "train", 4)
@@ -113,14 +113,18 @@ def test_the_command_names_where_a_training_step_spends_its_time():
             *("--steps", "1"),
         ],
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=serve.ROOT,
+        cwd=serve.REPOSITORY,
         capture_output=True,
         text=True,
         check=True,
     )
     rows = [x.strip("| ").split(" | ") for x in found.stdout.splitlines()]
-    times = {row[0]: float(row[1]) for row in rows if row[0] in profile.PARTS}
-    assert times.keys() == profile.PARTS.keys()
+    times = {
+        row[0]: float(row[1])
+        for row in rows
+        if row[0] in profile.OPERATION_KINDS
+    }
+    assert times.keys() == profile.OPERATION_KINDS.keys()
     assert min(times[name] for name in times if name != "rest") > 0
     # The products of even a small step take more than its sums.
     assert times["products"] > times["sums"]

@@ -5,12 +5,12 @@ import types
 import pytest
 
 from benchmarks import compute, data_size, shape
-from benchmarks.study import REPORT, Trial
-from benchmarks.study_images import SIDE
-from benchmarks.study_models import MODELS
+from benchmarks.study import REPORT, StudyTrial
+from benchmarks.study_images import STUDY_SIDE
+from benchmarks.study_models import STUDY_MODELS
 from trainers.loop.flops import count_flops
 
-SIZES = (300, 32, SIDE)  # Updates, images of a batch, pixels.
+SIZES = (300, 32, STUDY_SIDE)  # Updates, images of a batch, pixels.
 
 
 def test_one_size_of_the_shape_changes_alone():
@@ -38,7 +38,7 @@ def test_relative_compute_of_the_shape():
 
 def test_the_panels_and_the_table_of_the_shape():
     trials = [
-        Trial(REPORT, arm, 0.003, seed, *SIZES, accuracy, 1 - accuracy)
+        StudyTrial(REPORT, arm, 0.003, seed, *SIZES, accuracy, 1 - accuracy)
         for arm, both in {"base": (0.5, 0.6), "depth 4": (0.7, 0.8)}.items()
         for seed, accuracy in enumerate(both)
     ]
@@ -126,7 +126,9 @@ def test_a_family_that_follows_a_law_gets_it():
 
 def test_models_of_one_size_need_about_the_same_arithmetic():
     dataset = types.SimpleNamespace(channels=1, class_names=["a", "b"])
-    models = [sizes["medium"](None, dataset) for sizes in MODELS.values()]
-    assert all(m.input_shape == (None, SIDE, SIDE, 1) for m in models)
+    models = [sizes["medium"](None, dataset) for sizes in STUDY_MODELS.values()]
+    assert all(
+        m.input_shape == (None, STUDY_SIDE, STUDY_SIDE, 1) for m in models
+    )
     flops = [count_flops(model) for model in models]
     assert max(flops) < 1.5 * min(flops)

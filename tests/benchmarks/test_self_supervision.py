@@ -94,7 +94,7 @@ def test_rows_of_other_settings_stay_and_are_not_taken(
         assert self_supervision.main(line + more) == 0
         assert len(tuned) == num_new
     assert "| 1,103 | 1.0 ± 0.0 % | 1.0 ± 0.0 % |" in capsys.readouterr().out
-    first_images = {r.first_image for r in study.read_trials(path, Result)}
+    first_images = {r.first_image for r in study.read_study(path, Result)}
     assert first_images == {0, 25, 50}
 
 

@@ -16,7 +16,7 @@ from benchmarks import (
     study,
     study_images,
 )
-from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Arm, Study, Trial
+from benchmarks.study import CHOICE, CHOICE_SEED, REPORT, Arm, Study, StudyTrial
 from trainers.data.datasets import open_dataset
 
 SIZES = (1000, 32, 8)  # Updates, images of a batch, pixels.
@@ -25,7 +25,7 @@ SIZES = (1000, 32, 8)  # Updates, images of a batch, pixels.
 def arm(name, accuracies, purpose=REPORT, rate=0.01):
     """Return a trial of an arm for each accuracy, by seed."""
     return [
-        Trial(purpose, name, rate, seed, *SIZES, accuracy, 1 - accuracy)
+        StudyTrial(purpose, name, rate, seed, *SIZES, accuracy, 1 - accuracy)
         for seed, accuracy in enumerate(accuracies)
     ]
 
@@ -37,7 +37,7 @@ def tried(monkeypatch):
 
     def train_trial(study, case):
         cases.append(case)
-        return Trial(*case, *ANSWERS[case[1], case[2]])
+        return StudyTrial(*case, *ANSWERS[case[1], case[2]])
 
     monkeypatch.setattr(study, "train_trial", train_trial)
     return cases
@@ -74,7 +74,7 @@ def test_each_arm_reports_its_best_rate(tried, tmp_path):
     ]
     assert tried == [*choice[:2], *report[:2], *choice[2:], *report[2:]]
     assert [trial.case for trial in trials] == tried
-    assert study.read_trials(options.csv) == trials
+    assert study.read_study(options.csv) == trials
 
 
 def test_a_study_of_rates_reports_all_of_them(tried, tmp_path):
@@ -102,7 +102,7 @@ def test_an_arm_takes_the_rate_of_another(tried, tmp_path):
 
 
 @dataclasses.dataclass(frozen=True)
-class CountedTrial(Trial):
+class CountedTrial(StudyTrial):
     steps: int
     note: str
 
@@ -128,7 +128,7 @@ def test_an_arm_has_its_own_model_length_and_measures(tmp_path, monkeypatch):
     assert trials[0] == CountedTrial(
         CHOICE, "a", 0.1, 100, 30, 32, 8, 0.5, 2.0, 30, "1 2"
     )
-    assert study.read_trials(options.csv, CountedTrial) == trials
+    assert study.read_study(options.csv, CountedTrial) == trials
 
 
 @pytest.mark.parametrize("text", ["much", "0.1,", "0.1,-1", "nan"])
@@ -170,7 +170,7 @@ def test_rows_of_other_settings_stay_and_are_not_taken(tried, tmp_path):
         assert {(t.updates, t.image_size) for t in trials} == {
             (updates, pixels)
         }
-    stored = study.read_trials(options.csv)
+    stored = study.read_study(options.csv)
     assert sorted(tried) == sorted(trial.case for trial in stored)
     assert len(set(tried)) == len(tried) == 3 * len(found[0])
 
@@ -188,7 +188,7 @@ def test_an_arm_may_have_a_multiple_of_the_rates(tried, tmp_path):
 def test_a_file_without_a_column_is_refused(tried, tmp_path):
     options = options_for(TWO, tmp_path)
     options.csv.write_text("purpose,arm,learning_rate,seed,accuracy,loss\n")
-    assert study.read_trials(options.csv) == []
+    assert study.read_study(options.csv) == []
     with options.csv.open("a") as file:
         file.write("report,a,0.1,0,0.5,1.0\n")
     missing = "study.csv without updates, batch_size, image_size"
@@ -200,12 +200,12 @@ def test_a_file_without_a_column_is_refused(tried, tmp_path):
 def test_the_images_of_the_choice_are_not_reported():
     digits = open_dataset("digits")
     trained, chosen = (
-        digits.ranges(split) for split in study.SPLITS[CHOICE].values()
+        digits.ranges(split) for split in study.DIGIT_SPLITS[CHOICE].values()
     )
     assert {name for name, _, _ in trained + chosen} == {"train"}
     assert trained[0][2] <= chosen[0][1]
     assert digits.ranges(digits.eval_split)[0][0] == "test"
-    assert study.SPLITS[REPORT] == {}  # The defaults of the data set.
+    assert study.DIGIT_SPLITS[REPORT] == {}  # The defaults of the data set.
 
 
 def test_a_table_has_medians_of_the_report():
@@ -300,7 +300,7 @@ def test_each_study_runs_at_its_smallest_size(
         )
     if module.STUDY.recipe.dataset == "moved_digits":
         sizes = {"train": 100, "validation": 40, "test": 40}
-        monkeypatch.setattr(study_images, "SIZES", sizes)
+        monkeypatch.setattr(study_images, "SPLIT_SIZES", sizes)
         arms = {name: with_few_images(arm) for name, arm in arms.items()}
         recipe = dataclasses.replace(
             module.STUDY.recipe, data_dir=str(tmp_path)
@@ -326,7 +326,7 @@ def test_each_study_runs_at_its_smallest_size(
     assert f"{small.name}: 100%" in shown.err
     shown_names = SHOWN_NAMES.get(small.name, arms)
     assert all(name in shown.out for name in shown_names)
-    trials = study.read_trials(path, small.kind)
+    trials = study.read_study(path, small.kind)
     assert all(0 < trial.loss < 10 for trial in trials)
     assert len({trial.loss for trial in trials}) == len(trials)
     assert path.with_suffix(".png").stat().st_size > 1000

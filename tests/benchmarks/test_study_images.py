@@ -1,13 +1,18 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from benchmarks.study_images import SIZES, MovedDigits, move, split_of
+from benchmarks.study_images import (
+    SPLIT_SIZES,
+    MovedDigits,
+    place_digit,
+    split_of,
+)
 
 
 def test_of_ten_digits_of_a_class_seven_are_for_training():
     labels = load_digits().target
     splits = split_of(labels)
-    assert set(splits) == set(SIZES)
+    assert set(splits) == set(SPLIT_SIZES)
     for label in range(10):
         shares = [
             (splits[labels == label] == split).mean()
@@ -20,7 +25,7 @@ def test_a_digit_is_moved_and_nothing_else():
     digit, rng = np.full((8, 8), 16.0), np.random.default_rng(0)
     places = set()
     for _ in range(300):
-        image = move(digit, rng)
+        image = place_digit(digit, rng)
         assert image.shape == (12, 12, 1) and image.dtype == np.uint8
         rows, columns, _ = np.nonzero(image)
         y, x = rows.min(), columns.min()
@@ -32,7 +37,7 @@ def test_a_digit_is_moved_and_nothing_else():
 
 def test_images_are_of_the_digits_of_their_split(tmp_path, monkeypatch):
     sizes = {"train": 30, "validation": 10, "test": 20}
-    monkeypatch.setattr("benchmarks.study_images.SIZES", sizes)
+    monkeypatch.setattr("benchmarks.study_images.SPLIT_SIZES", sizes)
     builder = MovedDigits(data_dir=str(tmp_path))
     digits = load_digits()
     splits = split_of(digits.target)

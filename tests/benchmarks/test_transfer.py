@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from benchmarks import transfer, transfer_report
-from benchmarks.harness import write_csv
+from benchmarks.harness import write_table
 from benchmarks.transfer_report import Curve
 from trainers.recipes.recipes import RECIPES
 
@@ -76,7 +76,7 @@ def test_tables_and_picture_come_of_the_csv_file_alone(tmp_path, capsys):
         *curves("report", "scratch", [0.25, 0.5], rate=0.003),
     ]
     path, picture = tmp_path / "transfer.csv", tmp_path / "transfer.png"
-    write_csv(path, transfer_report.csv_rows(some))
+    write_table(path, transfer_report.csv_rows(some))
     assert transfer_report.read_curves(path) == some
     arguments = ["--redraw", "--require", f"--csv={path}"]
     assert transfer.main([*arguments, f"--picture={picture}"]) == 0
@@ -110,5 +110,5 @@ def test_reported_seeds_are_not_those_of_the_choice(monkeypatch, tmp_path):
     assert len(seeds["choice"]) > 1
     assert not seeds["choice"] & seeds["report"]
     for arm, rate in best.items():
-        curves = transfer_report.reported(some, arm).values()
+        curves = transfer_report.reported_curves(some, arm).values()
         assert [c.learning_rate for c in curves] == [rate] * 5

@@ -78,7 +78,7 @@ def find_fault(name: str, value: str, row: dict) -> str | None:
             f"--{name} must be one of {', '.join(choices)}. "
             f"Received: {value}{propose(value, choices)}"
         )
-    parse, kind = PARSERS.get(row["kind"], (str, ""))
+    parse, kind = VALUE_PARSERS.get(row["kind"], (str, ""))
     try:
         number = parse(value)
     except ValueError:
@@ -100,7 +100,7 @@ def find_stranger(name: str, rows: dict[str, dict]) -> str | None:
 
 
 # How a kind of flag is read, and what it is called.
-PARSERS = {
+VALUE_PARSERS = {
     "INTEGER": (flags.IntegerParser().convert, "an integer"),
     "NUMBER": (flags.FloatParser().convert, "a number"),
     "switch": (flags.BooleanParser().parse, "true or false"),
