@@ -306,7 +306,7 @@ case = {"config": dataclasses.asdict(config), "activation": "tanh",
         "precision": "float32", "batch_size": 2}
 model = randomize(VisionTransformer(config))
 get = dict(zip([w.path for w in model.weights], model.get_weights())).get
-weights, apply = worker_jax.plain_model(case)
+weights, apply = worker_jax.plain_jax_model(case)
 pair = lambda name: (get(name + "/kernel"), get(name + "/bias"))
 norm = lambda name: (get(name + "/gamma"), get(name + "/beta"))
 weights["patches"] = pair("patch_encoder")
