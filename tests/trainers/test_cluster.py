@@ -252,6 +252,8 @@ def test_two_processes_are_measured(tmp_path, capsys, monkeypatch, python):
         + ["--steps=1", f"--out={out}"]
     )
     rows = read_csv(out)
-    assert [row["case"] for row in rows] == list(scaling.CASES)
+    assert [row["case"] for row in rows] == list(scaling.SCALING_CASES)
     assert all(float(row["seconds"]) > 0 for row in rows)
-    assert capsys.readouterr().out.count("| mu/16 |") == len(scaling.CASES)
+    assert capsys.readouterr().out.count("| mu/16 |") == len(
+        scaling.SCALING_CASES
+    )

@@ -10,7 +10,7 @@ from benchmarks import serve_load
 
 
 def test_good_requests_are_right_and_faults_refused(served, loaded):
-    files = serve_load.make_files(2)
+    files = serve_load.make_jpegs(2)
     faults = serve_load.make_faults(files[0])
     found = loaded.signatures["serve_bytes"](image_bytes=tf.constant(files))
     answers = [
