@@ -161,6 +161,13 @@ def _read_hints(detected, architecture):
         if foreign:
             reasons.append(f"Its arrays show {', '.join(foreign)}.")
         raise ValueError(" ".join(reasons))
+    is_unused = not found.keys() & {"architecture", "is_of_transformers"}
+    if architecture is not None and is_unused:
+        raise ValueError(
+            f"`architecture` must be the name of a ViT in {layout.title}, such "
+            "as vit_base_patch16_224. Received: "
+            f"architecture={architecture!r}"
+        )
     return found
 
 

@@ -33,6 +33,7 @@ def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:
             source,
             num_heads=recipe.num_heads or "published",
             image_size=recipe.image_size,
+            architecture=recipe.architecture,
         )
     if len(found.mean) not in (1, channels):
         return dataclasses.replace(found, normalization="vit")

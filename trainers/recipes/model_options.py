@@ -117,6 +117,12 @@ class ModelOptions:
         "the number of the published model of the same size.",
         range=POSITIVE,
     )
+    architecture: str | None = option(
+        None,
+        "Architecture of the checkpoint of `init_from` in timm, such as "
+        "vit_base_patch16_clip_224, if no config.json is beside the file. It "
+        "settles what its weights do not show.",
+    )
     init_head: str = option(
         "auto",
         "What to do with the head of the model of `init_from`. auto keeps it "

@@ -134,6 +134,25 @@ def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
         np.testing.assert_array_equal(a, b)
 
 
+def test_the_architecture_of_a_checkpoint_is_a_flag(run, digits, tmp_path):
+    """A bare file of timm, whose weights do not show the quick GELU."""
+    golden = pathlib.Path(__file__).parents[2] / "golden"
+    path = shutil.copy(golden / "timm_token.safetensors", tmp_path)
+    recipe = dataclasses.replace(
+        run.load_recipe(),
+        init_from=path,
+        num_heads=3,
+        architecture="vit_base_patch16_clip_quickgelu_224",
+    )
+    assert build_model(recipe, digits).config.activation == "quick"
+    for wrong in ("vit_bose_patch16_224", ""):
+        recipe = dataclasses.replace(recipe, architecture=wrong)
+        with pytest.raises(
+            ValueError, match=f"`architecture` must be .*ure={wrong!r}"
+        ):
+            build_model(recipe, digits)
+
+
 @pytest.mark.parametrize("name", ["official_token.npz", None])
 def test_fine_tuning_averages_patches_before_a_new_norm(run, digits, name):
     """As in the fine-tuning of a masked autoencoder."""
