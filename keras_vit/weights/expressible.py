@@ -52,6 +52,7 @@ def find_inexpressible(
             of a row in a table. So a new row is unknown until it is listed.
 
     Example:
+        >>> import dataclasses
         >>> config = dataclasses.replace(
         ...     VARIANTS["B/16"].config, num_registers=4
         ... )

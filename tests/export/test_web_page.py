@@ -402,7 +402,8 @@ def test_the_page_is_measured(site, browser):
     sizes = [p.stat().st_size for p in site.rglob("*_internal.wasm")]
     assert min(sizes) < speed.loaded_bytes < 1.2 * max(sizes)
     assert str(speed).startswith(
-        f"web page: loads {speed.loaded_bytes / 2**20:.2f} MiB; first answer"
+        f"web page: loads {speed.loaded_bytes / 2**20:.2f} MiB; first "
+        "prediction after "
     )
 
 
