@@ -138,3 +138,14 @@ def subprocess_environment():
         "PYTHONPATH": str(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
+
+
+@pytest.fixture
+def eagerly():
+    """Compute without TensorFlow's graphs, except for those of the data.
+
+    Tracing a training takes longer than a few updates of a small model.
+    """
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)

@@ -111,6 +111,8 @@ def test_the_published_rows_are_those_of_the_settings(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow(60)
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.filterwarnings("ignore:.*does not apply to tf.data functions")
 def test_it_runs_and_goes_on_where_it_was_interrupted(
     tmp_path, monkeypatch, capsys
 ):

@@ -280,6 +280,8 @@ def test_the_published_rows_are_those_of_the_settings(module, tried, tmp_path):
 
 
 @pytest.mark.slow(115)
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.filterwarnings("ignore:.*does not apply to tf.data functions")
 @pytest.mark.parametrize(
     "module", MODULES, ids=lambda module: module.STUDY.name
 )

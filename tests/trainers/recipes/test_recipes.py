@@ -801,14 +801,6 @@ COMPILED = first_with_each_part(DISTINCT)
 QUICK = ("i21k_b16", "cifar10_b16", "s16_i1k_300ep")
 
 
-@pytest.fixture
-def eagerly():
-    """Compute without graphs, except for those of the data."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
 @pytest.mark.filterwarnings("ignore:.*does not apply to tf.data functions")
 @pytest.mark.parametrize(
     "name",
