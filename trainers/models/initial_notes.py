@@ -46,7 +46,9 @@ def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
     ]
     variant = VARIANTS.get(given.get("model"))
     if variant and any(
-        getattr(variant.config, n) != getattr(config, n) for n in SIZE_FIELDS
+        getattr(variant.config, n) != getattr(config, n)
+        for n in SIZE_FIELDS
+        if n not in given  # A size that was given is judged by itself.
     ):
         ignored.insert(0, f"--model={given['model']} (its sizes are others)")
     if not ignored:

@@ -73,6 +73,14 @@ def test_images_of_another_size_than_before_are_noted(run, tmp_path):
             "--model=B/16 (its sizes are others).",
         ),
         ({"model": "R50x1", "num_heads": 3, "pooling": "avg"}, None),
+        # All sizes of the variant are replaced by other flags.
+        (
+            {
+                **{"model": "mu/16", "width": 24, "depth": 2, "mlp_dim": 48},
+                **{"num_heads": 3, "patch_size": 8},
+            },
+            None,
+        ),
     ],
 )
 def test_flags_that_do_not_change_the_initial_model_are_named(given, note):
