@@ -53,6 +53,18 @@ def run(words, environment, cwd="."):
         return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
+def run_anew(words, environment, cwd="."):
+    """Return the same of a process of its own, with imports of its own."""
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 @contextlib.contextmanager
 def python():
     """Yield the path of a program that scripts can call instead of Python.

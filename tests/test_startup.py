@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 from keras_vit import interrupts, startup
+from tests import commands
 
 PRINT = """
 import os
@@ -34,12 +35,8 @@ os.write(2, b"I0000 after\\n")
 
 def test_noise_is_left_out_and_warnings_are_not(subprocess_environment):
     """Also text that C++ writes to the descriptor, past `sys.stderr`."""
-    result = subprocess.run(
-        [sys.executable, "-S", "-c", load_startup() + PRINT],
-        env=subprocess_environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    result = commands.run_anew(
+        ["-S", "-c", load_startup() + PRINT], subprocess_environment
     )
     starts = [line[:30] for line in result.stderr.splitlines()]
     assert starts == [
@@ -72,14 +69,10 @@ def test_a_program_that_imports_the_package_is_left_alone(
         "import gc, sys\n"
         "print(sys.excepthook is sys.__excepthook__, gc.get_freeze_count())"
     )
-    result = subprocess.run(
-        [sys.executable, "-m", "theirs"],
-        env=subprocess_environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
+    result = commands.run_anew(
+        ["-m", "theirs"], subprocess_environment, tmp_path
     )
+    assert not result.returncode
     assert result.stdout == "True 0\n"
 
 
@@ -113,13 +106,8 @@ def test_what_a_command_imports_is_kept_from_the_collector():
 def test_a_command_starts_without_noise(subprocess_environment, tmp_path, name):
     environment = dict(subprocess_environment)
     del environment["TF_CPP_MIN_LOG_LEVEL"]
-    result = subprocess.run(
-        [sys.executable, "-m", name, "no_such_file"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    result = commands.run_anew(
+        ["-m", name, "no_such_file"], environment, tmp_path
     )
     assert result.returncode
     assert "Traceback" not in result.stderr
@@ -135,13 +123,8 @@ def test_saving_on_jax_is_without_noise(subprocess_environment, tmp_path):
     environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
     del environment["TF_CPP_MIN_LOG_LEVEL"]
     words = ["-m", "keras_vit.convert", str(checkpoint), "a.keras"]
-    result = subprocess.run(
-        [sys.executable, *words, "--layout=keras"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    result = commands.run_anew(
+        [*words, "--layout=keras"], environment, tmp_path
     )
     assert result.stdout == "a.keras: written, keras\n"
     assert result.stderr == ""
@@ -157,13 +140,10 @@ def test_a_backend_that_is_not_installed(
     )
     words = ["-m", name, "a", "b"]
     words += [] if name.startswith("trainers") else ["--layout=timm"]
-    result = subprocess.run(
-        [sys.executable, *words],
-        env={**subprocess_environment, "KERAS_BACKEND": "tensorflow"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+    result = commands.run_anew(
+        words,
+        {**subprocess_environment, "KERAS_BACKEND": "tensorflow"},
+        tmp_path,
     )
     assert result.returncode == 1
     assert result.stderr == (

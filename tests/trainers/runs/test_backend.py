@@ -1,7 +1,6 @@
-import subprocess
-import sys
-
 import pytest
+
+from tests import commands
 
 
 @pytest.mark.slow
@@ -12,14 +11,7 @@ def test_another_backend_is_refused_before_tensorflow_is_imported(
     (tmp_path / "tensorflow.py").write_text("raise ModuleNotFoundError")
     environment = {**subprocess_environment, "KERAS_BACKEND": "jax"}
     del environment["TF_CPP_MIN_LOG_LEVEL"]
-    result = subprocess.run(
-        [sys.executable, "-m", "trainers.train"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = commands.run_anew(["-m", "trainers.train"], environment, tmp_path)
     assert result.returncode == 1
     assert result.stderr == (
         "Error: the trainers need the TensorFlow backend of Keras. "
