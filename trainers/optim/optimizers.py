@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.layer_decay import layer_rates
 from keras_vit.tables import pick
+from trainers.optim.adam import BETA2
 from trainers.optim.means import mass
 from trainers.optim.parameters import (
     Parameter,
@@ -25,7 +26,6 @@ from trainers.optim.parameters import (
 )
 from trainers.optim.rules import (
     ACCUMULATOR_DTYPES,
-    BETA2,
     OPTIMIZERS,
     with_beta2,
 )

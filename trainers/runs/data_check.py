@@ -35,9 +35,7 @@ def check_images(job: Job):
     number = sum(dataset.num_examples(split) for split in splits)
     unread = find_unread(dataset)
     if number > MOST_CHECKED:
-        is_of_files = isinstance(dataset.reader, ImageFiles)
-        findings = [*judge_labels(dataset)] if is_of_files else []
-        findings += unread
+        findings = [*judge_labels(dataset), *unread]
         for finding in findings:
             print(finding)
         print(

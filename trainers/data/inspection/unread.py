@@ -30,17 +30,22 @@ def find_unread(dataset: ImageDataset) -> list[Finding]:
     found = [*judge_splits(dataset)]
     kind, _, path = dataset.name.partition(":")
     if kind == "folder":
-        found += judge_empty_classes(list_empty_classes(path))
+        found += judge_empty_classes(
+            list_empty_classes(path, dataset.class_names)
+        )
         found += judge_loose_images(list_loose_images(path))
         found += judge_other_files(count_other_files(path))
     return found
 
 
 def judge_labels(dataset: ImageDataset) -> Iterator[Finding]:
-    """Find classes of image files without images, by their labels alone.
+    """Find classes without images by the labels alone, without reading images.
 
-    So no image is read, and `judge_classes` finds the same after reading them.
+    `judge_classes` finds the same after reading them. Of other data sets than
+    image files nothing is found.
     """
+    if not isinstance(dataset.reader, ImageFiles):
+        return
     rows = [
         Examined("", split, dataset.class_names[label], "")
         for split in (dataset.train_split, dataset.eval_split)

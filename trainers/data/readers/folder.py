@@ -3,6 +3,7 @@
 import collections
 import os
 import random
+from collections.abc import Iterable
 
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
@@ -102,11 +103,12 @@ def _list_splits(path):
     return found
 
 
-def list_empty_classes(path: str) -> list[str]:
+def list_empty_classes(path: str, class_names: Iterable[str]) -> list[str]:
     """Return the folders of classes without any image that can be read.
 
     Args:
         path: The PATH of `list_image_folder`.
+        class_names: The classes of the images that it lists.
 
     Returns:
         Their names, sorted; with splits, of those that are empty in each.
@@ -115,9 +117,8 @@ def list_empty_classes(path: str) -> list[str]:
     places = [path]
     if _has_splits(path):
         places = [os.path.join(path, split) for split in list_folders(path)]
-    known = {label for place in places for _, label in _list_classes(place)}
     names = {name for place in places for name in list_folders(place)}
-    return sorted(names - known)
+    return sorted(names.difference(class_names))
 
 
 def list_loose_images(path: str) -> list[str]:
