@@ -15,7 +15,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 NAME = keras-vision-transformer
-INSTALL = pip install --quiet --constraint constraints.txt
+# Modules are compiled when they are imported: most never are.
+INSTALL = pip install --quiet --no-compile --constraint constraints.txt
 TORCH_TOOLS = pytest pytest-xdist scipy torch
 # worksteal gives each process consecutive tests, so that the fixtures that the
 # tests of a file share are made once.

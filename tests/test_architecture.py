@@ -1,6 +1,7 @@
 """The structure of the code: imports between files, and docstrings."""
 
 import ast
+import functools
 import importlib
 import inspect
 import os
@@ -112,11 +113,12 @@ SOURCES = {
     for package in ("keras_vit", "trainers")
     for path in sorted((ROOT / package).rglob("*.py"))
 }
-TREES = {
-    name: ast.parse(path.read_text(encoding="utf-8"))
-    for name, path in SOURCES.items()
-}
 of_keras_vit = [name for name in SOURCES if name.startswith("keras_vit")]
+
+
+@functools.cache
+def tree_of(name):
+    return ast.parse(SOURCES[name].read_text(encoding="utf-8"))
 
 
 def imported(nodes):
@@ -134,7 +136,7 @@ def imported(nodes):
 
 def own_imports(name):
     """Return the modules of this project that a module imports anywhere."""
-    return imported(ast.walk(TREES[name])) & set(SOURCES)
+    return imported(ast.walk(tree_of(name))) & set(SOURCES)
 
 
 def outside_functions(tree):
@@ -204,26 +206,25 @@ def test_the_package_needs_keras_and_numpy_only():
         allowed = ALLOWED_PACKAGES | EXTRA_PACKAGES.get(name, set())
         if name.startswith(PLOTS):
             allowed = allowed | {"matplotlib"}
-        modules = imported(outside_functions(TREES[name]))
+        modules = imported(outside_functions(tree_of(name)))
         packages = {module.split(".")[0] for module in modules}
         wrong += [f"{name} imports {each}" for each in packages - allowed]
     assert not wrong
 
 
 def test_matplotlib_is_imported_by_plots_alone_and_never_pyplot():
-    for name, tree in TREES.items():
-        if name.startswith("keras_vit"):
-            names = imported(outside_functions(tree))
-            found = {n for n in names if "matplotlib" in n or "plots" in n}
-            assert not found or name.startswith(PLOTS), name
-            assert not any("pyplot" in n for n in names)
+    for name in of_keras_vit:
+        names = imported(outside_functions(tree_of(name)))
+        found = {n for n in names if "matplotlib" in n or "plots" in n}
+        assert not found or name.startswith(PLOTS), name
+        assert not any("pyplot" in n for n in names)
 
 
 def test_private_modules_of_keras_are_not_used():
     wrong = [
         f"{name} imports {module}"
         for name in of_keras_vit
-        for module in imported(ast.walk(TREES[name]))
+        for module in imported(ast.walk(tree_of(name)))
         if module.startswith("keras.src")
     ]
     assert not wrong
@@ -233,8 +234,8 @@ def test_no_assert_statements():
     # They vanish under `python -O`.
     asserts = [
         f"{SOURCES[name]}:{node.lineno}"
-        for name, tree in TREES.items()
-        for node in ast.walk(tree)
+        for name in SOURCES
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Assert)
     ]
     assert not asserts

@@ -12,13 +12,13 @@ _DIGITS = Recipe(
     augment="affine(12, 0.08, 0.12)",
     model="Pico/2",
     batch_size=64,
-    epochs=200,
+    epochs=100,
     learning_rate=3e-3,
     warmup_steps=100,
     weight_decay=0.05,
     label_smoothing=0.1,
     steps_per_loop=50,
-    epochs_per_eval=20,
+    epochs_per_eval=10,
 )
 
 
@@ -48,7 +48,6 @@ RECIPES = {
         image_size=24,
         patch_size=6,
         patch_sizes="3,4,6,8,12",
-        epochs=100,
     ),
     "mpp_digits": dataclasses.replace(
         _DIGITS,
