@@ -75,7 +75,10 @@ def table_after(page, heading):
 
 @pytest.fixture(scope="module")
 def digits_run(tmp_path_factory):
-    """Return a folder in which saved_models/digits is a (short) run."""
+    """Return a folder in which saved_models/digits is a (short) run.
+
+    Tests that write into it have copies.
+    """
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
     from trainers.data.datasets import open_dataset
@@ -115,6 +118,7 @@ def shortened(line):
     """Return the flags that make a training on a page one of no time."""
     size = 2 if "--dataset" in line else 32  # Four photos, or all digits.
     more = ["--total_steps=2", "--warmup_steps=0", f"--batch_size={size}"]
+    more.append("--peak_tflops=1")  # Not measured.
     if re.search(r"--image_size=\d{3}", line):
         more.append("--image_size=64")
     if "--init_from" not in line:
@@ -233,12 +237,13 @@ def test_continuous_integration_runs_both_lines():
 
 @pytest.mark.slow(100)
 def test_commands_and_code_of_the_readme_run(
-    digits_run, official_file, subprocess_environment, monkeypatch
+    digits_run, official_file, subprocess_environment, monkeypatch, tmp_path
 ):
     """In the order of the page, in one folder, as a reader would."""
-    monkeypatch.chdir(digits_run)
+    shutil.copytree(digits_run, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     pathlib.Path("ViT-B_16.npz").symlink_to(official_file)
-    put_photos(digits_run)
+    put_photos(tmp_path)
     names = {}
     count = 0
     for language, code in code_blocks(README):
@@ -282,15 +287,14 @@ def served_exports(line):
         yield line.replace("http://localhost:8501", server.address)
 
 
-@pytest.fixture(scope="module")
-def checkout(digits_run, tmp_path_factory):
+@pytest.fixture
+def checkout(digits_run, tmp_path):
     """Return a folder with that run, a checkpoint and photos."""
-    folder = tmp_path_factory.mktemp("guides")
-    shutil.copytree(digits_run / "saved_models", folder / "saved_models")
-    put_checkpoint_and_photos(folder)
-    put_photos(folder)
-    (folder / "unlabelled").symlink_to(folder / "photos")
-    return folder
+    shutil.copytree(digits_run, tmp_path, dirs_exist_ok=True)
+    put_checkpoint_and_photos(tmp_path)
+    put_photos(tmp_path)
+    (tmp_path / "unlabelled").symlink_to(tmp_path / "photos")
+    return tmp_path
 
 
 @pytest.mark.slow(60)

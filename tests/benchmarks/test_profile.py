@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from benchmarks.flops import (
     step_flops,
 )
 from keras_vit import ViTConfig
+from tests import commands
 
 CONFIG = ViTConfig(
     width=6,
@@ -106,18 +105,16 @@ def test_options_that_do_not_fit_end_the_program(arguments, name, capsys):
 
 @pytest.mark.slow
 def test_the_command_names_where_a_training_step_spends_its_time():
-    found = subprocess.run(
+    found = commands.run(
         [
-            *(sys.executable, "-m", "benchmarks.profile", "--model", "Ti/16"),
+            *("-m", "benchmarks.profile", "--model", "Ti/16"),
             *("--task", "train", "--batch_size", "2", "--image_size", "32"),
             *("--steps", "1"),
         ],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        cwd=serve.REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
+        {**os.environ, "KERAS_BACKEND": "tensorflow"},
+        serve.REPOSITORY,
     )
+    assert not found.returncode, found.stderr
     rows = [x.strip("| ").split(" | ") for x in found.stdout.splitlines()]
     times = {
         row[0]: float(row[1])

@@ -9,7 +9,12 @@ import keras_vit.export.latency
 import keras_vit.export.latency_process
 from keras_vit.export import FORMATS, export_saved_model
 from keras_vit.export.formats.tflite import to_tflite
-from keras_vit.export.latency import PROGRAM, Latency, measure_latency
+from keras_vit.export.latency import (
+    PROGRAM,
+    READY,
+    Latency,
+    measure_latency,
+)
 from keras_vit.export.latency_process import (
     compare_times,
     measure_request,
@@ -155,7 +160,16 @@ with open({str(log)!r}, "a") as file:
     assert "missing.tflite" in reasons["missing"]
 
 
-def test_rows_are_in_the_order_of_threads_and_exports(model, monkeypatch):
+@pytest.fixture
+def idle_processes(monkeypatch):
+    """Start processes that import nothing and never answer."""
+    program = f"import time; print({READY!r}, flush=True); time.sleep(99)"
+    monkeypatch.setattr(keras_vit.export.latency, "PROGRAM", program)
+
+
+def test_rows_are_in_the_order_of_threads_and_exports(
+    model, idle_processes, monkeypatch
+):
     asked = []
 
     def run_process(process, folder, request):
@@ -180,7 +194,9 @@ def test_rows_are_in_the_order_of_threads_and_exports(model, monkeypatch):
     }
 
 
-def test_a_model_that_a_new_process_does_not_know(exports, monkeypatch):
+def test_a_model_that_a_new_process_does_not_know(
+    exports, idle_processes, monkeypatch
+):
     """As little as this one, where the class is not registered."""
 
     class Unknown(keras.layers.Layer):
@@ -201,7 +217,9 @@ def test_a_model_that_a_new_process_does_not_know(exports, monkeypatch):
     assert "cannot load it: TypeError: Could not locate class" in row.reason
 
 
-def test_what_goes_wrong_is_a_reason_and_no_error(model, exports, monkeypatch):
+def test_what_goes_wrong_is_a_reason_and_no_error(
+    model, exports, idle_processes, monkeypatch
+):
     one = {"a": exports["tflite"]}
 
     class Lambda(keras.Model):
