@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.file_lists import FILE_LISTS
 from trainers.data.readers.unlabelled import UNLABELLED
 from trainers.distribute.cluster import ALONE, WorkerConfig
 from trainers.distribute.rendezvous import wait_for_service
@@ -41,6 +42,10 @@ from trainers.runs.memory_fitting import build_loop
 from trainers.runs.place import check_place
 from trainers.runs.run import Run
 from trainers.runs.teacher import make_distillation
+
+SETTINGS_FOR_IMAGES = (
+    ". The settings of --recipe=photos follow from the number of images."
+)
 
 
 def prepare(
@@ -179,11 +184,24 @@ def check_labels(recipe: Recipe, dataset: ImageDataset):
 
 
 def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
-    """Return the number of updates per epoch, and in total."""
+    """Return the number of updates per epoch, and in total.
+
+    Raises:
+        ValueError: If the warm-up is longer than the training.
+    """
     num_images = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_images / recipe.batch_size), 1)
     all_epochs = math.ceil(recipe.epochs * steps_per_epoch)
-    return steps_per_epoch, recipe.total_steps or all_epochs
+    total_steps = recipe.total_steps or all_epochs
+    if recipe.warmup_steps >= total_steps:
+        is_list = recipe.dataset.partition(":")[0] in FILE_LISTS
+        raise ValueError(
+            f"`warmup_steps` must be fewer than the {total_steps:,} updates of "
+            f"the training. Received: warmup_steps={recipe.warmup_steps:,}, "
+            f"{num_images:,} training images, batch_size={recipe.batch_size:,}"
+            f"{SETTINGS_FOR_IMAGES if is_list else ''}"
+        )
+    return steps_per_epoch, total_steps
 
 
 def check_batch_size(batch_size: int, num_replicas: int, num_parts: int):

@@ -24,7 +24,7 @@ def test_parts_and_blocks(text, parts, num_last_blocks):
 
 def test_layers_of_lora():
     assert read_lora_layers(Recipe()) == ["qkv", "out"]
-    recipe = Recipe(lora_layers="mlp_out, head")
+    recipe = Recipe(lora_rank=2, lora_layers="mlp_out, head")
     assert read_lora_layers(recipe) == ["mlp_out", "head"]
 
 
@@ -44,6 +44,8 @@ def test_layers_of_lora():
         ({"lora_layers": "qkv,mlp"}, "`lora_layers` must be one of.*'mlp'"),
         ({"lora_layers": ""}, "`lora_layers` must be one of"),
         ({"lora_alpha": 0.0}, "`lora_alpha` must be positive"),
+        ({"lora_alpha": 2.0}, "`lora_alpha` needs a positive `lora_rank`"),
+        ({"lora_layers": "head"}, "`lora_layers` needs a positive `lora_rank`"),
         ({"lora_rank": 2, "train_only": "all"}, "`train_only`.*with LoRA"),
         ({"lora_rank": 2, "train_only": "last_blocks:1"}, "lora_rank=2"),
         (

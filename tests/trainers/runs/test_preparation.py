@@ -40,6 +40,26 @@ def test_bad_recipe_is_refused_and_nothing_is_written(
     assert not folder.exists()
 
 
+def test_a_recipe_that_is_too_long_for_photos_names_another(recipe, tmp_path):
+    """`photos` would fit the settings to the number of images."""
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            keras.utils.save_img(folder / "1.png", np.zeros((8, 8, 3)))
+    recipe = dataclasses.replace(
+        recipe,
+        dataset=f"folder:{tmp_path}/photos",
+        total_steps=None,
+        epochs=3,
+        batch_size=2,
+        warmup_steps=1000,
+    )
+    message = "fewer than the 3 updates .*=1,000, 2 training images.*=photos"
+    with pytest.raises(ValueError, match=message):
+        prepare(recipe, str(tmp_path / "run"))
+
+
 @pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="Needs Linux.")
 @pytest.mark.parametrize("name", ["", "new/run"])
 def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
