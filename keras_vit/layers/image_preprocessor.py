@@ -76,23 +76,28 @@ class ImagePreprocessor(keras.layers.Layer):
         )
 
     def call(self, images):
-        images = ops.cast(images, "float32")
-        size = self._resized_size(ops.shape(images)[1:3])
-        images = ops.image.resize(
+        images = self._resize(ops.cast(images, "float32"))
+        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
+        images = preprocess_input(
+            self._crop(images), "channels_last", self.settings.normalization
+        )
+        return ops.cast(images, self.compute_dtype)
+
+    def _resize(self, images):
+        return ops.image.resize(
             images,
-            size,
+            self._resized_size(ops.shape(images)[1:3]),
             interpolation=self.settings.interpolation,
             antialias=True,
             data_format="channels_last",
         )  # (B, H', W', C)
-        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
-        top, left = ((a - b) // 2 for a, b in zip(size, self.image_size))
+
+    def _crop(self, images):
+        """Return the centre of the images."""
         height, width = self.image_size
-        images = images[:, top : top + height, left : left + width]
-        images = preprocess_input(
-            images, "channels_last", self.settings.normalization
-        )
-        return ops.cast(images, self.compute_dtype)
+        top = (images.shape[1] - height) // 2
+        left = (images.shape[2] - width) // 2
+        return images[:, top : top + height, left : left + width]
 
     def _resized_size(self, shape):
         if self.settings.resize_mode == "squash":
