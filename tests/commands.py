@@ -53,8 +53,11 @@ def run(words, environment, cwd="."):
         return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
-def run_anew(words, environment, cwd="."):
-    """Return the same of a process of its own, with imports of its own."""
+def run_anew(words, environment, cwd=".", timeout=None):
+    """Return the same of a process of its own, with imports of its own.
+
+    One that takes longer than `timeout` seconds is killed, an error.
+    """
     return subprocess.run(
         [sys.executable, *words],
         env=environment,
@@ -62,6 +65,7 @@ def run_anew(words, environment, cwd="."):
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout,
     )
 
 

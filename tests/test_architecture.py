@@ -7,13 +7,13 @@ import inspect
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import textwrap
 
 import pytest
 
 import keras_vit
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -268,11 +268,9 @@ def test_works_without_tensorflow():
         assert keras.backend.backend() == "jax"
         assert "tensorflow" not in sys.modules
     """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
+    result = commands.run_anew(
+        ["-c", textwrap.dedent(program)],
+        {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)},
         timeout=120,
     )
     assert result.returncode == 0, result.stderr[-2000:]

@@ -1,11 +1,9 @@
-import subprocess
-import sys
-
 import pytest
 
 from keras_vit.command_lines import LAYOUT_TITLES, PARSERS
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.saving import WRITERS
+from tests import commands
 
 
 def test_the_layouts_are_those_that_can_be_written():
@@ -37,13 +35,9 @@ def test_the_layouts_are_those_that_can_be_written():
 def test_a_command_answers_before_it_imports_keras(
     subprocess_environment, module, words, code, answer
 ):
-    result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", f"keras_vit.{module}"]
-        + words,
-        env=subprocess_environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    result = commands.run_anew(
+        ["-X", "importtime", "-m", f"keras_vit.{module}", *words],
+        subprocess_environment,
         timeout=30,
     )
     assert result.returncode == code

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import keras
 import pytest
 
 from keras_vit.distribution import layout_map
+from tests import commands
 from tests.tiny import LATER_KINDS
 
 # Compiling takes most of the time, and the models are small.
@@ -87,16 +86,9 @@ def mesh_of(form):
 
 def train_in_a_process(kinds):
     """Return the output of TRAINING."""
-    done = subprocess.run(
-        [sys.executable, "-c", TRAINING, ",".join(kinds)],
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": XLA_FLAGS,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    done = commands.run_anew(
+        ["-c", TRAINING, ",".join(kinds)],
+        {**os.environ, "KERAS_BACKEND": "jax", "XLA_FLAGS": XLA_FLAGS},
     )
     assert not done.returncode, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,5 @@
 import io
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from keras_vit.image_decoding import decode_image, decode_window, turn_upright
+from tests import commands
 
 
 def read_photo(encoded):
@@ -180,12 +179,9 @@ print(tf.function(turn)(image, tf.constant(6)).shape)
 @pytest.mark.slow
 def test_turning_is_silent(subprocess_environment):
     """OneDNN does not complain about integers, once in each process."""
-    result = subprocess.run(
-        [sys.executable, "-c", TURN],
-        env={**subprocess_environment, "TF_CPP_MIN_LOG_LEVEL": "2"},
-        capture_output=True,
-        text=True,
-        check=True,
+    result = commands.run_anew(
+        ["-c", TURN], {**subprocess_environment, "TF_CPP_MIN_LOG_LEVEL": "2"}
     )
+    assert not result.returncode, result.stderr
     assert result.stdout == "(3, 2, 3)\n"
     assert "AVX" not in result.stderr

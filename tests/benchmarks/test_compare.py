@@ -1,7 +1,6 @@
 import dataclasses
 import os
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from benchmarks.flops import (
     step_flops,
 )
 from keras_vit import VARIANTS, ViTConfig
+from tests import commands
 
 RESULT = report.Result(
     model="S/16",
@@ -283,14 +283,12 @@ def test_the_other_backends_are_measured(tmp_path, shallow, backend):
 
 def test_plain_jax_answers_as_our_model():
     pytest.importorskip("jax")
-    found = subprocess.run(
-        [sys.executable, "-c", PLAIN_JAX],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        cwd=serve.REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=True,
+    found = commands.run_anew(
+        ["-c", PLAIN_JAX],
+        {**os.environ, "KERAS_BACKEND": "jax"},
+        serve.REPOSITORY,
     )
+    assert not found.returncode, found.stderr
     assert float(found.stdout.split()[-1]) < 1e-5
 
 

@@ -17,8 +17,6 @@ import pickle
 import random
 import re
 import struct
-import subprocess
-import sys
 import tracemalloc
 import warnings
 import zipfile
@@ -41,6 +39,7 @@ from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from keras_vit.weights.stored_parts import parts_of
+from tests import commands
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 MEBI = 2**20
@@ -1374,12 +1373,8 @@ def test_changed_bytes_of_hdf5(tmp_path, subprocess_environment):
         ]
         data = edit(seeds[number % 2], edits)
         (tmp_path / f"{number}.h5").write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", OPEN_ALL, str(tmp_path)],
-        env=subprocess_environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = commands.run_anew(
+        ["-c", OPEN_ALL, str(tmp_path)], subprocess_environment, timeout=120
     )
     opened = done.stdout.split()
     assert done.returncode == 0, (opened[-1:], done.stderr[-2000:])

@@ -7,6 +7,15 @@ from trainers.data.readers.folder import list_image_folder
 from trainers.data.readers.unlabelled import list_unlabelled_images
 
 
+def is_file_list(name: str) -> bool:
+    """Return whether a data set is a list of image files.
+
+    Args:
+        name: The name of the data set.
+    """
+    return name.partition(":")[0] in FILE_LISTS
+
+
 def check_is_no_path(name: str):
     """Raise a ValueError if the name of a data set is a path without a kind.
 

@@ -3,7 +3,7 @@
 import warnings
 from typing import NamedTuple
 
-from trainers.data.file_lists import FILE_LISTS, LIST_NAMES
+from trainers.data.file_lists import FILE_LISTS, LIST_NAMES, is_file_list
 from trainers.data.split_names import TRAIN_SPLITS, find_split
 from trainers.recipes.photo_rules import (
     FITTED_FIELDS,
@@ -42,7 +42,7 @@ def find_values(
     """
     dataset = given.get("dataset", "")
     name = given.get("recipe")
-    if name is None and dataset.partition(":")[0] in FILE_LISTS:
+    if name is None and is_file_list(dataset):
         name = "photos"
     if name not in recipes:
         return RecipeValues(None, NO_RECIPE, defaults, {})

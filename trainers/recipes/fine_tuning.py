@@ -7,10 +7,11 @@ from keras_vit.models.lora import LORA_LAYERS
 from keras_vit.tables import pick
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.model_options import ModelOptions
+from trainers.recipes.options import check_unused
 
 ALL, LAST_BLOCKS = "all", "last_blocks:N"
 # Fields that need LoRA, and the value that does without it.
-UNUSED_WITHOUT_LORA = {
+NEEDS_LORA = {
     name: ModelOptions.__dataclass_fields__[name].default
     for name in ("lora_layers", "lora_alpha")
 }
@@ -20,13 +21,9 @@ def check_fine_tuning(options: ModelOptions):
     """Raise a ValueError if the fields are invalid or contradict each other."""
     parts, num_last_blocks = read_train_only(options)
     read_lora_layers(options)
-    for name, unused in UNUSED_WITHOUT_LORA.items():
-        value = getattr(options, name)
-        if not options.lora_rank and value != unused:
-            raise ValueError(
-                f"`{name}` needs a positive `lora_rank`. Received: "
-                f"{name}={value!r}, lora_rank=0"
-            )
+    if not options.lora_rank:
+        needed = "a positive `lora_rank`"
+        check_unused(options, NEEDS_LORA, needed, "lora_rank")
     if options.lora_rank and (ALL in parts or num_last_blocks):
         raise ValueError(
             "`train_only` must be parts such as 'head,norms' with LoRA, whose "

@@ -6,9 +6,9 @@ import typing
 from absl import flags
 
 from trainers.data.file_lists import (
-    FILE_LISTS,
     LIST_NAMES,
     check_is_no_path,
+    is_file_list,
 )
 from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
@@ -120,8 +120,7 @@ def recipe_from_flags(values: flags.FlagValues = flags.FLAGS) -> ChosenRecipe:
         # Without a best model, the patience of a recipe has no meaning.
         given.setdefault("patience", None)
     name = values.recipe
-    kind = given.get("dataset", "").partition(":")[0]
-    if name is None and kind in FILE_LISTS:
+    if name is None and is_file_list(given.get("dataset", "")):
         name = "photos"
     if name is None:
         check_is_no_path(given.get("dataset", ""))

@@ -5,7 +5,12 @@ import dataclasses
 from keras_vit.pretraining import PATCH_TARGETS
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.distillation_options import DistillationOptions
-from trainers.recipes.options import INNER_SHARE, POSITIVE, option
+from trainers.recipes.options import (
+    INNER_SHARE,
+    POSITIVE,
+    check_unused,
+    option,
+)
 
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
@@ -71,13 +76,7 @@ def check_objective(options: ObjectiveOptions):
     """Raise a ValueError if other fields contradict the objective."""
     if options.needs_labels:
         return
-    for name, unused in NEEDS_LABELS.items():
-        if getattr(options, name) != unused:
-            raise ValueError(
-                f"`{name}` needs --objective=classify. Received: "
-                f"{name}={getattr(options, name)!r}, "
-                f"objective={options.objective!r}"
-            )
+    check_unused(options, NEEDS_LABELS, "--objective=classify", "objective")
     if not options.init_from and options.model in BASELINES:
         raise ValueError(
             f"`objective` {options.objective!r} needs a Vision Transformer. "

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from keras_vit.arguments import is_number, is_whole
 from keras_vit.tables import pick
@@ -94,6 +94,24 @@ def check_value(field, value):
             f"`{field.name}` must be {range.text}. "
             f"Received: {field.name}={value}"
         )
+
+
+def check_unused(options, unused: Mapping, missing: str, field: str):
+    """Raise a ValueError if a field is set that has no effect.
+
+    Args:
+        options: The fields of a recipe.
+        unused: The value that each such field has if it is not set.
+        missing: What the fields need; completes "`teacher` needs ...".
+        field: Name of the field whose value is not what they need.
+    """
+    for name, value in unused.items():
+        if getattr(options, name) != value:
+            raise ValueError(
+                f"`{name}` needs {missing}. Received: "
+                f"{name}={getattr(options, name)!r}, "
+                f"{field}={getattr(options, field)!r}"
+            )
 
 
 # The types of fields, and what their values must be.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
-from trainers.data.file_lists import FILE_LISTS
+from trainers.data.file_lists import is_file_list
 from trainers.data.readers.unlabelled import UNLABELLED
 from trainers.distribute.cluster import ALONE, WorkerConfig
 from trainers.distribute.rendezvous import wait_for_service
@@ -187,19 +187,19 @@ def count_steps(recipe: Recipe, dataset: ImageDataset) -> tuple[int, int]:
     """Return the number of updates per epoch, and in total.
 
     Raises:
-        ValueError: If the warm-up is longer than the training.
+        ValueError: If the warm-up is as long as the training or longer.
     """
     num_images = dataset.num_examples(dataset.train_split)
     steps_per_epoch = max(round(num_images / recipe.batch_size), 1)
     all_epochs = math.ceil(recipe.epochs * steps_per_epoch)
     total_steps = recipe.total_steps or all_epochs
     if recipe.warmup_steps >= total_steps:
-        is_list = recipe.dataset.partition(":")[0] in FILE_LISTS
+        hint = SETTINGS_FOR_IMAGES if is_file_list(recipe.dataset) else ""
         raise ValueError(
             f"`warmup_steps` must be fewer than the {total_steps:,} updates of "
             f"the training. Received: warmup_steps={recipe.warmup_steps:,}, "
             f"{num_images:,} training images, batch_size={recipe.batch_size:,}"
-            f"{SETTINGS_FOR_IMAGES if is_list else ''}"
+            f"{hint}"
         )
     return steps_per_epoch, total_steps
 

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from tests import commands
 from trainers.help import showing
 from trainers.help.commands import COMMANDS
 
@@ -19,14 +20,7 @@ except SystemExit as end:
 
 
 def run(environment, *words):
-    return subprocess.run(
-        [sys.executable, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+    return commands.run_anew(words, environment, timeout=30)
 
 
 def test_help_imports_nothing_that_takes_seconds(subprocess_environment):
