@@ -162,8 +162,11 @@ with open({str(log)!r}, "a") as file:
 
 @pytest.fixture
 def idle_processes(monkeypatch):
-    """Start processes that import nothing and never answer."""
-    program = f"import time; print({READY!r}, flush=True); time.sleep(99)"
+    """Start processes that import nothing and end without an answer.
+
+    They take a second: a time limit that is not kept lets them end.
+    """
+    program = f"import time; print({READY!r}, flush=True); time.sleep(1)"
     monkeypatch.setattr(keras_vit.export.latency, "PROGRAM", program)
 
 
