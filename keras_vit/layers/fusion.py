@@ -1,22 +1,25 @@
-"""Element-wise functions as one program, for training with TensorFlow.
+"""Functions of a training step that keep less for their gradients.
 
-TensorFlow computes each operation of a GELU or of a norm by itself, and each
-reads and writes all tokens. XLA compiles them into one loop, and their gradient
-into another. It is not used in inference, so that exports have plain
-operations, nor on a GPU, where XLA may lack its libraries.
+A GELU or a norm is many operations. Without this module, TensorFlow computes
+each by itself, and each reads and writes all tokens; here XLA compiles them
+into one loop, and their gradient into another. That is not used in inference,
+so that exports have plain operations, nor on a GPU, where XLA may lack its
+libraries. JAX compiles everything in any case, but would keep the result of
+almost each operation for the gradient: six tensors for a GELU.
 """
 
 import functools
 from collections.abc import Callable
 
 import keras
+from keras import ops
 
 # With fewer features a step is short, and compiling takes longer than it saves.
 LEAST_WIDTH = 128
 
 
 def can_fuse(x) -> bool:
-    """Return whether a training step computes functions of `x` by XLA.
+    """Return whether a training step uses `fuse` for functions of `x`.
 
     Shapes:
         x: (..., D).
@@ -24,9 +27,12 @@ def can_fuse(x) -> bool:
     Args:
         x: A tensor.
     """
-    if keras.backend.backend() != "tensorflow":
+    backend = keras.backend.backend()
+    if backend == "torch" or isinstance(x, keras.KerasTensor):
         return False
-    if (x.shape[-1] or 0) < LEAST_WIDTH or isinstance(x, keras.KerasTensor):
+    if backend == "jax":
+        return True
+    if (x.shape[-1] or 0) < LEAST_WIDTH:
         return False
     import tensorflow as tf
 
@@ -42,12 +48,14 @@ def fuse(function: Callable, **options) -> Callable:
     kept for it.
 
     Args:
-        function: Of tensors of TensorFlow; returns one tensor.
+        function: Of tensors; returns one tensor.
         **options: Hashable arguments of `function`.
     """
+    function = functools.partial(function, **options)
+    if keras.backend.backend() == "jax":
+        return keras.remat(function)
     import tensorflow as tf
 
-    function = functools.partial(function, **options)
     compiled = tf.function(function, jit_compile=True, autograph=False)
 
     @tf.function(jit_compile=True, autograph=False)
@@ -70,21 +78,28 @@ def fuse_gradient(
 ) -> Callable:
     """Return `function` with options and a gradient that XLA compiles.
 
+    Nothing but the result is kept for the gradient.
+
     Args:
-        function: Of a tensor of TensorFlow, whose own kernel is fast.
+        function: Of a tensor, whose own kernel is fast.
         pull_back: Returns the gradient of the argument for the result and its
             gradient.
         **options: Hashable arguments of `function`.
     """
-    import tensorflow as tf
 
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(y, upstream, dtype):
-        return tf.cast(pull_back(y, upstream), dtype)
+    def compute_gradient(y, upstream, dtype):
+        return ops.cast(pull_back(y, upstream), dtype)
 
-    @tf.custom_gradient
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        compute_gradient = tf.function(
+            compute_gradient, jit_compile=True, autograph=False
+        )
+
+    @ops.custom_gradient
     def call(x):
         y = function(x, **options)
-        return y, lambda upstream: compiled(y, upstream, x.dtype)
+        return y, lambda upstream: compute_gradient(y, upstream, x.dtype)
 
     return call

@@ -1,10 +1,11 @@
-"""The parts of a training step that XLA compiles, and cases without it."""
+"""Functions that keep little for their gradients, and cases without them."""
 
 import dataclasses
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 from scipy.special import erf, expit
 
 from keras_vit import VisionTransformer
@@ -20,10 +21,32 @@ from keras_vit.layers.attention import attend
 from tests.tiny import noise, randomize, tiny_config
 
 tf = pytest.importorskip("tensorflow")
+BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="XLA beside TensorFlow."
+    BACKEND == "torch", reason="PyTorch keeps little by itself."
 )
+on_tensorflow = pytest.mark.skipif(
+    BACKEND != "tensorflow", reason="XLA beside TensorFlow."
+)
+on_jax = pytest.mark.skipif(BACKEND != "jax", reason="Reads JAX's residuals.")
 WIDTH = fusion.LEAST_WIDTH
+
+
+def pull_back(function, tensors, upstream):
+    """Return the result of a function, and the gradients of its arguments."""
+    if BACKEND == "jax":
+        import jax
+
+        y, gradients_for = jax.vjp(function, *tensors)
+        return y, gradients_for(upstream)
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        y = function(*tensors)
+    return y, tape.gradient(y, tensors, output_gradients=upstream)
+
+
+def as_doubles(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32")).astype("float64")
 
 
 def tanh_gelu(x):
@@ -69,23 +92,30 @@ def compiled_functions(function, *tensors):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_gradients_are_those_of_the_formula(name, dtype):
-    x = tf.cast(3 * noise(5, WIDTH, seed=1), dtype)
-    upstream = tf.cast(noise(5, WIDTH, seed=2), dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = activate_in_training(name, x)
-    gradient = tape.gradient(y, x, output_gradients=upstream)
-    value, slope = FORMULAS[name](x.numpy().astype("float64"))
+    x = ops.cast(3 * noise(5, WIDTH, seed=1), dtype)
+    upstream = ops.cast(noise(5, WIDTH, seed=2), dtype)
+    y, [gradient] = pull_back(
+        lambda x: activate_in_training(name, x), [x], upstream
+    )
+    value, slope = FORMULAS[name](as_doubles(x))
     assert y.dtype == gradient.dtype == dtype
     # One rounding of bfloat16 is at most 2^-8 of the number.
     near = {"rtol": 2**-7, "atol": 1e-3} if dtype == "bfloat16" else {}
     # The slope holds 1 - tanh^2: where tanh is almost 1, its last bit, 6e-8,
     # counts twice, times up to 43 at x = 9 and a gradient from above up to 4.
     near = near or {"rtol": 1e-5, "atol": 4e-5}
-    np.testing.assert_allclose(y.numpy().astype("float64"), value, **near)
-    expected = slope * upstream.numpy().astype("float64")
-    found = gradient.numpy().astype("float64")
-    np.testing.assert_allclose(found, expected, **near)
+    np.testing.assert_allclose(as_doubles(y), value, **near)
+    expected = slope * as_doubles(upstream)
+    np.testing.assert_allclose(as_doubles(gradient), expected, **near)
+
+
+def train_layer(layer):
+    """Return the call of a layer in training, as a function of its weights."""
+
+    def call(x, *weights):
+        return layer.stateless_call(weights, [], x, training=True)[0]
+
+    return call
 
 
 @pytest.mark.parametrize("norm_class", [LayerNorm, RmsNorm])
@@ -94,16 +124,11 @@ def test_norms_and_gradients_are_those_of_the_formula(norm_class, dtype):
     layer = norm_class(epsilon=1e-3, dtype=dtype)
     layer.build((None, WIDTH))
     randomize(layer)
-    x = tf.cast(3 * noise(6, WIDTH, seed=1) + 1, layer.compute_dtype)
-    upstream = tf.cast(noise(6, WIDTH, seed=2), layer.compute_dtype)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = layer(x, training=True)
+    x = ops.cast(3 * noise(6, WIDTH, seed=1) + 1, layer.compute_dtype)
+    upstream = ops.cast(noise(6, WIDTH, seed=2), layer.compute_dtype)
     weights = [v.value for v in layer.trainable_variables]
-    found = tape.gradient(y, [x, *weights], output_gradients=upstream)
-    x, dy, gamma = (
-        a.numpy().astype("float64") for a in (x, upstream, weights[0])
-    )
+    y, found = pull_back(train_layer(layer), [x, *weights], upstream)
+    x, dy, gamma = map(as_doubles, (x, upstream, weights[0]))
     is_centered = norm_class is LayerNorm
     centered = x - is_centered * x.mean(-1, keepdims=True)
     root = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-3)
@@ -114,19 +139,18 @@ def test_norms_and_gradients_are_those_of_the_formula(norm_class, dtype):
     expected = [dx, (dy * unit).sum(0), dy.sum(0)][: len(found)]
     value = unit * gamma
     if is_centered:
-        value = value + weights[1].numpy()
+        value = value + as_doubles(weights[1])
     near = {"rtol": 1e-5, "atol": 1e-5}
     if dtype == "mixed_bfloat16":
         near = {"rtol": 2**-7, "atol": 2e-2}
-    np.testing.assert_allclose(y.numpy().astype("float64"), value, **near)
+    np.testing.assert_allclose(as_doubles(y), value, **near)
     for gradient, want in zip(found, expected, strict=True):
-        gradient = gradient.numpy().astype("float64")
-        np.testing.assert_allclose(gradient, want, **near)
+        np.testing.assert_allclose(as_doubles(gradient), want, **near)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_attention_and_gradients_are_those_that_tensorflow_computes(
+def test_attention_and_gradients_are_those_that_the_backend_computes(
     dtype, has_bias
 ):
     qkv = [noise(2, WIDTH, 8, seed=seed) for seed in range(3)]
@@ -134,17 +158,57 @@ def test_attention_and_gradients_are_those_that_tensorflow_computes(
     bias = noise(1, 2, WIDTH, WIDTH, seed=4) if has_bias else None
 
     def run(dtype, training):
-        tensors = [tf.cast(x, dtype) for x in qkv]
-        with tf.GradientTape() as tape:
-            tape.watch(tensors)
-            y = attend(*tensors, num_heads=2, bias=bias, training=training)
-        found = tape.gradient(y, tensors, tf.cast(upstream, dtype))
+        def compute(*tensors):
+            return attend(*tensors, num_heads=2, bias=bias, training=training)
+
+        tensors = [ops.cast(x, dtype) for x in qkv]
+        y, found = pull_back(compute, tensors, ops.cast(upstream, dtype))
         assert all(x.dtype == dtype for x in (y, *found))
-        return [tf.cast(x, "float32").numpy() for x in (y, *found)]
+        return [*map(as_doubles, (y, *found))]
 
     atol = 1e-6 if dtype == "float32" else 0.03
     for one, other in zip(run(dtype, True), run("float32", False)):
         np.testing.assert_allclose(one, other, rtol=0, atol=atol)
+
+
+def kept_by_jax(function, *tensors):
+    """Return (type, shape) of what the gradient of a function needs."""
+    import jax
+
+    _, gradients_for = jax.vjp(function, *tensors)
+    kept = jax.tree.leaves(gradients_for)
+    return sorted((str(x.dtype), x.shape) for x in kept if x.ndim > 1)
+
+
+@on_jax
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS.keys() - {"relu"}))
+def test_an_activation_keeps_nothing_but_its_argument_on_jax(name):
+    x = ops.cast(noise(5, 7), "bfloat16")
+    kept = kept_by_jax(lambda x: activate_in_training(name, x), x)
+    assert kept == [("bfloat16", (5, 7))]
+
+
+@on_jax
+@pytest.mark.parametrize("norm_class", [LayerNorm, RmsNorm])
+def test_a_norm_keeps_nothing_but_its_tokens_on_jax(norm_class):
+    layer = norm_class(dtype="mixed_bfloat16")
+    layer.build((None, 7))
+    weights = [v.value for v in layer.trainable_variables]
+    x = ops.cast(noise(5, 7), "bfloat16")
+    assert kept_by_jax(train_layer(layer), x, *weights) == [
+        ("bfloat16", (5, 7))
+    ]
+
+
+@on_jax
+def test_attention_keeps_its_scores_once_on_jax():
+    """In bfloat16, and not also in float32, in which they are computed."""
+    qkv = [ops.cast(noise(3, 5, 8, seed=seed), "bfloat16") for seed in range(3)]
+    kept = kept_by_jax(
+        lambda *qkv: attend(*qkv, num_heads=2, training=True), *qkv
+    )
+    large = [row for row in kept if row[1][-2:] == (5, 5)]
+    assert {kind for kind, _ in large} == {"bfloat16"}
 
 
 LAYERS = {
@@ -154,6 +218,7 @@ LAYERS = {
 }
 
 
+@on_tensorflow
 @pytest.mark.parametrize("name", LAYERS)
 def test_only_training_of_wide_layers_is_compiled(name):
     wide, x = LAYERS[name](), tf.constant(noise(1, WIDTH, WIDTH))
@@ -162,6 +227,7 @@ def test_only_training_of_wide_layers_is_compiled(name):
     assert not compiled_functions(wide, x)
 
 
+@on_tensorflow
 def test_only_the_gradient_of_the_softmax_is_compiled():
     layer, x = MultiHeadSelfAttention(2), tf.constant(noise(1, WIDTH, 8))
 
@@ -176,6 +242,7 @@ def test_only_the_gradient_of_the_softmax_is_compiled():
     assert not compiled_functions(lambda x: run(x, False), x)
 
 
+@on_tensorflow
 @pytest.mark.parametrize("layer_class", [LayerNorm, RmsNorm])
 def test_narrow_layers_and_other_devices_are_left_to_tensorflow(
     monkeypatch, layer_class
@@ -213,6 +280,7 @@ def gradients_of(config, images, is_compiled, monkeypatch):
     return compute(images)
 
 
+@on_tensorflow
 @pytest.mark.parametrize("use_remat", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "exact"])
 def test_a_model_has_the_gradients_that_tensorflow_computes(
