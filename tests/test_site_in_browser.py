@@ -46,7 +46,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     pytest.importorskip("mkdocs")
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", f"--site-dir={folder}"],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
