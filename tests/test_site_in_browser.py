@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -42,11 +43,13 @@ FIND_WIDE = """() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the built site."""
+    """Return the folder of the site, built by the command of `make docs`."""
     folder = tmp_path_factory.mktemp("site")
     pytest.importorskip("mkdocs")
+    makefile = (ROOT / "Makefile").read_text()
+    [options] = re.findall(r"^docs:.*\n\t.*/mkdocs (.*)$", makefile, re.M)
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", folder],
+        [sys.executable, "-m", "mkdocs", *options.split(), "-d", folder],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
