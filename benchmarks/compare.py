@@ -117,7 +117,7 @@ def measure_case(
     config = model_config(case["model"], options.image_size)
     request = {
         **case,
-        "config": dataclasses.asdict(config),
+        "config": {**vars(config), "use_remat": options.use_remat},
         "backend": options.backend,
         "threads": options.threads,
         "activation": options.activation,
@@ -209,7 +209,7 @@ def write_comparison(
         f"{options.steps} steps, images of "
         f"{options.image_size}x{options.image_size}, GELU of ours: "
         f"{options.activation}, on {options.backend}, "
-        f"compiled: {options.compile}",
+        f"compiled: {options.compile}, use_remat: {options.use_remat}",
     ]
     if "timm" in options.against and not options.torch_python:
         description.append("timm was left out: no --torch_python was given")

@@ -118,6 +118,12 @@ def add_how(add: Callable):
         "PyTorch; JAX always does",
     )
     add(
+        "--use_remat",
+        action="store_true",
+        help="train ours with less memory: it computes the tensors of a block "
+        "again for the gradient",
+    )
+    add(
         "--matrix_size",
         type=int,
         help="rows and columns of the matrices whose product is measured; by "

@@ -383,7 +383,7 @@ def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
         [
             *("--models", "S/16", "--precisions", "float32"),
             *("--tasks", "train", "--train_batch_sizes", "16"),
-            *("--repeats", "2", "--out", str(tmp_path)),
+            *("--repeats", "2", "--out", str(tmp_path), "--use_remat"),
         ]
     )
     steps = [package for package, name in fake.asked if name == "step"]
@@ -391,6 +391,7 @@ def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
     for case in fake.cases:
         assert case["batch_size"] == 16
         assert case["config"]["dropout_rate"] == 0
+        assert case["config"]["use_remat"] is True
         assert case["matrix_shape"] == MATRIX_SHAPE
 
 

@@ -1,3 +1,4 @@
+import math
 import weakref
 
 import keras
@@ -7,6 +8,7 @@ import pytest
 from keras_vit import VisionTransformer
 from keras_vit.models.running import run_layers, runs_eagerly
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
+from tests.weights.peers import import_peer
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "torch", reason="Others compile their graph."
@@ -51,6 +53,56 @@ def test_tokens_are_freed_when_they_have_been_read():
     # What the layer reads. The class token that the head reads is a part of
     # the tokens.
     assert alive == [0, *[1] * (len(model.layers) - 3), 2]
+
+
+def kept_numbers(call, weights):
+    """Return how many numbers `call` keeps for its gradient, beside weights."""
+    import torch
+
+    own = {weight.untyped_storage().data_ptr() for weight in weights}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = tensor, storage.nbytes() // 4
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        call()
+    return sum(size for place, (_, size) in kept.items() if place not in own)
+
+
+def kept_by_ours(depth):
+    model = build(depth=depth)
+    images = noise(1, *model.config.image_size, 3)
+    weights = [variable.value for variable in model.weights]
+    return kept_numbers(lambda: model(images, training=True), weights)
+
+
+def kept_by_timm(depth):
+    import torch
+
+    config = tiny_config()
+    model = import_peer("timm").models.VisionTransformer(
+        img_size=config.image_size,
+        patch_size=config.patch_size,
+        embed_dim=config.width,
+        depth=depth,
+        num_heads=config.num_heads,
+        mlp_ratio=config.mlp_dim / config.width,
+    )
+    images = torch.zeros(1, 3, *config.image_size)
+    return kept_numbers(lambda: model(images), model.parameters())
+
+
+def test_a_block_keeps_only_what_its_gradient_needs():
+    config = tiny_config()
+    num_tokens = 1 + math.prod(config.grid_size)
+    # In and out of two norms, queries, keys, values, attention; in and out of
+    # the GELU; mean and deviation of the norms; the sums of the softmax.
+    each = 8 * config.width + 2 * config.mlp_dim + 4 + config.num_heads
+    for kept in (kept_by_ours, kept_by_timm):
+        assert kept(depth=3) - kept(depth=2) == num_tokens * each
 
 
 @pytest.mark.parametrize("training", [False, True])
