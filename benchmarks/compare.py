@@ -117,7 +117,10 @@ def measure_case(
     config = model_config(case["model"], options.image_size)
     request = {
         **case,
-        "config": {**vars(config), "use_remat": options.use_remat},
+        "config": {
+            **dataclasses.asdict(config),
+            "use_remat": options.use_remat,
+        },
         "backend": options.backend,
         "threads": options.threads,
         "activation": options.activation,

@@ -85,6 +85,12 @@ def add_what(add: Callable):
         help="packages to compare with; by default those of the backend: "
         + "; ".join(f"{k}: {', '.join(v)}" for k, v in BARS.items()),
     )
+    add(
+        "--use_remat",
+        action="store_true",
+        help="train ours with less memory: it computes the tensors of a block "
+        "again for the gradient",
+    )
     add("--image_size", type=int, default=224, help="side in pixels")
     add(
         "--batch_sizes",
@@ -116,12 +122,6 @@ def add_how(add: Callable):
         action="store_true",
         help="compile the models: by XLA in TensorFlow, by torch.compile in "
         "PyTorch; JAX always does",
-    )
-    add(
-        "--use_remat",
-        action="store_true",
-        help="train ours with less memory: it computes the tensors of a block "
-        "again for the gradient",
     )
     add(
         "--matrix_size",
