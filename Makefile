@@ -15,14 +15,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN = saved_models/digits
 NAME = keras-vision-transformer
-# Installs what follows the call into an environment, and makes that if it is
-# missing. A pip of today needs two thirds of the time of the one that Python
-# 3.11 brings. Modules are compiled when they are imported: most never are.
-define install
-$(PYTHON) -m venv $(1)
-$(1)/bin/python -m pip install --quiet --upgrade pip
-$(1)/bin/pip install --quiet --no-compile --constraint constraints.txt
-endef
+# Modules are compiled when they are imported: most never are.
+INSTALL = pip install --quiet --no-compile --constraint constraints.txt
 TORCH_TOOLS = pytest pytest-xdist scipy torch
 # worksteal gives each process consecutive tests, so that the fixtures that the
 # tests of a file share are made once.
@@ -78,19 +72,23 @@ figures: .venv/docs
 	.venv/bin/python docs/figures
 
 .venv/train: setup.py constraints.txt
-	$(call install,.venv) --editable '.[train,serve]'
+	$(PYTHON) -m venv .venv
+	.venv/bin/$(INSTALL) --editable '.[train,serve]'
 	touch $@
 
 .venv/dev: setup.py constraints.txt
-	$(call install,.venv) --editable '.[dev]'
+	$(PYTHON) -m venv .venv
+	.venv/bin/$(INSTALL) --editable '.[dev]'
 	touch .venv/train .venv/docs $@  # It has their packages too.
 
 .venv/docs: setup.py constraints.txt
-	$(call install,.venv) --editable '.[docs]'
+	$(PYTHON) -m venv .venv
+	.venv/bin/$(INSTALL) --editable '.[docs]'
 	touch $@
 
 .venv-torch/dev: setup.py constraints.txt
-	$(call install,.venv-torch) --editable '.[peers,plots]' $(TORCH_TOOLS)
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/$(INSTALL) --editable '.[peers,plots]' $(TORCH_TOOLS)
 	touch $@
 
 # Installs both environments again without constraints; the second one gets the

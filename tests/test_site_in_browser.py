@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -43,13 +42,11 @@ FIND_WIDE = """() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the folder of the site, built by the command of `make docs`."""
+    """Return the folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
     pytest.importorskip("mkdocs")
-    makefile = (ROOT / "Makefile").read_text()
-    [options] = re.findall(r"^docs:.*\n\t.*/mkdocs (.*)$", makefile, re.M)
     result = subprocess.run(
-        [sys.executable, "-m", "mkdocs", *options.split(), "-d", folder],
+        [sys.executable, "-m", "mkdocs", "build", f"--site-dir={folder}"],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
