@@ -91,7 +91,8 @@ IN_PLACE_ACTIVATIONS = {
     "tanh": functools.partial(gelu_in_place, approximate="tanh"),
     "exact": gelu_in_place,
 }
-# Activations for training. JAX and PyTorch have their own fused gradients.
+# Activations for training where `fuse` is not used. PyTorch has its own fused
+# gradients; JAX uses `fuse` for all but ReLU.
 TRAINED_ACTIVATIONS = (
     {**ACTIVATIONS, "tanh": gelu_tanh_written_out}
     if keras.backend.backend() == "tensorflow"
