@@ -43,12 +43,19 @@ def start(words, environment, output, errors=None, cwd=".", source=os.devnull):
     return process
 
 
-def run(words, environment, cwd="."):
-    """Return the result of `subprocess.run`, with the output as text."""
+def run(words, environment, cwd=".", timeout=None):
+    """Return the result of `subprocess.run`, with the output as text.
+
+    One that takes longer than `timeout` seconds is killed, an error.
+    """
     with tempfile.TemporaryDirectory() as folder:
         paths = [pathlib.Path(folder) / name for name in ("out", "err")]
         process = start(words, environment, *paths, cwd=cwd)
-        process.join()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(words, timeout)
         texts = [path.read_text() for path in paths]
         return subprocess.CompletedProcess(words, process.exitcode, *texts)
 

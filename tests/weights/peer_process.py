@@ -1,11 +1,14 @@
 """The process of timm and Hugging Face transformers, see peers.py."""
 
+import atexit
+import functools
 import importlib.util
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -35,18 +38,34 @@ MARKS = [
 HYBRID = 5e-5
 
 
+@functools.cache
+def start_worker():
+    """Start the process, for all tests of this one; return it and its log.
+
+    Its imports take longer than most requests. It ends when its input does.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    log = pathlib.Path(tempfile.mkdtemp(), "peers.txt")
+    with log.open("w") as errors:
+        worker = subprocess.Popen(
+            [PYTHON, str(WORKER)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    atexit.register(worker.communicate)
+    return worker, log
+
+
 def work(requests, folder, name):
     """Let a process of the other libraries do `requests`; return its errors."""
     path = folder / f"{name}.json"
     path.write_text(json.dumps(requests, default=str))
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    done = subprocess.run(
-        [PYTHON, str(WORKER), str(path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    worker, log = start_worker()
+    print(path, file=worker.stdin, flush=True)
+    assert worker.stdout.readline() == "\n", log.read_text()
     return json.loads(path.with_suffix(".errors.json").read_text())
 
 

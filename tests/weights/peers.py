@@ -1,11 +1,12 @@
 """The worker for timm and Hugging Face transformers, without keras_vit.
 
-    python peers.py REQUESTS.json
+    python peers.py
 
-does the requests of a list one after the other, and writes a list of what went
-wrong with each to REQUESTS.errors.json. A request is a task, a key of TASKS,
-and its arguments. Images and tokens lie as keras_vit has them, (B, H, W, C)
-and (B, T, D).
+reads the paths of files REQUESTS.json, a line each. It does the requests of a
+file one after the other, writes a list of what went wrong with each to
+REQUESTS.errors.json, and then an empty line. A request is a task, a key of
+TASKS, and its arguments. Images and tokens lie as keras_vit has them,
+(B, H, W, C) and (B, T, D).
 """
 
 import contextlib
@@ -630,10 +631,8 @@ TASKS = {
 }
 
 
-def main(path):
-    # Whatever a library would like to fetch, it is not for these tests.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    path, errors = pathlib.Path(path), []
+def do_requests(path):
+    errors = []
     for request in json.loads(path.read_text()):
         try:
             TASKS[request.pop("task")](**request)
@@ -644,5 +643,15 @@ def main(path):
     path.with_suffix(".errors.json").write_text(json.dumps(errors))
 
 
+def main():
+    # Whatever a library would like to fetch, it is not for these tests.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # What the libraries print must not look like the end of a file.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        do_requests(pathlib.Path(line.removesuffix("\n")))
+        print(file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

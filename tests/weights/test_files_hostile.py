@@ -1373,7 +1373,7 @@ def test_changed_bytes_of_hdf5(tmp_path, subprocess_environment):
         ]
         data = edit(seeds[number % 2], edits)
         (tmp_path / f"{number}.h5").write_bytes(data)
-    done = commands.run_anew(
+    done = commands.run(
         ["-c", OPEN_ALL, str(tmp_path)], subprocess_environment, timeout=120
     )
     opened = done.stdout.split()
