@@ -114,7 +114,8 @@ def add_how(add: Callable):
         type=int,
         default=1,
         help="steps of a round, of which only the last is waited for: several "
-        "on a GPU, which then works while Python prepares the next",
+        "on a GPU, which then works while Python prepares the next, and for "
+        "single images, which in the first find the caches full of others",
     )
     add("--threads", type=int, default=os.cpu_count(), help="of each package")
     add(
