@@ -1,6 +1,7 @@
 """A command in a fork behaves as in a process of its own."""
 
 import os
+import pathlib
 import subprocess
 
 import pytest
@@ -34,6 +35,14 @@ def test_an_error_is_shown_and_ends_with_1(tmp_path):
     result = commands.run(["-m", "no_such_module"], {}, tmp_path)
     assert result.returncode == 1
     assert "No module named no_such_module" in result.stderr
+
+
+def test_one_that_takes_too_long_is_killed(tmp_path):
+    code = "import os, time; open(str(os.getpid()), 'w'); time.sleep(600)"
+    with pytest.raises(subprocess.TimeoutExpired, match="after 5 seconds"):
+        commands.run(["-c", code], {}, tmp_path, timeout=5)
+    (path,) = tmp_path.iterdir()
+    assert not pathlib.Path("/proc", path.name).exists()
 
 
 def test_a_program_that_scripts_call(tmp_path):
