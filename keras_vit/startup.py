@@ -62,11 +62,12 @@ def check_command_line(module: str):
 def import_keras():
     """Import Keras, and let TensorFlow look for a GPU.
 
-    Exits with a one-line message if the backend is not installed.
+    Exits with a one-line message if there is no such backend, or it is not
+    installed.
     """
     try:
         import keras
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, ValueError) as error:
         sys.exit(
             f"Error: Keras cannot start ({error}). Install its backend, or "
             "choose another one: KERAS_BACKEND=tensorflow, jax or torch."

@@ -153,6 +153,20 @@ def test_a_backend_that_is_not_installed(
     )
 
 
+@pytest.mark.parametrize("name", ["trainers.predict", "keras_vit.convert"])
+def test_a_backend_that_does_not_exist(subprocess_environment, tmp_path, name):
+    words = ["-m", name, "a", "b"]
+    words += [] if name.startswith("trainers") else ["--layout=timm"]
+    environment = {**subprocess_environment, "KERAS_BACKEND": "tf"}
+    result = commands.run_anew(words, environment, tmp_path)
+    assert result.returncode == 1
+    assert result.stderr == (
+        "Error: Keras cannot start (Unable to import backend : tf). Install "
+        "its backend, or choose another one: KERAS_BACKEND=tensorflow, jax or "
+        "torch.\n"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words, module",
