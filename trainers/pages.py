@@ -20,6 +20,24 @@ def write_html(path: Path, title: str, parts: Iterable[str], style: str = ""):
     write_atomically(path, text)
 
 
+def make_table(
+    titles: Iterable[str], rows: Iterable[tuple[str, Iterable[str]]]
+) -> str:
+    """Return a table as HTML. It scrolls if it is wider than the page.
+
+    Args:
+        titles: The titles of the columns, as text.
+        rows: The name of each row, as text, and its other cells, as HTML with
+            their tags.
+    """
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    body = "".join(
+        f"<tr><th>{html.escape(name)}</th>{''.join(cells)}</tr>"
+        for name, cells in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
 FRAME = """<!doctype html>
 <html lang="en">
 <head>
@@ -37,6 +55,7 @@ h1 {{ font-size: 1.5rem; }} h2 {{ margin-top: 2rem; }}
 figure {{ margin: 0; font-size: .75rem; line-height: 1.3; }}
 img, .none {{ width: 7rem; height: 7rem; object-fit: contain;
  background: #8882; }}
+.wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; }}
 th, td {{ border: 1px solid var(--line); padding: .2rem .6rem;
  text-align: right; white-space: nowrap; }}

@@ -9,7 +9,7 @@ import numpy as np
 from trainers.evaluation.guesses import OtherModel
 from trainers.evaluation.scores import Bin
 from trainers.evaluation.telling import Pictures, TellingImages
-from trainers.pages import write_html
+from trainers.pages import make_table, write_html
 from trainers.paths import Path
 
 MOST_ROWS = 100  # Classes in the tables.
@@ -83,31 +83,29 @@ def write_evaluation_page(
 
 def _summary(report, other):
     """Return the figures of one model, or of two side by side."""
-    head = f"<th></th><th>{html.escape(report['model'])}</th>"
-    if other:
-        head += f"<th>{html.escape(other['model'])}</th>"
-    rows = []
-    for name, title in FIGURES.items():
-        if name in report:
-            cells = [_value(source, name) for source in (report, other or {})]
-            cells = cells if other else cells[:1]
-            rows.append(_row(title, cells))
+    reports = [report, other] if other else [report]
+    rows = [
+        (title, [_cell(source, name) for source in reports])
+        for name, title in FIGURES.items()
+        if name in report
+    ]
+    titles = ["", *(source["model"] for source in reports)]
     data = f"{report['dataset']}, split {report['split']}"
     return (
         f"<p>{report['num_examples']:,} images of {html.escape(data)}; "
         f"{report['num_left_out']:,} left out.</p>"
-        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+        f"{make_table(titles, rows)}"
     )
 
 
-def _value(report, name):
+def _cell(report, name):
     if name not in report:
-        return ""
+        return "<td></td>"
     text = f"{report[name]:.4f}"
     if name == "accuracy" and "accuracy_low" in report:
         low, high = report["accuracy_low"], report["accuracy_high"]
         text += f" (95 %: {low:.4f} to {high:.4f})"
-    return text
+    return f"<td>{text}</td>"
 
 
 def _classes(report, class_names, other):
@@ -115,18 +113,17 @@ def _classes(report, class_names, other):
     names = [name for name in class_names if f"f1/{name}" in report]
     names.sort(key=lambda name: report[f"f1/{name}"])
     columns = ["precision", "accuracy", "f1"]
-    titles = ["precision", "recall", "F1"]
-    head = "".join(f"<th>{title}</th>" for title in ["class", *titles])
+    titles = ["class", "precision", "recall", "F1"]
     if other:
-        head += "<th>F1 of the other</th>"
+        titles.append("F1 of the other")
     rows = []
     for name in names[:MOST_ROWS]:
-        cells = [_value(report, f"{column}/{name}") for column in columns]
+        cells = [_cell(report, f"{column}/{name}") for column in columns]
         if other:
-            cells.append(_value(other, f"f1/{name}"))
-        rows.append(_row(name, cells))
+            cells.append(_cell(other, f"f1/{name}"))
+        rows.append((name, cells))
     more = len(names) - MOST_ROWS
-    return f"<table><tr>{head}</tr>{''.join(rows)}</table>" + (
+    return make_table(titles, rows) + (
         f"<p>and {more:,} more classes: see evaluation.json</p>"
         if more > 0
         else ""
@@ -143,11 +140,6 @@ def _compare(telling, other_name, show):
         yield show(telling.lost) if telling.lost else "<p>None.</p>"
 
 
-def _row(title, cells):
-    cells = "".join(f"<td>{cell}</td>" for cell in cells)
-    return f"<tr><th>{html.escape(title)}</th>{cells}</tr>"
-
-
 def _confusion(confusion, class_names, telling, show):
     """Yield the confusion matrix, and the images of its linked cells."""
     if confusion is None or len(class_names) > MOST_ROWS:
@@ -157,8 +149,7 @@ def _confusion(confusion, class_names, telling, show):
         "<p>True class down, prediction across. A linked number leads to "
         "images.</p>"
     )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in class_names)
-    rows = [f"<tr><th></th>{head}</tr>"]
+    rows = []
     largest = max(confusion.max(), 1)
     for truth, name in enumerate(class_names):
         cells = []
@@ -171,8 +162,8 @@ def _confusion(confusion, class_names, telling, show):
             cells.append(
                 f'<td class="{kind}" style="--share: {share:.0f}%">{text}</td>'
             )
-        rows.append(f"<tr><th>{html.escape(name)}</th>{''.join(cells)}</tr>")
-    yield f'<div class="wide"><table>{"".join(rows)}</table></div>'
+        rows.append((name, cells))
+    yield make_table(["", *class_names], rows)
     for (truth, guess), images in sorted(telling.cells.items()):
         title = f"{class_names[truth]} predicted as {class_names[guess]}"
         yield (
@@ -229,7 +220,6 @@ def _figure(row, class_names, pictures):
 
 EVALUATION_STYLE = """
 section:target { outline: 2px solid #08c; outline-offset: .5rem; }
-.wide { overflow-x: auto; }
 figure { max-width: 15rem; }
 img { margin-right: .25rem; }
 td.right { background: color-mix(in srgb, #2a7 var(--share), transparent); }

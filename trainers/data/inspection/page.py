@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainers.data.inspection.examination import Examined
 from trainers.data.inspection.findings import Finding, count_classes
-from trainers.pages import write_html
+from trainers.pages import make_table, write_html
 from trainers.paths import as_path
 
 TITLE_BEGINNING = "Data set "
@@ -68,14 +68,11 @@ def _finding(finding):
 
 def _table(images, class_names):
     counts = count_classes(images, class_names)
-    header = "".join(f"<th>{html.escape(split)}</th>" for split in counts)
     rows = [
-        f"<tr><th>{html.escape(name)}</th>"
-        + "".join(f"<td>{n[name]:,}</td>" for n in counts.values())
-        + "</tr>"
+        (name, [f"<td>{row[name]:,}</td>" for row in counts.values()])
         for name in class_names
     ]
-    return f"<table><tr><th>class</th>{header}</tr>{''.join(rows)}</table>"
+    return make_table(["class", *counts], rows)
 
 
 def _sheet(images, class_names):
