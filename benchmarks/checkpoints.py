@@ -50,7 +50,7 @@ def make_files(folder: pathlib.Path, variant: str) -> dict[str, pathlib.Path]:
         model,
         files["big_vision .npz, stacked"],
         layout="big_vision",
-        spelling="scan",
+        dialect="scan",
     )
     return files
 

@@ -23,10 +23,10 @@ def describe_checkpoint(source: Source, show_names: bool = True) -> str:
         show_names: Whether to list every weight and the arrays it comes from.
     """
     config = source.config
-    spelling = f", {source.spelling} names" if source.spelling else ""
+    dialect = f", {source.dialect} names" if source.dialect else ""
     lines = [
         f"path           {source.checkpoint.path}",
-        f"family         {source.family}: {source.layout.title}{spelling}",
+        f"family         {source.family}: {source.layout.title}{dialect}",
         f"variant        {variant_of(config) or 'custom'}",
         f"parameters     {source.num_parameters:,}",
         f"arrays         {len(source.checkpoint.entries)}, "

@@ -4,21 +4,21 @@ import re
 
 import numpy as np
 
-from keras_vit.weights.layouts import Spelling, rename
+from keras_vit.weights.layouts import Dialect, rename
 from keras_vit.weights.writers import Arrays
 
 
-def spell(arrays: Arrays, spelling: Spelling) -> Arrays:
-    """Return arrays with the names and the stacks of a spelling.
+def to_dialect(arrays: Arrays, dialect: Dialect) -> Arrays:
+    """Return arrays with the names and the stacks of a dialect.
 
     Args:
         arrays: Functions that compute the arrays, by name.
-        spelling: The spelling.
+        dialect: The dialect.
     """
-    arrays = {rename(n, spelling.changes): make for n, make in arrays.items()}
-    if not spelling.stack:
+    arrays = {rename(n, dialect.changes): make for n, make in arrays.items()}
+    if not dialect.stack:
         return arrays
-    number, stack = spelling.stack
+    number, stack = dialect.stack
     blocks = {}
     for name in [name for name in arrays if re.search(number, name)]:
         stacked = re.sub(number, stack, name)

@@ -20,7 +20,7 @@ class Detected(NamedTuple):
         checkpoint: The open file.
         family: Key of its layout in LAYOUTS.
         layout: The row of LAYOUTS, with the variants of the file.
-        spelling: Key of its spelling in the layout, "" for the usual one.
+        dialect: Key of its dialect in the layout, "" for the usual one.
         names: Maps each name in the layout to the name in the file and, if
             one array contains the weights of all blocks, the index in it: a
             number, or slices and a number for an axis behind the first.
@@ -30,7 +30,7 @@ class Detected(NamedTuple):
     checkpoint: Checkpoint
     family: str
     layout: Layout
-    spelling: str
+    dialect: str
     names: dict[str, tuple[str, Index]]
     ignored: tuple[str, ...]
 
@@ -76,10 +76,10 @@ def detect(checkpoint: Checkpoint) -> Detected:
     if layout.prepare:
         prepared = layout.prepare(shapes)
     _unstack(prepared, shapes, layout.stacks)
-    spelling = ""
+    dialect = ""
     if any(index is not None for _, index in prepared.values()):
-        rows = layout.spellings.items()
-        spelling = next((key for key, row in rows if row.stack), "")
+        rows = layout.dialects.items()
+        dialect = next((key for key, row in rows if row.stack), "")
     names = {}
     for name, (stored, index) in prepared.items():
         raw = inside[stored]
@@ -92,10 +92,10 @@ def detect(checkpoint: Checkpoint) -> Detected:
                 f"{new} is stored twice, as {names[new][0]} and as {raw}"
             )
         names[new] = (raw, index)
-        spelling = _spelling_of(layout, new, name) or spelling
+        dialect = _dialect_of(layout, new, name) or dialect
     ignored = tuple(dict.fromkeys(ignored))
     layout = layout.of_file(names, checkpoint.config)
-    return Detected(checkpoint, family, layout, spelling, names, ignored)
+    return Detected(checkpoint, family, layout, dialect, names, ignored)
 
 
 def _unstack(prepared, shapes, stacks):
@@ -153,11 +153,11 @@ def _unwrap(checkpoint, layout, wrapper):
     return inside, ignored
 
 
-def _spelling_of(layout, usual, name):
-    """Return the spelling that turns `usual` into `name`, or None."""
+def _dialect_of(layout, usual, name):
+    """Return the dialect that turns `usual` into `name`, or None."""
     if name == usual:
         return None
-    for key, spelling in layout.spellings.items():
-        if rename(usual, spelling.changes) == name:
+    for key, dialect in layout.dialects.items():
+        if rename(usual, dialect.changes) == name:
             return key
     return None

@@ -20,7 +20,7 @@ NOTHING = r"(?!)"
 Names = Collection[str]
 
 
-class Spelling(NamedTuple):
+class Dialect(NamedTuple):
     """Another way in which a family writes the names of its arrays.
 
     Args:
@@ -78,12 +78,12 @@ class Layout(NamedTuple):
             arrays without it belong to the training state.
         aliases: Changes that turn older and newer names into those of
             `names`.
-        spellings: The other spellings that can be written. The usual one, in
+        dialects: The other dialects that can be written. The usual one, in
             `names`, has the key "".
-        spelling_of: Returns the spelling that a model requires; None if the
+        dialect_of: Returns the dialect that a model requires; None if the
             caller chooses.
         stacks: Arrays that contain the weights of all blocks in every
-            spelling, and the axis of the block.
+            dialect, and the axis of the block.
         prepare: Renames arrays where patterns are not enough. Takes the shapes
             by name; returns, for each new name, the old name and the index in
             that array, or None for the whole array.
@@ -163,8 +163,8 @@ class Layout(NamedTuple):
     stem_epsilons: str = "official"
     wrappers: tuple[str, ...] = ()
     aliases: Changes = ()
-    spellings: dict[str, Spelling] = {}
-    spelling_of: Callable[[ViTConfig], Spelling] | None = None
+    dialects: dict[str, Dialect] = {}
+    dialect_of: Callable[[ViTConfig], Dialect] | None = None
     stacks: dict[str, int] = {}
     prepare: Callable[[dict], dict] | None = None
     ignore: str = NOTHING

@@ -236,9 +236,9 @@ def load_checkpoint(
 
 
 def _remember(model, source, report):
-    """Store the report and the spelling of the file in the model."""
+    """Store the report and the dialect of the file in the model."""
     model.load_report = report
-    model.checkpoint_spelling = f"{source.family}/{source.spelling}"
+    model.checkpoint_dialect = f"{source.family}/{source.dialect}"
 
 
 # Names of arguments in other builders -> the arguments here.

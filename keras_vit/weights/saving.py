@@ -15,10 +15,10 @@ from keras_vit.models.lora import merged_values
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.tables import pick
-from keras_vit.weights.arrangement import join, spell, stack
+from keras_vit.weights.arrangement import join, stack, to_dialect
 from keras_vit.weights.expressible import find_inexpressible
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import Layout, Spelling
+from keras_vit.weights.layouts import Dialect, Layout
 from keras_vit.weights.source import POSITION_TABLE
 from keras_vit.weights.stored_parts import parts_of, whole_shape
 from keras_vit.weights.writers import Arrays, Writer
@@ -30,7 +30,7 @@ def save_checkpoint(
     model: VisionTransformer,
     path: str | os.PathLike,
     layout: str = "official",
-    spelling: str | None = None,
+    dialect: str | None = None,
 ) -> tuple[str, ...]:
     """Write a model in the format of another library.
 
@@ -43,9 +43,9 @@ def save_checkpoint(
         path: A `.npz` file for "official" and "big_vision"; a `.safetensors`
             or `.npz` file or a folder for "timm"; a folder for "huggingface".
         layout: "official", "big_vision", "timm" or "huggingface".
-        spelling: For "official", "linen" uses the block names of newer
+        dialect: For "official", "linen" uses the block names of newer
             versions of Flax; for "big_vision", "scan" stacks the blocks. "" is
-            the usual spelling. Default: the spelling of the file that the
+            the usual dialect. Default: the dialect of the file that the
             model was loaded from, if it is of this family; else the usual one.
 
     Returns:
@@ -81,7 +81,7 @@ def save_checkpoint(
             f"{' '.join(differences)} "
             f"Received: layout={layout!r}"
         )
-    spelling = _pick_spelling(model, layout, family, spelling)
+    dialect = _pick_dialect(model, layout, family, dialect)
     names = family
     if family.written_by is not None:
         names = LAYOUTS[family.written_by(config)]
@@ -89,7 +89,7 @@ def save_checkpoint(
     arrays = join(stack(arrays, names.stacks), names.joins)
     for name, shape in names.adds(config).items():
         arrays[name] = functools.partial(np.zeros, shape, "float32")
-    write(path, spell(arrays, spelling), config)
+    write(path, to_dialect(arrays, dialect), config)
     folder_notes = () if is_file else family.notes(config)
     notes = (*_notes(model.config, is_file), *folder_notes, *differences)
     for note in notes:
@@ -125,20 +125,20 @@ def _pick_writer(path, layout, writers) -> Writer:
     )
 
 
-def _pick_spelling(model, layout, family, spelling) -> Spelling:
-    """Return the spelling: required, requested, as read, or the usual one."""
-    spellings = {"": Spelling(), **family.spellings}
-    if family.spelling_of is not None:
-        if spelling:
+def _pick_dialect(model, layout, family, dialect) -> Dialect:
+    """Return the dialect: required, requested, as read, or the usual one."""
+    dialects = {"": Dialect(), **family.dialects}
+    if family.dialect_of is not None:
+        if dialect:
             raise ValueError(
-                f"`spelling` cannot be chosen for layout={layout!r}. "
-                f"Received: spelling={spelling!r}"
+                f"`dialect` cannot be chosen for layout={layout!r}. "
+                f"Received: dialect={dialect!r}"
             )
-        return family.spelling_of(model.config)
-    if spelling is None:
-        source = getattr(model, "checkpoint_spelling", "/").split("/")
-        spelling = source[1] if source[0] == layout else ""
-    return pick(spellings, spelling, "spelling")
+        return family.dialect_of(model.config)
+    if dialect is None:
+        source = getattr(model, "checkpoint_dialect", "/").split("/")
+        dialect = source[1] if source[0] == layout else ""
+    return pick(dialects, dialect, "dialect")
 
 
 def _stored_config(config, family) -> ViTConfig:

@@ -62,9 +62,9 @@ class Source(NamedTuple):
         return self.detected.layout
 
     @property
-    def spelling(self) -> str:
-        """The key of its spelling in the layout, "" for the usual one."""
-        return self.detected.spelling
+    def dialect(self) -> str:
+        """The key of its dialect in the layout, "" for the usual one."""
+        return self.detected.dialect
 
     @property
     def names(self) -> dict[str, tuple[str, Index]]:

@@ -155,12 +155,12 @@ def test_an_unknown_family_names_foreign_parts(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["official", "big_vision", "timm"])
-def test_spellings_are_read_as_the_usual_names(family):
+def test_dialects_are_read_as_the_usual_names(family):
     layout = LAYOUTS[family]
     choices = {"stem_stages": (1,), "patch_size": 1}
     choices = {} if family == "big_vision" else choices
     parts = parts_of(layout, tiny_config(**choices)).values()
     for name in [part.name for row in parts for part in row]:
-        for spelling in layout.spellings.values():
-            spelled = rename(name, spelling.changes)
-            assert rename(spelled, layout.aliases) == name
+        for dialect in layout.dialects.values():
+            changed = rename(name, dialect.changes)
+            assert rename(changed, layout.aliases) == name

@@ -148,7 +148,7 @@ def test_attention_maps():
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_written_back_it_is_the_same_file(name, tmp_path):
-    """Name by name and byte by byte, in the spelling that was read."""
+    """Name by name and byte by byte, in the dialect that was read."""
     family = family_of(name)
     path = tmp_path / f"again{ENDINGS.get(family, '')}"
     save_checkpoint(model_of(name), path, layout=family)

@@ -194,31 +194,31 @@ def test_the_row_of_the_class_token_goes_into_it_for_big_vision(tmp_path):
     )
 
 
-def test_spellings(tmp_path):
+def test_dialects(tmp_path):
     model = make()
     path = tmp_path / "model.npz"
     save_checkpoint(model, path)
     released = "Transformer/encoderblock_1/MlpBlock_3/Dense_0/kernel"
     linen = "Transformer/encoderblock_1/MlpBlock_0/Dense_0/kernel"
     assert released in names_in(path)
-    save_checkpoint(model, path, spelling="linen")
+    save_checkpoint(model, path, dialect="linen")
     assert linen in names_in(path)
     # A model that was read from a file is written as it was.
     loaded = from_checkpoint(path)
     save_checkpoint(loaded, path)
     assert linen in names_in(path)
-    save_checkpoint(loaded, path, spelling="")
+    save_checkpoint(loaded, path, dialect="")
     assert released in names_in(path)
-    save_checkpoint(loaded, path, layout="big_vision", spelling="scan")
+    save_checkpoint(loaded, path, layout="big_vision", dialect="scan")
     stacked = "params/Transformer/encoderblock/MlpBlock_0/Dense_0/kernel"
     with np.load(path) as file:
         assert file[stacked].shape == (2, 24, 48)
     with pytest.raises(
-        ValueError, match="`spelling` must be one of '', 'linen'"
+        ValueError, match="`dialect` must be one of '', 'linen'"
     ):
-        save_checkpoint(model, path, spelling="scan")
+        save_checkpoint(model, path, dialect="scan")
     with pytest.raises(ValueError, match="cannot be chosen for layout='timm'"):
-        save_checkpoint(model, tmp_path / "x", layout="timm", spelling="root")
+        save_checkpoint(model, tmp_path / "x", layout="timm", dialect="root")
 
 
 def test_a_reduced_type_is_written_as_float32(tmp_path):

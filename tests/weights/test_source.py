@@ -175,7 +175,7 @@ FAULTS = {
         ),
         "pos_embedding has the shape (1, 17, 23)",
     ),
-    "both_spellings": (
+    "both_dialects": (
         lambda a: a.update(
             {BLOCK + "LayerNorm_1/scale": a[BLOCK + "LayerNorm_2/scale"]}
         ),

@@ -1,7 +1,7 @@
 """google-research/big_vision: its file formats since 2021."""
 
 from keras_vit.weights.families import official
-from keras_vit.weights.layouts import Layout, NameVariant, Spelling
+from keras_vit.weights.layouts import Dialect, Layout, NameVariant
 from keras_vit.weights.styles import FLAT_ROWS, FLAX, SAME
 from keras_vit.weights.writers import npz_writer
 
@@ -102,7 +102,7 @@ LAYOUT = Layout(
     resize_of=lambda names: (
         "bilinear_antialias" if FLAT_KERNEL in names else None
     ),
-    spellings={"scan": Spelling(stack=(r"encoderblock_\d+/", "encoderblock/"))},
+    dialects={"scan": Dialect(stack=(r"encoderblock_\d+/", "encoderblock/"))},
     prepare=_prepare,
     ignore=rf"{official.TRAINING_STATE}|params/(txt/|t$|b$)|(txt/|t$|b$)",
     # Older files have a row for the class token, even if they have no token.

@@ -14,7 +14,7 @@ from keras_vit.weights.huggingface.model_types import (
 from keras_vit.weights.huggingface.requirements import TRANSFORMERS_VALUES
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
-from keras_vit.weights.layouts import NOTHING, Layout, NameVariant, Spelling
+from keras_vit.weights.layouts import NOTHING, Dialect, Layout, NameVariant
 from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
 from keras_vit.weights.writers import folder_writer
 
@@ -265,7 +265,7 @@ LAYOUT = Layout(
         (r"\.mlp\.(fc2|down_proj|weights_out)\.", ".output.dense."),
         (r"\.layer_scale([12])\.lambda1$", r".lambda_\1"),
     ),
-    spelling_of=lambda config: Spelling(
+    dialect_of=lambda config: Dialect(
         find_class_family(config).names_of(config)
     ),
     prepare=_prepare,

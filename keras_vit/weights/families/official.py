@@ -1,7 +1,7 @@
 """The official Flax code: google-research/vision_transformer."""
 
 from keras_vit.weights.layer_shapes import BLOCK, UNIT
-from keras_vit.weights.layouts import Layout, Spelling
+from keras_vit.weights.layouts import Dialect, Layout
 from keras_vit.weights.styles import FLAX
 from keras_vit.weights.writers import npz_writer
 
@@ -99,7 +99,7 @@ LAYOUT = Layout(
     activation="tanh",
     wrappers=("opt/target/", "params/", "target/"),
     aliases=TO_RELEASED,
-    spellings={"linen": Spelling(TO_LINEN)},
+    dialects={"linen": Dialect(TO_LINEN)},
     ignore=TRAINING_STATE,
     slots=((1, 0), (0,)),
     may_lack_slot=True,

@@ -6,7 +6,7 @@ from keras_vit.weights.huggingface.model_types import (
     describe_tower,
 )
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
-from keras_vit.weights.layouts import Layout, NameVariant, Spelling
+from keras_vit.weights.layouts import Dialect, Layout, NameVariant
 from keras_vit.weights.styles import (
     FLAT_CONV,
     LATER_TORCH,
@@ -51,7 +51,7 @@ SPLIT_BIAS = {
     "value_bias": (".v_proj.bias", SAME),
 }
 # A stem without stages is not nested.
-FLAT_ROOT = Spelling(((r"\.backbone\.stem\.", ".backbone."),))
+FLAT_ROOT = Dialect(((r"\.backbone\.stem\.", ".backbone."),))
 STAGES = "patch_embed.backbone.stages.{s}.blocks.{u}."
 
 
@@ -236,9 +236,9 @@ LAYOUT = Layout(
         (r"^embeds\.(cls_token|reg_token|pos_embed)$", r"\1"),
         (r"^embeds\.norm\.", "patch_embed.norm."),
     ),
-    spellings={"root": FLAT_ROOT},
-    spelling_of=lambda config: (
-        FLAT_ROOT if config.stem_stages == () else Spelling()
+    dialects={"root": FLAT_ROOT},
+    dialect_of=lambda config: (
+        FLAT_ROOT if config.stem_stages == () else Dialect()
     ),
     # The frequencies are constants, which the model computes by itself. In
     # OpenCLIP and TIPSv2, the text tower and its scale stand beside the images.

@@ -63,7 +63,7 @@ def test_every_array_has_its_place(arrays, write):
     assert sums == {float(array.sum()) for array in arrays.values()}
 
 
-def test_other_spellings_are_read(arrays, write):
+def test_other_dialects_are_read(arrays, write):
     """Numbered convolutions, and norms with all axes, as JAX has them."""
     other = {}
     for index, (name, array) in enumerate(arrays.items()):

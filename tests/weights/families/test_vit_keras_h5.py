@@ -8,7 +8,7 @@ from tests.weights import forms
 from tests.weights.cases import assert_answers, stored_in
 
 # vit-keras named its blocks otherwise in every version of Keras.
-H5_SPELLINGS = {
+H5_DIALECTS = {
     "slash": (r"Transformer_(encoder|posembed)", r"Transformer/\1"),
     "plain": (r"Transformer_(encoder|posembed)", r"\1"),
     "short": (r"/MlpBlock_3/Transformer_encoderblock_\d/?_?", "/"),
@@ -16,10 +16,10 @@ H5_SPELLINGS = {
 }
 
 
-@pytest.mark.parametrize("spelling", H5_SPELLINGS)
-def test_the_spellings_of_vit_keras(spelling, tmp_path):
+@pytest.mark.parametrize("dialect", H5_DIALECTS)
+def test_the_dialects_of_vit_keras(dialect, tmp_path):
     arrays = stored_in("vit_keras.h5")
-    change = H5_SPELLINGS[spelling]
+    change = H5_DIALECTS[dialect]
     arrays = forms.renamed(arrays, change)
     assert arrays.keys() != stored_in("vit_keras.h5").keys()
     np.savez(tmp_path / "m.npz", **arrays)
