@@ -29,7 +29,7 @@ def find_hints(config: dict) -> dict[str, Any]:
     """
     found, unknown = {}, []
     for row in _objects(config):
-        for field, (keys, read) in HINTS.items():
+        for field, keys, read in HINTS:
             for key in (key for key in keys if key in row):
                 hint = read(row[key])
                 if hint is None:
@@ -91,18 +91,21 @@ def _one_of(known, **others):
     return lambda value: names.get(value) if isinstance(value, str) else None
 
 
+# Where these libraries say "tanh", they mean the function itself.
 _read_activation = _one_of(
-    ACTIVATIONS,
-    erf="exact",
+    (),
+    elu="elu",
     gelu="exact",
-    quick_gelu="quick",
-    swish="silu",
-    gelu_python="exact",
-    gelu_new="tanh",
     gelu_fast="tanh",
-    gelu_tanh="tanh",
-    gelu_pytorch_tanh="tanh",
+    gelu_new="tanh",
+    gelu_python="exact",
     gelu_python_tanh="tanh",
+    gelu_pytorch_tanh="tanh",
+    gelu_tanh="tanh",
+    quick_gelu="quick",
+    relu="relu",
+    silu="silu",
+    swish="silu",
 )
 _read_pooling = _one_of(
     POOLINGS, tok="token", gap="avg", unpooled="none", **{"": "none"}
@@ -114,11 +117,12 @@ _read_positions = _one_of(
 # Keys whose unknown values indicate an unsupported model. Unknown values of
 # other keys are ignored.
 STRICT = ("hidden_act", "act_layer", "global_pool")
-# For each field of ViTConfig, its keys in the JSON of other libraries, and a
-# function that reads a value; it returns None for an invalid value.
-HINTS = {
-    "num_heads": (("num_heads", "num_attention_heads"), _number),
-    "image_sizes": (
+# Fields of ViTConfig, their keys in the JSON of other libraries, and a function
+# that reads a value; it returns None for an invalid value.
+HINTS = (
+    ("num_heads", ("num_heads", "num_attention_heads"), _number),
+    (
+        "image_sizes",
         (
             "image_size",
             "img_size",
@@ -130,19 +134,24 @@ HINTS = {
         ),
         _size,
     ),
-    # Not "activation": in the JSON of Keras, "tanh" is the function itself.
-    "activation": (("gelu", "hidden_act", "act_layer"), _read_activation),
-    "layer_norm_epsilon": (
+    # In the files of this package.
+    ("activation", ("gelu",), _one_of(ACTIVATIONS, erf="exact", swish="silu")),
+    # Not "activation", which each layer of Keras has.
+    ("activation", ("hidden_act", "act_layer"), _read_activation),
+    (
+        "layer_norm_epsilon",
         ("layer_norm_epsilon", "layer_norm_eps", "rms_norm_eps"),
         _epsilon,
     ),
-    "pooling": (
+    (
+        "pooling",
         ("pooling", "global_pool", "pool", "classifier"),
         _read_pooling,
     ),
-    "position_embedding": (
+    (
+        "position_embedding",
         ("position_embedding", "posemb", "pos_embed"),
         _read_positions,
     ),
-    "stem_epsilons": (("stem_epsilons",), _one_of(STEM_EPSILONS)),
-}
+    ("stem_epsilons", ("stem_epsilons",), _one_of(STEM_EPSILONS)),
+)

@@ -66,6 +66,9 @@ def test_what_configurations_of_others_say(name):
     [
         {"hidden_act": "mish"},
         {"model_args": {"act_layer": "mish"}},
+        # The function itself, not the GELU with it.
+        {"hidden_act": "tanh"},
+        {"model_args": {"act_layer": "tanh"}},
         {"global_pool": "avgmax"},
         {"global_pool": "avg", "model_args": {"pool_include_prefix": True}},
     ],
@@ -109,8 +112,16 @@ VALUES = {
         "gelu_fast": "tanh",
         "gelu_pytorch_tanh": "tanh",
         "gelu_python_tanh": "tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
     },
-    "act_layer": {"gelu": "exact", "gelu_tanh": "tanh"},
+    "act_layer": {
+        "gelu": "exact",
+        "gelu_tanh": "tanh",
+        "elu": "elu",
+        "quick_gelu": "quick",
+    },
     "gelu": {"erf": "exact", "silu": "silu", "swish": "silu", "tanh": "tanh"},
     "pool": {
         "tok": "token",
