@@ -146,6 +146,17 @@ VISIBLE_PARTS = {
         ("scale_mlp_norm", "scale_mlp"),
         lambda config: config.use_mlp_inner_norm,
     ),
+    "gated MLP": VisiblePart(
+        r"aimv2|eva02_(?!enormous)|\w+_sapiens2|vit_giant_\w+(dinov2|tipsv2|lingbot)|"
+        r"vit_(small_plus|huge_plus|7b)_patch16_dinov3",
+        ("swiglu_mlp",),
+        lambda config: config.use_gated_mlp,
+    ),
+    "convolutional stem": VisiblePart(
+        r"vit_\w+_(r|r26|r50|resnet26d|resnet50d)_|vit_base_mci_",
+        (),
+        lambda config: config.stem_stages is not None,
+    ),
     "attention pooling": VisiblePart(
         r"\w+_siglip(?!_gap)|\w+_map(_|$)|vit_pe_core|test_vit3$",
         ("global_pool",),
