@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 
@@ -73,8 +75,44 @@ def user_errors(*more: type[Exception]):
     """
     try:
         yield
-    except (ValueError, OSError, CheckpointError, *more) as error:
-        sys.exit(f"Error: {error}")
+    except BrokenPipeError:  # What reads the output, such as `head`, ended.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (
+        ValueError,
+        OSError,
+        CheckpointError,
+        tf.errors.ResourceExhaustedError,
+        *more,
+    ) as error:
+        release_frames(error)
+        sys.exit(f"Error: {explain(error)}")
+
+
+def explain(error: Exception) -> str:
+    """Return the message of an error, without the words of the libraries."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        text = re.sub(r"{{.*?}} ", "", error.message).partition("\n")[0]
+        if not text.startswith("OOM"):  # The disk is full.
+            return text
+        return (
+            f"there is not enough memory: {text.partition(' on /job')[0]}. "
+            "Smaller batches or images need less"
+        )
+    if isinstance(error, OSError) and str(error).startswith("[Errno"):
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def release_frames(error: BaseException | None):
+    """Free the variables of the functions that an error ended.
+
+    An iterator of data among them would live until Python ends, and then wait
+    forever for its threads, because they can no longer run Python code.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager
@@ -99,6 +137,12 @@ def stop_at_once(message: str = "Stopped before the first update."):
             signal.signal(number, handler)
 
 
+STOPPING = (
+    "\nStopping after this update, to save. A second signal ends the process "
+    "at once, without saving.\n"
+)
+
+
 class StopSignals:
     """Records SIGTERM and Ctrl-C, which ask the process to save and stop.
 
@@ -116,6 +160,8 @@ class StopSignals:
     def _receive(self, number, frame):
         self._received = True
         self._handle_with(signal.SIG_DFL)
+        # The signal may interrupt a `print`, in which another is an error.
+        os.write(sys.stderr.fileno(), STOPPING.encode())
 
     def _handle_with(self, handler):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -131,6 +177,7 @@ def training_errors():
     try:
         yield
     except tuple(EXIT_CODES) as error:
+        release_frames(error)
         sys.exit(report(error))
 
 
@@ -143,7 +190,7 @@ def report(error: Exception) -> int:
     """Print the error that ended the training; return the exit code."""
     # To be asked to stop is no error.
     prefix = "" if isinstance(error, Interrupted) else "Error: "
-    print(f"{prefix}{error}", file=sys.stderr, flush=True)
+    print(f"{prefix}{explain(error)}", file=sys.stderr, flush=True)
     kinds = (kind for kind in EXIT_CODES if isinstance(error, kind))
     return EXIT_CODES[next(kinds)]
 
@@ -156,6 +203,7 @@ EXIT_CODES = {
     DataError: 1,
     ContentError: 1,
     OSError: 1,  # A folder that cannot be written, a disk that is full.
+    tf.errors.ResourceExhaustedError: 1,  # Of memory.
     WorkerLostError: 69,
     Interrupted: 75,
 }

@@ -3,15 +3,24 @@
 That they start in a process of their own is shown by tests/test_startup.py.
 """
 
+import gc
 import os
 import signal
 import time
+import weakref
 
 import pytest
+import tensorflow as tf
 
 from tests import commands
+from trainers.loop.errors import CheckpointError
 from trainers.recipes.flags import flag_fields
-from trainers.runs.command_line import format_warning
+from trainers.runs.command_line import (
+    explain,
+    format_warning,
+    training_errors,
+    user_errors,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -176,7 +185,67 @@ def test_the_first_signal_is_noted_and_the_second_kills(
     result = commands.run(words, subprocess_environment)
     assert result.returncode == -getattr(signal, second)
     assert result.stdout == "False\nTrue\n"
-    assert "Traceback" not in result.stderr
+    assert result.stderr == (
+        "\nStopping after this update, to save. A second signal ends the "
+        "process at once, without saving.\n"
+    )
+
+
+class Data:
+    """An iterator of data, say."""
+
+
+@pytest.mark.parametrize("context", [training_errors, user_errors])
+def test_an_error_frees_what_the_work_has_in_hand(context):
+    """An iterator of TensorFlow that lives until Python ends waits forever."""
+    held = []
+
+    def work():
+        data = Data()
+        held.append(weakref.ref(data))
+        try:
+            raise OSError("Something is wrong")
+        except OSError as error:
+            kept = error  # It refers to this function, and the function to it.
+            raise CheckpointError(str(kept)) from error
+
+    gc.disable()
+    with pytest.raises(SystemExit), context():
+        work()
+    is_freed = held[0]() is None
+    gc.enable()
+    assert is_freed
+
+
+def test_output_that_nobody_reads_ends_a_command_silently(
+    subprocess_environment,
+):
+    """As that of `keras-vit predict photos | head`."""
+    text = (
+        "from trainers.runs.command_line import user_errors\n"
+        "with user_errors():\n"
+        "    raise BrokenPipeError(32, 'Broken pipe')\n"
+    )
+    result = commands.run(["-c", text], subprocess_environment)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_errors_are_told_without_the_words_of_the_libraries():
+    with pytest.raises(OSError) as missing:
+        open("absent.jpg")
+    assert explain(missing.value) == "absent.jpg: No such file or directory"
+    assert explain(OSError("It is not a folder")) == "It is not a folder"
+    with pytest.raises(tf.errors.ResourceExhaustedError) as large:
+        tf.zeros((2**20, 2**20, 2**4))
+    assert explain(large.value) == (
+        "there is not enough memory: OOM when allocating tensor with "
+        "shape[1048576,1048576,16] and type float. Smaller batches or images "
+        "need less"
+    )
+    full = tf.errors.ResourceExhaustedError(
+        None, None, "a/b; No space left on device"
+    )
+    assert explain(full) == "a/b; No space left on device"
 
 
 def test_a_warning_for_the_user_is_one_line():
