@@ -4,7 +4,10 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_size
-from keras_vit.preprocessing.inputs import preprocess_input
+from keras_vit.preprocessing.inputs import (
+    is_tensor_of_tensorflow,
+    preprocess_input,
+)
 from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
 
 
@@ -75,22 +78,41 @@ class ImagePreprocessor(keras.layers.Layer):
             **kwargs,
         )
 
-    def call(self, images):
-        images = self._resize(ops.cast(images, "float32"))
-        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
-        images = preprocess_input(
-            self._crop(images), "channels_last", self.settings.normalization
-        )
-        return ops.cast(images, self.compute_dtype)
+    def __call__(self, images, *args, **kwargs):
+        """Return the images of the model.
 
-    def _resize(self, images):
-        return ops.image.resize(
+        A tensor of `tf.data` stays one, on JAX and PyTorch as well.
+        """
+        is_foreign = keras.backend.backend() != "tensorflow" and (
+            is_tensor_of_tensorflow(images)
+        )
+        if not is_foreign:
+            return super().__call__(images, *args, **kwargs)
+        import tensorflow as tf
+
+        size = self._resized_size(images.shape[1:3])
+        images = tf.image.resize(
+            images, size, self.settings.interpolation, antialias=True
+        )  # (B, H', W', C)
+        images = tf.clip_by_value(images, 0, 255)
+        return tf.cast(self._normalize(images), self.compute_dtype)
+
+    def call(self, images):
+        images = ops.cast(images, "float32")
+        images = ops.image.resize(
             images,
             self._resized_size(ops.shape(images)[1:3]),
             interpolation=self.settings.interpolation,
             antialias=True,
             data_format="channels_last",
         )  # (B, H', W', C)
+        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
+        return ops.cast(self._normalize(images), self.compute_dtype)
+
+    def _normalize(self, images):
+        return preprocess_input(
+            self._crop(images), "channels_last", self.settings.normalization
+        )
 
     def _crop(self, images):
         """Return the centre of the images."""

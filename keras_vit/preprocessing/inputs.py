@@ -95,13 +95,20 @@ def preprocess_input(
 
 def _caster(x):
     """Return a function that casts constants to the dtype for `x`."""
-    tensorflow = sys.modules.get("tensorflow")
-    # Keras does not know a tensor of tf.data on JAX and PyTorch.
-    if tensorflow is not None and tensorflow.is_tensor(x):
-        return tensorflow.cast
+    if is_tensor_of_tensorflow(x):
+        return sys.modules["tensorflow"].cast
     if ops.is_tensor(x) or isinstance(x, keras.KerasTensor):
         return ops.cast
     return _cast_array
+
+
+def is_tensor_of_tensorflow(x) -> bool:
+    """Return whether `x` is such a tensor, as in tf.data on every backend.
+
+    Keras' operations do not know it on JAX and PyTorch.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and tensorflow.is_tensor(x)
 
 
 def _cast_array(x, dtype):

@@ -62,6 +62,18 @@ def test_half_types_keep_the_levels_apart():
     np.testing.assert_allclose(found, pixels / 127.5 - 1, atol=2e-3)
 
 
+@pytest.mark.parametrize("mode", RESIZE_MODES)
+def test_in_a_data_pipeline_on_every_backend(mode):
+    tf = pytest.importorskip("tensorflow")
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 50, 70, 3), "uint8")
+    layer = ImagePreprocessor(SIZE, "imagenet", mode, "bicubic", 0.875)
+    data = tf.data.Dataset.from_tensors(pixels).map(layer)
+    (found,) = data.as_numpy_iterator()
+    assert found.dtype == "float32"
+    # PyTorch and JAX resize with other kernels than TensorFlow.
+    np.testing.assert_allclose(found, to_numpy(layer(pixels)), atol=2e-3)
+
+
 def test_an_unknown_size_is_named():
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
