@@ -192,10 +192,13 @@ def _count(groups):
 
 
 def _has_other_ending(image):
+    from PIL import Image
+
+    # Examples of TFRecord files have names with an ending of no image.
+    ending = os.path.splitext(image.name)[1].lower()
+    named = Image.registered_extensions().get(ending)
     kind = image.kind.split()[0]
-    ending = os.path.splitext(image.name)[1].lower().lstrip(".")
-    known = ENDINGS.get(kind, (kind.lower(),))
-    return bool(ending) and not ending.isdigit() and ending not in known
+    return named not in (None, SAME_ENDINGS.get(kind, kind))
 
 
 LEVELS = ("error", "warning", "note")
@@ -206,13 +209,8 @@ JUDGES: tuple[Callable, ...] = (
     judge_copies,
     judge_pixels,
 )
-ENDINGS = {
-    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
-    # JPEGs of phones, with a second picture.
-    "MPO": ("jpg", "jpeg", "jpe", "jfif"),
-    "TIFF": ("tif", "tiff"),
-    "HEIF": ("heic", "heif"),
-}
+# JPEGs of phones, with a second picture.
+SAME_ENDINGS = {"MPO": "JPEG"}
 # Peculiarities of image files that are read correctly.
 NOTES = {
     "stored rotated, with an Exif orientation that is applied": (

@@ -160,6 +160,7 @@ def test_what_is_worth_knowing_is_noted(name, facts, text):
         ("a.jpeg", "MPO RGB"),
         ("a.tif", "TIFF RGB"),
         ("shard-0:12", "PNG RGB"),
+        ("digits-train.tfrecord-00000-of-00001__0", "PNG L"),
         ("a.heic", "HEIF RGB"),
     ],
 )
