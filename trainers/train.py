@@ -74,6 +74,8 @@ def main(arguments):
                 )
             if job.loop.step == 0:
                 print_initial_weights(job, chosen)
+            if job.has_other_images:
+                print_other_images(job)
             if chosen.name in RULES:
                 print_fit(job)
             check_images(job)
@@ -153,18 +155,27 @@ def print_initial_weights(job: Job, chosen: ChosenRecipe):
         print(job.loop.distillation.note)
 
 
+def print_other_images(job: Job):
+    """Print that a run goes on with other images than it had before."""
+    print(
+        f"Note: there are {job.num_images:,} training images now; there were "
+        f"{job.run.load_num_images():,} when this run was last started. Its "
+        "settings stay as they are. To fit them to the new images, start a new "
+        "run, with another --run_dir."
+    )
+
+
 def print_fit(job: Job):
     """Print the settings that follow from the images and the memory."""
-    dataset, recipe, plan = job.dataset, job.recipe, job.memory_plan
-    num_images = dataset.num_examples(dataset.train_split)
-    print(describe_fit(recipe, num_images), flush=True)
+    recipe, plan = job.recipe, job.memory_plan
+    print(describe_fit(recipe, job.num_images), flush=True)
     if plan:
         replicas = job.loop.strategy.num_replicas_in_sync
         print(describe_plan(plan, recipe.batch_size, replicas), flush=True)
         if not plan.fits and not FLAGS.dry_run:
             shortage = describe_shortage(plan.memory, plan.available, job)
             print(f"Warning: {shortage}", flush=True)
-    if not recipe.init_from and num_images < FEW_IMAGES:
+    if not recipe.init_from and job.num_images < FEW_IMAGES:
         print(
             "A new model learns little from few images. A pre-trained one is "
             "better: --init_from=S/16-augreg, for example.",

@@ -15,7 +15,7 @@ MOST_CHECKED = 1000  # Reading more takes minutes.
 
 
 def check_images(job: Job):
-    """Check the images of a new run, and print the findings.
+    """Check the images of a new run, or new images, and print the findings.
 
     Writes `data.html` into the folder of the run, a page with the findings and
     the images. Up to MOST_CHECKED images of one class each are checked.
@@ -29,7 +29,8 @@ def check_images(job: Job):
         DataError: If a file of records is damaged.
     """
     dataset = job.dataset
-    if job.loop.step or dataset.has_several_classes(dataset.train_split):
+    is_known = job.loop.step and not job.has_other_images
+    if is_known or dataset.has_several_classes(dataset.train_split):
         return
     splits = (dataset.train_split, dataset.eval_split)
     number = sum(dataset.num_examples(split) for split in splits)

@@ -72,6 +72,18 @@ class Job:
         return max(round(self.steps_per_epoch * self.recipe.epochs_per_eval), 1)
 
     @property
+    def num_images(self) -> int:
+        """Number of training images."""
+        return self.dataset.num_examples(self.dataset.train_split)
+
+    @property
+    def has_other_images(self) -> bool:
+        """Whether their number changed since the run was last started."""
+        if self.loop.step == 0:
+            return False
+        return self.run.load_num_images() not in (None, self.num_images)
+
+    @property
     def eval_steps(self) -> int:
         """Number of evaluation batches."""
         num_images = self.dataset.num_examples(self.dataset.eval_split)
@@ -147,7 +159,7 @@ class Job:
             missing = checkpoints.num_kept + 1 - len(checkpoints.steps())
             check_space(self.run.folder, max(missing, 1) * state + model)
         names = class_names_of(self.recipe, self.dataset)
-        self.run.save_recipe(self.recipe, names)
+        self.run.save_recipe(self.recipe, names, self.num_images)
         if self.loop.step == 0:
             self.draw_first_batch()
 
@@ -189,7 +201,6 @@ class Job:
 
     def make_callbacks(self) -> list[keras.callbacks.Callback]:
         """Return the callbacks that show and record the training."""
-        num_images = self.dataset.num_examples(self.dataset.train_split)
         callbacks = [
             # First, because later callbacks record the logs that it adds.
             Progress(
@@ -197,7 +208,7 @@ class Job:
                 self.steps_per_eval,
                 TRAINING_PASSES * self.flops_per_image,
                 self.peak_flops,
-                is_large=num_images >= FEW_IMAGES,
+                is_large=self.num_images >= FEW_IMAGES,
             ),
             MetricsFile(self.run.metrics_path, first_step=self.loop.step),
             keras.callbacks.TensorBoard(

@@ -149,11 +149,23 @@ class Run:
         finally:
             os.close(folder)
 
-    def save_recipe(self, recipe: Recipe, class_names: list[str]):
-        """Write the recipe with which the run continues."""
+    def save_recipe(
+        self,
+        recipe: Recipe,
+        class_names: list[str],
+        num_images: int | None = None,
+    ):
+        """Write the recipe with which the run continues.
+
+        Args:
+            recipe: The recipe.
+            class_names: Names of the classes of the data set.
+            num_images: Number of the training images.
+        """
         content = {
             "recipe": dataclasses.asdict(recipe),
             "class_names": class_names,
+            "num_images": num_images,
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.recipe_path, json.dumps(content, indent=2))
@@ -179,6 +191,10 @@ class Run:
     def load_class_names(self) -> list[str]:
         """Return the names of the classes, in the order of the logits."""
         return self._read(lambda content: list(content["class_names"]))
+
+    def load_num_images(self) -> int | None:
+        """Return the number of training images; None if it is not known."""
+        return self._read(lambda content: content.get("num_images"))
 
     def save_model(self, model: keras.Model):
         """Write the model atomically."""

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import json
 import re
 import shutil
 import types
@@ -11,10 +12,11 @@ from PIL import Image
 from tests.trainers.data.inspection.test_examination import waves
 from trainers.data.bad_examples import DataError
 from trainers.data.datasets import ImageDataset
+from trainers.loop.loop import Loop
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import data_check
 from trainers.runs.data_check import check_images
-from trainers.train import prepare
+from trainers.train import prepare, print_other_images
 
 
 @pytest.fixture
@@ -66,6 +68,30 @@ def test_unreadable_images_are_named_before_the_first_update(
     assert "empty.jpg" in printed
     assert "text.jpg" in printed
     check_images(start(max_bad_examples=2))
+
+
+def test_the_images_of_a_run_that_goes_on_are_checked_if_they_changed(
+    start, photos, capsys, monkeypatch
+):
+    start().prepare_folder()
+    monkeypatch.setattr(Loop, "step", 7)
+    job = start()
+    assert not job.has_other_images
+    (photos / "train/cat/empty.jpg").write_bytes(b"")
+    check_images(job)  # As it was found.
+    job = start()
+    with pytest.raises(ValueError, match="--max_bad_examples=1 skips"):
+        check_images(job)
+    assert "empty.jpg" in capsys.readouterr().out
+    print_other_images(job)
+    assert capsys.readouterr().out.startswith(
+        "Note: there are 5 training images now; there were 4 when this run was "
+        "last started."
+    )
+    written = json.loads(job.run.recipe_path.read_text())
+    del written["num_images"]  # Of a run of an older version.
+    job.run.recipe_path.write_text(json.dumps(written))
+    assert not job.has_other_images
 
 
 def test_loose_images_and_taken_advice(start, photos, capsys):
