@@ -148,9 +148,21 @@ def judge_files(images, class_names) -> Iterator[Finding]:
 
 def judge_copies(images, class_names) -> Iterator[Finding]:
     """Find copies, exact and near ones."""
-    for how, level, groups in (
-        ("the same content", "warning", find_copies(images)),
-        ("the same look", "note", find_near_copies(images)),
+    for how, level, advice, effect, groups in (
+        (
+            "the same content",
+            "warning",
+            "correct the classes",
+            "so the accuracy will be too high; keep each in one split",
+            find_copies(images),
+        ),
+        (
+            "the same look",
+            "note",
+            "if they show the same, correct the classes",
+            "so the accuracy will be too high if they show the same",
+            find_near_copies(images),
+        ),
     ):
         differ = [g for g in groups if len({i.label for i in g}) > 1]
         across = [g for g in groups if len({i.split for i in g}) > 1]
@@ -158,15 +170,13 @@ def judge_copies(images, class_names) -> Iterator[Finding]:
         if differ:
             yield Finding(
                 "warning",
-                f"{_count(differ)}: {how}, but different classes; correct the "
-                "classes",
+                f"{_count(differ)}: {how}, but different classes; {advice}",
                 differ,
             )
         if across:
             yield Finding(
                 "warning",
-                f"{_count(across)}: {how} in several splits, so the accuracy "
-                "will be too high; keep each in one split",
+                f"{_count(across)}: {how} in several splits, {effect}",
                 across,
             )
         if other:
