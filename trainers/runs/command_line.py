@@ -100,7 +100,8 @@ def explain(error: Exception) -> str:
             "Smaller batches or images need less"
         )
     if isinstance(error, OSError) and str(error).startswith("[Errno"):
-        return f"{error.filename}: {error.strerror}"
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror}"
     return str(error)
 
 

@@ -235,6 +235,7 @@ def test_errors_are_told_without_the_words_of_the_libraries():
         open("absent.jpg")
     assert explain(missing.value) == "absent.jpg: No such file or directory"
     assert explain(OSError("It is not a folder")) == "It is not a folder"
+    assert explain(OSError(28, "No space left")) == "No space left"
     with pytest.raises(tf.errors.ResourceExhaustedError) as large:
         tf.zeros((2**20, 2**20, 2**4))
     assert explain(large.value) == (
