@@ -28,8 +28,8 @@ class ViTConfig:
             resizes it.
         channels: Channels of the image.
         preprocessing: How images are resized, cropped and normalised before
-            the model reads them: a `Preprocessing`, or a key of
-            NORMALIZATIONS. The layers do not depend on it.
+            the model reads them: a `Preprocessing`, a key of NORMALIZATIONS,
+            or (mean, deviation). The layers do not depend on it.
         stem_stages: Number of units in each stage of the ResNet stem of a
             hybrid; None for no stem; () for only its first convolution and
             pooling.

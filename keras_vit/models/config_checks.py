@@ -156,7 +156,11 @@ def _check_image_size(config):
 def _check_preprocessing(config):
     settings = config.preprocessing
     if not isinstance(settings, Preprocessing):
-        _fail(config, "preprocessing", "must be a `Preprocessing` or a name")
+        _fail(
+            config,
+            "preprocessing",
+            "must be a `Preprocessing`, a name or (mean, deviation)",
+        )
     if len(settings.mean) not in (1, config.channels):
         raise ValueError(
             "`preprocessing` must have a mean for each channel, or one for "

@@ -115,13 +115,13 @@ class Preprocessing:
 
 
 def as_preprocessing(value):
-    """Return the settings that a key of NORMALIZATIONS or a dict stands for.
+    """Return the settings that a normalisation or a dict stands for.
 
     Args:
-        value: A name, the fields by name, or something else, which is returned
-            as it is.
+        value: A normalisation, as in `Preprocessing`, the fields by name, or
+            something else, which is returned as it is.
     """
-    if isinstance(value, str):
+    if isinstance(value, (str, tuple, list)):
         return Preprocessing(value)
     if isinstance(value, Mapping):
         return Preprocessing(**value)

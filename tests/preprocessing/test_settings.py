@@ -43,6 +43,9 @@ def test_known_numbers_are_a_name(name):
 def test_as_a_field_of_a_configuration():
     config = tiny_config(preprocessing="imagenet")
     assert config.preprocessing == Preprocessing("imagenet")
+    pair = ((0.5,), (0.25,))
+    config = tiny_config(preprocessing=pair)
+    assert config.preprocessing == Preprocessing(pair)
     again = ViTConfig(**dataclasses.asdict(config))
     assert again == config and hash(again) == hash(config)
     with pytest.raises(ValueError, match="`preprocessing` must be a `Prepro"):
