@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.routing import Mount, Route
 
 from keras_vit.serving.errors import CODES, ServingError, invalid_request
 from keras_vit.serving.server.answers import answer_json, name_fault
@@ -44,9 +45,9 @@ class RestInterface:
         self._readers = asyncio.Semaphore(NUM_READERS)
         self._bodies = {}  # Those in progress, by request.
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[Route | Mount]:
         """Return the routes of all URLs below /v1/."""
-        return [
+        routes = [
             Route(f"/v1/models/{{name}}{place}{end}", answer, methods=[method])
             for place in ("", "/versions/{version}")
             for end, method, answer in (
@@ -55,19 +56,25 @@ class RestInterface:
                 (":{verb}", "POST", self._infer),
             )
         ]
+        return [*routes, Mount("/v1", refuse_address)]
 
-    def _model(self, name, version=None, **others):
-        if name not in self._models:
-            raise not_found(name, version)
-        return self._models[name]
+    def _model(self, request):
+        """Return the model that a URL names."""
+        name, version = map(request.path_params.get, ("name", "version"))
+        is_version = version is None or version.isdecimal()
+        if name in self._models and is_version:
+            return self._models[name]
+        if ":" in name or not is_version:
+            raise malformed_address(request)
+        raise not_found(name, version)
 
     async def _status(self, request):
-        place = request.path_params
-        return answer_json(self._model(**place).status(place.get("version")))
+        version = request.path_params.get("version")
+        return answer_json(self._model(request).status(version))
 
     async def _metadata(self, request):
         place = request.path_params
-        version, model = self._model(**place).find(place.get("version"))
+        version, model = self._model(request).find(place.get("version"))
         defs = {"signature_def": model.signature_defs}
         spec = {"name": place["name"], "signature_name": ""}
         spec["version"] = str(version)
@@ -77,6 +84,8 @@ class RestInterface:
 
     async def _infer(self, request):
         """Answer a request for an inference, and count it."""
+        if request.path_params["verb"] not in VERBS:
+            raise malformed_address(request)
         began, code = time.perf_counter(), "OK"
         self._bodies[request] = bytearray()
         try:
@@ -137,10 +146,8 @@ class RestInterface:
         place, limits = request.path_params, self._limits
         body, verb = self._bodies[request], place["verb"]
         document = read_document(body)
-        _, model = self._model(**place).find(place.get("version"))
+        _, model = self._model(request).find(place.get("version"))
         name = document.get("signature_name") or "serving_default"
-        if verb not in VERBS:
-            raise ServingError(f"There is no method {verb!r}", "NOT_FOUND")
         if not model.has_signature(name, verb):
             raise invalid_request(f"No signature {name!r} for {verb} found")
         try:
@@ -159,3 +166,14 @@ class RestInterface:
         if IMAGE_INPUT in inputs:
             num_pixels = count_pixels(inputs[IMAGE_INPUT], limits.max_pixels)
         return Task(model, name, inputs, num_pixels), write
+
+
+async def refuse_address(scope, receive, send):
+    """Refuse a request below /v1/ that has no route, as TF Serving does."""
+    raise malformed_address(Request(scope))
+
+
+def malformed_address(request: Request) -> ServingError:
+    """Return the error for a path, or a method on it, that does not exist."""
+    text = f"Malformed request: {request.method} {request.url.path}"
+    return invalid_request(text)

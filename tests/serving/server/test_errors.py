@@ -136,12 +136,6 @@ def test_wrong_requests(server, body, message):
         ("POST", "/x:predict", 404, "Latest(x)"),
         ("POST", "/m/versions/99:predict", 404, "Specific(m, 99)"),
         ("POST", f"/m/versions/{'9' * 5000}:predict", 404, "Specific(m, 99"),
-        ("POST", "/m:regress", 404, "There is no method 'regress'"),
-        ("POST", "/m/metadata", 405, "Method Not Allowed"),
-        ("PUT", "/m", 405, "Method Not Allowed"),
-        ("GET", "/m/", 404, "Not Found"),
-        ("GET", "/m/version/5", 404, "Not Found"),
-        ("GET", "", 404, "Not Found"),
         ("GET", "/x", 404, "Servable not found for request: Latest(x)"),
         ("GET", "/m/versions/99", 404, "Specific(m, 99)"),
         ("GET", "/x/metadata", 404, "Latest(x)"),
@@ -154,6 +148,42 @@ def test_wrong_addresses(server, method, path, status, message):
     found, headers, data = server.ask(f"/v1/models{path}", body, method)
     assert (found, message in json.loads(data)["error"]) == (status, True)
     assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    "method, path",
+    [
+        ("POST", "models/m/labels/stable:predict"),
+        ("GET", "models/m/labels/stable"),
+        ("GET", "models/m:predict"),
+        ("GET", "models/x:predict"),
+        ("GET", "models/m/versions/7:predict"),
+        ("POST", "models/m/versions/new:predict"),
+        ("GET", "models/m/versions/new/metadata"),
+        ("POST", "models/m:PREDICT"),
+        ("POST", "models/m:other:predict"),
+        ("POST", "models/m:regress"),
+        ("POST", "models/m/metadata"),
+        ("POST", "models/m"),
+        ("PUT", "models/m"),
+        ("GET", "models/m/"),
+        ("GET", "models/m/version/5"),
+        ("GET", "models"),
+        ("GET", ""),
+    ],
+)
+def test_addresses_that_do_not_exist(server, method, path):
+    """As in TF Serving."""
+    body = {"instances": ROW} if method == "POST" else None
+    status, headers, data = server.ask(f"/v1/{path}", body, method)
+    error = f"Malformed request: {method} /v1/{path}"
+    assert (status, json.loads(data)) == (400, {"error": error})
+    assert headers["content-type"] == "application/json"
+
+
+def test_the_rest_of_the_server_answers_as_any_other(server):
+    assert server.ask("/v1")[0] == server.ask("/v2/models/m")[0] == 404
+    assert server.ask("/healthz", method="POST")[0] == 405
 
 
 def test_the_body_is_looked_at_before_the_model(server):
