@@ -6,13 +6,28 @@ Keras is imported, which takes seconds, and by the command itself.
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Callable
 
 from keras_vit.tables import guess
 
+# Set by `keras-vit`, which starts these modules: the command as it was typed.
+PROGRAM_VARIABLE = "KERAS_VIT_PROGRAM"
+
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser that suggests a known flag in place of an unknown one."""
+    """A parser that suggests a known flag or value in place of an unknown one.
+
+    Further arguments are those of `argparse.ArgumentParser`.
+
+    Args:
+        module: The module of the command. In messages, the program has the
+            name by which it was started.
+    """
+
+    def __init__(self, module: str, **options):
+        program = os.environ.get(PROGRAM_VARIABLE, f"python -m {module}")
+        super().__init__(prog=program, **options)
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Return the values of the command line; exit if it is wrong."""
@@ -25,12 +40,19 @@ class CommandLine(argparse.ArgumentParser):
             )
         return options
 
+    def _check_value(self, action, value):
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += guess(value, action.choices)
+            raise
+
 
 def make_convert_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.convert`."""
     titles = [f"{name}: {title}" for name, title in LAYOUT_TITLES.items()]
     parser = CommandLine(
-        prog="python -m keras_vit.convert",
+        "keras_vit.convert",
         description="Convert the checkpoint of a Vision Transformer to the "
         "format of another library.",
         epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
@@ -70,7 +92,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
 def make_inspect_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect`."""
     parser = CommandLine(
-        prog="python -m keras_vit.inspect",
+        "keras_vit.inspect",
         description="Draw where a Vision Transformer looks in images and what "
         "it has learned, and write an interactive page, report.html. For the "
         "folder of a run, use python -m trainers.inspect.",
@@ -104,7 +126,7 @@ def make_inspect_parser() -> argparse.ArgumentParser:
 def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect_checkpoint`."""
     parser = CommandLine(
-        prog="python -m keras_vit.inspect_checkpoint",
+        "keras_vit.inspect_checkpoint",
         description="Describe a checkpoint of a Vision Transformer.",
     )
     parser.add_argument(
@@ -124,7 +146,7 @@ def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
 def make_serve_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.serve`."""
     parser = CommandLine(
-        prog="python -m keras_vit.serve",
+        "keras_vit.serve",
         description="Serve the models of an export over the REST interface of "
         f"TF Serving, with a page to try them. {PURPOSE}",
     )

@@ -14,7 +14,13 @@ def test_the_layouts_are_those_that_can_be_written():
     "module, words, code, answer",
     [
         ("convert", ["a", "b", "--layot=timm"], 2, "required: --layout"),
-        ("convert", ["a", "b", "--layout=tim"], 2, "invalid choice: 'tim'"),
+        (
+            "convert",
+            ["a", "b", "--layout=tim"],
+            2,
+            "). Did you mean 'timm'?\n",
+        ),
+        ("convert", ["a", "b", "--layout=flax"], 2, "invalid choice: 'flax'"),
         (
             "inspect",
             ["m", "x", "--out=d", "--formt=svg"],

@@ -34,6 +34,8 @@ def main():
     # The package has set it already, and would take it for the user's.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "2":
         del os.environ["TF_CPP_MIN_LOG_LEVEL"]
+    # PROGRAM_VARIABLE of `keras_vit.command_lines`.
+    os.environ["KERAS_VIT_PROGRAM"] = f"keras-vit {name}"
     # Signals and the exit code are those of the command itself.
     os.execv(sys.executable, words)
 

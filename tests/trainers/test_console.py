@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from keras_vit.command_lines import PROGRAM_VARIABLE, make_inspect_parser
+from tests import commands
 from trainers import console
 from trainers.help.commands import COMMANDS
 
@@ -52,9 +54,28 @@ def test_the_command_takes_the_place_of_the_process(monkeypatch):
     started = []
     monkeypatch.setattr(sys, "argv", ["keras-vit", "train", "--epochs=2"])
     monkeypatch.setattr(console.os, "execv", lambda *call: started.append(call))
+    monkeypatch.setenv(PROGRAM_VARIABLE, "another")  # To restore it.
     console.main()
     words = [sys.executable, "-m", "trainers.train", "--epochs=2"]
     assert started == [(sys.executable, words)]
+
+
+def test_a_wrong_command_line_is_answered_by_the_program_that_was_started(
+    subprocess_environment, monkeypatch
+):
+    script = "from trainers.console import main; main()"
+    result = commands.run_anew(
+        ["-c", script, "convert", "a", "b", "--layout=tim"],
+        subprocess_environment,
+        timeout=30,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("usage: keras-vit convert [-h] ")
+    assert result.stderr.splitlines()[-1].startswith(
+        "keras-vit convert: error: argument --layout: invalid choice: 'tim' "
+    )
+    monkeypatch.setenv(PROGRAM_VARIABLE, "keras-vit inspect-model")
+    assert make_inspect_parser().prog == "keras-vit inspect-model"
 
 
 def test_an_unknown_command_ends_in_a_message(monkeypatch):
