@@ -8,6 +8,7 @@ Example:
 """
 
 import json
+import logging
 import os
 import sys
 
@@ -30,6 +31,8 @@ BATCH_SIZE = 1024  # More rows than any request of this command has.
 
 def main(arguments):
     """Run the command."""
+    # It warns of each attempt that fails; the error tells how many there were.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     with user_errors(ModuleNotFoundError), stop_at_once("Stopped."):
         refuse_arguments(arguments)
         export = read_version(FLAGS.export)
