@@ -1,11 +1,14 @@
 """Convert a checkpoint: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
+import contextlib
 import pathlib
 import sys
+from collections.abc import Iterator
 
 from keras_vit.class_names import write_class_names
 from keras_vit.command_lines import hints_of, make_convert_parser
-from keras_vit.files import atomic_write
+from keras_vit.errors import first_line, is_out_of_memory
+from keras_vit.files import atomic_write, check_parents
 from keras_vit.keras_files import load_keras
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
@@ -52,6 +55,7 @@ def convert(
     Raises:
         ValueError: If the source cannot be read, the layout cannot express its
             model, or the target is there.
+        MemoryError: If the memory is not enough.
     """
     pick(dict.fromkeys((*WRITERS, "keras")), layout, "layout")
     if layout == "keras" and not target.endswith(".keras"):
@@ -59,31 +63,64 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
-    if not overwrite:
-        check_target(target)
+    check_target(target, overwrite)
     source = find_model(source)
-    model = open_model(
-        source, num_heads, image_size, source_image_size, architecture
-    )
-    if layer_norm_epsilon is not None:
-        model = model.with_layer_norm_epsilon(layer_norm_epsilon)
-    if layout != "keras":
-        notes = save_checkpoint(model, target, layout=layout)
-        write_class_names(target, layout, read_classes(source))
-        return notes
-    # Keras imports TensorFlow to save a model, on other backends as well.
-    with atomic_write(target) as draft, without_noise():
-        model.save(draft)
+    with enough_memory(image_size):
+        model = open_model(
+            source, num_heads, image_size, source_image_size, architecture
+        )
+        if layer_norm_epsilon is not None:
+            model = model.with_layer_norm_epsilon(layer_norm_epsilon)
+        if layout != "keras":
+            notes = save_checkpoint(model, target, layout=layout)
+            write_class_names(target, layout, read_classes(source))
+            return notes
+        # Keras imports TensorFlow to save a model, on other backends as well.
+        with atomic_write(target) as draft, without_noise():
+            model.save(draft)
     return ()
 
 
-def check_target(target: str):
-    """Raise a ValueError if something would be overwritten.
+@contextlib.contextmanager
+def enough_memory(
+    image_size: tuple[int, int] | int | None = None,
+) -> Iterator[None]:
+    """Say in errors of full memory what it is not enough for.
+
+    Args:
+        image_size: See `convert`.
+
+    Raises:
+        MemoryError: If the memory is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        cause = "this model"
+        if image_size is not None:
+            cause = f"a model with image_size={image_size!r}"
+        raise MemoryError(
+            f"The memory is not enough for {cause}: {first_line(error)}"
+        ) from error
+
+
+def check_target(target: str, overwrite: bool = False):
+    """Raise an error if something would be overwritten, or is in the way.
 
     Args:
         target: See `convert`.
+        overwrite: See `convert`.
+
+    Raises:
+        ValueError: If the target is there.
+        NotADirectoryError: If a folder that it is to be in is a file.
     """
     path = pathlib.Path(target).expanduser()
+    check_parents(path)
+    if overwrite:
+        return
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise ValueError(
             "`target` must be a new file or a new folder, unless it is to be "
@@ -109,16 +146,22 @@ def open_model(
         architecture: See `convert`.
 
     Raises:
-        ValueError: If the source cannot be read or contains another model.
+        ValueError: If the source cannot be read or contains another model, or
+            if it is a `.keras` file and its properties are passed.
     """
+    hints = {
+        "num_heads": num_heads,
+        "source_image_size": source_image_size,
+        "architecture": architecture,
+    }
     if not source.endswith(".keras"):
-        return from_checkpoint(
-            source,
-            num_heads=num_heads,
-            image_size=image_size,
-            source_image_size=source_image_size,
-            architecture=architecture,
-        )
+        return from_checkpoint(source, image_size=image_size, **hints)
+    for name, value in hints.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out for a .keras file, which states it "
+                f"itself. Received: {name}={value!r}, source={source!r}"
+            )
     model = load_keras(source)
     if not isinstance(model, VisionTransformer):
         raise ValueError(
@@ -145,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
             overwrite=options.overwrite,
             **hints_of(options),
         )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(f"{options.target}: written, {options.layout}")

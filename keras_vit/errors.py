@@ -1,4 +1,4 @@
-"""Short descriptions of the errors of other libraries."""
+"""What the errors of other libraries mean, and short descriptions of them."""
 
 
 def first_line(error: Exception) -> str:
@@ -10,3 +10,18 @@ def first_line(error: Exception) -> str:
         ('disk full', 'OSError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error of Python or a backend is that of full memory.
+
+    PyTorch raises a RuntimeError, which only its message tells from others.
+
+    Example:
+        >>> from keras_vit.errors import is_out_of_memory
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(OSError("full"))
+        (True, False)
+    """
+    text = f"{type(error).__name__} {error}".lower().replace("_", "")
+    signs = ("resourceexhausted", "out of memory", "t allocate memory")
+    return isinstance(error, MemoryError) or any(x in text for x in signs)

@@ -44,10 +44,37 @@ def naming_path(path: pathlib.Path) -> Iterator[None]:
         raise OSError(error.errno, reason, str(path)) from error
 
 
+def make_parents(path: pathlib.Path):
+    """Make the folders that a new file or folder is to be in.
+
+    Args:
+        path: The file or folder.
+
+    Raises:
+        NotADirectoryError: If one of them is a file.
+    """
+    check_parents(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def check_parents(path: pathlib.Path):
+    """Raise a NotADirectoryError if a file is where a folder must be.
+
+    Args:
+        path: The file or folder to write.
+    """
+    there = next((place for place in path.parents if place.exists()), None)
+    if there is not None and not there.is_dir():
+        raise NotADirectoryError(
+            f"A file can only be written to a folder, and {there} is a file. "
+            f"Received: {path}"
+        )
+
+
 @contextlib.contextmanager
 def _replaced(path):
     """Yield the draft of a file, which replaces it on success."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path)
     handle, draft = tempfile.mkstemp(
         prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
     )
@@ -75,7 +102,7 @@ def draft_folder(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         path: The file or folder to write. Missing parents are created.
     """
     path = pathlib.Path(path).absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_parents(path)
     with (
         naming_path(path),
         tempfile.TemporaryDirectory(

@@ -8,6 +8,7 @@ import argparse
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
 
 from keras_vit.analysis.gallery import (
     Subject,
@@ -17,7 +18,7 @@ from keras_vit.analysis.gallery import (
     write_gallery,
 )
 from keras_vit.command_lines import hints_of, make_inspect_parser
-from keras_vit.convert import open_model
+from keras_vit.convert import enough_memory, open_model
 from keras_vit.preprocessing import (
     imagenet_classes,
     preprocess_input,
@@ -38,8 +39,10 @@ def open_subject(source: str, **hints) -> Subject:
 
     Raises:
         ValueError: If it does not contain a VisionTransformer.
+        MemoryError: If the memory is not enough.
     """
-    model = open_model(source, **hints)
+    with enough_memory(hints.get("image_size")):
+        model = open_model(source, **hints)
     config = model.config
 
     def read(path):
@@ -73,13 +76,31 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
         )
     check_inputs(options.images, options.out)
     subjects = [
-        open_subject(source, image_size=options.image_size, **hints_of(options))
-        for source in sources
+        open_subject(source, image_size=options.image_size, **hints)
+        for source, hints in zip(sources, pick_hints(sources, options))
     ]
     subjects = name_apart(subjects, sources)
     # All images are read before the first model runs.
     images = [load_images(subject, options.images) for subject in subjects]
     return write_gallery(subjects, images, options.out, f".{options.format}")
+
+
+def pick_hints(
+    sources: Sequence[str], options: argparse.Namespace
+) -> list[dict]:
+    """Return the hints of the command line for each model.
+
+    A `.keras` file beside a checkpoint has none: they are about the checkpoint.
+
+    Args:
+        sources: Paths or names of the models.
+        options: The parsed command line.
+    """
+    checkpoints = [not source.endswith(".keras") for source in sources]
+    hints = hints_of(options)
+    return [
+        hints if takes or not any(checkpoints) else {} for takes in checkpoints
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for path in inspect_files(options):
             print(path)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, MemoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

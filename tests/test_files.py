@@ -47,3 +47,14 @@ def test_a_folder_that_takes_no_files_is_told_by_the_file(tmp_path):
     with pytest.raises(NotADirectoryError, match="/proc/version/model"):
         with atomic_write("/proc/version/model/x"):
             pass
+
+
+@pytest.mark.parametrize("write", [atomic_write, draft_folder])
+@pytest.mark.parametrize("name", ["model", "new/model"])
+def test_a_file_in_place_of_a_folder_is_named(tmp_path, write, name):
+    file = tmp_path / "file"
+    file.touch()
+    message = f"to a folder, and {file} is a file. Received: {file / name}$"
+    with pytest.raises(NotADirectoryError, match=message):
+        with write(file / name):
+            pass

@@ -97,6 +97,27 @@ def test_every_hint_on_a_checkpoint_reaches_its_reader(
     assert asked == expected | {"architecture": "vit_tiny"}
 
 
+def test_hints_are_about_the_checkpoint_beside_a_keras_file(
+    tmp_path, image_paths, monkeypatch, capsys
+):
+    path = str(tmp_path / "model.keras")
+    VisionTransformer(tiny_config()).save(path)
+    asked = {}
+
+    def note(source, **hints):
+        asked[source] = hints.get("num_heads")
+        return open_subject(source, **hints)
+
+    open_subject = inspect.open_subject
+    monkeypatch.setattr(inspect, "open_subject", note)
+    command = [path, image_paths[0], f"--out={tmp_path}", "--num_heads=3"]
+    inspect.main([*command, "--compare=none.npz"])
+    assert asked == {path: None, "none.npz": 3}
+    capsys.readouterr()
+    assert inspect.main(command) == 1
+    assert "`num_heads` must be left out" in capsys.readouterr().err
+
+
 def test_classes_of_imagenet_have_names(tmp_path):
     path = tmp_path / "model.keras"
     VisionTransformer(tiny_config(num_classes=1000)).save(path)

@@ -139,8 +139,80 @@ def test_a_target_that_cannot_be_written(tmp_path, capsys):
         (tmp_path / "file" / "out.keras", "keras"),
     ):
         assert convert.main([source, str(target), f"--layout={layout}"]) == 1
-        error = capsys.readouterr().err
-        assert error.startswith("error: ") and str(tmp_path / "file") in error
+        assert capsys.readouterr().err == (
+            "error: A file can only be written to a folder, and "
+            f"{tmp_path / 'file'} is a file. Received: {target}\n"
+        )
+
+
+def test_a_target_that_cannot_be_written_is_found_before_the_model_is_read(
+    tmp_path,
+):
+    (tmp_path / "file").touch()
+    target = str(tmp_path / "file" / "out.npz")
+    with pytest.raises(NotADirectoryError):
+        convert.convert("none.npz", target, "official", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--num_heads=3",
+        "--architecture=vit_tiny_patch16_224",
+        "--source_image_size=32",
+    ],
+)
+def test_a_keras_file_states_its_properties_itself(flag, tmp_path, capsys):
+    source, target = tmp_path / "model.keras", tmp_path / "out.npz"
+    a_model(source)
+    command = [str(source), str(target), "--layout=official", flag]
+    assert convert.main(command) == 1
+    name = flag[2:].partition("=")[0]
+    assert capsys.readouterr().err.startswith(
+        f"error: `{name}` must be left out for a .keras file, which states it "
+        f"itself. Received: {name}="
+    )
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 1.36 TiB for an array"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."),
+        "tensorflow",
+    ],
+)
+def test_images_too_large_for_the_memory(error, tmp_path, monkeypatch, capsys):
+    if error == "tensorflow":
+        errors = pytest.importorskip("tensorflow").errors
+        error = errors.ResourceExhaustedError(None, None, "OOM, or so\n[Op:]")
+
+    def fail(*_):
+        raise error
+
+    source = tmp_path / "model.keras"
+    a_model(source)
+    monkeypatch.setattr(VisionTransformer, "with_image_size", fail)
+    command = [str(source), str(tmp_path / "out.npz"), "--layout=official"]
+    assert convert.main([*command, "--image_size=20000"]) == 1
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert output.startswith(
+        "error: The memory is not enough for a model with "
+        "image_size=(20000, 20000): "
+    )
+
+
+def test_another_error_is_not_taken_for_full_memory(tmp_path, monkeypatch):
+    source = tmp_path / "model.keras"
+    a_model(source)
+    monkeypatch.setattr(VisionTransformer, "with_image_size", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        convert.convert(
+            str(source), str(tmp_path / "out.npz"), "official", image_size=64
+        )
 
 
 def test_the_normalization_is_shown(tmp_path, capsys):
