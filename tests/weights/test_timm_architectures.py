@@ -65,6 +65,8 @@ def test_the_name_and_the_sizes_tell_the_heads(name):
     if width == 2432:
         pytest.skip("Grouped queries, which are refused.")
     assert heads_of(name, width, depth) == heads
+    assert heads_of(name, width) == heads
+    assert heads_of(name, width, depth + 1) in (None, heads)
     assert heads_of(name, width + 1, depth) is None
 
 

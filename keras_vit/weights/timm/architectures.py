@@ -100,13 +100,16 @@ ARCHITECTURES = (
     (EVA, {"map_reads_prefix_tokens": True}),
 )
 # Pattern of the architecture, width, depth and number of heads. The first row
-# that fits counts, so a model of other sizes has none.
+# that fits counts, so a model of another width has none.
 HEADS_BY_SIZE = (
     (r"vit_base_patch16_gap_224$", 768, 12, 16),
     (r"aimv2_", 1024, 24, 8),
     (r"aimv2_", 1536, 24, 12),
     (r"vit_huge_plus_", 1280, 32, 20),
     (r"vit_giantopt_", 1536, 40, 16),
+    (r"vit_pe_", 1536, 47, 16),
+    (r"vit_pe_", 1536, 50, 16),
+    (r"vit_small_resnet", 768, 8, 8),
     (r"", 64, 6, 2),
     (r"", 64, 8, 2),
     (r"", 96, 9, 3),
@@ -120,7 +123,6 @@ HEADS_BY_SIZE = (
     (r"", 512, 12, 8),
     (r"", 512, 20, 8),
     (r"", 640, 12, 10),
-    (r"", 768, 8, 8),
     (r"", 768, 12, 12),
     (r"", 832, 21, 13),
     (r"", 896, 12, 14),
@@ -131,8 +133,6 @@ HEADS_BY_SIZE = (
     (r"", 1280, 32, 16),
     (r"", 1408, 40, 16),
     (r"", 1536, 40, 24),
-    (r"", 1536, 47, 16),
-    (r"", 1536, 50, 16),
     (r"", 1664, 48, 16),
     (r"", 1792, 64, 16),
     (r"", 2048, 24, 16),
@@ -171,16 +171,20 @@ def settings_of(architecture: str) -> dict | None:
     return settings
 
 
-def heads_of(architecture: str, width: int, depth: int) -> int | None:
+def heads_of(
+    architecture: str, width: int, depth: int | None = None
+) -> int | None:
     """Return the number of heads of an architecture of this size, or None.
 
     Args:
         architecture: Name of the model in timm.
         width: Size of a token.
-        depth: Number of blocks.
+        depth: Number of blocks; None for any, as in a model of which an
+            argument changes the depth.
     """
     for pattern, *sizes, heads in HEADS_BY_SIZE:
-        if re.match(pattern, architecture) and sizes == [width, depth]:
+        fits = sizes == [width, sizes[1] if depth is None else depth]
+        if fits and re.match(pattern, architecture):
             return heads
     return None
 

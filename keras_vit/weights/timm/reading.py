@@ -93,7 +93,9 @@ def guess_heads(config: ViTConfig, hints: dict) -> int | None:
     """
     if not hints.get("is_published"):
         return None
-    return heads_of(hints["architecture"], config.width, config.depth)
+    # An argument that changes the depth leaves the heads as they are.
+    depth = None if "depth" in hints else config.depth
+    return heads_of(hints["architecture"], config.width, depth)
 
 
 def find_undetermined(

@@ -183,6 +183,19 @@ def test_the_architecture_determines_the_heads():
     assert identify(source).config.num_heads == 16
 
 
+@pytest.mark.parametrize("depth", [1, 8])
+def test_an_argument_for_the_depth_leaves_the_heads(depth):
+    config = dataclasses.replace(VARIANTS["B/16"].config, depth=depth)
+    source = checkpoint_of("timm", config)
+    source.config = {"architecture": "vit_base_patch16_224"}
+    source.config["model_args"] = {"depth": depth}
+    assert identify(source).config.num_heads == 12
+    # A width may have heads of another size.
+    source.config["model_args"]["embed_dim"] = 768
+    with pytest.raises(ValueError, match="does not store the number of heads"):
+        identify(source)
+
+
 SIGLIP = {"use_class_token": False, "pooling": "map", "num_classes": 0}
 
 
