@@ -17,7 +17,6 @@ from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.preprocessing.settings import Preprocessing
-from keras_vit.tables import pick
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.plan import Choices, make_plan
@@ -97,8 +96,10 @@ def from_checkpoint(
     check_fields(overrides, RENAMED_FIELDS)
     if classes is not None:
         classes = as_whole(classes, "classes", 0)
-    if isinstance(num_heads, str):
-        pick({PUBLISHED: num_heads}, num_heads, "num_heads")
+    known = Known(
+        num_heads, image_size, source_image_size, architecture, overrides
+    )
+    known.check()
     changes = {
         "image_size": image_size,
         "num_classes": classes,
@@ -118,9 +119,6 @@ def from_checkpoint(
     def build(config):
         return VisionTransformer(config, dtype=dtype, name=name)
 
-    known = Known(
-        num_heads, image_size, source_image_size, architecture, overrides
-    )
     model = build_and_load(path_or_name, configure, build, known, choices)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
@@ -174,6 +172,7 @@ def read_preprocessing(
         ValueError: As `from_checkpoint` does.
     """
     known = Known(num_heads, image_size, architecture=architecture)
+    known.check()
     with open_checkpoint(locate(path_or_name)) as checkpoint:
         return identify(checkpoint, known).config.preprocessing
 

@@ -10,6 +10,7 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
+from keras_vit.arguments import is_whole
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.shapes import Shapes
 
@@ -39,6 +40,22 @@ class Known(NamedTuple):
     source_image_size: tuple[int, int] | int | None = None
     architecture: str | None = None
     fields: dict[str, Any] = {}
+
+    def check(self):
+        """Raise a ValueError for a value that no checkpoint can have."""
+        heads, architecture = self.num_heads, self.architecture
+        is_count = is_whole(heads) and heads > 0
+        if heads not in (None, PUBLISHED) and not is_count:
+            raise ValueError(
+                "`num_heads` must be a whole number of at least 1, or "
+                f"{PUBLISHED!r}. Received: num_heads={heads!r}"
+            )
+        if architecture is not None and not isinstance(architecture, str):
+            raise ValueError(
+                "`architecture` must be a name, such as "
+                "'vit_base_patch16_224'. Received: "
+                f"architecture={architecture!r}"
+            )
 
 
 NOTHING_KNOWN = Known()

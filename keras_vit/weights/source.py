@@ -102,6 +102,7 @@ def identify(checkpoint: Checkpoint, known: Known = NOTHING_KNOWN) -> Source:
         ValueError: If it is of no known family, or anything is missing, left
             over or of an unexpected shape; names all of it.
     """
+    known.check()
     with errors_name(checkpoint.path):
         detected = detect(checkpoint)
         layout = detected.layout
@@ -200,6 +201,7 @@ def check_complete(
     problems = {
         "missing": _missing(detected, expected),
         "left over": dict.fromkeys(detected.names[n][0] for n in left_over),
+        "of another type": _mistyped(detected, expected),
         "of another shape": _misshapen(detected, config, parts),
     }
     lines = [f"{key}: {', '.join(v)}." for key, v in problems.items() if v]
@@ -209,9 +211,10 @@ def check_complete(
             lines.append(f"It is a model with {', '.join(foreign)}.")
         start = f"is not a complete ViT of {detected.layout.title}. "
         lines[0] = start + lines[0]
+    path = f"{detected.checkpoint.path}{'' if lines else ':'}"
     lines += open_questions
     if lines:
-        raise ValueError(f"{detected.checkpoint.path} {' '.join(lines)}")
+        raise ValueError(f"{path} {' '.join(lines)}")
     return [detected.names[name][0] for name in unused]
 
 
@@ -230,6 +233,17 @@ def _missing(detected, expected):
     return [name for name in missing if name in required]
 
 
+def _mistyped(detected, expected):
+    """Return the arrays of the model that hold no floats, with their types."""
+    entries = detected.checkpoint.entries
+    raw_names = [detected.names[n][0] for n in expected if n in detected.names]
+    return [
+        f"{raw} {entries[raw].dtype}, expected floats"
+        for raw in dict.fromkeys(raw_names)
+        if not entries[raw].is_float
+    ]
+
+
 def _misshapen(detected, config, parts):
     found = []
     for path, row in parts.items():
@@ -237,13 +251,10 @@ def _misshapen(detected, config, parts):
             if part.name not in detected.names:
                 continue
             raw, _ = detected.names[part.name]
-            entry = detected.checkpoint.entries[raw]
             shape = detected.shape(part.name)
             wanted = part.shape_in_file(config.num_heads)
-            if not entry.is_float:
-                found.append(f"{raw} of type {entry.dtype}")
             # The rows of the table were already compared with the image size.
-            elif path != POSITION_TABLE and not _is_same(shape, wanted):
+            if path != POSITION_TABLE and not _is_same(shape, wanted):
                 found.append(f"{raw} {shape}, expected {wanted}")
     return found
 

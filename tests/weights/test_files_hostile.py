@@ -525,8 +525,8 @@ HEADER = "Error while deserializing header: "
         ({"dtype": "F8_E4M3", "shape": [192, 24]}, "unknown type 'F8_E4M3'"),
         ({"dtype": ["F32"]}, HEADER),
         ({"dtype": None}, HEADER),
-        ({"dtype": "I32"}, "fc1.weight of type <i4"),
-        ({"dtype": "U32"}, "fc1.weight of type <u4"),
+        ({"dtype": "I32"}, "another type: blocks.0.mlp.fc1.weight <i4"),
+        ({"dtype": "U32"}, "another type: blocks.0.mlp.fc1.weight <u4"),
     ],
 )
 def test_a_bad_row_of_a_header(tmp_path, row, words):
@@ -683,7 +683,7 @@ def _no_json(file, name, elsewhere):
         (_long_chunk, ""),
         (_string, "missing: encoder_norm/gamma"),
         (_null, "missing: encoder_norm/gamma"),
-        (_integers, "of type <i4"),
+        (_integers, "of another type: encoder_norm/"),
         (_no_json, "missing: encoder_norm/gamma"),
     ],
 )

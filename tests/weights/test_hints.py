@@ -83,6 +83,14 @@ def test_a_configuration_of_another_model_is_refused(config, alone):
     assert "its configuration has" in str(error.value)
 
 
+def test_an_architecture_that_is_no_name(alone):
+    path = alone(TIMM)
+    path.with_suffix(".json").write_text('{"architecture": 3}')
+    rule = "must name an `architecture`, such as '.*', and has architecture=3"
+    with pytest.raises(ValueError, match=rule):
+        from_checkpoint(path, num_heads=3)
+
+
 @pytest.mark.parametrize(
     "name, config",
     [

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, from_checkpoint
+from keras_vit.weights.loading import read_preprocessing
 from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
 from tests.weights import forms
@@ -54,8 +55,29 @@ def test_the_published_number_of_heads_is_assumed_if_asked_for():
 def test_heads_of_no_published_model_are_not_assumed(alone):
     with pytest.raises(ValueError, match="does not store the number of heads"):
         from_checkpoint(alone(TIMM), num_heads="published")
-    with pytest.raises(ValueError, match="`num_heads` must be .*'published'"):
-        from_checkpoint(alone(TIMM), num_heads="publish")
+
+
+@pytest.mark.parametrize("value", [0, -2, "6", "publish", 3.0, True])
+def test_a_number_of_heads_that_cannot_be_one(value, alone):
+    received = f"Received: num_heads={value!r}"
+    rule = f"`num_heads` must be a whole .* or 'published'. {received}$"
+    for read in (from_checkpoint, read_preprocessing):
+        with pytest.raises(ValueError, match=f"^{rule}"):
+            read(alone(TIMM), num_heads=value)
+    with pytest.raises(ValueError, match=f"^{rule}"):
+        identify(checkpoint_of("timm", VARIANTS["B/16"].config), Known(value))
+
+
+def test_an_architecture_that_is_no_name(alone):
+    rule = "^`architecture` must be a name, such as .*architecture=3$"
+    with pytest.raises(ValueError, match=rule):
+        from_checkpoint(alone(TIMM), architecture=3)
+
+
+def test_what_is_asked_follows_a_colon_after_the_file(alone):
+    path = alone(TIMM)
+    with pytest.raises(ValueError, match=f"^{path}: timm .* does not store"):
+        from_checkpoint(path)
 
 
 def test_heads_that_the_file_shows_need_no_published_model():

@@ -103,7 +103,7 @@ MAP = {"pooling": "map", "use_class_token": False, "activation": "silu"}
         ({"pooling": "avg"}, "official", "excludes a class token"),
         ({"pooling": "max"}, "official", "has no pooling 'max'"),
         ({"use_pooling_norm": True}, "official", "comes before the pooling"),
-        ({"pooling": "map"}, "big_vision", "has no pooling 'map'"),
+        ({"pooling": "map"}, "big_vision", "'map' excludes a class token"),
         ({"stem_stages": (1,), "patch_size": 1}, "big_vision", "ResNet stem"),
         ({"representation_size": 8}, "timm", "no pre-logits layer"),
         ({"pooling": "probe"}, "timm", "has no pooling 'probe'"),

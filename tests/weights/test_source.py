@@ -139,7 +139,7 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path):
         f"missing: {BLOCK}LayerNorm_2/scale, head/bias.",
         "left over: surplus/one, surplus/two.",
         f"{BLOCK}MlpBlock_3/Dense_0/kernel (48, 24), expected (24, 48)",
-        "cls of type <i4",
+        "of another type: cls <i4, expected floats. of another shape: ",
     ):
         assert words in message
 

@@ -49,8 +49,9 @@ def _refuse_lost_positions(shapes):
 def _refuse(config):
     if config.stem_stages is not None:
         return "its ViT has no ResNet stem"
-    if config.pooling == "map" and not config.use_class_token:
-        return None
+    if config.pooling == "map":
+        has_token = config.use_class_token
+        return "its pooling 'map' excludes a class token" if has_token else None
     return official.refuse(config)
 
 

@@ -52,6 +52,11 @@ def read_hints(json: dict) -> dict:
     )
     hints = settings_in(arguments)
     architecture = json.get("architecture")
+    if architecture is not None and not isinstance(architecture, str):
+        raise ValueError(
+            "its configuration must name an `architecture`, such as "
+            f"'vit_base_patch16_224', and has architecture={architecture!r}"
+        )
     settings = settings_of(str(architecture))
     if json.get("model_type") in IN_TIMM_NAMES:
         return {**read_settings(json), **hints, "is_of_transformers": True}
