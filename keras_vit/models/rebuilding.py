@@ -72,13 +72,20 @@ def copy_layer(layer, source, values=None):
             new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
     if isinstance(layer, RESIZABLE):
         layer.resize_from(source)
-    elif values is None:
-        layer.set_weights(source.get_weights())
-    kept = [w for w in source.weights if values is None or not is_factor(w)]
-    for new, old in zip(layer.weights, kept):
-        if values is not None and not isinstance(layer, RESIZABLE):
-            new.assign(values[old.path]())
+    kept = [w for w in _by_path(source) if values is None or not is_factor(w)]
+    for new, old in zip(_by_path(layer), kept, strict=True):
+        if not isinstance(layer, RESIZABLE):
+            new.assign(old.numpy() if values is None else values[old.path]())
         new.trainable = old.trainable
+
+
+def _by_path(layer):
+    """Return the weights of a layer, in the order of their paths.
+
+    Their own order is another one in a layer that is quantised to float8 than
+    in one that is built so.
+    """
+    return sorted(layer.weights, key=lambda weight: weight.path)
 
 
 # Layers whose weights depend on the size of the images or of the patches. They
