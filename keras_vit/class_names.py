@@ -37,7 +37,7 @@ def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
     content = read_json(path) if path.is_file() else {}
     names = content.get("label_names")
     by_index = content.get("id2label")
-    if isinstance(by_index, dict):
+    if isinstance(by_index, dict) and len(by_index) == num_classes:
         names = [by_index.get(str(index)) for index in range(num_classes)]
     if not isinstance(names, list) or len(names) != num_classes:
         return None

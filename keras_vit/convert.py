@@ -5,7 +5,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from keras_vit.class_names import write_class_names
+from keras_vit.class_names import CLASS_ENTRIES, write_class_names
 from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.files import atomic_write, check_parents
@@ -72,8 +72,12 @@ def convert(
         if layer_norm_epsilon is not None:
             model = model.with_layer_norm_epsilon(layer_norm_epsilon)
         if layout != "keras":
+            # Names that do not fit are an error before anything is written.
+            names = ()
+            if layout in CLASS_ENTRIES:
+                names = read_classes(source, model.config.num_classes)
             notes = save_checkpoint(model, target, layout=layout)
-            write_class_names(target, layout, read_classes(source))
+            write_class_names(target, layout, names)
             return notes
         # Keras imports TensorFlow to save a model, on other backends as well.
         with atomic_write(target) as draft, without_noise():

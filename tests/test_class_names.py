@@ -23,6 +23,7 @@ def test_names_are_read_back_and_the_rest_stays(layout, tmp_path):
         {},
         {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}},  # Nobody named them.
         {"id2label": {"0": "cat"}},
+        {"id2label": {"0": "cat", "1": "dog", "2": "bird"}},
         {"id2label": ["cat", "dog"]},
         {"label_names": "ab"},
         {"label_names": [1, 2]},

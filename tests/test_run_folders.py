@@ -1,6 +1,7 @@
 """Converting the model of a run: from its folder, and with its classes."""
 
 import json
+import re
 
 import pytest
 
@@ -63,9 +64,43 @@ def test_a_run_without_a_model_is_refused(folder, tmp_path, capsys):
 def test_what_is_of_no_run(folder, tmp_path):
     assert is_run(str(folder)) and not is_run(str(tmp_path))
     assert find_model("B/16-augreg") == "B/16-augreg"
-    assert read_classes(str(folder / "model.keras")) == NAMES
-    assert read_classes(str(folder / "other.keras")) == []
-    assert read_classes(str(tmp_path / "model.keras")) == []
-    for text in ("no JSON", "[]", "{}", '{"class_names": null}'):
-        (folder / "recipe.json").write_text(text)
-        assert read_classes(str(folder / "model.keras")) == []
+    assert read_classes(str(folder / "model.keras"), 3) == NAMES
+    assert read_classes(str(folder / "other.keras"), 3) == []
+    assert read_classes(str(tmp_path / "model.keras"), 3) == []
+
+
+@pytest.mark.parametrize(
+    "text, fault",
+    [
+        ("no JSON", ""),
+        ("[]", ""),
+        ("{}", "a list of 3 strings, one for each logit.* Received: None"),
+        ('{"class_names": null}', "Received: None"),
+        ('{"class_names": []}', "3 strings.* Received: a list of 0: "),
+        ('{"class_names": ["a"]}', r"Received: a list of 1: \['a'\]$"),
+        ('{"class_names": ["a", "b", "c", "d"]}', "Received: a list of 4: "),
+        ('{"class_names": [["a"], 2, null]}', r"Received: a list of 3: \[\["),
+        ('{"class_names": "abc"}', "Received: 'abc'$"),
+        ('{"class_names": {"a": 0, "b": 1, "c": 2}}', "Received: {'a': 0"),
+        ('{"class_names": 5}', "Received: 5$"),
+    ],
+)
+def test_names_that_are_not_those_of_the_logits_are_refused(
+    folder, tmp_path, capsys, text, fault
+):
+    """In one line, and before anything is written."""
+    (folder / "recipe.json").write_text(text)
+    words = [str(folder), str(tmp_path / "hf"), "--layout=huggingface"]
+    assert convert.main(words) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(f"recipe.json.*{fault}", line)
+    assert not (tmp_path / "hf").exists()
+
+
+def test_an_encoder_has_no_names(tmp_path):
+    VisionTransformer(tiny_config(num_classes=0)).save(tmp_path / "model.keras")
+    (tmp_path / "recipe.json").write_text('{"class_names": []}')
+    assert read_classes(str(tmp_path / "model.keras"), 0) == []
+    with pytest.raises(ValueError, match="a list of 0 strings.*of 1: "):
+        (tmp_path / "recipe.json").write_text('{"class_names": ["a"]}')
+        read_classes(str(tmp_path / "model.keras"), 0)

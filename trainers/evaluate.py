@@ -12,10 +12,9 @@ from absl import flags
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.guesses import OtherModel, read_guesses
-from trainers.paths import as_path, read_written
+from trainers.paths import as_path, parse_object, read_written
 from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
-from trainers.runs.model_card import parse_report
 from trainers.runs.source_flags import define_patch_size_flag, open_source
 
 FLAGS = flags.FLAGS
@@ -99,7 +98,7 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             "`compare` must be a folder with an evaluation.json; evaluate that "
             f"run first. Received: compare={folder!r}"
         )
-    report = read_written(path, parse_report, "evaluate that model again")
+    report = read_written(path, parse_object, "evaluate that model again")
     images = dataset.name, dataset.eval_split
     if (report.get("dataset"), report.get("split")) != images:
         raise ValueError(

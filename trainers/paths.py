@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import json
 import os
 import pathlib
 import tempfile
@@ -198,11 +199,31 @@ def read_written(path: Path, parse: Callable[[str], Any], remedy: str) -> Any:
     """
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise ContentError(
-            f"{path} is not what was written there "
-            f"({type(error).__name__}: {error}); {remedy}"
-        ) from None
+    except UnicodeDecodeError:
+        fault = "it is no text in UTF-8"
+    except json.JSONDecodeError as error:
+        fault = f"it is no JSON: {error}"
+    except KeyError as error:
+        fault = f"no entry {error}"
+    except TypeError:
+        fault = "its entries are not those of such a file"
+    except ValueError as error:
+        fault = str(error)
+    raise ContentError(
+        f"{path} is not what was written there ({fault}); {remedy}"
+    )
+
+
+def parse_object(text: str) -> dict:
+    """Return the object that a JSON text holds.
+
+    Raises:
+        ValueError: If it is no JSON, or holds something else.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError("it must hold a JSON object")
+    return content
 
 
 def write_csv_file(path: str | os.PathLike, rows: Iterable[Sequence]):

@@ -14,8 +14,11 @@ from ai_edge_litert.interpreter import Interpreter
 
 from tests import commands
 from trainers.data.datasets import open_dataset
+from trainers.evaluation.file_predictions import predict_each
 from trainers.evaluation.predictions import predict_files, take_images
 from trainers.export.exporting import export_source
+from trainers.runs.named_model import NamedModel
+from trainers.runs.run import Run
 
 QUIET = {"threads": (), "verbose": False}
 
@@ -132,6 +135,40 @@ def test_classes_of_a_sigmoid_run_are_judged_each_for_itself(
     np.testing.assert_allclose(
         answers[0], np.sort(tf.sigmoid(logits)[0])[::-1], atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "names, fault",
+    [
+        (["a"], r"must be a list of 10 strings.* a list of 1: \['a'\]"),
+        ([*"abcdefghijk"], "must be a list of 10 strings.* a list of 11: "),
+        ([["x"], *range(9)], "must be a list of 10 strings.* a list of 10: "),
+        ("abcdefghij", "must be a list of 10 strings.* 'abcdefghij'"),
+        (dict.fromkeys("abcdefghij"), "must be a list of 10 strings"),
+        (5, "must be a list of 10 strings.* Received: 5"),
+        ([], "must not be empty for a classifier"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_class_names_that_do_not_fit_the_model_are_refused(
+    run, dataset, tmp_path, names, fault, is_named
+):
+    """By all commands, and not replaced by those of the data set."""
+    shutil.copytree(run.folder, tmp_path / "run")
+    other = Run(tmp_path / "run")
+    content = json.loads(run.recipe_path.read_text())
+    content["class_names"] = names
+    other.recipe_path.write_text(json.dumps(content))
+    source = NamedModel(str(other)) if is_named else other
+    choices = {"formats": ["tflite"], **QUIET}
+    for use in (
+        lambda: export_source(source, dataset, tmp_path / "new", **choices),
+        lambda: next(predict_each(source, ["absent.png"])),
+    ):
+        with pytest.raises(ValueError, match=f"recipe.json .*{fault}"):
+            use()
+    assert not (tmp_path / "new").exists()
 
 
 def test_calibration_images_come_from_their_split(

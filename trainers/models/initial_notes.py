@@ -1,14 +1,14 @@
 """Notes on how a run differs from the initial model and from its run."""
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 
 import keras
 
 from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.run_folders import RUN_RECIPE
+from keras_vit.run_folders import RUN_RECIPE, check_class_names
 from trainers.models.keras_files import find_model_file
-from trainers.paths import as_path
+from trainers.paths import as_path, parse_object
 from trainers.recipes.schema import Recipe
 
 # Flags that describe a new model, and the fields of its configuration.
@@ -74,8 +74,15 @@ def explain_other_classes(
     Returns:
         A sentence; None if the head is for these classes, is of another size,
         or no run beside the file says what it is for.
+
+    Raises:
+        ValueError: If the run beside the file has no valid class names.
     """
-    theirs = _read_beside(recipe.init_from, "class_names", list)
+    file, content = _read_beside(recipe.init_from)
+    try:
+        theirs = check_class_names(content.get("class_names", []))
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     if recipe.init_head == "reset" or not theirs or not class_names:
         return None
     if len(theirs) != len(class_names) or theirs == list(class_names):
@@ -97,7 +104,8 @@ def explain_other_size(recipe: Recipe) -> str | None:
         A sentence; None if the sizes are equal, or no run beside the file
         says what its size was.
     """
-    theirs = _read_beside(recipe.init_from, "recipe", dict).get("image_size")
+    fields = _read_beside(recipe.init_from)[1].get("recipe")
+    theirs = fields.get("image_size") if isinstance(fields, dict) else None
     if theirs in (None, recipe.image_size):
         return None
     return (
@@ -107,17 +115,18 @@ def explain_other_size(recipe: Recipe) -> str | None:
     )
 
 
-def _read_beside(path, name, kind):
-    """Return an entry of recipe.json beside a file or in the folder of a run.
+def _read_beside(path):
+    """Return the path and content of recipe.json beside a file of a run.
 
-    An empty one, if there is none of this kind.
+    An empty content, if there is no such file or it is of no run.
     """
     path = find_model_file(path) if path else ""
-    file = as_path(path).parent / RUN_RECIPE if path else None
-    if not path.endswith(".keras") or not file.is_file():
-        return kind()
+    if not path.endswith(".keras"):
+        return None, {}
+    file = as_path(os.path.dirname(path)) / RUN_RECIPE
+    if not file.is_file():
+        return file, {}
     try:
-        entry = json.loads(file.read_text())[name]
-    except (KeyError, TypeError, ValueError):
-        return kind()
-    return entry if isinstance(entry, kind) else kind()
+        return file, parse_object(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return file, {}

@@ -11,7 +11,7 @@ from keras_vit.weights.hub import parse_repository
 from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.pretrained import PRETRAINED
 from trainers.models.initial_notes import MODEL_FLAGS
-from trainers.paths import read_written, write_atomically
+from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 
@@ -174,21 +174,12 @@ def read_figures(run: Run, recipe: Recipe) -> dict | None:
         return None
 
     def parse(text):
-        report = parse_report(text)
+        report = parse_object(text)
         if report.get("dataset") != recipe.dataset:
             return None
         return report | {name: report[name] for name in CARD_FIGURES}
 
     return read_written(path, parse, "evaluate the run again")
-
-
-def parse_report(text: str) -> dict:
-    """Return the report of an evaluation from the text of its file.
-
-    Raises:
-        TypeError, ValueError: If it is no object in JSON.
-    """
-    return dict(json.loads(text))
 
 
 def _front_matter(run, recipe, figures, task="image-classification"):

@@ -100,7 +100,7 @@ class NamedModel:
                 "finished run, a checkpoint or the name of a published one. "
                 f"Received: model={str(self)!r}"
             )
-        model = load_keras(str(path))
+        model = self._run.load_model() if self._run else load_keras(str(path))
         if isinstance(model, VisionTransformer):
             return model.with_classifier_activation(None)
         return model

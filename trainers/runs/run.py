@@ -11,11 +11,12 @@ import keras
 
 from keras_vit import save_lora
 from keras_vit.keras_files import load_keras
-from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
+from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE, check_class_names
 from trainers.paths import (
     Path,
     RemotePath,
     atomic_write,
+    parse_object,
     read_written,
     write_atomically,
 )
@@ -189,8 +190,12 @@ class Run:
         return self.load_recipe().activation
 
     def load_class_names(self) -> list[str]:
-        """Return the names of the classes, in the order of the logits."""
-        return self._read(lambda content: list(content["class_names"]))
+        """Return the names of the classes, in the order of the logits.
+
+        Raises:
+            ValueError: If there are none, or they are no names.
+        """
+        return self._read(_take_class_names)
 
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""
@@ -210,14 +215,18 @@ class Run:
         """Return the trained model.
 
         Raises:
-            ValueError: If the run has no model.
+            ValueError: If the run has no model, or no class name for each
+                of its logits.
         """
         if not self.model_path.exists():
             raise ValueError(
                 "`run_dir` must be the folder of a finished run, with a "
                 f"model.keras in it. Received: run_dir={str(self.folder)!r}"
             )
-        return load_keras(str(self.model_path))
+        model = load_keras(str(self.model_path))
+        count = model.output_shape[-1]
+        self._read(lambda content: _take_class_names(content, count))
+        return model
 
     def _read(self, take):
         if not self.recipe_path.exists():
@@ -227,8 +236,8 @@ class Run:
             )
         return read_written(
             self.recipe_path,
-            lambda text: take(json.loads(text)),
-            "choose another folder",
+            lambda text: take(parse_object(text)),
+            "correct it or choose another folder",
         )
 
 
@@ -242,13 +251,27 @@ def parse_recipe(fields: Mapping) -> Recipe:
         ValueError: If there are fields of a later version, or a value is not
             allowed.
     """
-    values = {OLD_FLAGS.get(x, x): value for x, value in dict(fields).items()}
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
+    values = {OLD_FLAGS.get(x, x): value for x, value in fields.items()}
     unknown = values.keys() - {f.name for f in dataclasses.fields(Recipe)}
     if unknown:
         raise ValueError(
             f"fields of another version: {', '.join(sorted(unknown))}"
         )
     return Recipe(**values)
+
+
+def _take_class_names(content, num_classes=None):
+    """Return the class names in recipe.json; none for an encoder."""
+    names = content["class_names"]
+    if not parse_recipe(content["recipe"]).needs_labels:
+        num_classes = 0
+    elif names == []:
+        raise ValueError(
+            "`class_names` must not be empty for a classifier. Received: []"
+        )
+    return check_class_names(names, num_classes)
 
 
 def check_has_classes(source, names: list[str] | None):

@@ -1,11 +1,10 @@
 """Trial: the result of one run of a sweep, and the choice among several."""
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from trainers.paths import Path, read_written
+from trainers.paths import Path, parse_object, read_written
 
 CHOICE, REPORT = "choice", "report"
 REPORT_NAME = "sweep.json"
@@ -79,7 +78,7 @@ def read_report(folder: Path) -> dict:
         return {}
 
     def parse(text):
-        report = json.loads(text)
+        report = parse_object(text)
         report["trials"] = [Trial(**row) for row in report["trials"]]
         return report
 

@@ -35,6 +35,9 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     reset = dataclasses.replace(recipe, init_head="reset")
     assert explain_other_classes(reset, names) is None
     assert explain_other_classes(recipe, names[:3]) is None
+    file.write_text(json.dumps({**content, "class_names": [["x"], *names]}))
+    with pytest.raises(ValueError, match=f"{file}: `class_names` must be"):
+        explain_other_classes(recipe, names)
     file.unlink()
     assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))

@@ -71,23 +71,39 @@ def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
 
 
 @pytest.mark.parametrize(
-    "content",
+    "content, fault",
     [
-        b"{garbage",
-        b"[]",
-        b"{}",
-        b'{"recipe": 1}',
-        b'{"recipe": {"total_steps": "six"}, "class_names": []}',
-        b'{"recipe": {"no_field": 1}, "class_names": []}',
-        b'{"recipe": {}, "class_names": 1}',
-        b"\xff",
+        (b"{garbage", "it is no JSON: Expecting property name"),
+        (b"[]", "it must hold a JSON object"),
+        (b"{}", "no entry 'recipe'"),
+        (b'{"recipe": 1}', "`recipe` must be an object. Received: 1"),
+        (b'{"recipe": {}}', "no entry 'class_names'"),
+        (
+            b'{"recipe": {"total_steps": "six"}, "class_names": ["a"]}',
+            "`total_steps` must be a whole number",
+        ),
+        (
+            b'{"recipe": {"no_field": 1}, "class_names": ["a"]}',
+            "fields of another version: no_field",
+        ),
+        (
+            b'{"recipe": {}, "class_names": 1}',
+            "`class_names` must be a list of strings",
+        ),
+        (
+            b'{"recipe": {}, "class_names": []}',
+            "`class_names` must not be empty for a classifier",
+        ),
+        (b"\xff", "it is no text in UTF-8"),
     ],
 )
-def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, content):
+def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, content, fault):
     (tmp_path / "recipe.json").write_bytes(content)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(
-        ValueError, match="recipe.json is not what was.*; choose another folder"
+        ValueError,
+        match=rf"recipe.json is not what was written there \({fault}.*\); "
+        "correct it or choose another folder",
     ):
         prepare(recipe, str(tmp_path))
 
