@@ -171,6 +171,12 @@ def test_class_names_that_do_not_fit_the_model_are_refused(
     assert not (tmp_path / "new").exists()
 
 
+def without_card(monkeypatch):
+    """Write no model card, which needs the report of an export."""
+    name = "trainers.export.exporting.describe_source"
+    monkeypatch.setattr(name, lambda *arguments: None)
+
+
 def test_calibration_images_come_from_their_split(
     run, dataset, tmp_path, monkeypatch
 ):
@@ -179,6 +185,7 @@ def test_calibration_images_come_from_their_split(
         "trainers.export.exporting.export_model",
         lambda *args, **choices: seen.update(choices),
     )
+    without_card(monkeypatch)
     export_source(run, dataset, tmp_path, calibration_split="train[:9]")
     assert seen["calibration_images"].shape == (9, 8, 8, 1)
     assert seen["name"] == run.folder.name
@@ -389,6 +396,7 @@ def test_unreadable_images_are_left_out_or_named(
             seen.append((len(images), len(calibration_images)))
         ),
     )
+    without_card(monkeypatch)
     pixels = keras.Input((8, 8, 3))
     average = keras.layers.GlobalAveragePooling2D()(pixels)
     model = keras.Model(pixels, keras.layers.Dense(2)(average))

@@ -21,6 +21,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
+from trainers.export.export_card import describe_exports
 from trainers.export.preprocessing import find_image_steps
 from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import Path, RemotePath, write_atomically
@@ -121,7 +122,7 @@ def export_source(
     choices |= {"name": name, "version": version, "serving": serving}
     report = export_model(model, export_dir, images, formats, **choices)
     if card:
-        text = f"{card}\n## Export\n\n{report}\n"
+        text = f"{card}\n{describe_exports(export_dir, report)}"
         write_atomically(export_dir / CARD, text)
     return report
 
