@@ -17,6 +17,16 @@ from keras_vit.arguments import as_whole
 from keras_vit.files import DRAFT
 from keras_vit.serving.models_config import MODELS_CONFIG
 
+# Letters that Unicode does not take apart into one of A-Z and an accent.
+OTHER_LETTERS = str.maketrans(
+    {
+        **{"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"},
+        **{"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D"},
+        **{"ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ħ": "h", "Ħ": "H"},
+        **{"ı": "i", "ŧ": "t", "Ŧ": "T", "ŋ": "n", "Ŋ": "N"},
+    }
+)
+
 
 def check_destination(
     export_dir: pathlib.Path, name: str | None, version: int | None
@@ -47,13 +57,14 @@ def to_model_name(name: str) -> str:
         name: Any name, such as that of a folder.
 
     Example:
-        >>> export.publishing.to_model_name("Köln, 2. Versuch")
-        'Koln_2._Versuch'
+        >>> export.publishing.to_model_name("Köln, 2. Größe")
+        'Koln_2._Grosse'
     """
     pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
     if name != MODELS_CONFIG and re.fullmatch(pattern, name):
         return name
-    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore")
+    letters = unicodedata.normalize("NFKD", name).translate(OTHER_LETTERS)
+    letters = letters.encode("ascii", "ignore")
     allowed = re.sub(r"[^A-Za-z0-9_.-]+", "_", letters.decode())
     allowed = allowed.strip("_.-")
     return allowed if allowed not in ("", MODELS_CONFIG) else "my_model"

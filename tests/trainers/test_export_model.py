@@ -414,7 +414,12 @@ def test_unreadable_images_are_left_out_or_named(
 
 @pytest.mark.parametrize(
     "folder, example",
-    [("my run", "my_run"), ("Äpfel", "Apfel"), ("数字", "my_model")],
+    [
+        ("my run", "my_run"),
+        ("lauf größe 1", "lauf_grosse_1"),
+        ("ÆØŁđ þœ ǿ", "AEOLd_thoe_o"),
+        ("数字", "my_model"),
+    ],
 )
 def test_a_folder_whose_name_is_not_allowed(
     run, dataset, tmp_path, folder, example
