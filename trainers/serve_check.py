@@ -9,6 +9,7 @@ Example:
 
 import json
 import logging
+import math
 import os
 import sys
 
@@ -35,6 +36,11 @@ def main(arguments):
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     with user_errors(ModuleNotFoundError), stop_at_once("Stopped."):
         refuse_arguments(arguments)
+        if not math.isfinite(FLAGS.tolerance):
+            raise ValueError(
+                "`tolerance` must be finite. Received: "
+                f"tolerance={FLAGS.tolerance}"
+            )
         export = read_version(FLAGS.export)
         model = FLAGS.model_name or export.name
         client = connect(

@@ -85,6 +85,19 @@ def test_command_says_what_differs(
     assert not json.loads(report.read_text())["passed"]
 
 
+@pytest.mark.parametrize("tolerance", ["nan", "inf"])
+def test_a_tolerance_must_be_finite(zoo, subprocess_environment, tolerance):
+    result = run(
+        subprocess_environment,
+        zoo / "zoo" / "3",
+        "--url=http://127.0.0.1:1",
+        f"--tolerance={tolerance}",
+    )
+    assert result.returncode == 1
+    message = "Error: `tolerance` must be finite. Received: tolerance="
+    assert result.stderr.splitlines()[-1] == f"{message}{tolerance}"
+
+
 def test_command_without_a_server(zoo, subprocess_environment):
     began = time.monotonic()
     with socket.socket() as taken:  # By nobody who listens.

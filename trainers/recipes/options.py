@@ -25,6 +25,7 @@ class NumberRange:
 POSITIVE = NumberRange("positive", lambda x: 0 < x < math.inf)
 NOT_NEGATIVE = NumberRange("0 or more", lambda x: 0 <= x < math.inf)
 FRACTION = NumberRange("in [0, 1)", lambda x: 0 <= x < 1)
+SEED = NumberRange("in [0, 2**32)", lambda x: 0 <= x < 2**32)
 INNER_SHARE = NumberRange("in (0, 1)", lambda x: 0 < x < 1)
 
 
@@ -93,6 +94,10 @@ def check_value(field, value):
         raise ValueError(
             f"`{field.name}` must be {range.text}. "
             f"Received: {field.name}={value}"
+        )
+    if is_number(value) and not math.isfinite(value):
+        raise ValueError(
+            f"`{field.name}` must be finite. Received: {field.name}={value}"
         )
 
 

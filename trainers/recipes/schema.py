@@ -23,6 +23,7 @@ from trainers.recipes.options import (
     INNER_SHARE,
     NOT_NEGATIVE,
     POSITIVE,
+    SEED,
     check_value,
     free_option,
     note,
@@ -188,7 +189,9 @@ class Recipe(ObjectiveOptions):
         range=NOT_NEGATIVE,
     )
     seed: int = option(
-        0, "Seed of the weights, the order, the augmentation and dropout."
+        0,
+        "Seed of the weights, the order, the augmentation and dropout.",
+        range=SEED,
     )
     # Running.
     strategy: str = free_option("one_device", "Devices to use.", STRATEGIES)

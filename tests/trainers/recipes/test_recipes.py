@@ -136,6 +136,24 @@ def test_numbers_that_make_no_sense_are_refused(field, value):
         dataclasses.replace(RECIPES["digits"], **{field: value})
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_every_number_must_be_finite(value):
+    floats = [f.name for f in flag_fields() if "float" in str(f.type)]
+    assert "head_bias" in floats
+    for name in floats:
+        message = f"`{name}` must be .*Received: {name}={value}"
+        with pytest.raises(ValueError, match=message):
+            Recipe(**{name: value})
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_keras_does_not_take_is_refused(seed):
+    message = rf"`seed` must be in \[0, 2\*\*32\)\. Received: seed={seed}"
+    with pytest.raises(ValueError, match=message):
+        Recipe(seed=seed)
+    keras.utils.set_random_seed(Recipe(seed=2**32 - 1).seed)
+
+
 @pytest.mark.parametrize(
     "field, value, rule",
     [
