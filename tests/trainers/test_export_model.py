@@ -202,7 +202,11 @@ def test_calibration_images_come_from_their_split(
         ),
         ({"formats": []}, ValueError, "`formats` must name"),
         ({"num_images": 0}, ValueError, "`num_images` must be 1 or more"),
-        ({"calibration_split": "nothing"}, ValueError, "nothing"),
+        (
+            {"calibration_split": "nothing"},
+            ValueError,
+            "`calibration_split` must name .*: calibration_split='nothing'",
+        ),
         ({"tflite_quantizations": ["int4"]}, ValueError, "'dynamic_int8'"),
         (
             {"tflite_quantizations": []},

@@ -144,7 +144,11 @@ class ImageDataset:
         return np.concatenate([*batches])
 
     def ranges(
-        self, split: str | None, part: int = 0, num_parts: int = 1
+        self,
+        split: str | None,
+        part: int = 0,
+        num_parts: int = 1,
+        argument: str = "split",
     ) -> list[Range]:
         """Return the ranges of examples of `split`, or of a part of it.
 
@@ -153,12 +157,13 @@ class ImageDataset:
             part: Index of the part, from 0.
             num_parts: Number of parts of the split. Their lengths differ by at
                 most one.
+            argument: Name of the argument with the split, for the error.
 
         Raises:
             ValueError: If there is no such split, or it is empty.
         """
         # There always is a split to evaluate on.
-        argument = "train_split" if split is None else "split"
+        argument = "train_split" if split is None else argument
         ranges = locate_split(self.name, self.reader.splits, split, argument)
         return cut_ranges(ranges, part, num_parts)
 

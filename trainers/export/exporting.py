@@ -94,7 +94,8 @@ def export_source(
     check_export_arguments(export_dir, num_images, name, version)
     check_formats(formats, plan_options(choices), bool(calibration_split))
     if calibration_split:
-        dataset.ranges(calibration_split)  # An error if it does not exist.
+        # An error if it does not exist.
+        dataset.ranges(calibration_split, argument="calibration_split")
     model = with_patch_size(source.load_model(), patch_size)
     card = describe_source(source, model)
     preprocess = source.preprocess if preprocess is None else preprocess
