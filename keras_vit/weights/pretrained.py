@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
+import re
 import urllib.parse
 from typing import NamedTuple
 
@@ -112,9 +113,11 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
     row = find_pretrained(text)
     if row is not None:
         return fetch(row.url, cache_dir() / row.file, row.sha256)
+    if os.path.isabs(path) or text.startswith("."):
+        raise ValueError(f"There is no file or folder {text!r}.")
     known = (*PRETRAINED, *HUB_MODELS)
     hint = guess(text, known, 3) or "."
-    if hint == "." and text.count("/") == 1:
+    if hint == "." and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text):
         hint = f". A repository of the hub is named 'hf://{text}'."
     raise ValueError(
         f"There is no file {text!r}, and no pretrained model of that name; "

@@ -1105,6 +1105,22 @@ def test_an_unknown_name_is_an_error_that_suggests_others(name, hint, fetched):
     assert fetched == []
 
 
+@pytest.mark.parametrize("path", ["/nope", "~/nope", "./nope", "../nope"])
+def test_a_path_that_does_not_exist_is_not_taken_for_a_name(path, fetched):
+    with pytest.raises(ValueError) as error:
+        locate(path)
+    assert str(error.value) == f"There is no file or folder {path!r}."
+    assert fetched == []
+
+
+@pytest.mark.parametrize("name", ["owner/name", "nope/", "-/name"])
+def test_a_repository_is_proposed_if_it_can_be_one(name, fetched):
+    with pytest.raises(ValueError) as error:
+        locate(name)
+    is_proposed = f"hub is named 'hf://{name}'" in str(error.value)
+    assert is_proposed == (name == "owner/name")
+
+
 @pytest.mark.parametrize("value", [None, 3, b"B/16-augreg", ["B/16-augreg"]])
 def test_what_is_no_path_is_an_error_that_shows_it(value):
     with pytest.raises(ValueError) as error:
