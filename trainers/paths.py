@@ -174,6 +174,30 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
             gfile.copy(str(draft), str(path), overwrite=True)
 
 
+@contextlib.contextmanager
+def written_together(folder: Path) -> Iterator[pathlib.Path]:
+    """Yield a draft folder, whose files appear in `folder` on success.
+
+    After an error, such as that of a full disk, none of them appears.
+
+    Args:
+        folder: The folder to write to, which need not exist.
+    """
+    if isinstance(folder, RemotePath):
+        with tempfile.TemporaryDirectory() as place:
+            yield pathlib.Path(place)
+            with _os_errors(folder):
+                gfile.makedirs(str(folder))
+                for path in pathlib.Path(place).iterdir():
+                    target = str(folder / path.name)
+                    gfile.copy(str(path), target, overwrite=True)
+        return
+    with files.draft_folder(folder / "files") as draft:
+        yield draft
+        for path in draft.iterdir():
+            os.replace(path, folder / path.name)
+
+
 def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
     with atomic_write(path) as draft:

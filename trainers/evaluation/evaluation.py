@@ -24,7 +24,13 @@ from trainers.evaluation.telling import (
     name_images,
 )
 from trainers.models.patch_sizes import with_patch_size
-from trainers.paths import Path, naming_folder, write_csv_file
+from trainers.paths import (
+    Path,
+    check_writable,
+    naming_folder,
+    write_csv_file,
+    written_together,
+)
 from trainers.runs.model_card import read_notes, write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes, write_report
@@ -68,7 +74,7 @@ def evaluate(
         patch_size: Side of the patches in pixels, to which the kernel of the
             model is resized as in FlexiViT. Default: that of the model.
         show: Takes the report before a file is written, so that it is not lost
-            if that fails.
+            if that fails. Then none of the files is written.
 
     Returns:
         model, dataset, split, preprocess: The evaluated model and data.
@@ -83,13 +89,15 @@ def evaluate(
             allowed cannot be read, or `other` is of other images.
         OSError: If a file cannot be written.
     """
+    folder = choose_folder(source, report_dir, patch_size)
+    if folder:  # Errors before the work, not after it.
+        check_writable(folder, "report_dir")
+    if folder and folder == source.folder:
+        read_notes(source)
     preprocess = source.preprocess if preprocess is None else preprocess
     check_classes(source, dataset)
     model = with_patch_size(source.load_model(), patch_size)
     check_logits(model, dataset)
-    folder = choose_folder(source, report_dir, patch_size)
-    if folder and folder == source.folder:
-        read_notes(source)  # An error before the work, not after it.
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.guesses if other else {})
     results = Results(Tally(dataset.class_names, source.activation), telling)
@@ -119,7 +127,8 @@ def evaluate(
     show(report)
     if folder:
         with naming_folder(folder, "report_dir"):
-            write_results(folder, results, report, model, dataset, other)
+            with written_together(folder) as draft:
+                write_results(draft, results, report, model, dataset, other)
             if folder == source.folder:
                 write_card(source, model)
     return report

@@ -12,7 +12,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import predict_dataset
 from trainers.evaluation.probes import PROBES, Features, ProbeChoices
-from trainers.paths import Path, naming_folder
+from trainers.paths import Path, check_writable, naming_folder
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, write_report
 
@@ -69,6 +69,9 @@ def probe(
             "`dataset` must have a train split to learn on, or `train_split` "
             f"name one. Received: dataset={dataset.name!r}"
         )
+    folder = report_dir or source.folder
+    if folder:  # An error before the work, not after it.
+        check_writable(folder, "report_dir")
     if preprocess is None:
         preprocess = source.preprocess
     bad_examples = BadExamples(max_bad_examples)
@@ -96,7 +99,6 @@ def probe(
             for name, accuracies in function(features, choices).items()
         },
     }
-    folder = report_dir or source.folder
     show(report)
     if folder:
         with naming_folder(folder, "report_dir"):

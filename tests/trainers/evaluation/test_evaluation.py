@@ -1,6 +1,7 @@
 """Models that come from no run, other splits, several right classes."""
 
 import dataclasses
+import errno
 import json
 import pathlib
 import re
@@ -117,15 +118,53 @@ def test_report_says_what_was_evaluated_and_goes_where_it_should(
     assert report["preprocess"] == "" and report["num_left_out"] == 0
 
 
-def test_figures_are_shown_before_a_folder_that_cannot_be_written(
-    several, identity, tmp_path
+@pytest.mark.parametrize("folder", ["file", "file/new"])
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(
+    several, tmp_path, folder
 ):
     (tmp_path / "file").write_text("a file")
-    folder, shown = tmp_path / "file" / "new", []
+    absent = NamedModel(str(tmp_path / "absent.keras"))
+    with pytest.raises(OSError, match="`report_dir` must be a folder that can"):
+        evaluate(absent, several, report_dir=tmp_path / folder)
+
+
+def test_figures_are_shown_before_writing_fails(several, identity, tmp_path):
+    folder, shown = tmp_path / "new", []
+
+    def show(report):
+        shown.append(report)
+        folder.write_text("a file")
+
     fault = "choose another with --report_dir. Received: report_dir='.*new'"
     with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
-        evaluate(identity, several, report_dir=folder, show=shown.append)
+        evaluate(identity, several, report_dir=folder, show=show)
     assert shown == [evaluate(identity, several)]
+
+
+def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
+    several, identity, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        examples, "plot_predictions", lambda *rows: rows[-1].touch()
+    )
+    folder = tmp_path / "report"
+    evaluate(identity, several, report_dir=folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 5
+    name = "trainers.evaluation.evaluation.write_evaluation_page"
+
+    def fail(path, *arguments):
+        path.write_text("half a page")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(name, fail)
+    other = dataclasses.replace(several, class_names=NAMES[::-1])
+    with pytest.raises(OSError, match="report_dir=.*No space left on device"):
+        evaluate(identity, other, report_dir=folder)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(OSError, match="No space left on device"):
+        evaluate(identity, other, report_dir=tmp_path / "new")
+    assert not list((tmp_path / "new").iterdir())
 
 
 def test_a_named_model_without_a_folder_writes_nothing(

@@ -92,10 +92,14 @@ def test_unreadable_images_are_named_or_left_out(tmp_path):
     assert (report["num_train"], report["num_test"]) == (7, 4)
 
 
-def test_a_report_that_cannot_be_written_was_shown(made, tmp_path):
+def test_a_report_that_cannot_be_written_was_shown(made, tmp_path, monkeypatch):
     path, dataset, _ = made
-    (tmp_path / "file").write_text("a file")
-    folder, shown = tmp_path / "file" / "new", []
+    folder, shown = tmp_path / "new", []
+
+    def show(report):
+        shown.append(report)
+        folder.write_text("a file")
+
     fault = "choose another with --report_dir. Received: report_dir='.*new'"
     with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
         probe(
@@ -103,9 +107,12 @@ def test_a_report_that_cannot_be_written_was_shown(made, tmp_path):
             dataset,
             ["knn"],
             report_dir=folder,
-            show=shown.append,
+            show=show,
         )
     assert list(shown[0]["probes"]) == ["knn/20"]
+    monkeypatch.setattr("trainers.evaluation.probing.extract_features", None)
+    with pytest.raises(OSError, match="`report_dir` must be a folder that can"):
+        probe(NamedModel(path), dataset, ["knn"], report_dir=folder / "a")
 
 
 def test_an_unknown_probe_is_refused_before_the_work(made):
