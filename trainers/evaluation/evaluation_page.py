@@ -123,10 +123,15 @@ def _classes(report, class_names, other):
             cells.append(_cell(other, f"f1/{name}"))
         rows.append((name, cells))
     more = len(names) - MOST_ROWS
-    return make_table(titles, rows) + (
-        f"<p>and {more:,} more classes: see evaluation.json</p>"
-        if more > 0
-        else ""
+    order = "<p>The class with the lowest F1 is first.</p>"
+    return (
+        order
+        + make_table(titles, rows)
+        + (
+            f"<p>and {more:,} more classes: see evaluation.json</p>"
+            if more > 0
+            else ""
+        )
     )
 
 
@@ -146,8 +151,8 @@ def _confusion(confusion, class_names, telling, show):
         return
     yield "<h2>Confusion matrix</h2>"
     yield (
-        "<p>True class down, prediction across. A linked number leads to "
-        "images.</p>"
+        "<p>True class down, prediction across, in the order of the labels. A "
+        "linked number leads to images.</p>"
     )
     rows = []
     largest = max(confusion.max(), 1)

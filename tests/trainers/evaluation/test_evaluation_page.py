@@ -67,10 +67,9 @@ def test_the_figures_are_those_of_the_report(make_page):
 
 
 def test_classes_are_in_the_order_of_their_f1(make_page):
-    rows = re.findall(
-        r"<tr><th>([^<]*)</th>((?:<td>[^<]*</td>)+)</tr>",
-        section(make_page(), "Classes"),
-    )
+    part = section(make_page(), "Classes")
+    assert "The class with the lowest F1 is first." in part
+    rows = re.findall(r"<tr><th>([^<]*)</th>((?:<td>[^<]*</td>)+)</tr>", part)
     cells = {name: re.findall(r"<td>([^<]*)</td>", text) for name, text in rows}
     assert [name for name, _ in rows] == ["dog", "犬", "&lt;cat&gt;"]
     assert cells["dog"] == ["0.3333", "1.0000", "0.5000"]
@@ -80,6 +79,7 @@ def test_classes_are_in_the_order_of_their_f1(make_page):
 
 def test_a_mistake_in_the_matrix_leads_to_its_images(make_page):
     part = section(make_page(), "Confusion matrix")
+    assert "in the order of the labels" in part
     assert '<a href="#cell-0-1">1</a>' in part
     assert '<a href="#cell-2-1">1</a>' in part
     assert part.count("<a ") == 2
