@@ -62,6 +62,10 @@ def test_the_guide_shows_these_settings():
             *want,
             fit(num_images).epochs,
         ]
+        assert fit(num_images).learning_rate == pytest.approx(
+            2 * tuned.learning_rate, rel=0.02
+        )
+    assert f"warm-up: {fit(120).warmup_steps} updates for 120 images" in page
 
 
 def test_a_new_model_is_trained_longer_with_more_augmentation():
