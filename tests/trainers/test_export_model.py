@@ -14,6 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 
 from tests import commands
 from trainers.data.datasets import open_dataset
+from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.file_predictions import predict_each
 from trainers.evaluation.predictions import predict_files, take_images
 from trainers.export.exporting import export_source
@@ -165,6 +166,7 @@ def test_class_names_that_do_not_fit_the_model_are_refused(
     for use in (
         lambda: export_source(source, dataset, tmp_path / "new", **choices),
         lambda: next(predict_each(source, ["absent.png"])),
+        lambda: evaluate(source, dataset),
     ):
         with pytest.raises(ValueError, match=f"recipe.json .*{fault}"):
             use()

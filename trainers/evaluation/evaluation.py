@@ -95,8 +95,8 @@ def evaluate(
     if folder and folder == source.folder:
         read_notes(source)
     preprocess = source.preprocess if preprocess is None else preprocess
-    check_classes(source, dataset)
     model = with_patch_size(source.load_model(), patch_size)
+    check_classes(source, dataset)
     check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.guesses if other else {})
