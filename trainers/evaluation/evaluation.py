@@ -90,10 +90,7 @@ def evaluate(
         OSError: If a file cannot be written.
     """
     folder = choose_folder(source, report_dir, patch_size)
-    if folder:  # Errors before the work, not after it.
-        check_writable(folder, "report_dir")
-    if folder and folder == source.folder:
-        read_notes(source)
+    check_report_dir(source, folder)
     preprocess = source.preprocess if preprocess is None else preprocess
     model = with_patch_size(source.load_model(), patch_size)
     check_classes(source, dataset)
@@ -149,6 +146,21 @@ def choose_folder(
     if patch_size:  # Beside the report of the model as it was trained.
         return source.folder / f"patch_size_{patch_size}"
     return source.folder
+
+
+def check_report_dir(source: Run | NamedModel, folder: Path | None):
+    """Raise an error if the report of an evaluation cannot be written.
+
+    So that it is found before the work, not after it.
+
+    Args:
+        source: What is evaluated.
+        folder: What `choose_folder` returns.
+    """
+    if folder:
+        check_writable(folder, "report_dir")
+    if folder and folder == source.folder:
+        read_notes(source)
 
 
 @dataclasses.dataclass(frozen=True)

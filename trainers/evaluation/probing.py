@@ -64,11 +64,7 @@ def probe(
     """
     choices = choices or ProbeChoices()
     functions = [pick(PROBES, name, "probes") for name in probes]
-    if dataset.train_split is None:
-        raise ValueError(
-            "`dataset` must have a train split to learn on, or `train_split` "
-            f"name one. Received: dataset={dataset.name!r}"
-        )
+    check_has_train_split(dataset)
     folder = report_dir or source.folder
     if folder:  # An error before the work, not after it.
         check_writable(folder, "report_dir")
@@ -104,6 +100,15 @@ def probe(
         with naming_folder(folder, "report_dir"):
             write_report(folder, "probe.json", report)
     return report
+
+
+def check_has_train_split(dataset: ImageDataset):
+    """Raise a ValueError if there is no split to fit the probes to."""
+    if dataset.train_split is None:
+        raise ValueError(
+            "`dataset` must have a train split to learn on, or `train_split` "
+            f"name one. Received: dataset={dataset.name!r}"
+        )
 
 
 def count_smallest_class(features: Features) -> int:

@@ -7,8 +7,10 @@ from keras_vit.export.bundle import REPORT
 from keras_vit.tables import format_table
 from trainers.paths import ContentError, parse_object, read_written
 
-COLUMNS = ("model", "version", "format", "MiB", "largest difference")
-COLUMNS += ("same class",)
+FILE_COLUMNS = (
+    *("model", "version", "format", "MiB"),
+    *("largest difference", "same class"),
+)
 
 
 def describe_exports(export_dir: pathlib.Path, report: ExportReport) -> str:
@@ -25,8 +27,8 @@ def describe_exports(export_dir: pathlib.Path, report: ExportReport) -> str:
     if rows:
         text += (
             "\n### Other versions in this folder\n\n"
-            f"{format_table(COLUMNS, rows)}\n\nThe folder `{REPORT}/` has the "
-            "report on each of them.\n"
+            f"{format_table(FILE_COLUMNS, rows)}\n\n"
+            f"The folder `{REPORT}/` has the report on each of them.\n"
         )
     return text
 

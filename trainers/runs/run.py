@@ -5,13 +5,12 @@ import dataclasses
 import fcntl
 import json
 import os
-from collections.abc import Mapping
 
 import keras
 
 from keras_vit import save_lora
 from keras_vit.keras_files import load_keras
-from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE, check_class_names
+from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
 from trainers.paths import (
     Path,
     RemotePath,
@@ -20,8 +19,8 @@ from trainers.paths import (
     read_written,
     write_atomically,
 )
-from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.schema import Recipe
+from trainers.runs.recipe_files import parse_recipe, take_class_names
 
 CARD = "README.md"  # Hugging Face shows a file of this name.
 
@@ -195,7 +194,7 @@ class Run:
         Raises:
             ValueError: If there are none, or they are no names.
         """
-        return self._read(_take_class_names)
+        return self._read(take_class_names)
 
     def load_num_images(self) -> int | None:
         """Return the number of training images; None if it is not known."""
@@ -225,7 +224,7 @@ class Run:
             )
         model = load_keras(str(self.model_path))
         count = model.output_shape[-1]
-        self._read(lambda content: _take_class_names(content, count))
+        self._read(lambda content: take_class_names(content, count))
         return model
 
     def _read(self, take):
@@ -239,39 +238,6 @@ class Run:
             lambda text: take(parse_object(text)),
             "correct it or choose another folder",
         )
-
-
-def parse_recipe(fields: Mapping) -> Recipe:
-    """Return the recipe of a file.
-
-    Args:
-        fields: The values by name, also by names of earlier versions.
-
-    Raises:
-        ValueError: If there are fields of a later version, or a value is not
-            allowed.
-    """
-    if not isinstance(fields, Mapping):
-        raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
-    values = {OLD_FLAGS.get(x, x): value for x, value in fields.items()}
-    unknown = values.keys() - {f.name for f in dataclasses.fields(Recipe)}
-    if unknown:
-        raise ValueError(
-            f"fields of another version: {', '.join(sorted(unknown))}"
-        )
-    return Recipe(**values)
-
-
-def _take_class_names(content, num_classes=None):
-    """Return the class names in recipe.json; none for an encoder."""
-    names = content["class_names"]
-    if not parse_recipe(content["recipe"]).needs_labels:
-        num_classes = 0
-    elif names == []:
-        raise ValueError(
-            "`class_names` must not be empty for a classifier. Received: []"
-        )
-    return check_class_names(names, num_classes)
 
 
 def check_has_classes(source, names: list[str] | None):
