@@ -153,11 +153,9 @@ def test_a_backend_that_is_not_installed(
     )
 
 
-@pytest.mark.parametrize("name", ["trainers.predict", "keras_vit.convert"])
-def test_a_backend_that_does_not_exist(subprocess_environment, tmp_path, name):
-    words = ["-m", name, "a", "b"]
-    words += [] if name.startswith("trainers") else ["--layout=timm"]
+def test_a_backend_that_does_not_exist(subprocess_environment, tmp_path):
     environment = {**subprocess_environment, "KERAS_BACKEND": "tf"}
+    words = ["-m", "trainers.predict", "a", "b"]
     result = commands.run_anew(words, environment, tmp_path)
     assert result.returncode == 1
     assert result.stderr == (
