@@ -112,7 +112,9 @@ def inspect_model(
         num_prefix_tokens=prefix,
         reads_patches=pools_patches(model),
         maps=maps,
-        rollouts=as_float32(roll_out(maps, num_prefix_tokens=prefix)),
+        rollouts=as_float32(
+            roll_out(_in_float32(maps), num_prefix_tokens=prefix)
+        ),
         token_norms=np.stack([view.norms for view in views], axis=1),
         distances=np.mean([view.distances for view in views], axis=0),
         similarity=_similarity(model),
@@ -122,6 +124,12 @@ def inspect_model(
         top_classes=_stack(views, "top_classes"),
         relevances=_stack(views, "relevances") if top else None,
     )
+
+
+def _in_float32(maps):
+    """Yield the maps of each block; TensorFlow writes a message on float16."""
+    for block in maps:
+        yield block.astype("float32")
 
 
 @dataclasses.dataclass(frozen=True)
