@@ -86,14 +86,16 @@ def main(arguments):
         if job.is_writer and not job.memory_plan:
             warn_of_shortage(job)
     job.loop.must_stop = StopSignals().were_received
-    start_time = time.perf_counter()
+    first_step, start_time = job.loop.step, time.perf_counter()
     with training_errors(), watched_service(job.recipe.data_service, exit_hard):
         train(job)
     bad = job.bad_examples.names
     if bad:
         print(describe_skipped(bad))
     if job.is_writer:
-        print_results(job, time.perf_counter() - start_time)
+        seconds = time.perf_counter() - start_time
+        # Of a run that goes on, this is the time of the last part alone.
+        print_results(job, seconds if first_step == 0 else None)
 
 
 def choose_recipe() -> ChosenRecipe:
@@ -112,7 +114,7 @@ def choose_recipe() -> ChosenRecipe:
         raise
 
 
-def print_results(job: Job, seconds: float):
+def print_results(job: Job, seconds: float | None):
     """Print the results of a run, and whether it learned anything."""
     rows = read_metrics(job.run.metrics_path)
     keep_best = job.recipe.keep_best
