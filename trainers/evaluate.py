@@ -15,6 +15,7 @@ from trainers.evaluation.guesses import OtherModel, read_guesses
 from trainers.paths import as_path, parse_object, read_written
 from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
+from trainers.runs.run import Run
 from trainers.runs.source_flags import define_patch_size_flag, open_source
 
 FLAGS = flags.FLAGS
@@ -68,7 +69,8 @@ def print_report(
     """
     # The page has precision and F1 of each class as well.
     kinds = () if has_many_classes else ("accuracy/",)
-    names = [x for x in report if "/" not in x or x.startswith(kinds)]
+    shown = [name for name in report if name != "model_digest"]
+    names = [x for x in shown if "/" not in x or x.startswith(kinds)]
     width = max(24, *map(len, names))
     for name in names:
         text = format_figure(report[name])
@@ -105,6 +107,12 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             f"`compare` must be an evaluation of {images[0]!r}, split "
             f"{images[1]!r}. Received: one of {report.get('dataset')!r}, split "
             f"{report.get('split')!r}"
+        )
+    if Run(as_path(folder)).is_outdated(report):
+        raise ValueError(
+            "`compare` must be an evaluation of the model in the folder, which "
+            "was trained since; evaluate that run again. Received: "
+            f"compare={folder!r}"
         )
     guesses = as_path(folder) / "guesses.csv"
     if not guesses.is_file():  # Written by an earlier version.

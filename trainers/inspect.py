@@ -26,7 +26,7 @@ from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.predictions import check_classifier, load_image
 from trainers.models.keras_files import is_run_folder
-from trainers.paths import as_path
+from trainers.paths import as_path, check_writable
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 from trainers.runs.run import Run
 from trainers.runs.source_flags import open_source
@@ -71,6 +71,7 @@ def inspect_run(
         )
     out_dir = out_dir or str(as_path(run_dir) / "inspection")
     check_inputs(paths, out_dir)
+    check_writable(as_path(out_dir), "out")
     sources = [run_dir, compare][: 1 + bool(compare)]
     subjects = [open_run(run_dir)]
     if compare:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import pytest
@@ -40,6 +41,18 @@ def test_an_evaluation_of_other_images_is_refused(
         read_other(str(folder), digits)
 
 
+def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
+    path, model = folder / "evaluation.json", folder / "model.keras"
+    model.write_bytes(b"model")
+    report = json.loads(path.read_text())
+    digest = hashlib.sha256(b"model").hexdigest()
+    path.write_text(json.dumps({**report, "model_digest": digest}))
+    assert read_other(str(folder), digits).report["model"] == "other"
+    model.write_bytes(b"trained since")
+    with pytest.raises(ValueError, match="was trained since; evaluate that"):
+        read_other(str(folder), digits)
+
+
 @pytest.mark.parametrize("content", [b"", b"3", b"\xff"])
 def test_a_damaged_evaluation_is_named(folder, digits, content):
     path = folder / "evaluation.json"
@@ -49,7 +62,8 @@ def test_a_damaged_evaluation_is_named(folder, digits, content):
 
 
 def test_the_other_evaluation_is_printed_beside(capsys):
-    report = {"model": "a", "accuracy": 0.75, "f1/x": 1.0, "accuracy/x": 0.5}
+    report = {"model": "a", "model_digest": "1f", "accuracy": 0.75}
+    report |= {"f1/x": 1.0, "accuracy/x": 0.5}
     print_report(report, True, {"model": "b", "accuracy": 0.5, "loss": 1.0})
     lines = [
         line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()

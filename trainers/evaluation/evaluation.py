@@ -31,7 +31,7 @@ from trainers.paths import (
     write_csv_file,
     written_together,
 )
-from trainers.runs.model_card import read_notes, write_card
+from trainers.runs.model_card import entries_of_model, read_notes, write_card
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes, write_report
 
@@ -109,7 +109,7 @@ def evaluate(
         results.add(images, logits, labels > 0, positions)
     found = results.tally.report()
     report = {
-        "model": str(source),
+        **entries_of_model(source),
         "dataset": dataset.name,
         "split": dataset.eval_split,
         "preprocess": preprocess,

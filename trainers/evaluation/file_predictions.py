@@ -120,7 +120,9 @@ def predict_each(
                     path, model.input_shape[1:], preprocess
                 )
             except (OSError, ValueError) as error:
-                faults[path] = str(error) + _advise(path)
+                reason = getattr(error, "strerror", None)  # Of the system.
+                fault = f"{path}: {reason}" if reason else str(error)
+                faults[path] = fault + _advise(path)
         found = {}
         if images:
             logits = model.predict(np.stack([*images.values()]), verbose=0)

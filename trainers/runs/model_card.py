@@ -13,6 +13,7 @@ from keras_vit.weights.pretrained import PRETRAINED
 from trainers.models.initial_notes import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.schema import Recipe
+from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
 NUM_CLASSES_LISTED = 100
@@ -163,8 +164,15 @@ def _describe_training(recipe):
     )
 
 
+def entries_of_model(source: Run | NamedModel) -> dict:
+    """Return the entries of an evaluation that say which model it is of."""
+    return {"model": str(source), "model_digest": source.digest}
+
+
 def read_figures(run: Run, recipe: Recipe) -> dict | None:
     """Return the report of the evaluation of a run; None if there is none.
+
+    An evaluation of a model that the run had earlier counts as none.
 
     Raises:
         ContentError: If its file is damaged.
@@ -175,7 +183,7 @@ def read_figures(run: Run, recipe: Recipe) -> dict | None:
 
     def parse(text):
         report = parse_object(text)
-        if report.get("dataset") != recipe.dataset:
+        if report.get("dataset") != recipe.dataset or run.is_outdated(report):
             return None
         return report | {name: report[name] for name in CARD_FIGURES}
 

@@ -44,6 +44,11 @@ class NamedModel:
         """The activation of a run; other files do not state theirs."""
         return self._run.activation if self._run else "softmax"
 
+    @property
+    def digest(self) -> str | None:
+        """A checksum of the model of a run; other files have none."""
+        return self._run.digest if self._run else None
+
     def load_class_names(self) -> list[str] | None:
         """Return the class names of a run; other files do not contain any."""
         return self._run.load_class_names() if self._run else None

@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 
 import keras
 
@@ -54,6 +56,22 @@ class Run:
     def model_path(self) -> Path:
         """The trained model, which returns logits."""
         return self.folder / RUN_MODEL
+
+    @property
+    def digest(self) -> str | None:
+        """A checksum of the trained model; None if there is none yet."""
+        if not self.model_path.exists():
+            return None
+        return hashlib.sha256(self.model_path.read_bytes()).hexdigest()
+
+    def is_outdated(self, report: Mapping) -> bool:
+        """Return whether a report is of a model that the run had earlier.
+
+        Args:
+            report: The content of an evaluation.json.
+        """
+        written = report.get("model_digest")  # Since this version.
+        return written is not None and self.digest not in (None, written)
 
     @property
     def lora_path(self) -> Path:

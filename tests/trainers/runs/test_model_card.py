@@ -59,8 +59,11 @@ def test_the_figures_are_those_of_the_evaluation(card, run):
     assert result["dataset"]["name"] == "digits"
     assert result["metrics"] == [{"type": "accuracy", "value": 0.9}]
     assert "accuracy 90.00% (95 % interval: 86.00% to 93.00%)" in text
-    path.write_text(json.dumps({**report, "dataset": "others"}))
-    assert "Not evaluated yet" in card()[1]
+    for change in ({"dataset": "others"}, {"model_digest": "of an old one"}):
+        path.write_text(json.dumps({**report, **change}))
+        assert "Not evaluated yet" in card()[1]
+    path.write_text(json.dumps({**report, "model_digest": run.digest}))
+    assert "accuracy 90.00%" in card()[1]
     path.unlink()
 
 
