@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.arguments import as_whole, is_whole
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
-from keras_vit.models.connecting import connect
+from keras_vit.models.connecting import connect_layers
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.weights.builder_weights import (
@@ -112,7 +112,7 @@ def build_on(config: ViTConfig, input_tensor, dtype, name: str) -> keras.Model:
     if input_tensor is None:
         return VisionTransformer(config, dtype=dtype, name=name)
     policy = keras.dtype_policies.get(dtype)
-    outputs = connect(config, input_tensor, policy)
+    outputs = connect_layers(config, input_tensor, policy)
     inputs = keras.utils.get_source_inputs(input_tensor)
     inputs = inputs[0] if len(inputs) == 1 else inputs
     return keras.Model(inputs, outputs, name=name)

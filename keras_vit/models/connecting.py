@@ -16,7 +16,7 @@ from keras_vit.models.parts import (
 from keras_vit.models.position_inputs import connect_positions
 
 
-def connect(config: ViTConfig, images, dtype=None):
+def connect_layers(config: ViTConfig, images, dtype=None):
     """Return the output of a new model of `config` for `images`.
 
     Shapes:

@@ -1,6 +1,6 @@
 """The layers of a VisionTransformer, made from its configuration.
 
-`connect` in connecting.py joins them. Every layer has a name.
+`connect_layers` in connecting.py joins them. Every layer has a name.
 """
 
 import dataclasses

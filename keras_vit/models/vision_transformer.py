@@ -9,7 +9,7 @@ from keras_vit.layers.dtypes import is_quantized, nested_dtype_policy
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.block_features import compute_block_features
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.connecting import connect
+from keras_vit.models.connecting import connect_layers
 from keras_vit.models.freezing import (
     describe_frozen,
     freeze_again,
@@ -68,7 +68,7 @@ class VisionTransformer(keras.Model):
         images = keras.Input((*size, config.channels), name="images")
         super().__init__(
             inputs=images,
-            outputs=connect(config, images, policy),
+            outputs=connect_layers(config, images, policy),
             name=name,
             trainable=trainable,
         )
