@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from keras_vit.class_names import CLASS_ENTRIES, write_class_names
 from keras_vit.command_lines import hints_of, make_convert_parser
-from keras_vit.errors import first_line, is_out_of_memory
+from keras_vit.errors import first_line, is_out_of_memory, message_of
 from keras_vit.files import atomic_write, check_parents
 from keras_vit.keras_files import load_keras
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
             **hints_of(options),
         )
     except (ValueError, OSError, MemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0

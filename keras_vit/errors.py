@@ -12,6 +12,22 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
+def message_of(error: Exception) -> str:
+    """Return the message of an error; of the system's, the path and the reason.
+
+    Example:
+        >>> from keras_vit.errors import message_of
+        >>> message_of(FileNotFoundError(2, "No such file", "a.png"))
+        'a.png: No such file'
+        >>> message_of(OSError(28, "No space left"))
+        'No space left'
+    """
+    if not (isinstance(error, OSError) and str(error).startswith("[Errno")):
+        return str(error)
+    place = "" if error.filename is None else f"{error.filename}: "
+    return f"{place}{error.strerror}"
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error of Python or a backend is that of full memory.
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TextIO
 
 import numpy as np
 
+from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.readers.image_files import register_heif
 from trainers.data.readers.image_paths import (
@@ -120,9 +121,7 @@ def predict_each(
                     path, model.input_shape[1:], preprocess
                 )
             except (OSError, ValueError) as error:
-                reason = getattr(error, "strerror", None)  # Of the system.
-                fault = f"{path}: {reason}" if reason else str(error)
-                faults[path] = fault + _advise(path)
+                faults[path] = message_of(error) + _advise(path)
         found = {}
         if images:
             logits = model.predict(np.stack([*images.values()]), verbose=0)

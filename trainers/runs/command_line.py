@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import signal
 import sys
 import traceback
@@ -12,8 +11,9 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import app, flags, logging
 
+from keras_vit.errors import message_of
 from keras_vit.startup import format_warning
-from trainers.data.bad_examples import DataError
+from trainers.data.bad_examples import DataError, describe_error
 from trainers.distribute.rendezvous import WorkerLostError
 from trainers.help.showing import answer_early
 from trainers.loop.errors import (
@@ -92,17 +92,14 @@ def user_errors(*more: type[Exception]):
 def explain(error: Exception) -> str:
     """Return the message of an error, without the words of the libraries."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
-        text = re.sub(r"{{.*?}} ", "", error.message).partition("\n")[0]
+        text = describe_error(error)
         if not text.startswith("OOM"):  # The disk is full.
             return text
         return (
             f"there is not enough memory: {text.partition(' on /job')[0]}. "
             "Smaller batches or images need less"
         )
-    if isinstance(error, OSError) and str(error).startswith("[Errno"):
-        place = "" if error.filename is None else f"{error.filename}: "
-        return f"{place}{error.strerror}"
-    return str(error)
+    return message_of(error)
 
 
 def release_frames(error: BaseException | None):
