@@ -104,9 +104,10 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
     images = dataset.name, dataset.eval_split
     if (report.get("dataset"), report.get("split")) != images:
         raise ValueError(
-            f"`compare` must be an evaluation of {images[0]!r}, split "
-            f"{images[1]!r}. Received: one of {report.get('dataset')!r}, split "
-            f"{report.get('split')!r}"
+            "`compare` must be an evaluation of the same images; evaluate that "
+            f"model with --dataset={images[0]} --eval_split={images[1]} "
+            f"--report_dir=FOLDER first. Received: compare={folder!r}, which "
+            f"is of {report.get('dataset')!r}, split {report.get('split')!r}"
         )
     if Run(as_path(folder)).is_outdated(report):
         raise ValueError(

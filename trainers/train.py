@@ -67,17 +67,7 @@ def main(arguments):
         config = worker_config_from_flags()
         job = prepare(chosen.recipe, run_dir, config, FLAGS.force, chosen)
         if job.is_writer:
-            print(job, flush=True)
-            if job.loop.step >= job.total_steps:
-                print(
-                    "This run is finished. To train anew, use another run_dir."
-                )
-            if job.loop.step == 0:
-                print_initial_weights(job, chosen)
-            if job.has_other_images:
-                print_other_images(job)
-            if chosen.name in RULES:
-                print_fit(job)
+            print_start(job, chosen)
             check_images(job)
         if FLAGS.dry_run:
             if job.is_writer:
@@ -114,11 +104,29 @@ def choose_recipe() -> ChosenRecipe:
         raise
 
 
+def stopped_early(job: Job) -> bool:
+    """Return whether a run is finished before its last update."""
+    return job.recipe.keep_best and job.loop.best.is_over
+
+
+def print_start(job: Job, chosen: ChosenRecipe):
+    """Print what is trained, from what and how, before the first update."""
+    print(job, flush=True)
+    if job.loop.step >= job.total_steps or stopped_early(job):
+        print("This run is finished. To train anew, use another run_dir.")
+    if job.loop.step == 0:
+        print_initial_weights(job, chosen)
+    if job.has_other_images:
+        print_other_images(job)
+    if chosen.name in RULES:
+        print_fit(job)
+
+
 def print_results(job: Job, seconds: float | None):
     """Print the results of a run, and whether it learned anything."""
     rows = read_metrics(job.run.metrics_path)
     keep_best = job.recipe.keep_best
-    if keep_best and job.loop.best.is_over:
+    if stopped_early(job):
         print(
             f"Stopped early, after {job.recipe.patience} evaluations in a row "
             "without a better one."

@@ -28,8 +28,8 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
 @pytest.mark.parametrize(
     "change, fault",
     [
-        ({"dataset": "cifar10"}, "evaluation of 'digits', split 'test'.*cifar"),
-        ({"split": "train"}, "evaluation of 'digits', split 'test'.*train"),
+        ({"dataset": "cifar10"}, "evaluation of the same images.*=digits.*cifar"),
+        ({"split": "train"}, "evaluation of the same images.*=test.*train"),
     ],
 )
 def test_an_evaluation_of_other_images_is_refused(

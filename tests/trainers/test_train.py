@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import json
 import pathlib
 import re
@@ -10,6 +11,7 @@ import trainers.train
 from tests import commands
 from trainers.evaluation import examples
 from trainers.evaluation.evaluation import evaluate
+from trainers.recipes.flags import ChosenRecipe
 from trainers.runs.run import Run, write_atomically
 from trainers.train import prepare
 
@@ -118,6 +120,19 @@ def test_a_dry_run_leaves_a_run_that_has_begun_as_it_is(run, capsys):
     trainers.train.dry_run(prepare(run.load_recipe(), str(run.folder)))
     assert content() == before
     assert "activations" in capsys.readouterr().out
+
+
+def test_a_run_that_is_finished_says_so(recipe, tmp_path, capsys):
+    patient = dataclasses.replace(recipe, keep_best=True, patience=2)
+    job = prepare(patient, str(tmp_path))
+    chosen = ChosenRecipe("digits", {})
+    said = "This run is finished."
+    trainers.train.print_start(job, chosen)
+    assert said not in capsys.readouterr().out
+    for _ in range(3):
+        job.loop.best.judge({"val_loss": 1.0})
+    trainers.train.print_start(job, chosen)
+    assert said in capsys.readouterr().out
 
 
 def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):

@@ -11,6 +11,7 @@ from keras_vit.models.rebuilding import copy_model
 from keras_vit.weights.layer_shapes import HEAD_LAYERS
 from keras_vit.weights.report import LoadReport
 from trainers.models.bit_checkpoints import is_bit_resnet, rebuild_bit_resnet
+from trainers.models.initial_notes import read_initial_classes
 from trainers.paths import as_path
 
 
@@ -41,7 +42,8 @@ def load_initial_model(
         head_bias: Initial bias of a head that is reset.
 
     Raises:
-        ValueError: If the file does not exist or contains no such model.
+        ValueError: If the file does not exist or contains no such model, or
+            its run does not name a class for each logit.
     """
     if not as_path(path).is_file():
         raise ValueError(
@@ -49,6 +51,7 @@ def load_initial_model(
             f"folder of a finished run. Received: init_from={path!r}"
         )
     model = load_keras(str(as_path(path)))
+    read_initial_classes(path, model.output_shape[-1])
     if is_bit_resnet(model):
         return rebuild_bit_resnet(
             model,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import keras
 
 from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.run_folders import RUN_RECIPE, check_class_names
+from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE, check_class_names
 from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path, parse_object
 from trainers.recipes.schema import Recipe
@@ -78,11 +78,7 @@ def explain_other_classes(
     Raises:
         ValueError: If the run beside the file has no valid class names.
     """
-    file, content = _read_beside(recipe.init_from)
-    try:
-        theirs = check_class_names(content.get("class_names", []))
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    theirs = read_initial_classes(recipe.init_from)
     if recipe.init_head == "reset" or not theirs or not class_names:
         return None
     if len(theirs) != len(class_names) or theirs == list(class_names):
@@ -92,6 +88,30 @@ def explain_other_classes(
         f"({', '.join(theirs[:5])}{', ...' if len(theirs) > 5 else ''}): a new "
         "one is trained in its place."
     )
+
+
+def read_initial_classes(
+    path: str, num_classes: int | None = None
+) -> list[str]:
+    """Return the class names of the run that an initial model is from.
+
+    Args:
+        path: The value of `init_from`.
+        num_classes: Number of logits of the model; None if it is not known.
+
+    Returns:
+        The names in the order of the logits; none if there is no run, or its
+        model is an encoder.
+
+    Raises:
+        ValueError: If they are no names, or not one for each logit.
+    """
+    file, content = _read_beside(path)
+    names = content.get("class_names", [])
+    try:
+        return check_class_names(names, num_classes if names else None)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def explain_other_size(recipe: Recipe) -> str | None:
@@ -116,12 +136,12 @@ def explain_other_size(recipe: Recipe) -> str | None:
 
 
 def _read_beside(path):
-    """Return the path and content of recipe.json beside a file of a run.
+    """Return the path and content of recipe.json beside the model of a run.
 
     An empty content, if there is no such file or it is of no run.
     """
     path = find_model_file(path) if path else ""
-    if not path.endswith(".keras"):
+    if os.path.basename(path) != RUN_MODEL:
         return None, {}
     file = as_path(os.path.dirname(path)) / RUN_RECIPE
     if not file.is_file():

@@ -242,6 +242,7 @@ def check_options(options: ExportOptions, is_calibrated: bool):
             f"Received: {', '.join(names) or 'none'}"
         )
     for name in names:
+        pick(QUANTIZATIONS, name, "tflite_quantizations")
         check_quantization(name, is_calibrated, options.tflite_takes_pixels)
 
 

@@ -38,6 +38,14 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     file.write_text(json.dumps({**content, "class_names": [["x"], *names]}))
     with pytest.raises(ValueError, match=f"{file}: `class_names` must be"):
         explain_other_classes(recipe, names)
+    file.write_text(json.dumps({**content, "class_names": names[:3]}))
+    assert explain_other_classes(recipe, names) is None
+    reason = f"{file}: `class_names` must be a list of 10 strings"
+    with pytest.raises(ValueError, match=reason):
+        build_model(recipe, digits)
+    # Any other file in the folder is not the model of the run.
+    other = shutil.copy(run.model_path, run.folder / "other.keras")
+    build_model(dataclasses.replace(recipe, init_from=str(other)), digits)
     file.unlink()
     assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))
