@@ -157,7 +157,9 @@ def print_initial_weights(job: Job, chosen: ChosenRecipe):
     for reason in (
         explain_other_classes(job.recipe, names),
         explain_other_size(job.recipe),
-        explain_ignored_flags(chosen.given, job.loop.model),
+        explain_ignored_flags(
+            chosen.given, job.recipe.init_from, job.loop.model
+        ),
     ):
         if reason:
             print(f"Note: {reason}")

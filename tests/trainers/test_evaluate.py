@@ -28,7 +28,10 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
 @pytest.mark.parametrize(
     "change, fault",
     [
-        ({"dataset": "cifar10"}, "evaluation of the same images.*=digits.*cifar"),
+        (
+            {"dataset": "cifar10"},
+            "evaluation of the same images.*=digits.*cifar",
+        ),
         ({"split": "train"}, "evaluation of the same images.*=test.*train"),
     ],
 )

@@ -26,17 +26,20 @@ MODEL_FLAGS = {
 SIZE_FIELDS = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
 
 
-def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
+def explain_ignored_flags(
+    given: Mapping, init_from: str | None, model: keras.Model
+) -> str | None:
     """Return which flags do not change the model of `init_from`.
 
     Args:
         given: The values of the flags of a command, by name.
+        init_from: That of the recipe, which a flag or its default gives.
         model: The model of the run.
 
     Returns:
         A sentence; None if the model is as the flags say, or a new one.
     """
-    if not given.get("init_from") or not isinstance(model, VisionTransformer):
+    if not init_from or not isinstance(model, VisionTransformer):
         return None
     config = model.config
     ignored = [
@@ -54,7 +57,7 @@ def explain_ignored_flags(given: Mapping, model: keras.Model) -> str | None:
     if not ignored:
         return None
     return (
-        f"The model stays that of {given['init_from']}, which these flags do "
+        f"The model stays that of {init_from}, which these flags do "
         f"not change: {', '.join(ignored)}."
     )
 
