@@ -53,6 +53,7 @@ collect_ignore = (
 
 if keras.backend.backend() == "jax":
     import jax
+    from jax._src.interpreters import mlir
 
     # Compiling takes most of the time: with less care, and each program once
     # for all processes and runs. The commands that tests start do it as well.
@@ -70,6 +71,9 @@ if keras.backend.backend() == "jax":
     }.items():
         os.environ.setdefault(name.upper(), str(value))
         jax.config.update(name, value)
+    # Half of the time went into a new context of MLIR for each program. One
+    # does for all programs of a process.
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 if keras.backend.backend() == "torch":
     import torch
