@@ -38,7 +38,7 @@ XLA = "ThunkExecutor::Execute"
 # node and its kind; in PyTorch, the operation. The first match counts.
 OPERATION_KINDS = {
     "products of pairs": r"BatchMatMul|scaled_dot_product|aten::b(add)?mm",
-    "products": r"MatMul|Conv|aten::(add)?mm|aten::\w*convolution",
+    "products": r"MatMul|Conv|aten::(add)?mm|convolution|_linear_pointwise",
     "optimizer": r"^adam|^Optimizer|aten::(addcmul|addcdiv|lerp|sqrt)_?$",
     "norms and GELU": rf"_norm|hidden_activation|gelu|{XLA}",
     "softmax": r"[Ss]oftmax",

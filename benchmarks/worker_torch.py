@@ -4,6 +4,7 @@ For timm it needs neither TensorFlow nor Keras. It runs on the GPU if PyTorch
 finds one.
 """
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -138,13 +139,22 @@ def batch(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def product(case: dict) -> Callable[[], object]:
-    """Return one product of matrices of `case["matrix_shape"]`."""
+    """Return one product of matrices of `case["matrix_shape"]`.
+
+    It is computed as in the model.
+    """
     rows, inner, columns = case["matrix_shape"]
     dtype = DTYPES[case["matrix_dtype"]]
     a = (2 * torch.rand(rows, inner) - 1).to(DEVICE, dtype)
     b = (2 * torch.rand(inner, columns) - 1).to(DEVICE, dtype)
+    multiply = torch.matmul
+    if is_ours(case):
+        from keras_vit.layers.onednn_product import find_onednn_product
+
+        found = find_onednn_product(a, b)
+        multiply = functools.partial(found, None) if found else multiply
     # One number is fetched, which waits for the whole product.
-    return lambda: torch.matmul(a, b)[0, 0].item()
+    return lambda: multiply(a, b)[0, 0].item()
 
 
 def find_gpu() -> tuple[str, Callable[[], int]] | None:

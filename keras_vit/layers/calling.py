@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.onednn_product import find_onednn_product
+
 
 def call_layer(layer: keras.layers.Layer, x, *tensors, **arguments):
     """Return layer(x, ...), called from within another layer or model.
@@ -50,11 +52,16 @@ def project(dense: keras.layers.Dense, x):
         return dense(x)
     kernel = dense.kernel  # With the LoRA update, if there is one.
     kernel = getattr(kernel, "value", kernel).to(x.dtype)
-    if dense.bias is None:
+    bias = dense.bias
+    bias = None if bias is None else bias.value.to(x.dtype)
+    multiply = find_onednn_product(x, kernel)
+    if multiply:
+        return multiply(bias, x, kernel)
+    if bias is None:
         return x @ kernel
     import torch
 
-    return torch.addmm(dense.bias.value.to(x.dtype), x, kernel)
+    return torch.addmm(bias, x, kernel)
 
 
 def is_free_to_change(dense: keras.layers.Dense, x) -> bool:

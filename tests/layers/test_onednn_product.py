@@ -1,0 +1,197 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_vit.layers import onednn_product
+from keras_vit.layers.calling import project
+from keras_vit.layers.onednn_product import find_onednn_product
+from tests.tiny import noise, randomize
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.skipif(
+        keras.backend.backend() != "torch", reason="of PyTorch alone"
+    ),
+    # PyTorch's derivatives forward import it.
+    pytest.mark.filterwarnings("ignore:`torch.jit.:DeprecationWarning"),
+]
+OPERATIONS = ("mkldnn", "keras_vit.multiply", "Product")
+
+
+@pytest.fixture(autouse=True)
+def on_amd(monkeypatch):
+    """Compute as on a processor on which it is faster."""
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("This PyTorch has no oneDNN.")
+    if not onednn_product.IS_FASTER:
+        operation = onednn_product._define_operation()
+        monkeypatch.setattr(onednn_product, "COMPILED_PRODUCT", operation)
+        monkeypatch.setattr(onednn_product, "IS_FASTER", True)
+
+
+def tensors(dtype=torch.float32):
+    """Return a bias and two matrices, (5, 6) and (6, 4)."""
+    arrays = (noise(4, seed=1), noise(5, 6, seed=2), noise(6, 4, seed=3))
+    return [
+        torch.tensor(array, dtype=dtype, requires_grad=True) for array in arrays
+    ]
+
+
+def dense(**options):
+    layer = keras.layers.Dense(4, **options)
+    layer.build((None, 6))
+    return randomize(layer)
+
+
+def gradients(function, inputs):
+    """Return the result, its gradients, and the gradients of these."""
+    y = function(*inputs)
+    first = torch.autograd.grad((y**3).sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum((g**2).sum() for g in first), inputs)
+    return [y, *first, *second]
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_values_and_two_gradients_are_those_of_float64(has_bias):
+    own, exact = tensors(), tensors(torch.float64)
+    multiply = find_onednn_product(*own[1:])
+    if has_bias:
+        found = gradients(multiply, own)
+        expected = gradients(torch.addmm, exact)
+    else:
+        found = gradients(lambda x, y: multiply(None, x, y), own[1:])
+        expected = gradients(torch.matmul, exact[1:])
+    assert "mkldnn" not in str(found[0].grad_fn)
+    for one, other in zip(found, expected, strict=True):
+        other = other.detach().numpy()
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(
+            one.detach().numpy(), other, atol=1e-6 * scale
+        )
+
+
+def test_a_batch_without_rows_stays_empty():
+    bias, x, y = tensors()
+    multiply = find_onednn_product(x, y)
+    assert multiply(bias, x[:0], y).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: lambda x: torch.vmap(f)(torch.stack([x, 2 * x])),
+        lambda f: lambda x: torch.func.jvp(f, (x,), (x + 1,))[1],
+        lambda f: torch.func.jacfwd(f),
+        lambda f: torch.func.jacrev(f),
+        lambda f: torch.func.hessian(lambda x: (f(x) ** 3).sum()),
+    ],
+    ids=["vmap", "jvp", "jacfwd", "jacrev", "hessian"],
+)
+@pytest.mark.parametrize("argument", [0, 1, 2])
+def test_transformations_are_those_of_pytorch_s_product(transform, argument):
+    inputs = [tensor.detach() for tensor in tensors()]
+    multiply = find_onednn_product(*inputs[1:])
+
+    def call(function):
+        def of_one(tensor):
+            return function(
+                *(tensor if i == argument else x for i, x in enumerate(inputs))
+            )
+
+        return transform(of_one)(inputs[argument]).numpy()
+
+    np.testing.assert_allclose(call(multiply), call(torch.addmm), atol=1e-4)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+def test_a_compiled_projection_is_one_operation(use_bias):
+    layer, names = dense(use_bias=use_bias), []
+    x = torch.tensor(noise(5, 6), requires_grad=True)
+
+    def compiler(graph, inputs):
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled = torch.compile(
+        lambda x: project(layer, x), backend=compiler, fullgraph=True
+    )
+    y, expected = compiled(x), project(layer, x)
+    assert [n for n in names if "multiply" in n], names
+    assert y.equal(expected)
+    inputs = (x, *layer.trainable_variables)
+    inputs = [getattr(tensor, "value", tensor) for tensor in inputs]
+    for found, wanted in zip(
+        torch.autograd.grad(y.sum(), inputs),
+        torch.autograd.grad(expected.sum(), inputs),
+        strict=True,
+    ):
+        assert found.equal(wanted)
+
+
+def test_the_whole_operation_is_compiled_as_pytorch_wants_it():
+    """Also its gradients, and sizes that are not known yet."""
+    torch.library.opcheck(onednn_product.COMPILED_PRODUCT, tuple(tensors()))
+
+
+def test_an_exported_projection_needs_no_operation_of_ours():
+    class Module(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = dense()
+
+        def forward(self, x):
+            return project(self.layer, x)
+
+    x = torch.tensor(noise(5, 6))
+    programs = [
+        torch.export.export(Module(), (x,), strict=strict)
+        for strict in (False, True)
+    ]
+    traced = torch.jit.trace(Module(), x, check_trace=False)
+    for text in map(str, [*programs, traced.graph]):
+        assert "addmm" in text
+        assert not any(name in text for name in OPERATIONS), text
+
+
+def test_other_products_are_left_to_pytorch():
+    _, x, y = tensors()
+    assert find_onednn_product(x, y)
+    assert not find_onednn_product(x.bfloat16(), y.bfloat16())
+    assert not find_onednn_product(x.double(), y.double())
+    assert not find_onednn_product(x.to("meta"), y)
+
+    class Other(torch.Tensor):
+        """A tensor that does something else."""
+
+    assert not find_onednn_product(x, y.as_subclass(Other))
+    with torch.autocast("cpu"):
+        assert not find_onednn_product(x, y)
+    torch.backends.mkldnn.set_flags(False)
+    try:
+        assert not find_onednn_product(x, y)
+    finally:
+        torch.backends.mkldnn.set_flags(True)
+
+
+def test_a_projection_in_float32_is_computed_so():
+    x = ops.convert_to_tensor(noise(5, 6))
+    assert "Product" in type(project(dense(), x).grad_fn).__name__
+    y = project(dense(dtype="bfloat16"), x.to(torch.bfloat16))
+    assert "Product" not in type(y.grad_fn).__name__
+
+
+@pytest.mark.parametrize("needed", [1, 2])
+def test_a_gradient_that_nobody_needs_is_not_computed(needed, monkeypatch):
+    inputs = [tensor.detach() for tensor in tensors()]
+    inputs[needed].requires_grad = True
+    apply = find_onednn_product(*inputs[1:])
+    y = apply(*inputs)
+    products, multiply = [], onednn_product._multiply
+    monkeypatch.setattr(
+        apply.__self__,
+        "forward",
+        lambda *tensors: products.append(1) or multiply(*tensors),
+    )
+    y.sum().backward()
+    assert len(products) == 1
