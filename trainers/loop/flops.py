@@ -52,7 +52,7 @@ def count_flops(
 def measure_peak_flops(
     dtype: str = "float32",
     device: str | None = None,
-    seconds: float = 0.3,
+    seconds: float = 0.1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Measure the peak rate of matrix products of a device, in FLOP/s.
