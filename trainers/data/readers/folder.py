@@ -177,11 +177,15 @@ def _describe_ending(path):
 
 
 def _not_of_the_form(path):
-    absent = "" if os.path.isdir(path) else ", and there is no such folder"
+    found = ", and there is no such folder"
+    if os.path.isdir(path):
+        names = [name.lower() for name in os.listdir(path)]
+        count = sum(name.endswith(IMAGE_ENDINGS) for name in names)
+        found = f", with {count:,} images that are in no class" if count else ""
     return ValueError(
         "`dataset=folder:PATH` must name a folder of the form "
         "PATH/CLASS/IMAGE.jpg, or PATH/train/CLASS/IMAGE.jpg and "
-        f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}{absent}"
+        f"PATH/test/CLASS/IMAGE.jpg. Received: PATH={path!r}{found}"
     )
 
 

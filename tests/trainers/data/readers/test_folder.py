@@ -87,6 +87,16 @@ def test_folder_that_is_none(tmp_path, make):
     assert ("there is no such folder" in str(error.value)) == (not make)
 
 
+def test_images_without_classes_are_counted(folder):
+    for number in range(3):
+        path = next((folder / "test/black").iterdir())
+        path.rename(folder / f"{number}.PNG")
+    for name in ("train", "test"):
+        shutil.rmtree(folder / name)
+    with pytest.raises(ValueError, match="with 3 images that are in no class$"):
+        open_dataset(f"folder:{folder}")
+
+
 def test_folder_without_a_test_split(folder):
     (folder / "test").rename(folder / "holdout")
     with pytest.raises(ValueError, match="split called test or validation"):
