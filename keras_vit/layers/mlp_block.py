@@ -102,11 +102,7 @@ class MlpBlock(keras.layers.Layer):
         length, width = ops.shape(tokens)[1:]
         tokens = reshape(tokens, (-1, width))
         x = project(self.hidden, tokens)  # (B*T, M) or (B*T, 2M)
-        activate = self._activate
-        if training:
-            activate = functools.partial(activate_in_training, self.activation)
-        elif is_free_to_change(self.hidden, tokens):
-            activate = IN_PLACE_ACTIVATIONS[self.activation]
+        activate = self._choose_activation(tokens, training)
         if self.is_gated:
             gate, x = ops.split(x, 2, axis=-1)
             x = activate(gate) * x  # (B*T, M)
@@ -118,6 +114,14 @@ class MlpBlock(keras.layers.Layer):
         x = project(self.out, x)  # (B*T, D)
         x = reshape(x, (-1, length, width))  # (B, T, D)
         return call_layer(self.dropout, x, training=training)
+
+    def _choose_activation(self, tokens, training):
+        """Return the function that computes the activation fastest."""
+        if training:
+            return functools.partial(activate_in_training, self.activation)
+        if is_free_to_change(self.hidden, tokens):
+            return IN_PLACE_ACTIVATIONS[self.activation]
+        return self._activate
 
     def _activate(self, x):
         """Return the activation of the hidden layer in inference.

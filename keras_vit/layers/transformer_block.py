@@ -176,15 +176,13 @@ class TransformerBlock(keras.layers.Layer):
         training=None,
     ):
         positions = _given(
-            rotation=rotation,
-            bias=bias,
-            relative_keys=relative_keys,
-            position_rows=position_rows,
+            rotation=rotation, bias=bias, relative_keys=relative_keys
         )
         if self.use_remat and training and not is_rematerializing():
+            positions |= _given(position_rows=position_rows)
             return self._rematerialize(tokens, mask, positions)
         if position_rows is not None:
-            tokens = tokens + positions.pop("position_rows")
+            tokens = tokens + position_rows
         positions |= {"mask": mask, "training": training}
         attend = find_call(self.attention, tokens)
         # No variable holds the attended tokens, so the MLP can reuse their
