@@ -146,7 +146,10 @@ def test_an_export_that_differs_leaves_nothing(
             {"formats": ["saved_model", "onx"]},
             "'onnx', 'openvino', 'saved_model'",
         ),
-        ({"tflite_quantizations": ["int4"]}, "float16.*dynamic_int8.*int8"),
+        (
+            {"tflite_quantizations": ["int4"]},
+            "`tflite_quantizations` .*float16.*dynamic_int8.*int8.*int4",
+        ),
         ({"name": "a/b"}, "`name` must consist of the letters.*a/b"),
         ({"name": ".hidden"}, "`name` must consist"),
         ({"name": "models.config"}, "not be models.config"),
