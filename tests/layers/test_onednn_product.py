@@ -71,6 +71,17 @@ def test_values_and_two_gradients_are_those_of_float64(has_bias):
         )
 
 
+@pytest.mark.parametrize(("features", "units"), [(768, 3072), (3072, 768)])
+def test_rounding_errors_in_the_mlps_of_b16_are_small(features, units):
+    x = torch.tensor(noise(197, features, seed=1))
+    y = torch.tensor(noise(features, units, seed=2))
+    exact = x.double() @ y.double()
+    bound = 2e-6 * exact.abs().max()
+    product = find_onednn_product(x, y)(None, x, y)
+    assert (product - exact).abs().max() < bound
+    assert (x @ y - exact).abs().max() < bound
+
+
 def test_a_batch_without_rows_stays_empty():
     bias, x, y = tensors()
     multiply = find_onednn_product(x, y)
