@@ -119,14 +119,20 @@ def test_files_are_cut_and_scaled_as_for_the_evaluation(run, dataset, tmp_path):
     np.testing.assert_allclose(answers["logits"], logits, atol=1e-5)
 
 
-def test_classes_of_a_sigmoid_run_are_judged_each_for_itself(
-    run, dataset, tmp_path, monkeypatch
+@pytest.mark.parametrize("is_named", [False, True])
+def test_classes_with_a_sigmoid_are_judged_each_for_itself(
+    run, dataset, tmp_path, monkeypatch, is_named
 ):
-    recipe = dataclasses.replace(run.load_recipe(), loss="sigmoid")
-    monkeypatch.setattr(type(run), "load_recipe", lambda self: recipe)
-    export_source(
-        run, dataset, tmp_path, ["saved_model"], top=10, name="digits", **QUIET
-    )
+    """Of a run by its loss, of a named model by its last layer."""
+    source, path = run, tmp_path / "sigmoid.keras"
+    if is_named:
+        run.load_model().with_classifier_activation("sigmoid").save(path)
+        source = NamedModel(str(path))
+    else:
+        recipe = dataclasses.replace(run.load_recipe(), loss="sigmoid")
+        monkeypatch.setattr(type(run), "load_recipe", lambda self: recipe)
+    choices = {"formats": ["saved_model"], "name": "digits", **QUIET}
+    export_source(source, dataset, tmp_path, top=10, **choices)
     content = tf.io.encode_png(np.zeros((8, 8, 1), "uint8")).numpy()
     loaded = tf.saved_model.load(str(tmp_path / "saved_model/digits/1"))
     answers = loaded.signatures["serve_bytes"](

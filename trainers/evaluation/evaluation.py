@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import keras
 import numpy as np
 
+from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
@@ -283,13 +284,11 @@ def check_logits(model: keras.Model, dataset: ImageDataset):
             f"classes of {dataset.name!r}. "
             f"Received: output_shape={model.output_shape}"
         )
-    activation = getattr(model.layers[-1], "activation", None)
-    if activation is keras.activations.softmax or isinstance(
-        model.layers[-1], keras.layers.Softmax
-    ):
+    activation = name_activation(model)
+    if activation is not None:
         raise ValueError(
             "`model` must return logits, not probabilities. Received: a "
-            f"softmax in its last layer {model.layers[-1].name!r}"
+            f"{activation} in its last layer {model.layers[-1].name!r}"
         )
 
 

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TextIO
 
-import numpy as np
-
 from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
 from trainers.data.readers.image_files import register_heif
@@ -18,7 +16,7 @@ from trainers.data.readers.image_paths import (
     is_heif,
     list_images,
 )
-from trainers.evaluation.predictions import load_image, to_probabilities
+from trainers.evaluation.predictions import load_image, predict_probabilities
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run, check_has_classes
 
@@ -124,8 +122,9 @@ def predict_each(
                 faults[path] = message_of(error) + _advise(path)
         found = {}
         if images:
-            logits = model.predict(np.stack([*images.values()]), verbose=0)
-            probabilities = to_probabilities(logits, source.activation)
+            probabilities = predict_probabilities(
+                model, [*images.values()], source.activation
+            )
             rows = decode_predictions(probabilities, top, names)
             found = dict(zip(images, rows))
         for path in batch:

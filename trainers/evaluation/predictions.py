@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
+from keras_vit.models.features import name_activation
 from keras_vit.preprocessing import decode_predictions, read_image
 from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import BadExamples
@@ -59,9 +60,28 @@ def predict_files(
     model, preprocess = run.load_model(), run.preprocess
     shape = model.input_shape[1:]
     images = [load_image(path, shape, preprocess) for path in paths]
-    logits = model.predict(np.stack(images), verbose=0)
-    probabilities = to_probabilities(logits, run.activation)
+    probabilities = predict_probabilities(model, images, run.activation)
     return decode_predictions(probabilities, top, run.load_class_names())
+
+
+def predict_probabilities(
+    model: keras.Model, images: Sequence[np.ndarray], activation: str
+) -> np.ndarray:
+    """Return the probabilities of the classes of images.
+
+    Shapes:
+        images: B arrays (H, W, C). returns: (B, classes), float32.
+
+    Args:
+        model: A classifier. Its outputs are logits, or probabilities if its
+            last layer is a softmax or sigmoid.
+        images: Images in the range of the model.
+        activation: The function that turns logits into probabilities.
+    """
+    outputs = model.predict(np.stack(images), verbose=0)
+    if name_activation(model) is not None:
+        return np.asarray(outputs, "float32")
+    return to_probabilities(outputs, activation)
 
 
 def to_probabilities(logits: np.ndarray, activation: str) -> np.ndarray:

@@ -10,6 +10,7 @@ from keras_vit import from_checkpoint
 from keras_vit.class_names import stated_class_names
 from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
+from keras_vit.models.features import name_activation
 from keras_vit.run_folders import RUN_MODEL
 from trainers.augment.settings import line_of
 from trainers.models.keras_files import find_model_file
@@ -41,8 +42,13 @@ class NamedModel:
 
     @property
     def activation(self) -> str:
-        """The activation of a run; other files do not state theirs."""
-        return self._run.activation if self._run else "softmax"
+        """The function that turns logits into probabilities.
+
+        A run or the last layer of a model states it; otherwise a softmax.
+        """
+        if self._run:
+            return self._run.activation
+        return self._loaded[1] or "softmax"
 
     @property
     def digest(self) -> str | None:
@@ -60,14 +66,15 @@ class NamedModel:
         """
         if not os.path.isdir(self._path):
             return None
-        return stated_class_names(self._path, self._model.output_shape[-1])
+        num_classes = self.load_model().output_shape[-1]
+        return stated_class_names(self._path, num_classes)
 
     @property
     def preprocess(self) -> str:
         """The operations on images of the run or the model, in one line."""
         if self._run:
             return self._run.preprocess
-        model = self._model
+        model = self.load_model()
         if not isinstance(model, VisionTransformer):
             return ""
         return line_of(model.config.preprocessing, model.config.image_size)
@@ -75,11 +82,13 @@ class NamedModel:
     def load_model(self) -> keras.Model:
         """Return the model; a VisionTransformer returns logits.
 
+        Another model can end in an activation, and returns what it returns.
+
         Raises:
             ValueError: If there is no such file or name.
             ConnectionError: If the checkpoint cannot be downloaded.
         """
-        return self._model
+        return self._loaded[0]
 
     @functools.cached_property
     def _run(self) -> Run | None:
@@ -94,10 +103,11 @@ class NamedModel:
         return find_model_file(self.path_or_name)
 
     @functools.cached_property
-    def _model(self) -> keras.Model:
+    def _loaded(self) -> tuple[keras.Model, str | None]:
+        """The model, and the activation that its file states, if any."""
         if not self._path.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}
-            return from_checkpoint(self.path_or_name, **grey)
+            return from_checkpoint(self.path_or_name, **grey), None
         path = as_path(self._path)
         if not path.is_file():
             raise ValueError(
@@ -106,6 +116,7 @@ class NamedModel:
                 f"Received: model={str(self)!r}"
             )
         model = self._run.load_model() if self._run else load_keras(str(path))
+        activation = name_activation(model)
         if isinstance(model, VisionTransformer):
-            return model.with_classifier_activation(None)
-        return model
+            model = model.with_classifier_activation(None)
+        return model, activation

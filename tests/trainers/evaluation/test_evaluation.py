@@ -281,7 +281,12 @@ def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
         (
             7,
             [keras.layers.Dense(7, activation="softmax", name="last")],
-            "logits, not probabilities.*'last'",
+            "logits, not probabilities.*softmax.*'last'",
+        ),
+        (
+            7,
+            [keras.layers.Dense(7, activation="sigmoid", name="last")],
+            "logits, not probabilities.*sigmoid.*'last'",
         ),
         (7, [keras.layers.Reshape((7, 1))], "one logit for each"),
     ],

@@ -19,7 +19,7 @@ from trainers.evaluation.file_predictions import (
     expand_folders,
     predict_each,
 )
-from trainers.evaluation.predictions import predict_files
+from trainers.evaluation.predictions import load_image, predict_files
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
@@ -132,6 +132,35 @@ def test_a_model_without_class_names(folder, tmp_path, num_classes, name):
     source = NamedModel(str(tmp_path / "model.keras"))
     [row] = predict_each(source, [str(folder / "a.png")], top=1)
     assert row.classes == [(name, pytest.approx(1.0))]
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("is_vit", [False, True])
+def test_probabilities_are_those_of_the_model(
+    run, folder, tmp_path, activation, is_vit
+):
+    """The activation at its end is applied once."""
+    if is_vit:
+        model = run.load_model().with_classifier_activation(activation)
+    else:
+        model = keras.Sequential(
+            [
+                keras.Input((8, 8, 1)),
+                keras.layers.Flatten(),
+                keras.layers.Dense(10, activation),
+            ]
+        )
+    model.save(tmp_path / "model.keras")
+    path = str(folder / "a.png")
+    source = NamedModel(str(tmp_path / "model.keras"))
+    [row] = predict_each(source, [path], top=10)
+    image = load_image(path, (8, 8, 1), source.preprocess)
+    [expected] = model.predict_on_batch(image[None])
+    found = dict(row.classes)
+    np.testing.assert_allclose(
+        [found[str(label)] for label in range(10)], expected, atol=1e-6
+    )
+    assert source.activation == activation
 
 
 @pytest.mark.parametrize("name", ["", "model.keras"])
