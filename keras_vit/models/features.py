@@ -48,11 +48,14 @@ def name_activation(model: keras.Model) -> str | None:
     """Return the function that turns logits into the outputs of `model`.
 
     Args:
-        model: A model with one input and one output.
+        model: Any model. The layers of one that is not a graph of one input
+            and one output are unknown.
 
     Returns:
         A key of CLASSIFIER_ACTIVATIONS, or None.
     """
+    if not is_graph(model):
+        return None
     kind, _ = last_change(model)
     return kind if kind in CLASSIFIER_ACTIVATIONS else None
 

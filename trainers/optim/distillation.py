@@ -6,6 +6,8 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from trainers.optim.losses import Loss
+
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
@@ -44,30 +46,29 @@ class Distillation:
         return (1 - self.weight) * losses + self.weight * taught
 
 
-def hard_loss(per_image: Callable) -> Callable:
+def hard_loss(loss: Loss, temperature: float) -> Callable:
     """Return the loss of the teacher's most likely class.
 
     Args:
-        per_image: A function of LOSSES.
+        loss: A row of LOSSES.
+        temperature: Has no effect on the most likely class.
 
     Example:
         >>> from trainers.optim.losses import LOSSES
-        >>> loss = hard_loss(LOSSES["softmax"].function)
+        >>> loss = hard_loss(LOSSES["softmax"], temperature=1.0)
         >>> float(loss(np.array([[0.0, 9.0]]), np.zeros((1, 2)))[0])
         0.693147...
     """
 
-    def loss(teacher_logits, logits):
+    def compare(teacher_logits, logits):
         num_classes = teacher_logits.shape[-1]
         best = ops.one_hot(ops.argmax(teacher_logits, -1), num_classes)
-        return per_image(ops.cast(best, logits.dtype), logits)
+        return loss.function(ops.cast(best, logits.dtype), logits)
 
-    return loss
+    return compare
 
 
-def soft_loss(
-    per_image: Callable, activate: Callable, temperature: float
-) -> Callable:
+def soft_loss(loss: Loss, temperature: float) -> Callable:
     """Return the loss of the teacher's probabilities.
 
     With `softmax`, it is the Kullback-Leibler divergence of the softened
@@ -77,21 +78,23 @@ def soft_loss(
     Differs: the DeiT code divides by the number of classes as well.
 
     Args:
-        per_image: A function of LOSSES.
-        activate: Turns logits into probabilities.
+        loss: A row of LOSSES.
         temperature: Divisor of the logits.
     """
+    activate = keras.activations.get(loss.activation)
 
-    def loss(teacher_logits, logits):
+    def compare(teacher_logits, logits):
         softened = teacher_logits / temperature
         targets = activate(softened)
         # The loss of the teacher itself.
-        least = per_image(targets, softened)
+        least = loss.function(targets, softened)
         return temperature**2 * (
-            per_image(targets, logits / temperature) - least
+            loss.function(targets, logits / temperature) - least
         )
 
-    return loss
+    return compare
 
 
-TARGETS = ("hard", "soft")
+# Functions of a row of LOSSES and a temperature. They return a function that
+# maps the logits of teacher and model, both (B, C), to losses (B,).
+TARGETS = {"hard": hard_loss, "soft": soft_loss}

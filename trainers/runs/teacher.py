@@ -6,7 +6,6 @@ import tensorflow as tf
 from keras_vit.layers import DistilledHead
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
-    CLASSIFIER_ACTIVATIONS,
     is_graph,
     name_activation,
     name_output,
@@ -15,7 +14,7 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.run_folders import RUN_RECIPE
 from trainers.data.datasets import ImageDataset
-from trainers.optim.distillation import Distillation, hard_loss, soft_loss
+from trainers.optim.distillation import TARGETS, Distillation
 from trainers.optim.losses import LOSSES
 from trainers.paths import as_path
 from trainers.recipes.schema import Recipe
@@ -41,18 +40,10 @@ def make_distillation(
         return None
     teacher, pair, source = open_teacher(recipe, dataset)
     mean, deviation = pair
-    loss = LOSSES[recipe.loss]
-    if recipe.distillation_target == "hard":
-        compare = hard_loss(loss.function)
-    else:
-        compare = soft_loss(
-            loss.function,
-            CLASSIFIER_ACTIVATIONS[loss.activation],
-            recipe.distillation_temperature,
-        )
+    make_loss = TARGETS[recipe.distillation_target]
     return Distillation(
         make_teach(teacher, pair, recipe.normalization),
-        compare,
+        make_loss(LOSSES[recipe.loss], recipe.distillation_temperature),
         recipe.distillation_weight,
         with_both_logits(model),
         teacher,

@@ -12,7 +12,7 @@ from trainers.distribute.strategies import make_strategy
 from trainers.loop.step import Step
 from trainers.optim.distillation import Distillation, hard_loss
 from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import softmax
+from trainers.optim.losses import LOSSES, softmax
 from trainers.optim.optimizers import make_optimizer
 
 RATE = 0.1
@@ -142,7 +142,8 @@ def test_the_update_with_a_teacher_is_that_of_numpy(strategy, parts):
     with make_strategy(strategy).scope():
         teacher = dense(use_bias=False)()
         teacher.set_weights([matrix])
-    taught = Distillation(teacher, hard_loss(softmax), weight=0.25)
+    compare = hard_loss(LOSSES["softmax"], temperature=1.0)
+    taught = Distillation(teacher, compare, weight=0.25)
     step = make_step(dense(), strategy, parts, distillation=taught)
     kernel, bias = step.model.get_weights()
     best = np.eye(3)[(IMAGES @ matrix).argmax(-1)]

@@ -5,6 +5,7 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 
 from benchmarks.study_training import train_job
@@ -14,10 +15,13 @@ from keras_vit import (
     preprocess_input,
 )
 from keras_vit.preprocessing.normalization import NORMALIZATIONS
-from tests.tiny import randomize, tiny_config, to_numpy
+from tests.tiny import noise, randomize, tiny_config, to_numpy
+from trainers.data.datasets import open_dataset
+from trainers.optim.distillation import TARGETS
 from trainers.runs.run import Run
 from trainers.runs.teacher import (
     find_normalization,
+    make_distillation,
     make_teach,
     with_both_logits,
 )
@@ -103,6 +107,24 @@ def test_without_a_token_labels_and_teacher_share_the_logits(taught, tmp_path):
         kernels.append(job.loop.model.get_layer("predictions").get_weights()[0])
     np.testing.assert_array_equal(kernels[0], kernels[1])
     assert np.abs(kernels[2] - kernels[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_target_and_temperature_are_those_of_the_recipe(taught, target):
+    recipe = dataclasses.replace(
+        taught, distillation_target=target, distillation_temperature=3.0
+    )
+    dataset = open_dataset(recipe.dataset)
+    distillation = make_distillation(recipe, dataset, make_model())
+    teacher, student = noise(5, 10, seed=1), noise(5, 10, seed=2)
+    p, q = (scipy.special.softmax(x / 3, -1) for x in (teacher, student))
+    scores = scipy.special.log_softmax(student, -1)
+    expected = {
+        "hard": -scores[np.arange(5), teacher.argmax(-1)],
+        "soft": 9 * np.sum(scipy.special.rel_entr(p, q), -1),
+    }
+    found = distillation.loss(teacher, student)
+    np.testing.assert_allclose(found, expected[target], rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", ["avg", "distilled"])
