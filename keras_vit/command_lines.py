@@ -95,7 +95,7 @@ def make_inspect_parser() -> argparse.ArgumentParser:
         "keras_vit.inspect",
         description="Draw where a Vision Transformer looks in images and what "
         "it has learned, and write an interactive page, report.html. For the "
-        "folder of a run, use python -m trainers.inspect.",
+        "folder of a run, use keras-vit inspect.",
     )
     parser.add_argument(
         "model",

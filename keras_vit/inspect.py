@@ -1,7 +1,7 @@
 """Inspect a model file: `python -m keras_vit.inspect MODEL IMAGE... --out=DIR`.
 
 Draws the pictures of `keras_vit.analysis.plots` and writes report.html, an
-interactive page. For the folder of a run, use `python -m trainers.inspect`.
+interactive page. For the folder of a run, use `keras-vit inspect`.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
     for source in filter(is_run, sources):
         raise ValueError(
             f"{source} is the folder of a run. Type: "
-            f"python -m trainers.inspect --run_dir={shlex.quote(source)}"
+            f"keras-vit inspect --run_dir={shlex.quote(source)}"
         )
     check_inputs(options.images, options.out)
     subjects = [

@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(
                 f"{options.path} is the folder of a run, whose model.keras is "
                 "no checkpoint: open it with keras.saving.load_model, or look "
-                "into it with python -m trainers.inspect"
+                "into it with keras-vit inspect"
             )
         with open_checkpoint(locate(options.path)) as checkpoint:
             source = identify(checkpoint, Known(**hints_of(options)))

@@ -146,7 +146,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, image_paths, capsys):
     run = tmp_path / "a run"
     run.mkdir()
     (run / "recipe.json").write_text("{}")
-    use = f"Type: python -m trainers.inspect --run_dir='{run}'"
+    use = f"Type: keras-vit inspect --run_dir='{run}'"
     out = tmp_path / "out"
     for arguments, words in (
         ([CHECKPOINT, "none.png", f"--out={out}"], "no image file 'none.png'"),

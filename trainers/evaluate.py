@@ -5,6 +5,7 @@ Example:
     python -m trainers.evaluate --model=B/16-augreg-i1k --dataset=imagenet2012
 """
 
+import shlex
 from collections.abc import Mapping
 
 from absl import flags
@@ -103,9 +104,12 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
     report = read_written(path, parse_object, "evaluate that model again")
     images = dataset.name, dataset.eval_split
     if (report.get("dataset"), report.get("split")) != images:
+        flags = shlex.join(
+            [f"--dataset={images[0]}", f"--eval_split={images[1]}"]
+        )
         raise ValueError(
             "`compare` must be an evaluation of the same images; evaluate that "
-            f"model with --dataset={images[0]} --eval_split={images[1]} "
+            f"model with {flags} "
             f"--report_dir=FOLDER first. Received: compare={folder!r}, which "
             f"is of {report.get('dataset')!r}, split {report.get('split')!r}"
         )

@@ -106,14 +106,15 @@ def choose_recipe() -> ChosenRecipe:
 
 def stopped_early(job: Job) -> bool:
     """Return whether a run is finished before its last update."""
-    return job.recipe.keep_best and job.loop.best.is_over
+    is_last = job.loop.step >= job.total_steps
+    return job.recipe.keep_best and job.loop.best.is_over and not is_last
 
 
 def print_start(job: Job, chosen: ChosenRecipe):
     """Print what is trained, from what and how, before the first update."""
     print(job, flush=True)
     if job.loop.step >= job.total_steps or stopped_early(job):
-        print("This run is finished. To train anew, use another run_dir.")
+        print("This run is finished. To train again, use another run_dir.")
     if job.loop.step == 0:
         print_initial_weights(job, chosen)
     if job.has_other_images:

@@ -38,7 +38,7 @@ FOREIGN_PARTS = (
     (r"^neck\.", "a neck of convolutions"),
     (r"rope|freqs", "rotary positions"),
     (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
-    (r"lora_", "LoRA adapters, to be merged first"),
+    (r"lora_", "LoRA adapters alone, without the model"),
     (r"decoder", "a decoder of masked patches"),
     (r"txt|text", "a text tower"),
 )

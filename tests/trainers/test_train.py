@@ -133,6 +133,10 @@ def test_a_run_that_is_finished_says_so(recipe, tmp_path, capsys):
         job.loop.best.judge({"val_loss": 1.0})
     trainers.train.print_start(job, chosen)
     assert said in capsys.readouterr().out
+    assert trainers.train.stopped_early(job)
+    # In the last update, nothing is left to stop.
+    finished = dataclasses.replace(job, total_steps=job.loop.step)
+    assert not trainers.train.stopped_early(finished)
 
 
 def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):

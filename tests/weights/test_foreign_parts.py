@@ -30,7 +30,7 @@ FOREIGN = {
     "blocks.0.mlp.fc1_g.weight": "a gated MLP",
     "layer.0.mlp.swiglu.weight": "a gated MLP",
     "layer.0.mlp.weights_in.weight": "a gated MLP",
-    "query.lora_A.weight": "LoRA adapters, to be merged first",
+    "query.lora_A.weight": "LoRA adapters alone, without the model",
     "decoder.decoder_embed.weight": "a decoder of masked patches",
     "txt/head": "a text tower",
     "blocks.0.attn.lambda_q1": "differential attention",

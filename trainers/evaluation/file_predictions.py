@@ -48,6 +48,7 @@ def expand_folders(paths: Iterable[str]) -> list[str]:
             nothing.
     """
     found = []
+    paths = map(os.path.expanduser, paths)
     for path in itertools.chain.from_iterable(map(_expand_pattern, paths)):
         files = list_images(path) if os.path.isdir(path) else [path]
         if not files:

@@ -34,6 +34,12 @@ def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
             return found
     if not folder.is_dir():
         raise ValueError(f"EXPORT_DIR must be a folder. Received: {folder}")
+    parent = folder.resolve().parent
+    if folder.resolve() in find_versions(parent).values():
+        raise ValueError(
+            "EXPORT_DIR must be the folder of a model, not of a version: "
+            f"{parent}. Received: {folder}"
+        )
     raise ValueError(
         "EXPORT_DIR must hold an export, as "
         f"{'|'.join(SERVED_FORMATS)}/NAME/VERSION; `keras-vit export` "

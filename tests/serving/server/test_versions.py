@@ -145,6 +145,8 @@ def test_folders_that_can_be_served(tmp_path):
     assert find_models(export / "tflite") == {"a": export / "tflite" / "a"}
     with pytest.raises(ValueError, match=r"saved_model\|tflite/NAME/VERSION"):
         find_models(tmp_path)
+    with pytest.raises(ValueError, match="not of a version: .*/saved_model/a"):
+        find_models(saved / "a" / "1")
 
 
 def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):

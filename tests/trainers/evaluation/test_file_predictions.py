@@ -51,6 +51,12 @@ def test_folders_stand_for_their_images(folder):
         expand_folders([str(folder / "empty")])
 
 
+def test_a_tilde_is_the_home_folder(folder, monkeypatch):
+    """Shells do not expand it in quotes."""
+    monkeypatch.setenv("HOME", str(folder))
+    assert expand_folders(["~/a.png"]) == [str(folder / "a.png")]
+
+
 def test_a_pattern_stands_for_what_it_matches(folder):
     """Some shells pass it on."""
     found = expand_folders([str(folder / "*"), str(folder / "insid[e]")])

@@ -73,7 +73,12 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
                 "is_transparent": is_transparent(image),
             }
         pixels = read_image(io.BytesIO(encoded))
-    except (OSError, ValueError, SyntaxError) as error:
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ) as error:
         fault = describe_fault(encoded, error)
         return Examined(name, split, label, digest, fault)
     return Examined(
@@ -104,6 +109,8 @@ def describe_fault(encoded: bytes, error: Exception) -> str:
     text = str(error)
     if "truncated" in text:
         return "the file is cut off"
+    if "exceeds limit" in text:
+        return "too many pixels"
     if "identify" in text or "Not an image" in text:
         return "not an image"
     return text or type(error).__name__

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
     IMAGE_ENDINGS,
+    SYSTEM_FOLDERS,
+    leave_out_hidden,
     leave_out_unreadable,
     list_images,
 )
@@ -37,6 +39,7 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
         files = _list_classes(path)
         if not files:
             raise _not_of_the_form(path)
+        _check_depth(path, files)
         files = split_by_content(files, f"folder:{path}")
     return files
 
@@ -55,10 +58,6 @@ def list_folders(path: str) -> list[str]:
         and not entry.name.startswith(".")
         and entry.name not in SYSTEM_FOLDERS
     )
-
-
-# Beside the files of zip archives made on macOS, and on drives of Synology.
-SYSTEM_FOLDERS = {"__MACOSX", "@eaDir"}
 
 
 def _has_splits(path):
@@ -82,6 +81,24 @@ def _list_classes(path):
             for file in list_images(os.path.join(path, label))
         ]
     )
+
+
+def _check_depth(path, files):
+    """Raise a ValueError if the only folder has the folders of the classes."""
+    labels = {label for _, label in files}
+    inside = os.path.join(path, *labels) if len(labels) == 1 else path
+    folders = [
+        name
+        for name in list_folders(inside)
+        if list_images(os.path.join(inside, name))
+    ]
+    if inside != path and len(folders) > 1:
+        raise ValueError(
+            "`dataset` must have the folders of the classes in the folder of "
+            f"the images. Received: dataset='folder:{path}'; those of "
+            f"folder:{inside} are {', '.join(map(repr, folders[:5]))}"
+            + (", ..." if len(folders) > 5 else "")
+        )
 
 
 def _list_splits(path):
@@ -156,7 +173,7 @@ def count_other_files(path: str) -> dict[str, int]:
     counts = collections.Counter()
     for label in list_folders(path):
         for place, folders, files in os.walk(os.path.join(path, label)):
-            folders[:] = (name for name in folders if not name.startswith("."))
+            leave_out_hidden(folders)
             counts.update(
                 _describe_ending(os.path.join(place, name))
                 for name in files

@@ -9,17 +9,27 @@ def list_images(folder: str) -> list[str]:
     """Return the sorted paths of the image files in `folder`.
 
     Files in folders inside it are included. Hidden files and folders are
-    skipped, as are files with other endings than IMAGE_ENDINGS.
+    skipped, as are SYSTEM_FOLDERS and files with other endings than
+    IMAGE_ENDINGS.
     """
     found = []
     for place, folders, files in os.walk(folder, onerror=_raise):
-        folders[:] = (name for name in folders if not name.startswith("."))
+        leave_out_hidden(folders)
         found += (
             os.path.join(place, name)
             for name in files
             if name.lower().endswith(IMAGE_ENDINGS) and not name.startswith(".")
         )
     return sorted(path for path in found if os.path.isfile(path))
+
+
+def leave_out_hidden(folders: list[str]):
+    """Remove the names of folders that are hidden or made by systems."""
+    folders[:] = (
+        name
+        for name in folders
+        if not name.startswith(".") and name not in SYSTEM_FOLDERS
+    )
 
 
 def _raise(error):
@@ -58,6 +68,8 @@ def is_heif(path: str) -> bool:
     return path.lower().endswith(HEIF_ENDINGS)
 
 
+# Beside the files of zip archives made on macOS, and on drives of Synology.
+SYSTEM_FOLDERS = {"__MACOSX", "@eaDir"}
 HEIF_ENDINGS = (".heic", ".heif")
 PILLOW_ENDINGS = (*HEIF_ENDINGS, ".avif", ".tif", ".tiff")
 IMAGE_ENDINGS = (

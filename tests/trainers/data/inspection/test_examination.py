@@ -140,6 +140,12 @@ def test_faults_are_told_apart(encoded, fault, monkeypatch):
     assert not found.thumbnail
 
 
+def test_an_image_of_too_many_pixels_is_a_fault(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    found = examine("a.jpg", "train", "cat", PHOTO)
+    assert found.fault == "too many pixels"
+
+
 def test_a_damaged_heic_file_does_not_need_the_package_that_is_there(
     monkeypatch,
 ):

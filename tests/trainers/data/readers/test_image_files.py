@@ -135,6 +135,18 @@ def test_a_folder_without_classes(photos, remove, fault):
         open_dataset(f"folder:{photos}")
 
 
+def test_one_folder_too_many_is_named(photos):
+    """As archives unpack into a folder of their own."""
+    with pytest.raises(ValueError, match=f"those of folder:{photos} are 'cat'"):
+        open_dataset(f"folder:{photos.parent}")
+
+
+def test_thumbnails_of_a_drive_are_no_photos(photos):
+    before = len(read(open_dataset(f"folder:{photos}")))
+    shutil.copytree(photos / "dog", photos / "dog/@eaDir/a.jpg")
+    assert len(read(open_dataset(f"folder:{photos}"))) == before
+
+
 def test_a_class_may_be_called_train(photos):
     (photos / "cat").rename(photos / "train")
     shutil.rmtree(photos / "train/old")
