@@ -33,6 +33,15 @@ def draw_data():
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(style.WIDTH, 3.5), sharey=False
     )
+    draw_pretraining(left)
+    draw_augmentation(right)
+    for axes in (left, right):
+        axes.grid(True)
+    return figure
+
+
+def draw_pretraining(left):
+    """Draw the accuracies of PRETRAINING, beside those of BiT."""
     names = ("ImageNet", "ImageNet-21k", "JFT-300M")
     for (model, values), color, marker in zip(
         PRETRAINING.items(), COLORS, "osv^D"
@@ -60,6 +69,10 @@ def draw_data():
         title="more data (fine-tuned at 384 pixels)",
     )
     left.legend(loc="lower right")
+
+
+def draw_augmentation(right):
+    """Draw the accuracies of RECIPES."""
     for (recipe, values), color, marker in zip(RECIPES.items(), COLORS, "osv^"):
         right.plot(
             EPOCHS, values, marker + "-", color=color, label=recipe, ms=4
@@ -71,9 +84,6 @@ def draw_data():
         ylim=(65, 90),
     )
     right.legend(loc="upper left", fontsize=7.5)
-    for axes in (left, right):
-        axes.grid(True)
-    return figure
 
 
 FIGURES = {"data.svg": draw_data}

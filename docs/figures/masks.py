@@ -100,7 +100,13 @@ def draw_walk():
 def draw_paths():
     """Draw recurrent steps beside attention, and how many steps they need."""
     figure, all_axes = plt.subplots(1, 3, figsize=(style.WIDTH, 2.5))
-    left, middle, right = all_axes
+    draw_steps(*all_axes[:2])
+    draw_numbers_of_steps(all_axes[2])
+    return figure
+
+
+def draw_steps(left, middle):
+    """Draw recurrent steps on the left axes, and attention on the others."""
     for axes, title in (
         (left, "recurrent network"),
         (middle, "self-attention"),
@@ -124,6 +130,10 @@ def draw_paths():
             left.annotate("", (x + 1, 1), (x, 1), arrowprops=path | gap)
         look = path if x == 1 else other
         middle.annotate("", (6, 1), (x, 0), arrowprops=look | gap)
+
+
+def draw_numbers_of_steps(right):
+    """Draw the steps from the first token to the last, over all tokens."""
     lengths = np.array([2, 4, 9, 16, 36, 64, 100, 144, 196])
     right.loglog(
         lengths,
@@ -157,7 +167,6 @@ def draw_paths():
     right.set_yticks([1, 10, 100], ["1", "10", "100"])
     right.grid(True)
     right.legend(fontsize=7.5)
-    return figure
 
 
 def count_steps(mask) -> int:

@@ -185,8 +185,7 @@ class TransformerBlock(keras.layers.Layer):
             tokens = tokens + position_rows
         positions |= {"mask": mask, "training": training}
         attend = find_call(self.attention, tokens)
-        # No variable holds the attended tokens, so the MLP can reuse their
-        # memory.
+        # No variable holds the attended tokens: the MLP can reuse their memory.
         tokens = self.add_attended(
             tokens, attend(self.attention_input(tokens), **positions), training
         )
