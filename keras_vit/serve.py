@@ -38,7 +38,7 @@ def serve(options: argparse.Namespace):
     if missing:
         raise missing_packages("The server", missing)
     from keras_vit.serving.server.app import make_app
-    from keras_vit.serving.server.running import make_server
+    from keras_vit.serving.server.uvicorn_server import make_server
 
     fields = dataclasses.fields(Limits)
     limits = Limits(**{x.name: getattr(options, x.name) for x in fields})

@@ -38,7 +38,7 @@ from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
 from trainers.runs.repeating import explain_repeating
 from trainers.runs.reports import describe_skipped, final_table
-from trainers.runs.requirements import (
+from trainers.runs.resources import (
     available_bytes,
     describe_memory,
     describe_shortage,

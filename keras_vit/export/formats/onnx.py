@@ -14,15 +14,15 @@ from keras_vit.export.contract import Format
 from keras_vit.export.description import KEY, describe, to_text
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.preconditions import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
 from keras_vit.export.predicting import (
     expected_outputs,
     make_noise,
     run_in_batches,
-)
-from keras_vit.export.requirements import (
-    check_exportable,
-    check_packages,
-    check_path,
 )
 from keras_vit.export.serving_options import normalize_images
 from keras_vit.files import atomic_write

@@ -25,12 +25,12 @@ from keras_vit.export.endpoint_checks import (
 )
 from keras_vit.export.endpoints import make_endpoints, write_endpoints
 from keras_vit.export.float32 import computes_in_16_bits
-from keras_vit.export.predicting import expected_outputs, make_noise
-from keras_vit.export.requirements import (
+from keras_vit.export.preconditions import (
     check_exportable,
     check_packages,
     check_path,
 )
+from keras_vit.export.predicting import expected_outputs, make_noise
 from keras_vit.export.serving_options import Serving
 from keras_vit.files import draft_folder
 from keras_vit.models.lora import without_updates

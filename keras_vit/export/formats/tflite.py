@@ -18,13 +18,13 @@ from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import name_output
 from keras_vit.export.litert import run_tflite, start
 from keras_vit.export.pixel_inputs import PixelInput, find_pixel_input
-from keras_vit.export.predicting import expected_outputs
-from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.requirements import (
+from keras_vit.export.preconditions import (
     check_exportable,
     check_packages,
     check_path,
 )
+from keras_vit.export.predicting import expected_outputs
+from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.tflite_archive import (
     append_archive,
     make_texts,

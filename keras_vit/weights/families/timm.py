@@ -14,7 +14,7 @@ from keras_vit.weights.styles import (
     SAME,
     TORCH,
 )
-from keras_vit.weights.timm.arguments import (
+from keras_vit.weights.timm.class_arguments import (
     ACT_LAYERS,
     has_split_gate,
     has_split_projections,

@@ -1,7 +1,7 @@
 """Why timm cannot compute a model: `explain_refusal`."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.timm.arguments import (
+from keras_vit.weights.timm.class_arguments import (
     ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
