@@ -16,7 +16,7 @@ import sys
 from keras_vit.command_lines import PURPOSE, make_serve_parser
 from keras_vit.packages import missing_packages
 from keras_vit.serving.server.limits import Limits
-from keras_vit.serving.server.loading import find_models, load_version
+from keras_vit.serving.server.served_models import find_models, load_version
 from keras_vit.serving.server.versions import ServedModel
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

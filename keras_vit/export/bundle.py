@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit.export.agreement import Agreement, DisagreementError
 from keras_vit.export.contract import ExportOptions, ExportRequest
+from keras_vit.export.export_report import ExportReport
 from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import measure_in, started
 from keras_vit.export.preconditions import (
@@ -23,7 +24,6 @@ from keras_vit.export.publishing import (
     naming_a_full_disk,
     published_together,
 )
-from keras_vit.export.report import ExportReport
 from keras_vit.models.lora import without_updates
 from keras_vit.tables import pick
 

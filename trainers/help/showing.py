@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from trainers.help.commands import COMMANDS
-from trainers.help.pages import format_page
+from trainers.help.help_text import format_page
 from trainers.help.reading import HELP_WORDS, read_given, read_help
 from trainers.help.recipe_values import RecipeValues, find_values
 

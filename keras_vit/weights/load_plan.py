@@ -14,7 +14,7 @@ from keras_vit.weights.differences import (
     describe_mismatches,
 )
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
-from keras_vit.weights.report import LoadReport
+from keras_vit.weights.load_report import LoadReport
 from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.stored_parts import parts_of, whole_shape
 from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros
