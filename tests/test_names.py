@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import pathlib
 
 from tests.test_sizes import SOURCES
 
@@ -49,6 +50,37 @@ ROLES_OF_BENCHMARKS = {
     "train_step": "the training step that a worker measures",
 }
 
+# Stems of several files of `keras_vit` and `trainers`, which treat one thing.
+ROLES_OF_FILES = {
+    "attention": "attention, computed by a layer and read from a model",
+    "augreg": "the paper AugReg: its augmentation and its recipes",
+    "baselines": "ResNets as baselines, and their recipes",
+    "callbacks": "callbacks of Keras, one of our own and the running of any",
+    "descriptions": "JSON that describes a model, of any file and of a family",
+    "digits": "the digits of scikit-learn: the data set and its recipes",
+    "errors": "what an error means, of libraries, servers and the training",
+    "fine_tuning": "which weights are trained: the choice and its fields",
+    "folder": "what is read from a folder: a checkpoint, a data set",
+    "image_files": "the reading of image files, in each place that takes them",
+    "inputs": "the inputs of a model, made from images and in a request",
+    "inspect": "the command `inspect`, for a file and for a run",
+    "inspecting": "what an inspection computes, of a model and of a data set",
+    "keras_files": "`.keras` files: finding one, and reading it",
+    "limits": "the size of what is accepted: a request, a checkpoint",
+    "litert": "LiteRT, of which an export and the server run files",
+    "lora": "LoRA: the weights of a model, and their files",
+    "page": "the HTML page of an inspection",
+    "patch_sizes": "several patch sizes: the training and its field",
+    "positions": "position embeddings: their figure, and those of a file",
+    "predictions": "the most probable classes of images",
+    "progress": "the progress bar, in general and of a run",
+    "representations": "tokens after each block: their similarity, its figure",
+    "rest": "the REST interface, of the client and of the server",
+    "saved_model": "a SavedModel, written by an export and run by a server",
+    "visible_parts": "what is compared with config.json, for each library",
+    "vtab": "the benchmark VTAB: its data sets, its sweeps, its command",
+}
+
 
 def public_names():
     """Return {name: modules that define it}."""
@@ -71,9 +103,25 @@ def public_names():
     return found
 
 
+def files_by_stem():
+    """Return {stem: files with this name}, without those of benchmarks."""
+    found = collections.defaultdict(set)
+    for path in map(pathlib.PurePath, SOURCES):
+        is_module = path.suffix == ".py" and path.stem != "__init__"
+        if is_module and path.parts[0] in ("keras_vit", "trainers"):
+            found[path.stem].add(str(path))
+    return found
+
+
 def test_a_name_means_one_thing():
     twice = {name: at for name, at in public_names().items() if len(at) > 1}
     roles = ROLES | ROLES_OF_BENCHMARKS
     unexplained = {name: at for name, at in twice.items() if name not in roles}
     assert not unexplained
     assert not roles.keys() - twice.keys(), "these are unique now"
+
+
+def test_the_name_of_a_file_means_one_thing():
+    twice = {stem: at for stem, at in files_by_stem().items() if len(at) > 1}
+    assert not {s: at for s, at in twice.items() if s not in ROLES_OF_FILES}
+    assert not ROLES_OF_FILES.keys() - twice.keys(), "these are unique now"
