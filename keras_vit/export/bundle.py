@@ -24,7 +24,7 @@ from keras_vit.export.publishing import (
     naming_a_full_disk,
     published_together,
 )
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.tables import pick
 
 
@@ -83,7 +83,7 @@ def export_model(
     is_calibrated = options.calibration_images is not None
     check_formats(formats, options, is_calibrated)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     export_dir = pathlib.Path(export_dir)
     name = name or model.name
     version = check_destination(export_dir, name, version)

@@ -194,7 +194,7 @@ class Job:
             variable.assign(value)
 
     def keep_model(self):
-        """Write the model without LoRA, and the LoRA updates alone."""
+        """Write the model without LoRA, and the LoRA weights alone."""
         if self.recipe.lora_rank:
             self.run.save_lora(self.loop.model)
         self.run.save_model(plain_model(self.loop.model, self.recipe))

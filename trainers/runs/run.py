@@ -224,7 +224,7 @@ class Run:
             model.save(draft)
 
     def save_lora(self, model: keras.Model):
-        """Write the LoRA updates of the model alone, atomically."""
+        """Write the LoRA weights of the model alone, atomically."""
         with atomic_write(self.lora_path) as draft:
             save_lora(model, draft)
 

@@ -26,7 +26,7 @@ from keras_vit.export.predicting import (
 )
 from keras_vit.export.serving_options import normalize_images
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
@@ -79,7 +79,7 @@ def export_onnx(
     """
     path = os.fspath(path)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".onnx")
     if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(

@@ -33,7 +33,7 @@ from keras_vit.export.predicting import (
     run_in_batches,
 )
 from keras_vit.files import draft_folder
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 
 
 def export_openvino(
@@ -81,7 +81,7 @@ def export_openvino(
     path = os.fspath(path)
     weights_path = path.removesuffix(".xml") + ".bin"
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".xml")
     check_path(weights_path)
     check_packages(FORMAT.packages)

@@ -32,7 +32,7 @@ from keras_vit.export.tflite_archive import (
 )
 from keras_vit.export.tflite_sizes import refuse_other_sizes
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.tables import pick
 
 
@@ -93,7 +93,7 @@ def export_tflite(
     """
     path = os.fspath(path)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".tflite")
     check_quantization(
         quantization, calibration_images is not None, pixels is not None
