@@ -126,7 +126,7 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
         "README.md",
         "checkpoints",
         "confusion.csv",
-        "guesses.csv",
+        "image_predictions.csv",
         "evaluation.html",
         "evaluation.json",
         "first_batch.png",

@@ -130,7 +130,7 @@ def _shorten(name):
 def plot_predictions(
     images: np.ndarray,
     truths: Sequence[str],
-    guesses: Sequence[str],
+    predictions: Sequence[str],
     scores: Sequence[float],
     normalization: Normalization,
     path: Path,
@@ -143,16 +143,16 @@ def plot_predictions(
     Args:
         images: As the model reads them.
         truths: Their classes.
-        guesses: The predicted classes.
+        predictions: The predicted classes.
         scores: The probabilities of the predicted classes.
         normalization: Mean and deviation of the images.
         path: The PNG file to write.
     """
     texts, colors = [], []
-    for truth, guess, score in zip(truths, guesses, scores):
-        right = truth == guess
+    for truth, prediction, score in zip(truths, predictions, scores):
+        right = truth == prediction
         texts.append(
-            f"{guess} {score:.0%}" + ("" if right else f"\n(is {truth})")
+            f"{prediction} {score:.0%}" + ("" if right else f"\n(is {truth})")
         )
         colors.append("black" if right else "red")
     _draw_tiles(to_fractions(images, normalization), texts, colors, path)
