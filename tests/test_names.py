@@ -15,7 +15,6 @@ ROLES = {
     "FORMAT": "the row of an export format",
     "LAYOUT": "the row of a checkpoint family",
     "RECIPES": "the rows of a paper, and all of them together",
-    "atomic_write": "of local files, and of those in buckets as well",
     "define_flags": "the flags of a command",
     "main": "a command",
     "make_jsons": "the JSON files of a family",

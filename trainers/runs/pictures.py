@@ -10,7 +10,7 @@ from keras_vit.preprocessing.normalization import (
     to_fractions,
 )
 from trainers.loop.metrics import read_metrics
-from trainers.paths import Path, atomic_write
+from trainers.paths import Path, draft_of
 
 # Most images of a batch that a picture shows.
 MOST_IMAGES = 32
@@ -57,7 +57,7 @@ def plot_learning_curve(metrics_path: Path, path: Path):
         )
     if loss.lines:
         loss.legend(frameon=False)
-    with atomic_write(path) as draft:
+    with draft_of(path) as draft:
         figure.savefig(draft)
 
 
@@ -223,7 +223,7 @@ def _draw_tiles(images, texts, colors, path, columns=8):
         )
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    with atomic_write(path) as draft, warnings.catch_warnings():
+    with draft_of(path) as draft, warnings.catch_warnings():
         # `families_for` has named the characters that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(draft)
