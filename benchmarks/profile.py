@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None):
         "matrix_dtype": options.precision.removeprefix("mixed_"),
     }
     worker = importlib.import_module(compare.WORKERS[backend])
-    functions, versions = worker.prepare(case)
+    functions, versions = worker.make_functions(case)
     step = functions["step"]
     step_seconds = measure(step, options.steps)
     product_seconds = measure(functions["product"], 3 * options.steps)

@@ -24,14 +24,14 @@ MESSAGE_LINES = 20
 
 
 def answer_requests(
-    prepare: Callable[[dict], tuple[dict[str, Callable], dict]],
+    make_functions: Callable[[dict], tuple[dict[str, Callable], dict]],
     find_gpu: Callable[[], tuple[str, Callable[[], int]] | None] = lambda: None,
 ):
     """Answer the driver until it closes the pipe.
 
     Args:
-        prepare: Takes the case; returns functions by name, each of which runs
-            something once and waits for its result, and the versions.
+        make_functions: Takes the case; returns functions by name, each of which
+            runs something once and waits for its result, and the versions.
         find_gpu: Returns the name of the GPU that is used and a function that
             returns the most bytes it had in use, or None.
     """
@@ -44,7 +44,7 @@ def answer_requests(
         answers.flush()
 
     before = peak_memory()
-    functions, versions = prepare(json.loads(sys.stdin.readline()))
+    functions, versions = make_functions(json.loads(sys.stdin.readline()))
     for function in functions.values():
         for _ in range(WARM_UP_RUNS):
             function()

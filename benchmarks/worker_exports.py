@@ -17,7 +17,7 @@ from benchmarks.serve import answer_requests
 ONNX_OPSET = 17  # The first with a layer norm, which is faster than its parts.
 
 
-def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Run the action of `case`, and return a function that repeats it.
 
     Returns:
@@ -201,4 +201,4 @@ ACTIONS = {
 }
 
 if __name__ == "__main__":
-    answer_requests(prepare)
+    answer_requests(make_functions)

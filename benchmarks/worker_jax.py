@@ -15,7 +15,7 @@ from benchmarks.serve import answer_requests, repeat
 ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
 
 
-def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return the functions for `case`, and the versions of the packages."""
     versions = {"jax": jax.__version__, "keras": keras.__version__}
     weights, apply = MODEL_BUILDERS[case["package"]](case)
@@ -235,4 +235,4 @@ def find_gpu() -> tuple[str, Callable[[], int]] | None:
 MODEL_BUILDERS = {"ours": our_model, "plain-jax": plain_jax_model}
 
 if __name__ == "__main__":
-    answer_requests(prepare, find_gpu)
+    answer_requests(make_functions, find_gpu)

@@ -10,7 +10,7 @@ from benchmarks.harness import build_ours, random_batch
 from benchmarks.serve import answer_requests, repeat
 
 
-def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return the functions for `case`, and the versions of the packages."""
     tf.config.threading.set_intra_op_parallelism_threads(case["threads"])
     at_once = case.get("operations_at_once", case["threads"])
@@ -97,4 +97,4 @@ def product(case: dict) -> Callable[[], object]:
 MODEL_BUILDERS = {"ours": our_model, "keras-hub": keras_hub_model}
 
 if __name__ == "__main__":
-    answer_requests(prepare)
+    answer_requests(make_functions)

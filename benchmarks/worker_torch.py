@@ -19,7 +19,7 @@ DTYPES = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def prepare(case: dict) -> tuple[dict[str, Callable], dict]:
+def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Return the functions for `case`, and the versions of the packages."""
     torch.set_num_threads(case["threads"])
     torch.manual_seed(0)
@@ -167,4 +167,4 @@ def find_gpu() -> tuple[str, Callable[[], int]] | None:
 MODEL_BUILDERS = {"ours": our_model, "timm": timm_model}
 
 if __name__ == "__main__":
-    answer_requests(prepare, find_gpu)
+    answer_requests(make_functions, find_gpu)

@@ -16,7 +16,7 @@ import sys
 from keras_vit.command_lines import PURPOSE, make_serve_parser
 from keras_vit.packages import missing_packages
 from keras_vit.serving.server.limits import Limits
-from keras_vit.serving.server.loading import find_models, load_version
+from keras_vit.serving.server.served_models import find_models, load_version
 from keras_vit.serving.server.versions import ServedModel
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -38,7 +38,7 @@ def serve(options: argparse.Namespace):
     if missing:
         raise missing_packages("The server", missing)
     from keras_vit.serving.server.app import make_app
-    from keras_vit.serving.server.running import make_server
+    from keras_vit.serving.server.uvicorn_server import make_server
 
     fields = dataclasses.fields(Limits)
     limits = Limits(**{x.name: getattr(options, x.name) for x in fields})

@@ -99,7 +99,7 @@ EXTRA_PACKAGES = {
     "keras_vit.serving.server.app": {"starlette"},
     "keras_vit.serving.server.guard": {"starlette"},
     "keras_vit.serving.server.rest": {"starlette"},
-    "keras_vit.serving.server.running": {"starlette", "uvicorn"},
+    "keras_vit.serving.server.uvicorn_server": {"starlette", "uvicorn"},
 }
 
 

@@ -12,7 +12,11 @@ from absl import flags
 
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import choose_folder, evaluate
-from trainers.evaluation.guesses import OtherModel, read_guesses
+from trainers.evaluation.image_predictions import (
+    OtherModel,
+    find_image_predictions,
+    read_image_predictions,
+)
 from trainers.paths import as_path, parse_object, read_written
 from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
@@ -54,7 +58,7 @@ def main(arguments):
     if folder:
         print(
             f"Report: {folder}/evaluation.html, evaluation.json, "
-            "confusion.csv, guesses.csv, predictions.png"
+            "confusion.csv, image_predictions.csv, predictions.png"
         )
 
 
@@ -119,10 +123,11 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             "was trained since; evaluate that run again. Received: "
             f"compare={folder!r}"
         )
-    guesses = as_path(folder) / "guesses.csv"
-    if not guesses.is_file():  # Written by an earlier version.
+    found = find_image_predictions(as_path(folder))
+    if found is None:  # The evaluation is of an earlier version.
         return OtherModel(report, {})
-    return OtherModel(report, read_guesses(guesses, dataset.class_names))
+    predictions = read_image_predictions(found, dataset.class_names)
+    return OtherModel(report, predictions)
 
 
 def define_flags():

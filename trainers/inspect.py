@@ -20,7 +20,7 @@ from keras_vit.analysis.gallery import (
 )
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
-from trainers.augment.settings import line_of
+from trainers.augment.operation_lines import line_of
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset

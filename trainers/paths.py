@@ -156,7 +156,7 @@ def as_path(path: str | os.PathLike) -> Path:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+def draft_of(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yield a temporary path that replaces `path` on success.
 
     Like `keras_vit.files.atomic_write`, but also for paths in a bucket: a
@@ -200,7 +200,7 @@ def written_together(folder: Path) -> Iterator[pathlib.Path]:
 
 def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
-    with atomic_write(path) as draft:
+    with draft_of(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 

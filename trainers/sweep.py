@@ -25,7 +25,7 @@ from trainers.runs.worker_flags import (
     define_worker_flags,
     worker_config_from_flags,
 )
-from trainers.sweeps.opening import open_sweep
+from trainers.sweeps.open_sweep import open_sweep
 from trainers.sweeps.plan import Sweep
 from trainers.sweeps.reports import (
     describe_choice,

@@ -37,8 +37,7 @@ from trainers.runs.job import FEW_IMAGES, Job, train
 from trainers.runs.memory_plan import describe_plan
 from trainers.runs.preparation import prepare
 from trainers.runs.repeating import explain_repeating
-from trainers.runs.reports import describe_skipped, final_table
-from trainers.runs.requirements import (
+from trainers.runs.resources import (
     available_bytes,
     describe_memory,
     describe_shortage,
@@ -48,6 +47,7 @@ from trainers.runs.requirements import (
     warn_of_shortage,
 )
 from trainers.runs.run import Run
+from trainers.runs.summaries import describe_skipped, final_table
 from trainers.runs.worker_flags import (
     define_worker_flags,
     worker_config_from_flags,

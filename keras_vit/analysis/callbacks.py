@@ -200,11 +200,11 @@ class AttentionPictures(keras.callbacks.Callback):
         """Return the most likely class of each image, if there are classes."""
         if not has_logits(self.model):
             return None
-        answers = self.model(self.images, training=False)
+        predictions = self.model(self.images, training=False)
         if self.model.config.classifier_activation is None:
-            answers = self.activate(answers)
+            predictions = self.activate(predictions)
         titles = []
-        for probabilities in as_float32(answers):
+        for probabilities in as_float32(predictions):
             index = int(probabilities.argmax())
             name = self.class_names[index] if self.class_names else index
             titles.append(f"{name}\n{probabilities[index]:.1%}")

@@ -7,6 +7,7 @@ from keras_vit.export.agreement import (
 )
 from keras_vit.export.bundle import export_model
 from keras_vit.export.contract import ExportOptions, Format
+from keras_vit.export.export_report import ExportReport
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.formats.onnx import export_onnx
 from keras_vit.export.formats.openvino import export_openvino
@@ -17,7 +18,6 @@ from keras_vit.export.forward import OUTPUTS
 from keras_vit.export.labels import read_class_names, read_description
 from keras_vit.export.latency import Latency, measure_latency
 from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.report import ExportReport
 from keras_vit.export.serving_options import Serving
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
 

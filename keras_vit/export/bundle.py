@@ -11,20 +11,20 @@ import numpy as np
 
 from keras_vit.export.agreement import Agreement, DisagreementError
 from keras_vit.export.contract import ExportOptions, ExportRequest
+from keras_vit.export.export_report import ExportReport
 from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import measure_in, started
+from keras_vit.export.preconditions import (
+    check_backend,
+    check_exportable,
+    check_packages,
+)
 from keras_vit.export.publishing import (
     check_destination,
     naming_a_full_disk,
     published_together,
 )
-from keras_vit.export.report import ExportReport
-from keras_vit.export.requirements import (
-    check_backend,
-    check_exportable,
-    check_packages,
-)
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.tables import pick
 
 
@@ -83,7 +83,7 @@ def export_model(
     is_calibrated = options.calibration_images is not None
     check_formats(formats, options, is_calibrated)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     export_dir = pathlib.Path(export_dir)
     name = name or model.name
     version = check_destination(export_dir, name, version)

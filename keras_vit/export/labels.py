@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from keras_vit.export.formats import find_format
-from keras_vit.export.requirements import check_packages
+from keras_vit.export.preconditions import check_packages
 
 
 def read_description(path: str | os.PathLike) -> dict[str, Any]:

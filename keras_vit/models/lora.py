@@ -17,7 +17,7 @@ from keras_vit.layers.dtypes import as_float32, is_quantized
 from keras_vit.models.freezing import keeping, set_trained
 from keras_vit.tables import pick
 
-# Names of the second factors. If they are zero, so is the update.
+# Names of the second factors. If they are zero, so is the low-rank update.
 SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
 
 
@@ -57,17 +57,17 @@ def _merge(weight, first, second, scale):
     return as_float32(weight) + np.float32(scale) * update
 
 
-def without_updates(model: keras.Model) -> keras.Model:
-    """Return `model`, or a copy with merged updates if it has LoRA.
+def without_lora(model: keras.Model) -> keras.Model:
+    """Return `model`, or a copy with merged LoRA weights if it has any.
 
     A model of another class than VisionTransformer is returned as it is.
     """
-    has_updates = hasattr(model, "merge_lora") and layers_with_updates(model)
-    return model.merge_lora() if has_updates else model
+    has_lora = hasattr(model, "merge_lora") and layers_with_lora(model)
+    return model.merge_lora() if has_lora else model
 
 
-def reset_updates(model: keras.Model) -> tuple[str, ...]:
-    """Set all LoRA updates to zero.
+def reset_lora(model: keras.Model) -> tuple[str, ...]:
+    """Set all low-rank updates to zero.
 
     The first factors are kept, so training can continue.
 
@@ -83,13 +83,13 @@ def reset_updates(model: keras.Model) -> tuple[str, ...]:
     return tuple(factor.path for factor in factors)
 
 
-def add_updates(model, rank: int, layers: Iterable[str], alpha, keep):
-    """Add LoRA updates; see `VisionTransformer.enable_lora`.
+def add_lora(model, rank: int, layers: Iterable[str], alpha, keep):
+    """Add LoRA weights; see `VisionTransformer.enable_lora`.
 
     Everything is checked first: after an error, the model is unchanged.
     """
     is_kept = keeping(keep)
-    targets = check_updates(model, rank, layers, alpha)
+    targets = check_lora(model, rank, layers, alpha)
     for layer in targets:
         layer.enable_lora(int(rank), lora_alpha=alpha)
         layer.save_own_variables = functools.partial(_save_merged, layer)
@@ -114,23 +114,23 @@ def _save_merged(layer, store):
         store["1"] = layer.bias
 
 
-def check_updates(model, rank: int, layers: Iterable[str], alpha) -> list:
-    """Return the layers to which updates can be added.
+def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
+    """Return the layers to which LoRA weights can be added.
 
     Raises:
-        ValueError: If the model is quantised or has updates, a name is
-            unknown, or a number is out of range.
+        ValueError: If the model is quantised or has LoRA weights, a
+            name is unknown, or a number is out of range.
     """
     if is_quantized(model):
         raise ValueError(
             "A quantised model cannot be fine-tuned; use the model it was "
             f"quantised from. Received: model={model.name!r}"
         )
-    if layers_with_updates(model):
+    if layers_with_lora(model):
         raise ValueError(
             "The model has LoRA updates; continue with "
             "`model = model.merge_lora()`. "
-            f"Received: {describe_updates(model)}"
+            f"Received: {describe_lora(model)}"
         )
     if alpha is not None and not (
         isinstance(alpha, numbers.Real) and 0 < alpha < math.inf
@@ -183,8 +183,8 @@ def _find_layers(model, names):
     return sorted(sum(found.values(), []), key=lambda layer: layer.path)
 
 
-def layers_with_updates(model: keras.Model) -> list[keras.layers.Layer]:
-    """Return the layers with LoRA updates."""
+def layers_with_lora(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers with LoRA weights."""
     return [
         layer
         for layer in model._flatten_layers()
@@ -192,12 +192,12 @@ def layers_with_updates(model: keras.Model) -> list[keras.layers.Layer]:
     ]
 
 
-def describe_updates(model) -> dict:
-    """Return the rank, the alpha and the names of the layers with updates.
+def describe_lora(model) -> dict:
+    """Return the rank, the alpha and the names of the layers with LoRA.
 
     Names are those of LORA_LAYERS.
     """
-    layers = layers_with_updates(model)
+    layers = layers_with_lora(model)
     names = [
         name
         for name, pattern in LORA_LAYERS.items()

@@ -16,7 +16,7 @@ from keras_vit.models.lora import merged_values
 def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
     """Return a copy of a VisionTransformer with the same weights.
 
-    The copy has the LoRA updates of the model, and the same weights are
+    The copy has the LoRA weights of the model, and the same weights are
     frozen.
 
     Args:
@@ -58,10 +58,10 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
 
 
 def copy_layer(layer, source, values=None):
-    """Copy weights, LoRA updates and `trainable` from another layer.
+    """Copy weights, LoRA weights and `trainable` from another layer.
 
     Args:
-        layer: The layer to change; built, without LoRA updates.
+        layer: The layer to change; built, without LoRA weights.
         source: A layer of the same class.
         values: Functions that return the merged weights, by path; None copies
             the weights and their updates as they are.
@@ -89,7 +89,7 @@ def _by_path(layer):
 
 
 # Layers whose weights depend on the size of the images or of the patches. They
-# have no LoRA updates.
+# have no LoRA weights.
 RESIZABLE = (
     PatchEncoder,
     PositionEmbedding,

@@ -18,7 +18,7 @@ from keras_vit.models.freezing import (
     set_trained,
     train_layer,
 )
-from keras_vit.models.lora import add_updates, layers_with_updates
+from keras_vit.models.lora import add_lora, layers_with_lora
 from keras_vit.models.rebuilding import copy_model
 from keras_vit.models.running import run_layers, runs_eagerly
 
@@ -218,7 +218,7 @@ class VisionTransformer(keras.Model):
         set_trained(self, lambda path: is_kept(path) or is_last(path))
 
     def unfreeze(self):
-        """Make all weights trainable, except kernels with LoRA updates."""
+        """Make all weights trainable, except kernels with LoRA weights."""
         set_trained(self, lambda path: True)
 
     def enable_lora(
@@ -238,19 +238,19 @@ class VisionTransformer(keras.Model):
             rank: The inner dimension of A B.
             layers: The layers with updates, in all blocks: any of "qkv" and
                 "out" of the attention, "mlp_hidden", "mlp_out", and "head".
-            alpha: Scale of the updates. Default: `rank`.
+            alpha: Scale of the low-rank updates. Default: `rank`.
             keep: The parts that are trained as well; see `freeze`.
 
         Raises:
             ValueError: If an argument is invalid, or the model is quantised
-                or has LoRA updates.
+                or has LoRA weights.
 
         Reference: Hu et al. 2022, arXiv:2106.09685.
         """
-        add_updates(self, rank, layers, alpha, keep)
+        add_lora(self, rank, layers, alpha, keep)
 
     def merge_lora(self):
-        """Return this model with LoRA updates added to their kernels.
+        """Return this model with LoRA weights added to their kernels.
 
         What is frozen stays frozen; `unfreeze` trains all weights.
 
@@ -260,7 +260,7 @@ class VisionTransformer(keras.Model):
         return copy_model(self, is_merged=True)
 
     def save(self, filepath, *arguments, **options):
-        if layers_with_updates(self):
+        if layers_with_lora(self):
             # Keras would merge in the compute dtype and save a wrong optimizer.
             return self.merge_lora().save(filepath, *arguments, **options)
         return super().save(filepath, *arguments, **options)

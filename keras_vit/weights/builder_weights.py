@@ -13,10 +13,10 @@ from keras_vit.models.variants import VARIANTS
 from keras_vit.weights.hub import parse_repository
 from keras_vit.weights.hub_models import HUB_MODELS
 from keras_vit.weights.image_settings import change_config
+from keras_vit.weights.load_report import warn
 from keras_vit.weights.loading import build_and_load
 from keras_vit.weights.positions import Known
 from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
-from keras_vit.weights.report import warn
 
 
 def build_with_weights(

@@ -19,10 +19,10 @@ from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.image_settings import change_config
-from keras_vit.weights.plan import Choices, make_plan
+from keras_vit.weights.load_plan import Choices, make_plan
+from keras_vit.weights.load_report import LoadReport, warn
 from keras_vit.weights.positions import NOTHING_KNOWN, PUBLISHED, Known
 from keras_vit.weights.pretrained import locate
-from keras_vit.weights.report import LoadReport, warn
 from keras_vit.weights.source import identify
 
 DEFAULT_CHOICES = Choices(renormalize=True)

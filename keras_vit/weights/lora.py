@@ -1,26 +1,26 @@
-"""Files of LoRA updates alone: save_lora and load_lora."""
+"""Files of LoRA weights alone: save_lora and load_lora."""
 
 import os
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.freezing import set_trained
 from keras_vit.models.lora import (
-    check_updates,
-    describe_updates,
-    layers_with_updates,
+    check_lora,
+    describe_lora,
+    layers_with_lora,
 )
 from keras_vit.models.submodels import check_vision_transformer
 from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.containers.safetensors import write_safetensors
 
-DESCRIPTION = "lora"  # Of the updates, in the description of the file.
+DESCRIPTION = "lora"  # In the description of the file.
 
 
 def save_lora(model: VisionTransformer, path: str | os.PathLike):
-    """Write the LoRA updates of a model and its other trainable weights.
+    """Write the LoRA weights of a model and its other trainable weights.
 
-    The file has the two factors of each update and all other trainable
+    The file has the two factors of each low-rank update and all other trainable
     weights, such as the head, in float32. Its metadata has the rank, the alpha
     and the names of the layers. The model that was fine-tuned is needed to use
     it, see `load_lora`.
@@ -39,7 +39,7 @@ def save_lora(model: VisionTransformer, path: str | os.PathLike):
             "`path` must be the name of a .safetensors file. "
             f"Received: path={path!r}"
         )
-    if not layers_with_updates(model):
+    if not layers_with_lora(model):
         raise ValueError(
             "`model` must have LoRA updates; add them with "
             f"`model.enable_lora`. Received: model={model.name!r}"
@@ -49,19 +49,19 @@ def save_lora(model: VisionTransformer, path: str | os.PathLike):
         path,
         ((name, as_float32(weight)) for name, weight in trained.items()),
         {name: tuple(weight.shape) for name, weight in trained.items()},
-        {DESCRIPTION: describe_updates(model)},
+        {DESCRIPTION: describe_lora(model)},
     )
 
 
 def load_lora(model: VisionTransformer, path: str | os.PathLike):
-    """Add the LoRA updates of a file that `save_lora` wrote to a model.
+    """Add the LoRA weights of a file that `save_lora` wrote to a model.
 
     Afterwards, the same weights are trainable as when the file was written.
     Everything is checked first: after an error, the model is unchanged.
 
     Args:
         model: The model that was fine-tuned, without LoRA or with the same
-            updates as in the file.
+            layers, rank and alpha as in the file.
         path: The file.
 
     Raises:
@@ -71,16 +71,16 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
     check_vision_transformer(model)
     with open_checkpoint(path) as checkpoint:
         described = _read_description(checkpoint)
-        has_updates = bool(layers_with_updates(model))
-        if has_updates:
+        has_lora = bool(layers_with_lora(model))
+        if has_lora:
             _check_same(model, described, checkpoint.path)
-            targets = layers_with_updates(model)
+            targets = layers_with_lora(model)
         else:
             targets = _check_fits(model, described, checkpoint.path)
         shapes = _expected_shapes(model, targets, described["rank"])
         _check_shapes(checkpoint, shapes, targets)
         arrays = {name: checkpoint.read(name) for name in checkpoint.entries}
-    if not has_updates:
+    if not has_lora:
         model.enable_lora(**described, keep=())
     set_trained(model, lambda weight_path: weight_path in arrays)
     for weight in model.weights:
@@ -104,13 +104,13 @@ def _read_description(checkpoint) -> dict:
 
 def _check_fits(model, described, path):
     try:
-        return check_updates(model, **described)
+        return check_lora(model, **described)
     except ValueError as error:
         raise ValueError(f"{path} does not fit the model: {error}") from None
 
 
 def _check_same(model, described, path):
-    own = describe_updates(model)
+    own = describe_lora(model)
     if own != described:
         raise ValueError(
             "`model` must have no LoRA, or the same as the file. "
@@ -119,7 +119,7 @@ def _check_same(model, described, path):
 
 
 def _expected_shapes(model, targets, rank) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all weights, those of the updates included."""
+    """Return the shapes of all weights, those of LoRA included."""
     shapes = {w.path: tuple(w.shape) for w in model.weights}
     for layer in targets:
         rows, columns = layer.kernel.shape

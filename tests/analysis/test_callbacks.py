@@ -198,7 +198,7 @@ def test_a_frame_that_was_not_finished_is_none(tmp_path, monkeypatch, quick):
     callback.on_train_end()
 
 
-def test_shows_the_answers_for_the_images(tmp_path, monkeypatch, quick):
+def test_shows_the_predictions_for_the_images(tmp_path, monkeypatch, quick):
     """By hand: the grids, the pixels and the classes that are drawn."""
     drawn = []
 

@@ -1,4 +1,4 @@
-"""Exports of a model with LoRA: its updates are merged."""
+"""Exports of a model with LoRA: its LoRA weights are merged."""
 
 import importlib
 
@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.export import FORMATS, export_model, export_saved_model
-from keras_vit.models.lora import layers_with_updates
+from keras_vit.models.lora import layers_with_lora
 from tests.export.conftest import make_model
 from tests.tiny import noise
 
@@ -36,7 +36,7 @@ def test_a_saved_model_has_merged_kernels_alone(tuned, images, tmp_path):
     )
     assert (24, 72) in shapes
     assert factor == (24, 2) and factor not in shapes
-    assert len(layers_with_updates(tuned)) == 2, "the model was changed"
+    assert len(layers_with_lora(tuned)) == 2, "the model was changed"
 
 
 class Stop(Exception):
@@ -53,7 +53,7 @@ def test_every_format_gets_the_merged_model(
     module = importlib.import_module(f"keras_vit.export.formats.{name}")
 
     def stop(model):
-        assert not layers_with_updates(model)
+        assert not layers_with_lora(model)
         raise Stop
 
     monkeypatch.setattr(module, "in_float32", stop)
@@ -67,7 +67,7 @@ def test_the_bundle_compares_and_times_the_merged_model(
     tuned, images, tmp_path, monkeypatch
 ):
     def stop(request, folder):
-        assert not layers_with_updates(request.model)
+        assert not layers_with_lora(request.model)
         raise Stop
 
     row = FORMATS["saved_model"]._replace(write=stop)

@@ -1,4 +1,4 @@
-"""LoRA: updates that are added, trained, copied and merged."""
+"""LoRA: low-rank updates that are added, trained, copied and merged."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ def make(dtype=None, **choices):
 
 
 def tuned(layers=ALL, dtype=None, **choices):
-    """Return a model with updates that are not zero."""
+    """Return a model with low-rank updates that are not zero."""
     model = make(dtype, **choices)
     model.enable_lora(2, layers, alpha=3)
     factors = [w for w in model.weights if w.name.startswith("lora_")]
@@ -126,7 +126,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("copy", COPIES)
-def test_copies_have_the_updates(copy):
+def test_copies_have_the_lora_weights(copy):
     model = tuned()
     again = COPIES[copy](model)
     assert trained(again) == trained(model)
@@ -233,7 +233,7 @@ def test_all_files_of_keras_have_kernels_merged_in_float32(
 @pytest.mark.skipif(
     keras.backend.backend() != "torch", reason="Of a module of PyTorch."
 )
-def test_a_loop_of_pytorch_trains_the_updates():
+def test_a_loop_of_pytorch_trains_the_lora_weights():
     import torch
 
     model = make()

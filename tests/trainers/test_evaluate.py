@@ -4,7 +4,10 @@ import json
 import pytest
 
 from trainers.evaluate import print_report, read_other
-from trainers.evaluation.guesses import Guess, write_guesses
+from trainers.evaluation.image_predictions import (
+    ImagePrediction,
+    write_image_predictions,
+)
 
 
 @pytest.fixture
@@ -18,11 +21,21 @@ def folder(tmp_path, digits):
 def test_an_evaluation_of_the_same_images_is_read(folder, digits):
     other = read_other(str(folder), digits)
     assert other.report["model"] == "other"
-    assert other.guesses == {}  # It was written by an earlier version.
-    guesses = {0: Guess(3, 3, 0.5), 1: Guess(3, 8, 0.25)}
+    assert other.predictions == {}  # It was written by an earlier version.
+
+
+@pytest.mark.parametrize("name", ["image_predictions.csv", "guesses.csv"])
+def test_the_predictions_are_read(folder, digits, name):
+    """Earlier versions wrote guesses.csv."""
+    predictions = {
+        0: ImagePrediction(3, 3, 0.5),
+        1: ImagePrediction(3, 8, 0.25),
+    }
     images = {0: "a.png", 1: "b.png"}
-    write_guesses(folder / "guesses.csv", guesses, digits.class_names, images)
-    assert read_other(str(folder), digits).guesses == guesses
+    write_image_predictions(
+        folder / name, predictions, digits.class_names, images
+    )
+    assert read_other(str(folder), digits).predictions == predictions
 
 
 @pytest.mark.parametrize(

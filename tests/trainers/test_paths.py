@@ -16,7 +16,7 @@ from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
 from trainers.models.keras_files import find_model_file
-from trainers.paths import RemotePath, as_path, atomic_write, write_atomically
+from trainers.paths import RemotePath, as_path, draft_of, write_atomically
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 from trainers.train import prepare, train
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_made_leaves_the_old_one(bucket, tmp_path, kind):
     write_atomically(folder / "a.txt", "old")
     with (
         pytest.raises(OSError, match="full"),
-        atomic_write(folder / "a.txt") as f,
+        draft_of(folder / "a.txt") as f,
     ):
         f.write_text("ne")
         raise OSError("disk full")
@@ -126,7 +126,7 @@ def test_a_run_in_a_bucket_is_stopped_continued_and_evaluated(
         "README.md",
         "checkpoints",
         "confusion.csv",
-        "guesses.csv",
+        "image_predictions.csv",
         "evaluation.html",
         "evaluation.json",
         "first_batch.png",

@@ -21,7 +21,7 @@ from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
 from trainers.runs.worker_flags import worker_config_from_flags
 from trainers.sweeps import sweeping
-from trainers.sweeps.opening import open_sweep
+from trainers.sweeps.open_sweep import open_sweep
 from trainers.sweeps.sweeping import run_sweep
 
 pytestmark = pytest.mark.slow(60)

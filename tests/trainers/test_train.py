@@ -76,8 +76,8 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
     """By hand, from the answers of the model."""
     drawn = {}
 
-    def record(images, truths, guesses, scores, normalization, path):
-        drawn.update(truths=truths, guesses=guesses, scores=scores)
+    def record(images, truths, predictions, scores, normalization, path):
+        drawn.update(truths=truths, predictions=predictions, scores=scores)
 
     monkeypatch.setattr(examples, "plot_predictions", record)
     report = evaluate(run, digits)
@@ -90,7 +90,7 @@ def test_pictures_and_classes_of_the_report(run, digits, monkeypatch):
         assert report[f"accuracy/{digit}"] == pytest.approx(
             hits[labels == digit].mean()
         )
-    wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
+    wrong = [t != g for t, g in zip(drawn["truths"], drawn["predictions"])]
     assert wrong == [True] * 32 and np.sum(~hits) > 32
 
 

@@ -106,7 +106,7 @@ def test_other_updates_are_refused(path):
         load_lora(tuned(rank=1), path)
 
 
-def test_a_model_without_updates_is_not_written(path):
+def test_a_model_without_lora_is_not_written(path):
     with pytest.raises(ValueError, match="add them with `model.enable_lora`"):
         save_lora(make(), path)
     with pytest.raises(ValueError, match=r"a \.safetensors file.*lora.npz"):

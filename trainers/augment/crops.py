@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import image_resizing
 from keras_vit.image_decoding import cut_window
-from trainers.augment.arguments import require
+from trainers.augment.operation_arguments import require
 
 
 def pad_crop(pixels: int):

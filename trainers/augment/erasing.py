@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from trainers.augment.arguments import require
 from trainers.augment.boxes import mask_box
+from trainers.augment.operation_arguments import require
 
 
 def random_erasing(

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from trainers.augment.arguments import require
+from trainers.augment.operation_arguments import require
 
 
 def flip_lr():

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from trainers.augment.arguments import require
 from trainers.augment.boxes import mask_box
+from trainers.augment.operation_arguments import require
 
 
 def mixup(alpha: float = 0.2):

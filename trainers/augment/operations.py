@@ -10,11 +10,11 @@ from keras_vit.preprocessing.normalization import (
     as_normalization,
     from_range,
 )
-from trainers.augment.arguments import ArgumentError, require
 from trainers.augment.crops import CROPS
 from trainers.augment.erasing import ERASING
 from trainers.augment.geometry import GEOMETRY
 from trainers.augment.mixing import MIXING
+from trainers.augment.operation_arguments import ArgumentError, require
 from trainers.augment.randaugment import randaugment
 
 

@@ -12,7 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from keras_vit.tables import pick
-from trainers.augment.arguments import ArgumentError, check_type, types_of
+from trainers.augment.operation_arguments import (
+    ArgumentError,
+    check_type,
+    types_of,
+)
 
 
 @dataclasses.dataclass(frozen=True)

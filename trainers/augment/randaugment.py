@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from trainers.augment.arguments import require
+from trainers.augment.operation_arguments import require
 
 GREY = 128  # Fills the empty space of a moved image.
 

@@ -12,10 +12,11 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation_page import write_evaluation_page
 from trainers.evaluation.examples import Examples
-from trainers.evaluation.guesses import (
+from trainers.evaluation.image_predictions import (
+    PREDICTIONS_NAME,
     OtherModel,
     check_same_images,
-    write_guesses,
+    write_image_predictions,
 )
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
@@ -52,8 +53,8 @@ def evaluate(
     """Return the accuracy of a model on a data set, and draw some examples.
 
     Writes `evaluation.json`, the report, `confusion.csv`, the confusion matrix
-    of up to 2,000 classes, `guesses.csv`, the prediction for each image,
-    `predictions.png`, some images with their predicted classes, mistakes
+    of up to 2,000 classes, `image_predictions.csv`, the prediction for each
+    image, `predictions.png`, some images with their predicted classes, mistakes
     first, and `evaluation.html`, a page of all of these with the most telling
     images and where the model looked. An image may have
     several right classes, see `score_predictions`; images without a class are
@@ -97,7 +98,7 @@ def evaluate(
     check_classes(source, dataset)
     check_logits(model, dataset)
     bad_examples = BadExamples(max_bad_examples)
-    telling = TellingImages(other.guesses if other else {})
+    telling = TellingImages(other.predictions if other else {})
     results = Results(Tally(dataset.class_names, source.activation), telling)
     for images, logits, labels, positions in predict_dataset(
         model,
@@ -121,7 +122,7 @@ def evaluate(
         **found,
     }
     if folder:
-        check_same_images(other, telling.guesses)
+        check_same_images(other, telling.predictions)
     show(report)
     if folder:
         with naming_folder(folder, "report_dir"):
@@ -216,11 +217,13 @@ def write_results(
         report["preprocess"], size, "preprocess"
     ).normalization
     telling = results.telling
-    images = name_images(dataset, telling.guesses)
+    images = name_images(dataset, telling.predictions)
     pictures = make_pictures(telling, model, images, normalization)
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
-    write_guesses(folder / "guesses.csv", telling.guesses, names, images)
+    write_image_predictions(
+        folder / PREDICTIONS_NAME, telling.predictions, names, images
+    )
     results.examples.draw(
         names, tally.activation, normalization, folder / "predictions.png"
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainers.evaluation.guesses import OtherModel
+from trainers.evaluation.image_predictions import OtherModel
 from trainers.evaluation.scores import Bin
 from trainers.evaluation.telling import Pictures, TellingImages
 from trainers.pages import make_table, write_html
@@ -158,21 +158,21 @@ def _confusion(confusion, class_names, telling, show):
     largest = max(confusion.max(), 1)
     for truth, name in enumerate(class_names):
         cells = []
-        for guess, count in enumerate(confusion[truth]):
+        for prediction, count in enumerate(confusion[truth]):
             share = 100 * count / largest
             text = f"{count:,}" if count else ""
-            if (truth, guess) in telling.cells:
-                text = f'<a href="#cell-{truth}-{guess}">{text}</a>'
-            kind = "right" if truth == guess else "wrong"
+            if (truth, prediction) in telling.cells:
+                text = f'<a href="#cell-{truth}-{prediction}">{text}</a>'
+            kind = "right" if truth == prediction else "wrong"
             cells.append(
                 f'<td class="{kind}" style="--share: {share:.0f}%">{text}</td>'
             )
         rows.append((name, cells))
     yield make_table(["", *class_names], rows)
-    for (truth, guess), images in sorted(telling.cells.items()):
-        title = f"{class_names[truth]} predicted as {class_names[guess]}"
+    for (truth, prediction), images in sorted(telling.cells.items()):
+        title = f"{class_names[truth]} predicted as {class_names[prediction]}"
         yield (
-            f'<section id="cell-{truth}-{guess}">'
+            f'<section id="cell-{truth}-{prediction}">'
             f"<h3>{html.escape(title)}</h3>{show(images)}</section>"
         )
 
@@ -207,14 +207,14 @@ def _figure(row, class_names, pictures):
         for data, alt in ((shown.image, ""), (shown.look, "attention: "))
         if data
     )
-    truth, guess = class_names[row.truth], class_names[row.guess]
-    text = f"{guess} {row.probability:.1%}"
-    if truth != guess:
+    truth, prediction = class_names[row.truth], class_names[row.prediction]
+    text = f"{prediction} {row.probability:.1%}"
+    if truth != prediction:
         text = f"{truth}, predicted {text}"
     lines = [text]
     if row.other:
-        guess, probability = class_names[row.other.guess], row.other.probability
-        lines.append(f"the other: {guess} {probability:.1%}")
+        predicted = class_names[row.other.prediction]
+        lines.append(f"the other: {predicted} {row.other.probability:.1%}")
     lines.append(shown.name.rsplit("/", 1)[-1])
     caption = "<br>".join(map(html.escape, lines))
     return (

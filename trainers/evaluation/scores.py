@@ -181,7 +181,7 @@ class Tally:
         num_classes = len(self.class_names)
         # For each class: its images, those with a right prediction, the
         # predictions of the class, and the right ones of them.
-        self._images, self._hits, self._guesses, self._right = np.zeros(
+        self._images, self._hits, self._predicted, self._right = np.zeros(
             (4, num_classes)
         )
         self.confusion = None
@@ -197,16 +197,16 @@ class Tally:
         """
         row = score_predictions(logits, truths, self.activation)
         self._rows.append(row)
-        guesses = np.argmax(logits, -1)
+        predictions = np.argmax(logits, -1)
         is_right = row["accuracy"]
         self._hits += truths[is_right].sum(0)
         self._images += truths.sum(0)
-        np.add.at(self._guesses, guesses, 1)
-        np.add.at(self._right, guesses[is_right], 1)
+        np.add.at(self._predicted, predictions, 1)
+        np.add.at(self._right, predictions[is_right], 1)
         if self.confusion is not None:
             # Of several right classes, the one with the highest logit.
             nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
-            np.add.at(self.confusion, (nearest, guesses), 1)
+            np.add.at(self.confusion, (nearest, predictions), 1)
         return is_right
 
     def report(self) -> dict[str, float | int]:
@@ -253,7 +253,7 @@ class Tally:
         found = {"accuracy": {}, "precision": {}, "f1": {}}
         with np.errstate(invalid="ignore"):
             recalls = self._hits / self._images
-            precisions = self._right / self._guesses
+            precisions = self._right / self._predicted
             both = np.nan_to_num(precisions) * recalls
             sums = np.nan_to_num(precisions) + recalls
             means = np.divide(
@@ -263,7 +263,7 @@ class Tally:
             if self._images[index]:
                 found["accuracy"][name] = float(recalls[index])
                 found["f1"][name] = float(means[index])
-            if self._guesses[index]:
+            if self._predicted[index]:
                 found["precision"][name] = float(precisions[index])
         return {
             f"{metric}/{name}": value

@@ -16,7 +16,7 @@ from keras_vit.preprocessing.normalization import (
     to_fractions,
 )
 from trainers.data.datasets import ImageDataset
-from trainers.evaluation.guesses import Guess
+from trainers.evaluation.image_predictions import ImagePrediction
 
 NUM_SHOWN = 24
 NUM_OF_CELL = 6  # Of each kind of mistake.
@@ -32,7 +32,7 @@ class Telling(NamedTuple):
         position: Its position in the evaluation split.
         image: (H, W, C), in the range of the model.
         truth: Its class; of several, the most probable one.
-        guess: The predicted class.
+        prediction: The predicted class.
         probability: Of the predicted class.
         margin: How much more probable the predicted class is than the next.
         other: The prediction of another model, if there is one.
@@ -41,10 +41,10 @@ class Telling(NamedTuple):
     position: int
     image: np.ndarray
     truth: int
-    guess: int
+    prediction: int
     probability: float
     margin: float
-    other: Guess | None = None
+    other: ImagePrediction | None = None
 
 
 @dataclasses.dataclass
@@ -58,18 +58,22 @@ class TellingImages:
         mistakes: The most confident wrong predictions, the worst first.
         doubtful: The predictions with the smallest margin, the smallest first.
         cells: Some mistakes for each (class, prediction).
-        guesses: The prediction for each image, by its position.
+        predictions: The prediction for each image, by its position.
         won, lost: Images that only this model gets right, and only the other;
             the most confident predictions of this one first.
     """
 
-    others: Mapping[int, Guess] = dataclasses.field(default_factory=dict)
+    others: Mapping[int, ImagePrediction] = dataclasses.field(
+        default_factory=dict
+    )
     mistakes: list[Telling] = dataclasses.field(default_factory=list)
     doubtful: list[Telling] = dataclasses.field(default_factory=list)
     cells: dict[tuple[int, int], list[Telling]] = dataclasses.field(
         default_factory=dict
     )
-    guesses: dict[int, Guess] = dataclasses.field(default_factory=dict)
+    predictions: dict[int, ImagePrediction] = dataclasses.field(
+        default_factory=dict
+    )
     won: list[Telling] = dataclasses.field(default_factory=list)
     lost: list[Telling] = dataclasses.field(default_factory=list)
 
@@ -90,21 +94,21 @@ class TellingImages:
         order = np.sort(probabilities, -1)
         margins = order[:, -1] - order[:, -2:-1].sum(-1)
         for index, position in enumerate(positions):
-            guess = int(np.argmax(probabilities[index]))
+            prediction = int(np.argmax(probabilities[index]))
             row = Telling(
                 int(position),
                 images[index],
                 int(nearest[index]),
-                guess,
-                float(probabilities[index, guess]),
+                prediction,
+                float(probabilities[index, prediction]),
                 float(margins[index]),
                 self.others.get(int(position)),
             )
-            self.guesses[row.position] = Guess(
-                row.truth, row.guess, row.probability
+            self.predictions[row.position] = ImagePrediction(
+                row.truth, row.prediction, row.probability
             )
             self.doubtful.append(row)
-            is_right = bool(truths[index, guess])
+            is_right = bool(truths[index, prediction])
             if not is_right:
                 self.mistakes.append(row)
                 self._add_to_cell(row)
@@ -118,7 +122,7 @@ class TellingImages:
             del rows[NUM_SHOWN:]
 
     def _add_to_cell(self, row):
-        key = row.truth, row.guess
+        key = row.truth, row.prediction
         if key not in self.cells and len(self.cells) == NUM_CELLS:
             return
         cell = self.cells.setdefault(key, [])

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from trainers.help.commands import COMMANDS
-from trainers.help.pages import format_page
+from trainers.help.help_text import format_help
 from trainers.help.reading import HELP_WORDS, read_given, read_help
 from trainers.help.recipe_values import RecipeValues, find_values
 
@@ -74,7 +74,7 @@ def make_page(name: str, words: Sequence[str], is_full: bool = False) -> str:
     values = RecipeValues(None, DEFAULTS, {**defaults, **given}, {})
     if recipes:
         values = find_values(recipes, defaults, given)
-    return format_page(name, command, recipes, values, is_full)
+    return format_help(name, command, recipes, values, is_full)
 
 
 DEFAULTS = "In brackets: the default values."

@@ -14,7 +14,7 @@ from trainers.recipes.schema import Recipe
 
 
 def choose_trained(model: keras.Model, recipe: Recipe):
-    """Freeze the weights that `recipe` does not train; add LoRA updates.
+    """Freeze the weights that `recipe` does not train; add LoRA weights.
 
     Raises:
         ValueError: If the model has fewer blocks than the recipe trains, or a

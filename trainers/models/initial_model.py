@@ -9,7 +9,7 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models.freezing import train_layer
 from keras_vit.models.rebuilding import copy_model
 from keras_vit.weights.layer_shapes import HEAD_LAYERS
-from keras_vit.weights.report import LoadReport
+from keras_vit.weights.load_report import LoadReport
 from trainers.models.bit_checkpoints import is_bit_resnet, rebuild_bit_resnet
 from trainers.models.initial_notes import read_initial_classes
 from trainers.paths import as_path

@@ -6,7 +6,7 @@ Update number s, counted from 0, is
 
 The rule of the optimizer computes the direction (see rules.py), and the
 schedule computes the rate (see schedules.py). Only kernels and the factors of
-their LoRA updates have a decay; that of all other weights is 0.
+their LoRA weights have a decay; that of all other weights is 0.
 """
 
 import functools

@@ -5,7 +5,7 @@ import dataclasses
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.preprocessing.settings import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
-from trainers.augment.settings import add_normalization, preprocessing_in
+from trainers.augment.operation_lines import add_normalization, preprocessing_in
 from trainers.data.datasets import PATH_NAMES
 from trainers.distribute.gradient_sums import SUM_DTYPES
 from trainers.distribute.strategies import STRATEGIES

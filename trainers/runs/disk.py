@@ -5,7 +5,7 @@ import os
 
 from keras_vit.files import DRAFT
 from trainers.paths import Path, RemotePath
-from trainers.runs.reports import scale
+from trainers.runs.summaries import scale
 
 # Errors which mean that a file of this size cannot be written.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

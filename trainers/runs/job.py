@@ -30,8 +30,8 @@ from trainers.runs.job_pictures import attention_pictures, reconstructions
 from trainers.runs.memory_plan import MemoryPlan
 from trainers.runs.model_card import check_card, write_card
 from trainers.runs.pictures import plot_learning_curve
-from trainers.runs.reports import header, write_first_batch
 from trainers.runs.run import Run
+from trainers.runs.summaries import header, write_first_batch
 
 FEW_IMAGES = 20_000
 
@@ -194,7 +194,7 @@ class Job:
             variable.assign(value)
 
     def keep_model(self):
-        """Write the model without LoRA, and the LoRA updates alone."""
+        """Write the model without LoRA, and the LoRA weights alone."""
         if self.recipe.lora_rank:
             self.run.save_lora(self.loop.model)
         self.run.save_model(plain_model(self.loop.model, self.recipe))

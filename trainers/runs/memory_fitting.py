@@ -14,7 +14,7 @@ from trainers.loop.loop import Loop
 from trainers.loop.memory import estimate_memory
 from trainers.recipes.schema import Recipe
 from trainers.runs.memory_plan import MemoryPlan, plan_memory
-from trainers.runs.requirements import (
+from trainers.runs.resources import (
     available_bytes,
     held_bytes,
     teachers_of,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trainers.loop.memory import Memory
-from trainers.runs.reports import scale
+from trainers.runs.summaries import scale
 
 
 class MemoryPlan(NamedTuple):

@@ -12,7 +12,7 @@ from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import name_activation
 from keras_vit.run_folders import RUN_MODEL
-from trainers.augment.settings import line_of
+from trainers.augment.operation_lines import line_of
 from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path
 from trainers.runs.run import Run

@@ -10,7 +10,7 @@ from keras_vit.preprocessing.normalization import (
     to_fractions,
 )
 from trainers.loop.metrics import read_metrics
-from trainers.paths import Path, atomic_write
+from trainers.paths import Path, draft_of
 
 # Most images of a batch that a picture shows.
 MOST_IMAGES = 32
@@ -57,7 +57,7 @@ def plot_learning_curve(metrics_path: Path, path: Path):
         )
     if loss.lines:
         loss.legend(frameon=False)
-    with atomic_write(path) as draft:
+    with draft_of(path) as draft:
         figure.savefig(draft)
 
 
@@ -130,7 +130,7 @@ def _shorten(name):
 def plot_predictions(
     images: np.ndarray,
     truths: Sequence[str],
-    guesses: Sequence[str],
+    predictions: Sequence[str],
     scores: Sequence[float],
     normalization: Normalization,
     path: Path,
@@ -143,16 +143,16 @@ def plot_predictions(
     Args:
         images: As the model reads them.
         truths: Their classes.
-        guesses: The predicted classes.
+        predictions: The predicted classes.
         scores: The probabilities of the predicted classes.
         normalization: Mean and deviation of the images.
         path: The PNG file to write.
     """
     texts, colors = [], []
-    for truth, guess, score in zip(truths, guesses, scores):
-        right = truth == guess
+    for truth, prediction, score in zip(truths, predictions, scores):
+        right = truth == prediction
         texts.append(
-            f"{guess} {score:.0%}" + ("" if right else f"\n(is {truth})")
+            f"{prediction} {score:.0%}" + ("" if right else f"\n(is {truth})")
         )
         colors.append("black" if right else "red")
     _draw_tiles(to_fractions(images, normalization), texts, colors, path)
@@ -223,7 +223,7 @@ def _draw_tiles(images, texts, colors, path, columns=8):
         )
     axes.set(xlim=(0, size[0]), ylim=(size[1], 0))
     axes.set_axis_off()
-    with atomic_write(path) as draft, warnings.catch_warnings():
+    with draft_of(path) as draft, warnings.catch_warnings():
         # `families_for` has named the characters that no font has.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(draft)

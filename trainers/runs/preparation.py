@@ -37,11 +37,11 @@ from trainers.recipes.milestones import read_milestones
 from trainers.recipes.precisions import PRECISIONS
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job
-from trainers.runs.losses import make_loss
 from trainers.runs.memory_fitting import build_loop
 from trainers.runs.place import check_place
 from trainers.runs.run import Run
 from trainers.runs.teacher import make_distillation
+from trainers.runs.training_loss import make_loss
 
 SETTINGS_FOR_IMAGES = (
     ". The settings of --recipe=photos follow from the number of images."

@@ -16,7 +16,7 @@ from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
 from trainers.paths import (
     Path,
     RemotePath,
-    atomic_write,
+    draft_of,
     parse_object,
     read_written,
     write_atomically,
@@ -220,12 +220,12 @@ class Run:
 
     def save_model(self, model: keras.Model):
         """Write the model atomically."""
-        with atomic_write(self.model_path) as draft:
+        with draft_of(self.model_path) as draft:
             model.save(draft)
 
     def save_lora(self, model: keras.Model):
-        """Write the LoRA updates of the model alone, atomically."""
-        with atomic_write(self.lora_path) as draft:
+        """Write the LoRA weights of the model alone, atomically."""
+        with draft_of(self.lora_path) as draft:
             save_lora(model, draft)
 
     def load_model(self) -> keras.Model:

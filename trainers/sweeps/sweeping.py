@@ -8,8 +8,8 @@ import keras
 from trainers.loop.errors import NonFiniteLossError
 from trainers.runs.job import Job, train
 from trainers.runs.preparation import prepare
-from trainers.runs.reports import describe_skipped
-from trainers.runs.requirements import warn_of_shortage
+from trainers.runs.resources import warn_of_shortage
+from trainers.runs.summaries import describe_skipped
 from trainers.sweeps.plan import Sweep
 from trainers.sweeps.reports import save_report
 from trainers.sweeps.trials import REPORT, Case, Trial, read_trials

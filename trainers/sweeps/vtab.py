@@ -15,7 +15,7 @@ from trainers.paths import as_path, write_csv_file
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.vtab_rules import RECIPES_BY_TASK
 from trainers.runs.run import write_report
-from trainers.sweeps.opening import open_sweep
+from trainers.sweeps.open_sweep import open_sweep
 from trainers.sweeps.plan import Sweep
 from trainers.sweeps.sweeping import run_sweep
 from trainers.sweeps.trials import REPORT, Trial

@@ -17,7 +17,6 @@ from keras_vit.analysis.plots.distances import plot_distances
 from keras_vit.analysis.plots.films import film_position_similarity
 from keras_vit.analysis.plots.filters import plot_filters
 from keras_vit.analysis.plots.heads import plot_heads
-from keras_vit.analysis.plots.norms import plot_token_norms
 from keras_vit.analysis.plots.overlays import plot_overlays
 from keras_vit.analysis.plots.positions import (
     plot_position_learning,
@@ -27,6 +26,7 @@ from keras_vit.analysis.plots.readings import plot_readings
 from keras_vit.analysis.plots.representations import (
     plot_representation_similarity,
 )
+from keras_vit.analysis.plots.token_norms import plot_token_norms
 from keras_vit.analysis.plots.writing import render, save_figure
 
 __all__ = [

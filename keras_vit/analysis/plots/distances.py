@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_vit.analysis.plots.checks import check_shape
+from keras_vit.analysis.plots.array_checks import check_shape
 from keras_vit.analysis.plots.style import (
     SMALL,
     block_axis,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_vit.analysis.plots.checks import check_names, check_shape
+from keras_vit.analysis.plots.array_checks import check_names, check_shape
 from keras_vit.analysis.plots.colorbars import bar_length, percent_bar
 from keras_vit.analysis.plots.images import draw_overlay, scale_over
 from keras_vit.analysis.plots.style import (

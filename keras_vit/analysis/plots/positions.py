@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_vit.analysis.plots.checks import check_shape
+from keras_vit.analysis.plots.array_checks import check_shape
 from keras_vit.analysis.plots.colorbars import color_bar
 from keras_vit.analysis.plots.style import (
     MAGNITUDE,

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from keras_vit.analysis.plots.checks import check_names, check_shape
+from keras_vit.analysis.plots.array_checks import check_names, check_shape
 from keras_vit.analysis.plots.colorbars import color_bar
 from keras_vit.analysis.plots.fonts import families_for
 from keras_vit.analysis.plots.style import (

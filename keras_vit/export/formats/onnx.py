@@ -14,19 +14,19 @@ from keras_vit.export.contract import Format
 from keras_vit.export.description import KEY, describe, to_text
 from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import make_forward, name_output
+from keras_vit.export.preconditions import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
 from keras_vit.export.predicting import (
     expected_outputs,
     make_noise,
     run_in_batches,
 )
-from keras_vit.export.requirements import (
-    check_exportable,
-    check_packages,
-    check_path,
-)
 from keras_vit.export.serving_options import normalize_images
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
@@ -79,7 +79,7 @@ def export_onnx(
     """
     path = os.fspath(path)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".onnx")
     if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(

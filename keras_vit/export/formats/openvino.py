@@ -22,18 +22,18 @@ from keras_vit.export.contract import Format
 from keras_vit.export.description import KEY, to_text
 from keras_vit.export.endpoints import write_default_endpoint
 from keras_vit.export.float32 import in_float32
+from keras_vit.export.preconditions import (
+    check_exportable,
+    check_packages,
+    check_path,
+)
 from keras_vit.export.predicting import (
     expected_outputs,
     make_noise,
     run_in_batches,
 )
-from keras_vit.export.requirements import (
-    check_exportable,
-    check_packages,
-    check_path,
-)
 from keras_vit.files import draft_folder
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 
 
 def export_openvino(
@@ -81,7 +81,7 @@ def export_openvino(
     path = os.fspath(path)
     weights_path = path.removesuffix(".xml") + ".bin"
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".xml")
     check_path(weights_path)
     check_packages(FORMAT.packages)

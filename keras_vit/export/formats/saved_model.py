@@ -25,15 +25,15 @@ from keras_vit.export.endpoint_checks import (
 )
 from keras_vit.export.endpoints import make_endpoints, write_endpoints
 from keras_vit.export.float32 import computes_in_16_bits
-from keras_vit.export.predicting import expected_outputs, make_noise
-from keras_vit.export.requirements import (
+from keras_vit.export.preconditions import (
     check_exportable,
     check_packages,
     check_path,
 )
+from keras_vit.export.predicting import expected_outputs, make_noise
 from keras_vit.export.serving_options import Serving
 from keras_vit.files import draft_folder
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 
@@ -92,7 +92,7 @@ def export_saved_model(
     path = os.fspath(path)
     serving = serving or Serving()
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path)
     check_packages(FORMAT.packages)
     if tolerance is None:

@@ -18,13 +18,13 @@ from keras_vit.export.float32 import in_float32
 from keras_vit.export.forward import name_output
 from keras_vit.export.litert import run_tflite, start
 from keras_vit.export.pixel_inputs import PixelInput, find_pixel_input
-from keras_vit.export.predicting import expected_outputs
-from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.requirements import (
+from keras_vit.export.preconditions import (
     check_exportable,
     check_packages,
     check_path,
 )
+from keras_vit.export.predicting import expected_outputs
+from keras_vit.export.quantizations import QUANTIZATIONS
 from keras_vit.export.tflite_archive import (
     append_archive,
     make_texts,
@@ -32,7 +32,7 @@ from keras_vit.export.tflite_archive import (
 )
 from keras_vit.export.tflite_sizes import refuse_other_sizes
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_updates
+from keras_vit.models.lora import without_lora
 from keras_vit.tables import pick
 
 
@@ -93,7 +93,7 @@ def export_tflite(
     """
     path = os.fspath(path)
     check_exportable(model, images)
-    model = without_updates(model)
+    model = without_lora(model)
     check_path(path, ".tflite")
     check_quantization(
         quantization, calibration_images is not None, pixels is not None

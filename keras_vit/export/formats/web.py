@@ -19,8 +19,8 @@ from keras_vit.export.browser import measure_page
 from keras_vit.export.contract import ExportOptions, Format
 from keras_vit.export.description import describe
 from keras_vit.export.formats.tflite import export_tflite
+from keras_vit.export.preconditions import check_exportable, check_path
 from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.requirements import check_exportable, check_path
 from keras_vit.export.serving_options import Serving
 from keras_vit.export.web_page import (
     fetch_engine,

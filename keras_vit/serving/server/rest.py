@@ -11,11 +11,11 @@ from starlette.routing import Mount, Route
 from keras_vit.serving.errors import CODES, ServingError, invalid_request
 from keras_vit.serving.server.answers import answer_json, name_fault
 from keras_vit.serving.server.batching import Batcher, Task
-from keras_vit.serving.server.examples import read_classify
 from keras_vit.serving.server.image_files import IMAGE_INPUT, count_pixels
 from keras_vit.serving.server.limits import Limits
-from keras_vit.serving.server.metrics import Metrics
+from keras_vit.serving.server.prometheus import Metrics
 from keras_vit.serving.server.requests import read_document, read_predict
+from keras_vit.serving.server.tf_examples import read_classify
 from keras_vit.serving.server.versions import ServedModel, not_found
 
 # Requests of the largest size that are held at a time.

@@ -14,13 +14,20 @@ from keras_vit.weights.styles import (
     SAME,
     TORCH,
 )
-from keras_vit.weights.timm.arguments import (
+from keras_vit.weights.timm.class_arguments import (
     ACT_LAYERS,
     has_split_gate,
     has_split_projections,
     is_eva,
 )
-from keras_vit.weights.timm.classes import (
+from keras_vit.weights.timm.completing import (
+    complete,
+    describe_trunk,
+    find_undetermined,
+    guess_heads,
+    read_hints,
+)
+from keras_vit.weights.timm.config_json import (
     TIMM_VALUES,
     epsilon_of,
     find_base,
@@ -30,13 +37,6 @@ from keras_vit.weights.timm.original_names import (
     name_as_timm,
     resize_of,
     settle_constants,
-)
-from keras_vit.weights.timm.reading import (
-    complete,
-    describe_trunk,
-    find_undetermined,
-    guess_heads,
-    read_hints,
 )
 from keras_vit.weights.timm.refusals import explain_refusal
 from keras_vit.weights.writers import (

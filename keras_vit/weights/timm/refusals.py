@@ -1,7 +1,7 @@
 """Why timm cannot compute a model: `explain_refusal`."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.timm.arguments import (
+from keras_vit.weights.timm.class_arguments import (
     ROPE_TYPES,
     beit_arguments,
     distilled_arguments,
@@ -9,7 +9,7 @@ from keras_vit.weights.timm.arguments import (
     relative_arguments,
     vision_transformer_arguments,
 )
-from keras_vit.weights.timm.classes import PACKED, POOLS, find_base
+from keras_vit.weights.timm.config_json import PACKED, POOLS, find_base
 
 
 def explain_refusal(config: ViTConfig) -> str | None:

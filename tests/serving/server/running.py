@@ -13,8 +13,8 @@ from keras_vit.serve import LOOPBACK
 from keras_vit.serving.server.app import make_app
 from keras_vit.serving.server.limits import Limits
 from keras_vit.serving.server.loaded_model import LoadedModel
-from keras_vit.serving.server.loading import load_version
-from keras_vit.serving.server.running import make_server
+from keras_vit.serving.server.served_models import load_version
+from keras_vit.serving.server.uvicorn_server import make_server
 from keras_vit.serving.server.versions import ServedModel
 
 POOL = urllib3.PoolManager(maxsize=64, retries=False, timeout=20)

@@ -12,7 +12,7 @@ from keras_vit.export import Serving, export_model
 from keras_vit.export.serving_options import decode_inputs
 from keras_vit.serving import connect
 from keras_vit.serving.server.guard import HEADERS
-from keras_vit.serving.server.loading import find_models
+from keras_vit.serving.server.served_models import find_models
 from tests.analysis.browsing import PATIENCE, open_browser
 from tests.serving.made import NAMES, make_files
 from tests.serving.server.running import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit.serving import ServingError
-from keras_vit.serving.server.loading import find_models
+from keras_vit.serving.server.served_models import find_models
 from tests.serving.server.running import (
     make_model,
     poll_model,

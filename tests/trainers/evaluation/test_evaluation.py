@@ -76,8 +76,8 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
 ):
     drawn = {}
 
-    def record(images, truths, guesses, scores, normalization, path):
-        drawn.update(images=images, truths=truths, guesses=guesses)
+    def record(images, truths, predictions, scores, normalization, path):
+        drawn.update(images=images, truths=truths, predictions=predictions)
         drawn["normalization"] = normalization
 
     monkeypatch.setattr(examples, "plot_predictions", record)
@@ -90,17 +90,17 @@ def test_pictures_show_the_nearest_right_class_and_mistakes_first(
     )
     assert drawn["normalization"] == ((0,), (1,))
     images, labels, _ = several.splits["test"]
-    wrong = [t != g for t, g in zip(drawn["truths"], drawn["guesses"])]
+    wrong = [t != g for t, g in zip(drawn["truths"], drawn["predictions"])]
     assert wrong == sorted(wrong, reverse=True) and len(wrong) == 32
-    for image, truth, guess in zip(
-        drawn["images"], drawn["truths"], drawn["guesses"]
+    for image, truth, prediction in zip(
+        drawn["images"], drawn["truths"], drawn["predictions"]
     ):
         [index] = np.flatnonzero((images == image).all((1, 2, 3)))
         logits = dict(zip(NAMES, image.ravel()))
         right = [n for n, label in zip(NAMES, labels[index]) if label]
         assert truth == max(right, key=logits.get)
-        assert guess == max(NAMES, key=logits.get)
-        assert (truth == guess) == (guess in right)
+        assert prediction == max(NAMES, key=logits.get)
+        assert (truth == prediction) == (prediction in right)
 
 
 def test_report_says_what_was_evaluated_and_goes_where_it_should(

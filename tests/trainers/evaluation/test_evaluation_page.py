@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from trainers.evaluation.evaluation_page import write_evaluation_page
-from trainers.evaluation.guesses import Guess, OtherModel
+from trainers.evaluation.image_predictions import ImagePrediction, OtherModel
 from trainers.evaluation.scores import Bin, Tally
 from trainers.evaluation.telling import Pictures, TellingImages
 
@@ -36,7 +36,7 @@ def make_page(tmp_path):
     all_bins = tally.bins()
 
     def make(confusion=tally.confusion, bins=all_bins, other=None):
-        telling = TellingImages(other.guesses if other else {})
+        telling = TellingImages(other.predictions if other else {})
         telling.add(np.arange(6), np.zeros((6, 1, 1, 1)), shares, truths)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
@@ -127,9 +127,9 @@ def test_another_model_stands_beside(make_page):
 
 def test_images_that_only_one_model_gets_right(make_page):
     """The third image is wrong here, and so is the sixth; see LOGITS."""
-    others = {n: Guess(LABELS[n], LABELS[n], 0.75) for n in range(6)}
-    others[3] = Guess(1, 2, 0.625)
-    others[5] = Guess(2, 0, 0.5)
+    others = {n: ImagePrediction(LABELS[n], LABELS[n], 0.75) for n in range(6)}
+    others[3] = ImagePrediction(1, 2, 0.625)
+    others[5] = ImagePrediction(2, 0, 0.5)
     other = OtherModel({**make_page.report, "model": "<b>"}, others)
     page = make_page(other=other)
     won = section(page, "Right here, wrong with &lt;b&gt;")

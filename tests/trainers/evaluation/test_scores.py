@@ -146,9 +146,9 @@ def test_metrics_of_the_classes_are_those_of_scikit_learn(logits, rng):
     tally = Tally(names)
     for part in (slice(0, 40), slice(40, 60)):
         tally.add(logits[part], np.eye(9, dtype=bool)[labels[part]])
-    report, guesses = tally.report(), logits.argmax(-1)
+    report, predictions = tally.report(), logits.argmax(-1)
     precisions, recalls, f1, images = precision_recall_fscore_support(
-        labels, guesses, labels=range(9), zero_division=0
+        labels, predictions, labels=range(9), zero_division=0
     )
     for index, name in enumerate(names):
         if images[index]:
@@ -158,7 +158,7 @@ def test_metrics_of_the_classes_are_those_of_scikit_learn(logits, rng):
             assert f"f1/{name}" not in report
         assert report[f"precision/{name}"] == pytest.approx(precisions[index])
     np.testing.assert_array_equal(
-        tally.confusion, confusion_matrix(labels, guesses, labels=range(9))
+        tally.confusion, confusion_matrix(labels, predictions, labels=range(9))
     )
 
 

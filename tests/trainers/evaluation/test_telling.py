@@ -33,10 +33,10 @@ def made(count=200, num_classes=4):
 
 def test_the_worst_and_the_doubtful_as_by_sorting_everything():
     probabilities, truths = made()
-    guesses, labels = probabilities.argmax(-1), truths.argmax(-1)
+    predictions, labels = probabilities.argmax(-1), truths.argmax(-1)
     highest = np.sort(probabilities, -1)
     margins = highest[:, -1] - highest[:, -2]
-    wrong = np.flatnonzero(guesses != labels)
+    wrong = np.flatnonzero(predictions != labels)
     worst = wrong[np.argsort(-highest[wrong, -1])][:24]
     for batch_size in (7, 200):
         found = collect(probabilities, truths, batch_size)
@@ -45,7 +45,7 @@ def test_the_worst_and_the_doubtful_as_by_sorting_everything():
         assert [row.position for row in found.doubtful] == doubtful
         for row in found.all:
             assert row.truth == labels[row.position]
-            assert row.guess == guesses[row.position]
+            assert row.prediction == predictions[row.position]
             assert row.image.item() == row.position
             np.testing.assert_allclose(row.margin, margins[row.position])
 
@@ -55,10 +55,12 @@ def test_cells_hold_some_mistakes_of_each_kind(monkeypatch):
     monkeypatch.setattr(telling, "NUM_CELLS", 5)
     found = collect(probabilities, truths, 50)
     assert len(found.cells) == 5
-    for (truth, guess), rows in found.cells.items():
-        assert truth != guess
+    for (truth, prediction), rows in found.cells.items():
+        assert truth != prediction
         assert 1 <= len(rows) <= 6
-        assert {(row.truth, row.guess) for row in rows} == {(truth, guess)}
+        assert {(row.truth, row.prediction) for row in rows} == {
+            (truth, prediction)
+        }
 
 
 def test_a_prediction_of_one_of_several_classes_is_no_mistake():
@@ -66,7 +68,7 @@ def test_a_prediction_of_one_of_several_classes_is_no_mistake():
         np.array([[0.7, 0.2, 0.1]]), np.array([[True, True, False]]), 1
     )
     assert not found.mistakes
-    assert (found.doubtful[0].truth, found.doubtful[0].guess) == (0, 0)
+    assert (found.doubtful[0].truth, found.doubtful[0].prediction) == (0, 0)
 
 
 def test_images_are_named_by_their_position():

@@ -37,7 +37,7 @@ def test_a_module_shows_the_same_page(subprocess_environment, word):
     assert result.stdout.rstrip("\n") == showing.make_page(
         "train", words[1:], word == "--helpfull"
     )
-    assert "trainers.help.pages" in result.stderr
+    assert "trainers.help.help_text" in result.stderr
     assert " keras" not in result.stderr
 
 

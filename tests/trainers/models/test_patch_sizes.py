@@ -12,7 +12,7 @@ from tests.tiny import noise, randomize, tiny_config
 from trainers.loop.errors import Interrupted
 from trainers.models.factory import build_model
 from trainers.models.patch_sizes import make_variants, with_patch_size
-from trainers.runs.requirements import estimate_job_memory
+from trainers.runs.resources import estimate_job_memory
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 

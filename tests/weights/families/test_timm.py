@@ -16,7 +16,7 @@ from keras_vit import (
 from keras_vit.weights.families import timm
 from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
-from keras_vit.weights.timm import reading
+from keras_vit.weights.timm import completing
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
@@ -240,7 +240,9 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
 def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(reading.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
+    monkeypatch.setitem(
+        completing.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip"
+    )
     model = make(use_class_token=False, pooling="avg", activation="exact")
     save_checkpoint(model, tmp_path / "own.npz", layout="timm")
     assert from_checkpoint(tmp_path / "own.npz").config.activation == "exact"

@@ -8,7 +8,7 @@ from PIL import Image
 from keras_vit import Preprocessing, preprocess_input
 from keras_vit.preprocessing.image_files import fit_image
 from keras_vit.preprocessing.normalization import from_range
-from trainers.augment.settings import (
+from trainers.augment.operation_lines import (
     add_normalization,
     line_of,
     preprocessing_in,

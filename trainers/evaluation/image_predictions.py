@@ -7,28 +7,36 @@ from typing import NamedTuple
 
 from trainers.paths import Path, read_written, write_csv_file
 
-GUESS_COLUMNS = ("position", "image", "true class", "prediction", "probability")
+PREDICTIONS_NAME = "image_predictions.csv"
+EARLIER_NAME = "guesses.csv"  # Of the same table, in earlier versions.
+PREDICTION_COLUMNS = (
+    "position",
+    "image",
+    "true class",
+    "prediction",
+    "probability",
+)
 # Earlier versions wrote no names of images.
-COLUMNS_READ = tuple(name for name in GUESS_COLUMNS if name != "image")
+COLUMNS_READ = tuple(name for name in PREDICTION_COLUMNS if name != "image")
 
 
-class Guess(NamedTuple):
+class ImagePrediction(NamedTuple):
     """The prediction for an image.
 
     Args:
         truth: Its class; of several, the most probable one.
-        guess: The predicted class.
+        prediction: The predicted class.
         probability: Of the predicted class.
     """
 
     truth: int
-    guess: int
+    prediction: int
     probability: float
 
     @property
     def is_right(self) -> bool:
         """Return whether the predicted class is right."""
-        return self.truth == self.guess
+        return self.truth == self.prediction
 
 
 class OtherModel(NamedTuple):
@@ -36,32 +44,46 @@ class OtherModel(NamedTuple):
 
     Args:
         report: Its report, see `evaluate`.
-        guesses: Its predictions by the position of the image; empty if they
-            are not known.
+        predictions: Its predictions by the position of the image; empty if
+            they are not known.
     """
 
     report: Mapping
-    guesses: Mapping[int, Guess]
+    predictions: Mapping[int, ImagePrediction]
 
 
-def check_same_images(other: OtherModel | None, guesses: Mapping[int, Guess]):
+def check_same_images(
+    other: OtherModel | None, predictions: Mapping[int, ImagePrediction]
+):
     """Raise a ValueError if another evaluation is of other images.
 
     Args:
         other: The other evaluation, if there is one.
-        guesses: The predictions of this one, by position.
+        predictions: The predictions of this one, by position.
     """
-    if other and other.guesses and other.guesses.keys() != guesses.keys():
+    others = other.predictions if other else {}
+    if others and others.keys() != predictions.keys():
         raise ValueError(
             "`compare` must be an evaluation of the same images; evaluate that "
-            f"model again. Received: one of {len(other.guesses)} images, and "
-            f"{len(guesses)} now"
+            f"model again. Received: one of {len(others)} images, and "
+            f"{len(predictions)} now"
         )
 
 
-def write_guesses(
+def find_image_predictions(folder: Path) -> Path | None:
+    """Return the table of predictions in the folder of an evaluation.
+
+    Args:
+        folder: The folder. The file may have the name of earlier versions, the
+            first of which wrote none.
+    """
+    paths = (folder / name for name in (PREDICTIONS_NAME, EARLIER_NAME))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def write_image_predictions(
     path: Path,
-    guesses: Mapping[int, Guess],
+    predictions: Mapping[int, ImagePrediction],
     class_names: Sequence[str],
     image_names: Mapping[int, str],
 ):
@@ -69,7 +91,7 @@ def write_guesses(
 
     Args:
         path: The file.
-        guesses: The predictions by the position of the image in its split.
+        predictions: The predictions by the position of the image in its split.
         class_names: Names of the classes.
         image_names: Names of the images by their positions.
     """
@@ -77,17 +99,19 @@ def write_guesses(
         (
             position,
             image_names[position],
-            class_names[truth],
-            class_names[guess],
-            f"{probability:.6g}",
+            class_names[row.truth],
+            class_names[row.prediction],
+            f"{row.probability:.6g}",
         )
-        for position, (truth, guess, probability) in sorted(guesses.items())
+        for position, row in sorted(predictions.items())
     ]
-    write_csv_file(path, [GUESS_COLUMNS, *rows])
+    write_csv_file(path, [PREDICTION_COLUMNS, *rows])
 
 
-def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
-    """Return the predictions of a file that `write_guesses` wrote.
+def read_image_predictions(
+    path: Path, class_names: Sequence[str]
+) -> dict[int, ImagePrediction]:
+    """Return the predictions of a file that `write_image_predictions` wrote.
 
     Args:
         path: The file.
@@ -104,10 +128,10 @@ def read_guesses(path: Path, class_names: Sequence[str]) -> dict[int, Guess]:
             raise ValueError("other columns")
         cells = ([row[name] for name in COLUMNS_READ] for row in rows)
         return {
-            int(position): Guess(
-                indices[truth], indices[guess], float(probability)
+            int(position): ImagePrediction(
+                indices[truth], indices[prediction], float(probability)
             )
-            for position, truth, guess, probability in cells
+            for position, truth, prediction, probability in cells
         }
 
     return read_written(

@@ -11,7 +11,12 @@ from trainers.runs.pictures import (
     plot_batch,
     plot_learning_curve,
 )
-from trainers.runs.reports import final_table, header, scale, write_first_batch
+from trainers.runs.summaries import (
+    final_table,
+    header,
+    scale,
+    write_first_batch,
+)
 
 NAMES = ["cat", "dog", "a mouse of a very long name"]
 

@@ -12,7 +12,7 @@ from tensorflow.python.client import device_lib
 from trainers.loop.loop import Loop
 from trainers.loop.memory import Memory, estimate_memory, variable_bytes
 from trainers.runs.job import Job
-from trainers.runs.reports import scale
+from trainers.runs.summaries import scale
 
 NUM_MEASURED = 3  # Updates.
 CGROUP = pathlib.Path("/sys/fs/cgroup")

@@ -7,8 +7,8 @@ import pytest
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.memory import Memory
 from trainers.recipes.recipes import RECIPES
-from trainers.runs import requirements
-from trainers.runs.requirements import (
+from trainers.runs import resources
+from trainers.runs.resources import (
     available_bytes,
     describe_memory,
     describe_shortage,
@@ -92,7 +92,7 @@ def test_a_container_may_have_less_than_its_machine(
 ):
     (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text(used)
-    monkeypatch.setattr(requirements, "CGROUP", tmp_path)
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
     free = types.SimpleNamespace(available=9000)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     assert available_bytes(make_strategy("one_device")) == want
@@ -114,8 +114,8 @@ def test_a_job_that_does_not_fit_warns(recipe, tmp_path, monkeypatch, capsys):
     warn_of_shortage(job)
     assert capsys.readouterr().out == ""
     need = estimate_job_memory(job).total
-    monkeypatch.setattr(requirements, "LARGEST_BYTES_PER_FLOP", 1.0)
-    monkeypatch.setattr(requirements, "available_bytes", lambda *_: need - 1)
+    monkeypatch.setattr(resources, "LARGEST_BYTES_PER_FLOP", 1.0)
+    monkeypatch.setattr(resources, "available_bytes", lambda *_: need - 1)
     warn_of_shortage(job)
     printed = capsys.readouterr().out
     assert printed.startswith("Warning: This does not fit: ")
@@ -127,7 +127,7 @@ def test_steps_are_measured(recipe, tmp_path, monkeypatch):
     job = prepare(recipe, str(tmp_path))
     counts = []
     clock = iter(range(100))
-    monkeypatch.setattr(requirements.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(resources.time, "perf_counter", lambda: next(clock))
     train = job.loop.inner.train
 
     def count(iterator, number, first):

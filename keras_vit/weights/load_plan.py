@@ -7,14 +7,14 @@ import keras
 
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.lora import reset_updates
+from keras_vit.models.lora import reset_lora
 from keras_vit.tables import pick
 from keras_vit.weights.differences import (
     describe_images,
     describe_mismatches,
 )
 from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
-from keras_vit.weights.report import LoadReport
+from keras_vit.weights.load_report import LoadReport
 from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.stored_parts import parts_of, whole_shape
 from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros
@@ -80,7 +80,7 @@ class Plan(NamedTuple):
             del value  # It would keep its stack while the next one is read.
         for path in self.report.reset:
             weights[path].assign(draw_initial_value(model, weights[path]))
-        reset = (*self.report.reset, *reset_updates(model))
+        reset = (*self.report.reset, *reset_lora(model))
         return dataclasses.replace(self.report, reset=reset, notes=tuple(notes))
 
     def _read(self, names, stacks) -> list:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.timm.architectures import settings_of
-from keras_vit.weights.timm.arguments import (
+from keras_vit.weights.timm.class_arguments import (
     ACT_LAYERS,
     CLASS_DEFAULTS,
     ROPE_TYPES,

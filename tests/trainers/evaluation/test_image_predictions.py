@@ -2,22 +2,23 @@ import csv
 
 import pytest
 
-from trainers.evaluation.guesses import (
-    Guess,
+from trainers.evaluation.image_predictions import (
+    ImagePrediction,
     OtherModel,
     check_same_images,
-    read_guesses,
-    write_guesses,
+    find_image_predictions,
+    read_image_predictions,
+    write_image_predictions,
 )
 
 NAMES = ["cat, tabby", "犬", "bird"]
-GUESSES = {7: Guess(2, 1, 0.5), 0: Guess(0, 0, 0.875)}
+PREDICTIONS = {7: ImagePrediction(2, 1, 0.5), 0: ImagePrediction(0, 0, 0.875)}
 
 
 def test_a_table_for_people_that_is_read_back(tmp_path):
-    path = tmp_path / "guesses.csv"
+    path = tmp_path / "image_predictions.csv"
     images = {0: "cat/a, b.jpg", 7: "bird/ä.jpg"}
-    write_guesses(path, GUESSES, NAMES, images)
+    write_image_predictions(path, PREDICTIONS, NAMES, images)
     with path.open(encoding="utf-8", newline="") as file:
         first, second = csv.DictReader(file)
     assert first == {
@@ -29,18 +30,22 @@ def test_a_table_for_people_that_is_read_back(tmp_path):
     }
     assert second["image"] == "bird/ä.jpg"
     assert (second["true class"], second["prediction"]) == ("bird", "犬")
-    found = read_guesses(path, NAMES)
-    assert found == GUESSES
+    found = read_image_predictions(path, NAMES)
+    assert found == PREDICTIONS
     assert [found[n].is_right for n in (0, 7)] == [True, False]
 
 
 def test_a_table_of_an_earlier_version_is_read(tmp_path):
-    path = tmp_path / "guesses.csv"
-    path.write_text(
+    assert find_image_predictions(tmp_path) is None
+    (tmp_path / "guesses.csv").write_text(
         "position,true class,prediction,probability\n7,bird,犬,0.5\n",
         encoding="utf-8",
     )
-    assert read_guesses(path, NAMES) == {7: GUESSES[7]}
+    path = find_image_predictions(tmp_path)
+    assert read_image_predictions(path, NAMES) == {7: PREDICTIONS[7]}
+    new = tmp_path / "image_predictions.csv"
+    new.write_text("")
+    assert find_image_predictions(tmp_path) == new
 
 
 @pytest.mark.parametrize(
@@ -54,15 +59,15 @@ def test_a_table_of_an_earlier_version_is_read(tmp_path):
     ],
 )
 def test_other_tables_are_refused(tmp_path, text):
-    path = tmp_path / "guesses.csv"
+    path = tmp_path / "image_predictions.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match="table of predictions for the same"):
-        read_guesses(path, NAMES)
+        read_image_predictions(path, NAMES)
 
 
 def test_only_evaluations_of_the_same_images_are_compared():
-    check_same_images(None, GUESSES)
-    check_same_images(OtherModel({}, {}), GUESSES)
-    check_same_images(OtherModel({}, dict(GUESSES)), GUESSES)
+    check_same_images(None, PREDICTIONS)
+    check_same_images(OtherModel({}, {}), PREDICTIONS)
+    check_same_images(OtherModel({}, dict(PREDICTIONS)), PREDICTIONS)
     with pytest.raises(ValueError, match="one of 1 images, and 2 now"):
-        check_same_images(OtherModel({}, {0: GUESSES[0]}), GUESSES)
+        check_same_images(OtherModel({}, {0: PREDICTIONS[0]}), PREDICTIONS)

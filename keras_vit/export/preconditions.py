@@ -1,4 +1,4 @@
-"""Checks of the requirements of an export: backend, model, packages, path."""
+"""Checks of the preconditions of an export: backend, model, packages, path."""
 
 import importlib
 import os

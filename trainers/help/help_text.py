@@ -11,7 +11,7 @@ VALUE_COLUMN = 36
 MOST_SHOWN = 24  # Characters of the choices in the name of a flag.
 
 
-def format_page(
+def format_help(
     name: str,
     content: dict,
     recipes: dict[str, dict],
@@ -60,7 +60,7 @@ def format_flag(
         name: Name of the flag.
         row: What `collecting.describe_row` returned.
         values: The values to show.
-        is_full: See `format_page`.
+        is_full: See `format_help`.
     """
     choices = row.get("choices", ())
     listed = "|".join(choices)
