@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
             **hints_of(options),
         )
     except (ValueError, OSError, MemoryError) as error:
-        print(f"error: {message_of(error)}", file=sys.stderr)
+        print(f"Error: {message_of(error)}", file=sys.stderr)
         return 1
     print(f"{options.target}: written, {options.layout}")
     return 0

@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path in inspect_files(options):
             print(path)
     except (ValueError, OSError, ImportError, MemoryError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
             source = identify(checkpoint, Known(**hints_of(options)))
             print(describe_checkpoint(source, show_names=not options.brief))
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
 

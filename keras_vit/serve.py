@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         serve(options)
     except (ValueError, OSError, ImportError) as error:
-        announce_line(f"error: {error}")
+        announce_line(f"Error: {error}")
         return 1
     except KeyboardInterrupt:
         announce_line("Stopped.")

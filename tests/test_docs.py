@@ -505,6 +505,14 @@ def test_the_one_file_to_touch_exists_and_has_the_table():
             assert re.search(rf"^{table}\b", source, re.M), row
 
 
+def test_letters_of_shapes_are_the_same_in_both_tables():
+    tables = [
+        (ROOT / page).read_text().split("| letter | meaning |")[1].split("\n\n")
+        for page in ("CONTRIBUTING.md", "docs/reference/index.md")
+    ]
+    assert tables[0][0].strip() == tables[1][0].strip()
+
+
 def test_ranks_in_contributing_are_those_of_the_architecture():
     from tests.test_architecture import RANKS
 

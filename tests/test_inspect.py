@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path, image_paths, capsys):
     ):
         assert inspect.main(arguments) == 1, arguments
         captured = capsys.readouterr()
-        assert captured.err.startswith("error: "), captured.err
+        assert captured.err.startswith("Error: "), captured.err
         assert words in captured.err
         assert captured.err.count("\n") == 1
         assert "Looking" not in captured.out

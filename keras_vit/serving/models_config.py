@@ -8,8 +8,8 @@ from keras_vit.files import atomic_write
 
 MODELS_CONFIG = "models.config"
 HEADER = (
-    "# Written anew by each export. To keep changes of your own, take this "
-    "line out.\n"
+    "# Each export overwrites this file. Remove this line to keep your own "
+    "changes.\n"
 )
 
 

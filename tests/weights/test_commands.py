@@ -64,7 +64,7 @@ def test_what_is_wrong_is_said_in_one_line(command, capsys, tmp_path):
         arguments += [str(tmp_path / "out.npz"), "--layout=official"]
     assert command.main(arguments) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: There is no file")
+    assert error.startswith("Error: There is no file")
     assert error.count("\n") == 1
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_keras_file_is_an_error_of_one_line(change, tmp_path, capsys):
     arguments = [str(source), str(tmp_path / "out.npz"), "--layout=official"]
     assert convert.main(arguments) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(f"error: {source} cannot be read: ")
+    assert error.startswith(f"Error: {source} cannot be read: ")
     assert not (tmp_path / "out.npz").exists()
 
 
@@ -140,7 +140,7 @@ def test_a_target_that_cannot_be_written(tmp_path, capsys):
     ):
         assert convert.main([source, str(target), f"--layout={layout}"]) == 1
         assert capsys.readouterr().err == (
-            "error: A file can only be written to a folder, and "
+            "Error: A file can only be written to a folder, and "
             f"{tmp_path / 'file'} is a file. Received: {target}\n"
         )
 
@@ -169,7 +169,7 @@ def test_a_keras_file_states_its_properties_itself(flag, tmp_path, capsys):
     assert convert.main(command) == 1
     name = flag[2:].partition("=")[0]
     assert capsys.readouterr().err.startswith(
-        f"error: `{name}` must be left out for a .keras file, which states it "
+        f"Error: `{name}` must be left out for a .keras file, which states it "
         f"itself. Received: {name}="
     )
     assert not target.exists()
@@ -200,7 +200,7 @@ def test_images_too_large_for_the_memory(error, tmp_path, monkeypatch, capsys):
     output = capsys.readouterr().err
     assert output.count("\n") == 1
     assert output.startswith(
-        "error: The memory is not enough for a model with "
+        "Error: The memory is not enough for a model with "
         "image_size=(20000, 20000): "
     )
 

@@ -33,7 +33,7 @@ def make_prepare(
         decode: See `make_decode`; None if the examples are already decoded.
     """
     num_classes = len(dataset.class_names)
-    # Data sets whose images all have one size have small images.
+    # If all images have one size, they are small, and are decoded whole.
     is_window = None in dataset.reader.image_shape
     is_window &= decode is not None and augmentation.pick_window is not None
 

@@ -121,7 +121,7 @@ def watched_service(address: str | None, end: Callable[[Exception], None]):
                 heard = now
             elif now - heard > SECONDS_OF_SILENCE:
                 error = WorkerLostError(
-                    "The data service does not listen any more for "
+                    "The data service is no longer listening for "
                     f"{SECONDS_OF_SILENCE:g} seconds: {server} "
                     f"({faults[server]}). Start it, then this again to go on "
                     "from the last checkpoint."

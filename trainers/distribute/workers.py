@@ -181,7 +181,7 @@ def name_lost_workers(
         if num_workers(strategy) == 1:
             raise
         raise WorkerLostError(
-            f"Another worker does not answer any more, {when()} "
+            f"Another worker no longer responds, {when()} "
             f"({type(error).__name__}). Start all of them again to go on from "
             "the last checkpoint."
         ) from error

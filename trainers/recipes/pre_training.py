@@ -86,7 +86,7 @@ RECIPES = {
             source="arXiv:2010.11929, appendix D.2; the rest as jft_l32",
         ),
         "L/32",
-        "no figures in the paper, which draws those of figure 8",
+        "the paper only plots these results, in figure 8",
         depth=8,
         mlp_dim=2048,
         epochs=7,

@@ -1,4 +1,4 @@
-"""A check that a run may be in its folder."""
+"""The check of the folder of a new run."""
 
 import pathlib
 
@@ -9,8 +9,8 @@ from trainers.runs.run import Run
 def check_place(run: Run, dataset: str):
     """Raise a ValueError if a run in its folder would do damage.
 
-    It must not overwrite files that are of no run, nor put its pictures among
-    the images that it learns from.
+    It must not overwrite files that do not belong to a run, nor put its
+    pictures among the images that it learns from.
 
     Args:
         run: The run, which may have begun.

@@ -54,7 +54,8 @@ def header(
         f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
         dataset,
         f"{strategy} on {num_devices} {devices}, {precision}",
-        f"updates {first_step:,} to {total_steps:,} of {batch_size:,} images",
+        f"updates {first_step:,} to {total_steps:,}, "
+        f"{batch_size:,} images each",
     ]
     return "; ".join(parts)
 

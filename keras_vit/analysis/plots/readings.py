@@ -56,10 +56,10 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
         smooth: See `plot_overlays`.
     """
     pixels = inspection.pixels
-    relevances, silent = _read_relevances(inspection)
-    columns = _make_columns(inspection, relevances, silent)
+    relevances, unsupported = _read_relevances(inspection)
+    columns = _make_columns(inspection, relevances, unsupported)
     across, down, pitch, margin = panel_size(pixels)
-    room = 0.1 + (3 if silent.any() else 2) * LINE
+    room = 0.1 + (3 if unsupported.any() else 2) * LINE
     figure = new_figure(
         (1 + len(columns)) * pitch + 0.2, len(pixels) * (room + down) + 0.65
     )
@@ -80,7 +80,7 @@ def plot_readings(inspection: Inspection, smooth: bool = False) -> Figure:
             set_title(axes, column.titles[i])
     y += down + 0.08
     _add_bar(figure, drawn[0], columns[0].label, (pitch, y, pitch - 0.12))
-    if relevances and not silent.all():
+    if relevances and not unsupported.all():
         # The bar is as long as its panels.
         place = 2 * pitch, y, len(relevances) * pitch - 0.12
         _add_bar(figure, drawn[1], columns[1].label, place)
@@ -93,45 +93,45 @@ def _read_relevances(inspection):
     Shapes:
         returns: a list of (B, h, w), each with the sum 1 or 0; and (B, k).
     """
-    grids, silent = [], []
+    grids, unsupported = [], []
     matrices = inspection.relevances
     if matrices is None:
         return grids, np.zeros((len(inspection.pixels), 0), bool)
     # Relevance starts from the identity, which is subtracted here.
-    spoken = matrices - np.eye(matrices.shape[-1], dtype="float32")
+    changes = matrices - np.eye(matrices.shape[-1], dtype="float32")
     for j in range(matrices.shape[1]):
-        said = inspection.read_grid(spoken[:, j]).any(axis=(1, 2))
+        is_supported = inspection.read_grid(changes[:, j]).any(axis=(1, 2))
         grid = inspection.read_grid(matrices[:, j])
-        grid = np.where(said[:, None, None], grid, 0)
+        grid = np.where(is_supported[:, None, None], grid, 0)
         total = grid.sum(axis=(1, 2), keepdims=True)
         grids.append(grid / np.where(total > 0, total, 1))
-        silent.append(~said)
-    return grids, np.stack(silent, axis=1)
+        unsupported.append(~is_supported)
+    return grids, np.stack(unsupported, axis=1)
 
 
-def _make_columns(inspection, relevances, silent):
+def _make_columns(inspection, relevances, unsupported):
     """Return the columns: first the rollout, then the most likely classes."""
     rollouts = inspection.read_grid(inspection.rollouts)
     titles = ["rollout"] * len(rollouts)
     norm = scale_over(rollouts)
     columns = [_Column(titles, rollouts, norm, "share of attention")]
-    norm = _scale_of_relevances(relevances, silent)
+    norm = _scale_of_relevances(relevances, unsupported)
     for rank, grids in enumerate(relevances):
         titles = [
             _describe_class(inspection, image, rank)
-            + ("\nno patch speaks for it" if silent[image, rank] else "")
+            + ("\nno patch supports it" if unsupported[image, rank] else "")
             for image in range(len(grids))
         ]
         columns.append(_Column(titles, grids, norm, "share of relevance"))
     return columns
 
 
-def _scale_of_relevances(relevances, silent):
-    """Return the scale of all relevances, but for classes of no patch."""
+def _scale_of_relevances(relevances, unsupported):
+    """Return the common scale, ignoring classes that no patch supports."""
     if not relevances:
         return None
     grids = np.stack(relevances, axis=1)  # (B, k, h, w)
-    return scale_over(grids if silent.all() else grids[~silent])
+    return scale_over(grids if unsupported.all() else grids[~unsupported])
 
 
 def _describe_image(name):

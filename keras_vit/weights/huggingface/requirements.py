@@ -14,7 +14,7 @@ HIDDEN_ACTS = {
     "silu": "silu",
     "relu": "relu",
 }
-# What its classes have of the fields of ViTConfig that name a row of a table.
+# The table rows that the classes of transformers can express, by field.
 TRANSFORMERS_VALUES = {
     "activation": HIDDEN_ACTS,
     "pooling": ("distilled", "token_and_avg", "probe"),

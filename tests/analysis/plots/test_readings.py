@@ -85,7 +85,7 @@ def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
     figure = plots.plot_readings(inspection)
     panels = np.array(panels_of(figure)).reshape(2, 4)
     for axes in panels[:, 2:].flat:
-        assert axes.get_title().endswith("33.3%\nno patch speaks for it")
+        assert axes.get_title().endswith("33.3%\nno patch supports it")
         assert not axes.images[1].get_array().any()
     assert [bar.get_xlabel() for bar in bars_of(figure)] == [
         "share of attention"
@@ -105,7 +105,7 @@ def test_classes_that_nothing_speaks_for_are_said_to_be_so(pooling):
         assert "no patch" not in axes.get_title()
         assert axes.images[1].get_array().sum() == pytest.approx(1)
     for axes in panels[:, 3]:
-        assert axes.get_title().endswith("no patch speaks for it")
+        assert axes.get_title().endswith("no patch supports it")
     assert len(bars_of(figure)) == 2
 
 

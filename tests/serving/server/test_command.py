@@ -96,18 +96,18 @@ def fail(capsys, *arguments):
 def test_a_folder_without_an_export(tmp_path, capsys):
     text = fail(capsys, tmp_path)
     assert text == (
-        "error: EXPORT_DIR must hold an export, as "
+        "Error: EXPORT_DIR must hold an export, as "
         "saved_model|tflite/NAME/VERSION; `keras-vit export` writes one. "
         f"Received: {tmp_path}\n"
     )
     text = fail(capsys, tmp_path / "absent")
-    assert text.startswith("error: EXPORT_DIR must be a folder. Received: ")
+    assert text.startswith("Error: EXPORT_DIR must be a folder. Received: ")
 
 
 def test_a_version_that_cannot_be_loaded(tmp_path, capsys):
     (tmp_path / "m" / "1").mkdir(parents=True)
     text = fail(capsys, tmp_path, "--port=0")
-    assert text.endswith("error: The newest version of m could not be loaded\n")
+    assert text.endswith("Error: The newest version of m could not be loaded\n")
 
 
 def test_a_port_in_use(tmp_path, capsys):
@@ -117,13 +117,13 @@ def test_a_port_in_use(tmp_path, capsys):
         taken.listen()
         port = taken.getsockname()[1]
         text = fail(capsys, tmp_path, f"--port={port}")
-    assert f"error: cannot listen on port {port} of 127.0.0.1" in text
+    assert f"Error: cannot listen on port {port} of 127.0.0.1" in text
     assert "in use" in text and "choose another with --port" in text
 
 
 def test_limits_out_of_range(tmp_path, capsys):
     text = fail(capsys, tmp_path, "--timeout=0")
-    assert text == "error: `timeout` must be positive. Received: timeout=0.0\n"
+    assert text == "Error: `timeout` must be positive. Received: timeout=0.0\n"
 
 
 def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
@@ -135,5 +135,5 @@ def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
     )
     text = fail(capsys, tmp_path)
     assert text == (
-        "error: The server needs uvicorn, Pillow: pip install uvicorn Pillow\n"
+        "Error: The server needs uvicorn, Pillow: pip install uvicorn Pillow\n"
     )

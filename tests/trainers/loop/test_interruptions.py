@@ -128,7 +128,7 @@ def test_two_workers_through_a_kill_and_a_signal(start_two, request, tmp_path):
     os.kill(other[0].pid, signal.SIGKILL)
     code, output = finish(one)
     assert code == 69, output
-    assert "Another worker does not answer any more" in output
+    assert "Another worker no longer responds" in output
 
     one, other = start_two(folder)
     reached = wait_for_checkpoint(folder, (one, other), after=reached)

@@ -59,7 +59,7 @@ def test_header_is_one_line():
     assert line == (
         "Ti/16, 5.72 M parameters, 2.51 GFLOP an image of 224x192; "
         "imagenet2012; mirrored on 2 devices, bfloat16; "
-        "updates 0 to 30,000 of 1,024 images"
+        "updates 0 to 30,000, 1,024 images each"
     )
 
 
