@@ -7,6 +7,7 @@ from keras_vit.weights.huggingface.classes import (
     find_class_family,
     make_config_json,
 )
+from keras_vit.weights.huggingface.descriptions import describe_classes
 from keras_vit.weights.huggingface.model_types import (
     describe_tower,
     read_settings,
@@ -294,4 +295,5 @@ LAYOUT = Layout(
     refuse=_refuse,
     notes=_notes,
     stated_fields=("activation", "layer_norm_epsilon"),
+    class_entries=describe_classes,
 )

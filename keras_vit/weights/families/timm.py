@@ -272,6 +272,7 @@ LAYOUT = Layout(
     computes=_computes,
     refuse=explain_refusal,
     stated_fields=("activation",),
+    class_entries=lambda names: {"label_names": list(names)},
     remedies={
         "activation": lambda value: (
             f"Pass act_layer={ACT_LAYERS.get(value)!r} there."
