@@ -1,10 +1,8 @@
 """timm: huggingface/pytorch-image-models."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import (
-    IN_TIMM_NAMES,
-    describe_tower,
-)
+from keras_vit.weights.huggingface.model_types import IN_TIMM_NAMES
+from keras_vit.weights.huggingface.tower_settings import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Dialect, Layout, NameVariant
 from keras_vit.weights.styles import (
