@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 from keras_vit.weights.containers.descriptions import read_json, write_json
+from keras_vit.weights.families import LAYOUTS
 
 
 def write_class_names(folder: str, layout: str, names: Sequence[str]):
@@ -12,14 +13,14 @@ def write_class_names(folder: str, layout: str, names: Sequence[str]):
 
     Args:
         folder: What `save_checkpoint` wrote; a file has no such names.
-        layout: Its layout.
+        layout: Its layout, a key of LAYOUTS.
         names: The names in the order of the logits; none are not written.
     """
     path = pathlib.Path(folder).expanduser() / "config.json"
-    if layout not in CLASS_ENTRIES or not names or not path.is_file():
+    entries_of = LAYOUTS[layout].class_entries
+    if entries_of is None or not names or not path.is_file():
         return
-    content = read_json(path)
-    write_json(path, {**content, **CLASS_ENTRIES[layout](names)})
+    write_json(path, {**read_json(path), **entries_of(names)})
 
 
 def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
@@ -46,13 +47,3 @@ def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
     # The names that transformers writes for classes without names.
     numbers = [f"LABEL_{index}" for index in range(num_classes)]
     return None if names == numbers else names
-
-
-# The entries of config.json with the class names, by layout.
-CLASS_ENTRIES = {
-    "huggingface": lambda names: {
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-    },
-    "timm": lambda names: {"label_names": list(names)},
-}

@@ -5,7 +5,7 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from keras_vit.class_names import CLASS_ENTRIES, write_class_names
+from keras_vit.class_names import write_class_names
 from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.errors import first_line, is_out_of_memory, message_of
 from keras_vit.files import atomic_write, check_parents
@@ -14,6 +14,7 @@ from keras_vit.models.vision_transformer import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
 from keras_vit.startup import without_noise
 from keras_vit.tables import pick
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
@@ -74,7 +75,7 @@ def convert(
         if layout != "keras":
             # Names that do not fit are an error before anything is written.
             names = ()
-            if layout in CLASS_ENTRIES:
+            if LAYOUTS[layout].class_entries:
                 names = read_classes(source, model.config.num_classes)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)

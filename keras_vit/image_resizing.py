@@ -1,5 +1,6 @@
 """Resizing and cropping images in a TensorFlow graph."""
 
+import functools
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
@@ -18,10 +19,12 @@ def resize_image(
         image_size: (height, width).
         method: A key of METHODS.
     """
-    image = tf.image.resize(image, image_size, **METHODS[method])
-    if method == "bicubic":  # It overshoots.
-        image = tf.clip_by_value(image, 0.0, 255.0)
-    return image
+    return METHODS[method](image, image_size)
+
+
+def _resize_bicubic(image, image_size):
+    image = tf.image.resize(image, image_size, "bicubic", antialias=True)
+    return tf.clip_by_value(image, 0.0, 255.0)  # It overshoots.
 
 
 def resize_short_side(image: tf.Tensor, size: int) -> tf.Tensor:
@@ -111,10 +114,10 @@ OF_STEPS = {
     "resize_small": lambda image, step: resize_short_side(image, step["size"]),
     "central_crop": lambda image, step: crop_middle(image, _size_of(step)),
 }
-# Arguments of `tf.image.resize`.
+# Each takes an image and its new size, and returns floats.
 METHODS = {
-    "antialias": {"antialias": True},
-    "area": {"method": "area"},
-    "bicubic": {"method": "bicubic", "antialias": True},
-    "bilinear": {},
+    "antialias": functools.partial(tf.image.resize, antialias=True),
+    "area": functools.partial(tf.image.resize, method="area"),
+    "bicubic": _resize_bicubic,
+    "bilinear": tf.image.resize,
 }

@@ -91,8 +91,10 @@ IN_PLACE_ACTIVATIONS = {
     "tanh": functools.partial(gelu_in_place, approximate="tanh"),
     "exact": gelu_in_place,
 }
+# Activations that are one operation, which `fuse` would not improve.
+SINGLE_OPERATIONS = frozenset({"relu"})
 # Activations for training where `fuse` is not used. PyTorch has its own fused
-# gradients; JAX uses `fuse` for all but ReLU.
+# gradients; JAX uses `fuse` for all but SINGLE_OPERATIONS.
 TRAINED_ACTIVATIONS = (
     {**ACTIVATIONS, "tanh": gelu_tanh_written_out}
     if keras.backend.backend() == "tensorflow"
@@ -110,8 +112,7 @@ def activate_in_training(name: str, x):
         name: A key of ACTIVATIONS.
         x: A tensor.
     """
-    # ReLU is one operation already.
-    if name != "relu" and can_fuse(x):
+    if name not in SINGLE_OPERATIONS and can_fuse(x):
         return fuse(_in_float32, activation=ACTIVATIONS[name])(x)
     return TRAINED_ACTIVATIONS[name](x)
 

@@ -21,6 +21,7 @@ class ClassRotaryPositions(AxialRotaryPositions):
 
     needs = ("rotary_temperature",)
     pairs = "halves"
+    needed_token = "class"
 
     def weight_rows(self, width):
         return (single_row("class_angles", (1, self.head_size // 2)),)

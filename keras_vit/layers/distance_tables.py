@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.layers.resize_rules import multiply_axes, resize_grid
+from keras_vit.layers.resize_rules import RESIZES, multiply_axes, resize_grid
 
 
 def resize_distances(
@@ -38,7 +38,7 @@ def resize_distances(
     count = math.prod(old)
     width = table.shape[-1]
     grid = table[:count].reshape(*old, width)
-    if method == "bicubic_antialias":
+    if RESIZES[method].has_growing_distances:
         rows, columns = map(_geometric_matrix, new, old)
         grid = multiply_axes(rows, grid, columns)
     else:

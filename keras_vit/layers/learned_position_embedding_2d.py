@@ -3,10 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.position_embedding import (
-    PositionEmbedding,
-    check_width_divisible,
-)
+from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.layers.resize_rules import RESIZES
 from keras_vit.layers.weight_rows import WeightRow
@@ -22,13 +19,14 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.4.
     """
 
+    width_divisor = 2
+
     def weight_rows(self, width):
         h, w = self.grid_size
         shapes = {"rows": (h, width // 2), "columns": (w, width // 2)}
         return (WeightRow("", "grid", shapes),)
 
     def build_table(self, width):
-        check_width_divisible(width, 2)
         [row] = self.weight_rows(width)
         for name, shape in row.shapes.items():
             weight = self.add_weight(

@@ -24,6 +24,8 @@ class TokenPooling(PoolingLayer):
     """
 
     read_tokens = (0,)
+    reads_first_alone = True
+    needed_token = "class"
 
     def call(self, tokens, mask=None):
         # TFLite delegates run a slice and a reshape, but not the strided
@@ -108,6 +110,7 @@ class TokenAndAveragePooling(AveragePooling):
     """
 
     read_tokens = (0,)  # Analyses follow the class token alone.
+    needed_token = "class"
 
     def call(self, tokens, mask=None):
         token = ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
@@ -118,7 +121,7 @@ class TokenAndAveragePooling(AveragePooling):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PrefixPooling(TokenPooling):
+class PrefixPooling(PoolingLayer):
     """Join some of the tokens before the patches.
 
     Shapes:
@@ -154,7 +157,7 @@ class PrefixPooling(TokenPooling):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class DistilledPooling(TokenPooling):
+class DistilledPooling(PoolingLayer):
     """Take the class token and the distillation token.
 
     Shapes:
@@ -171,6 +174,7 @@ class DistilledPooling(TokenPooling):
     needs = ("num_classes",)
     head_class = DistilledHead
     read_tokens = (0, 1)
+    needed_token = "distillation"
 
     def __init__(self, num_classes: int = 0, **kwargs):
         super().__init__(**kwargs)
@@ -186,6 +190,16 @@ class DistilledPooling(TokenPooling):
 
     def get_config(self):
         return {**super().get_config(), "num_classes": self.num_classes}
+
+
+def needs_distillation_token(pooling: str | None) -> bool:
+    """Return whether no model without the distillation token has a pooling.
+
+    Args:
+        pooling: A key of POOLINGS, or None for no choice.
+    """
+    layer_class = POOLINGS.get(pooling)
+    return bool(layer_class) and layer_class.needed_token == "distillation"
 
 
 # Name -> a `PoolingLayer`, or None to return all tokens.

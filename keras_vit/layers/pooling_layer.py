@@ -12,7 +12,9 @@ class PoolingLayer(keras.layers.Layer):
     constructor takes, and `head_class` is the layer of the classifier, with
     the arguments of `DistilledHead`; None for a dense layer. `read_tokens` are
     the places of the tokens before the patches that are read, if the patches
-    are not.
+    are not; `reads_first_alone` states whether the first token is all that is
+    read. `needed_token` is the token, "class" or "distillation", without which
+    no model has the pooling.
 
     Shapes:
         tokens: (B, T, D).
@@ -23,6 +25,8 @@ class PoolingLayer(keras.layers.Layer):
     needs = ()
     head_class = None
     read_tokens = ()
+    reads_first_alone = False
+    needed_token = None
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

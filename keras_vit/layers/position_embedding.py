@@ -21,9 +21,12 @@ from keras_vit.tables import pick
 class PositionEmbedding(keras.layers.Layer):
     """Add a position embedding to each token.
 
-    Subclasses define the table. If the image size is not known before the
-    call, pass `features`, the images or feature maps that the patches were cut
-    from; the layer then computes the grid from their size.
+    Subclasses define the table. The class attribute `width_divisor` must
+    divide the width of a token, and `may_lack_table` states whether there are
+    checkpoints that leave the table out, as it can be computed. If the image
+    size is not known before the call, pass `features`, the images or feature
+    maps that the patches were cut from; the layer then computes the grid from
+    their size.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w.
@@ -41,6 +44,9 @@ class PositionEmbedding(keras.layers.Layer):
     Raises:
         ValueError: If the number of tokens does not match the grid.
     """
+
+    width_divisor = 1
+    may_lack_table = False
 
     def __init__(
         self,
@@ -67,8 +73,17 @@ class PositionEmbedding(keras.layers.Layer):
         if features_shape is None:
             expected = self.num_prefix_tokens + math.prod(self.grid_size)
             self._check_length(length, expected)
+        self._check_width()
         self.build_table(self.width)
         self.built = True
+
+    def _check_width(self):
+        if self.width % self.width_divisor:
+            raise ValueError(
+                "The width of the tokens must be a multiple of "
+                f"{self.width_divisor} for this position embedding. "
+                f"Received: width={self.width}"
+            )
 
     def _check_length(self, length, expected):
         if None not in (length, expected) and length != expected:
@@ -98,8 +113,7 @@ class PositionEmbedding(keras.layers.Layer):
         return ()
 
     def build_table(self, width: int):
-        """Check `width` and create the weights that the table needs."""
-        raise NotImplementedError
+        """Create the weights that the table needs, none by default."""
 
     def table(self, grid_size: tuple):
         """Return the rows (T, D) for a grid of (h, w)."""
@@ -155,12 +169,3 @@ class PositionEmbedding(keras.layers.Layer):
             "resize": self.resize,
             "returns_rows": self.returns_rows,
         }
-
-
-def check_width_divisible(width: int, divisor: int):
-    """Raise a ValueError unless `divisor` divides `width`."""
-    if width % divisor:
-        raise ValueError(
-            "The width of the tokens must be a multiple of "
-            f"{divisor} for this position embedding. Received: width={width}"
-        )

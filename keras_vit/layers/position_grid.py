@@ -31,7 +31,7 @@ def resize_position_grid(table, sizes: tuple, method: str = "official"):
         is_known = isinstance(size, int) and isinstance(whole, int)
         if is_known and size == whole == table.shape[axis]:
             continue
-        if method == "official":
+        if rule.reads_two:
             table = _interpolate_axis(table, size, axis)
         else:
             table = _resize_axis(table, size, whole, axis, rule)

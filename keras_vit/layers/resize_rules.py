@@ -29,6 +29,11 @@ class ResizeRule:
             side, of which the rest is cut off.
         offset: Added to the new sizes of a grid that changes, so that all
             positions move a little towards the first.
+        reads_two: Whether a graph computes each position from the two old ones
+            around it, instead of multiplying by the matrix.
+        has_growing_distances: Whether a table of distances is resized as if
+            the old distances became farther apart the larger they are, see
+            `resize_distances`; otherwise, it is resized bilinearly.
     """
 
     kernel: Callable
@@ -37,6 +42,8 @@ class ResizeRule:
     is_aligned: bool = False
     is_square: bool = False
     offset: float = 0.0
+    reads_two: bool = False
+    has_growing_distances: bool = False
 
     def __call__(
         self, new: int, old: int, whole: float | None = None
@@ -136,7 +143,7 @@ def _keys(slope):
 
 RESIZES = {
     # The official code, big_vision and vit-keras: scipy.ndimage.zoom(order=1).
-    "official": ResizeRule(_triangle, 1, is_aligned=True),
+    "official": ResizeRule(_triangle, 1, is_aligned=True, reads_two=True),
     # timm's reader of .npz, FlexiViT, tf.image.resize.
     "bilinear": ResizeRule(_triangle, 1),
     # RADIO; the second for two of timm's models.
@@ -150,7 +157,9 @@ RESIZES = {
     # (new + 0.1) / old.
     "bicubic_offset": ResizeRule(_keys(-0.75), 2, offset=0.1),
     # timm: PyTorch's bicubic with antialias, which is Pillow's.
-    "bicubic_antialias": ResizeRule(_keys(-0.5), 2, is_antialiased=True),
+    "bicubic_antialias": ResizeRule(
+        _keys(-0.5), 2, is_antialiased=True, has_growing_distances=True
+    ),
     "bicubic_antialias_square": ResizeRule(
         _keys(-0.5), 2, is_antialiased=True, is_square=True
     ),

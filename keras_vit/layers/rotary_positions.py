@@ -19,9 +19,10 @@ class RotaryPositions(keras.layers.Layer):
 
     Subclasses define the angles. The class attribute `needs` lists the fields
     of ViTConfig that the constructor takes; `pairs` states which features turn
-    together, and `is_shared` whether all blocks have the same layer. If the
-    image size is not known before the call, pass `features`, as to
-    `PositionEmbedding`.
+    together, `is_shared` whether all blocks have the same layer, and
+    `needed_token` the token, such as "class", without which no model has the
+    layer. If the image size is not known before the call, pass `features`, as
+    to `PositionEmbedding`.
 
     Shapes:
         tokens: (B, T, D) with T = num_prefix_tokens + h * w; only the type of
@@ -42,6 +43,7 @@ class RotaryPositions(keras.layers.Layer):
     needs = ()
     pairs = "neighbours"
     is_shared = True
+    needed_token = None
 
     def __init__(
         self,

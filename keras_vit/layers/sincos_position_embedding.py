@@ -4,10 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.position_embedding import (
-    PositionEmbedding,
-    check_width_divisible,
-)
+from keras_vit.layers.position_embedding import PositionEmbedding
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -20,8 +17,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
     Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
 
-    def build_table(self, width):
-        check_width_divisible(width, 2)
+    width_divisor = 2
 
     def table(self, grid_size):
         h, w = grid_size

@@ -4,10 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.position_embedding import (
-    PositionEmbedding,
-    check_width_divisible,
-)
+from keras_vit.layers.position_embedding import PositionEmbedding
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,8 +18,8 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
     Reference: Beyer et al. 2022, arXiv:2205.01580; big_vision's sincos2d.
     """
 
-    def build_table(self, width):
-        check_width_divisible(width, 4)
+    width_divisor = 4
+    may_lack_table = True
 
     def table(self, grid_size):
         y, x = (ops.arange(size, dtype="float32") for size in grid_size)

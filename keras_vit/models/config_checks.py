@@ -170,13 +170,9 @@ def _check_preprocessing(config):
 
 
 def _check_tokens(config):
-    if config.pooling.startswith("token") and not config.use_class_token:
-        raise ValueError(
-            f"`pooling={config.pooling!r}` needs the class token. "
-            "Received: use_class_token=False"
-        )
+    _check_needed_token(config, "pooling")
     count = config.num_prefix_tokens
-    if config.pooling == "prefix" and not (
+    if _needs(config, "pooling", "pooling_indices") and not (
         config.pooling_indices
         and all(0 <= index < count for index in config.pooling_indices)
     ):
@@ -188,11 +184,6 @@ def _check_tokens(config):
             "use_distillation_token",
             "needs the class token (`use_class_token=True`)",
         )
-    if config.pooling == "distilled" and not config.use_distillation_token:
-        raise ValueError(
-            "`pooling='distilled'` needs the distillation token. "
-            "Received: use_distillation_token=False"
-        )
 
 
 def _check_positions(config):
@@ -202,11 +193,7 @@ def _check_positions(config):
             f"Received: rotary_positions={config.rotary_positions!r}, "
             f"num_heads={config.num_heads}, width={config.width}"
         )
-    if config.rotary_positions == "axial_class" and not config.use_class_token:
-        raise ValueError(
-            "`rotary_positions='axial_class'` needs the class token. "
-            "Received: use_class_token=False"
-        )
+    _check_needed_token(config, "rotary_positions")
     if config.position_placement != "stem":
         for name, bad in (
             ("position_embedding", "none"),
@@ -220,13 +207,33 @@ def _check_positions(config):
                 )
     if config.relative_positions == "none":
         return
-    if config.relative_positions == "mlp" and not config.relative_hidden_dim:
+    if (
+        _needs(config, "relative_positions", "relative_hidden_dim")
+        and not config.relative_hidden_dim
+    ):
         _fail(config, "relative_hidden_dim", "must be given for an MLP")
     if config.use_dynamic_image_size:
         raise ValueError(
             "`relative_positions` are those of one grid of patches. "
             "Received: use_dynamic_image_size=True"
         )
+
+
+def _check_needed_token(config, name):
+    """Check that the model has the token that a chosen layer needs."""
+    layer_class = CHOICES[name][getattr(config, name)]
+    token = layer_class and layer_class.needed_token
+    if token and not getattr(config, f"use_{token}_token"):
+        raise ValueError(
+            f"`{name}={getattr(config, name)!r}` needs the {token} token. "
+            f"Received: use_{token}_token=False"
+        )
+
+
+def _needs(config, name, field):
+    """Return whether the constructor of a chosen layer takes a field."""
+    layer_class = CHOICES[name][getattr(config, name)]
+    return layer_class is not None and field in layer_class.needs
 
 
 def _fail(config, name, rule):

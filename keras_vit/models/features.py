@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.attention import attend
 from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models.intermediates import (
     block_tokens,
@@ -270,7 +271,8 @@ def reads_one_token(model: keras.Model) -> bool:
     """Return whether only the class token of the last block is read."""
     return (
         isinstance(model, VisionTransformer)
-        and model.config.pooling == "token"
+        and (layer_class := POOLINGS[model.config.pooling]) is not None
+        and layer_class.reads_first_alone
         and not is_quantized(model)
     )
 

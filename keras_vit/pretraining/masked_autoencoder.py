@@ -8,6 +8,7 @@ from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.learned_position_embedding import (
     LearnedPositionEmbedding,
 )
+from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining.mask_tokens import MaskTokens
@@ -74,11 +75,7 @@ class MaskedAutoencoder(PretrainingModel):
         name: str = "masked_autoencoder",
     ):
         check_encoder(encoder)
-        if encoder.config.relative_positions == "keys":
-            raise ValueError(
-                "`encoder` must have no relative keys, which belong to a whole "
-                "grid of patches. Received: relative_positions='keys'"
-            )
+        _check_relative(encoder.config.relative_positions)
         sizes = {
             "decoder_width": decoder_width,
             "decoder_depth": decoder_depth,
@@ -124,6 +121,15 @@ class MaskedAutoencoder(PretrainingModel):
             ops.convert_to_numpy, patch_moments(ops.convert_to_tensor(truths))
         )
         return predictions * deviation + mean
+
+
+def _check_relative(kind):
+    layer_class = RELATIVE_POSITIONS[kind]
+    if layer_class and layer_class.argument not in CHOOSERS:
+        raise ValueError(
+            "`encoder` must have no relative keys, which belong to a whole "
+            f"grid of patches. Received: relative_positions={kind!r}"
+        )
 
 
 def _check_sizes(**sizes):

@@ -7,7 +7,7 @@ stores the weights of each kind of layer. Reading and writing share the table;
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from keras_vit.models.config import ViTConfig
@@ -145,6 +145,9 @@ class Layout(NamedTuple):
         notes: Yields notes on differences between a folder and the model that
             do not change the outputs of the weights.
         stated_fields: Fields of ViTConfig that config.json of a folder states.
+        class_entries: Takes the names of the classes, in the order of the
+            logits. Returns the entries of config.json with them. None if
+            folders of the family have no such names.
         remedies: For a field, a function from its value to advice on how to
             make the family's code compute it.
     """
@@ -205,6 +208,7 @@ class Layout(NamedTuple):
     refuse: Callable[[ViTConfig], str | None] = lambda config: None
     notes: Callable[[ViTConfig], Iterable[str]] = lambda config: ()
     stated_fields: tuple[str, ...] = ()
+    class_entries: Callable[[Sequence[str]], dict] | None = None
     remedies: dict[str, Callable[[Any], str]] = {}
 
     def of_file(self, names: Names, json: dict) -> "Layout":

@@ -11,6 +11,7 @@ import numbers
 from typing import Any, NamedTuple
 
 from keras_vit.arguments import is_whole
+from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.shapes import Shapes
 
@@ -124,7 +125,9 @@ def _without_table(shapes, hints, config, sizes):
     kind = hints.get("position_embedding", shapes.layout.no_table)
     if kind is None and _has_other_positions(config, hints):
         kind = "none"
-    if kind not in ("sincos_2d", "none"):
+    layer_class = POSITION_EMBEDDINGS.get(kind)
+    is_computed = layer_class is not None and layer_class.may_lack_table
+    if not (is_computed or kind == "none"):
         advice = ""
         if shapes.layout.has_architectures:
             advice = (
@@ -137,10 +140,10 @@ def _without_table(shapes, hints, config, sizes):
             "it has no position table, which would show the size of its "
             "images; pass `image_size=`."
         )
-    if kind == "sincos_2d" and config.width % 4:
+    if is_computed and config.width % layer_class.width_divisor:
         shapes.fail(
-            "sine-cosine positions need a width that 4 divides, not "
-            f"{config.width}."
+            "sine-cosine positions need a width that "
+            f"{layer_class.width_divisor} divides, not {config.width}."
         )
     size = sized(config, sizes[0])
     return Positions({"position_embedding": kind, **size})

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
+from keras_vit.layers import POOLINGS
+from keras_vit.layers.pooling_layer import PoolingLayer
 from tests.tiny import NO_TOKEN, tensorflow_only, tiny_config
 
 # Asserted by the tests of google-research/vision_transformer, at 224 pixels
@@ -433,3 +435,15 @@ def test_choices_that_do_not_fit_are_an_error(choices, message):
     with pytest.raises(ValueError) as error:
         tiny_config(**choices)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("token", ["class", "distillation"])
+def test_a_new_pooling_states_the_token_that_it_needs(token, monkeypatch):
+    row = type("NewPooling", (PoolingLayer,), {"needed_token": token})
+    monkeypatch.setitem(POOLINGS, "new", row)
+    with pytest.raises(ValueError) as error:
+        tiny_config(pooling="new", use_class_token=False)
+    assert str(error.value) == (
+        f"`pooling='new'` needs the {token} token. "
+        f"Received: use_{token}_token=False"
+    )

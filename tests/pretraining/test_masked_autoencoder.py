@@ -239,6 +239,10 @@ def test_what_cannot_be_is_refused(choices, message):
             r"patches that fill its images.*image_size=\(32, 35\)",
         ),
         ({"stem_stages": (), "patch_size": 1}, "must have no stem"),
+        (
+            {"relative_positions": "keys"},
+            "must have no relative keys.*: relative_positions='keys'",
+        ),
     ],
 )
 def test_encoders_whose_patches_cannot_be_hidden_are_refused(choices, message):

@@ -24,7 +24,13 @@ from tests.tiny import (
 )
 
 
-class ScaledPooling(TokenPooling):
+class FirstPooling(TokenPooling):
+    """A pooling that takes the first token, whichever it is."""
+
+    needed_token = None
+
+
+class ScaledPooling(FirstPooling):
     """A pooling with a weight."""
 
     def weight_rows(self, width):
@@ -37,7 +43,7 @@ class ScaledPooling(TokenPooling):
         return super().call(tokens) * self.scale
 
 
-class ProbingPooling(TokenPooling):
+class ProbingPooling(FirstPooling):
     """A pooling whose weight has a name that families know."""
 
     def weight_rows(self, width):
@@ -51,7 +57,7 @@ class ProbingPooling(TokenPooling):
         return super().call(tokens) + self.probe
 
 
-class DoublePooling(TokenPooling):
+class DoublePooling(FirstPooling):
     """A pooling whose output is twice as wide."""
 
     def call(self, tokens, mask=None):

@@ -214,7 +214,7 @@ def open_dataset(
 def _open_reader(name, data_dir):
     kind, _, path = name.partition(":")
     if kind in FILE_LISTS:
-        return number_classes(FILE_LISTS[kind](path))
+        return number_classes(FILE_LISTS[kind].list_files(path))
     if kind in READERS:
         return READERS[kind](path)
     try:

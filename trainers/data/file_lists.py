@@ -1,6 +1,8 @@
 """The data sets that are lists of image files; needs no TensorFlow."""
 
 import os
+from collections.abc import Callable
+from typing import NamedTuple
 
 from trainers.data.readers.csv_table import list_csv
 from trainers.data.readers.folder import list_image_folder
@@ -35,10 +37,26 @@ def check_is_no_path(name: str):
     )
 
 
-# Each takes PATH and returns the (path, class) pairs of each split.
+class FileList(NamedTuple):
+    """A kind of lists of image files.
+
+    Args:
+        list_files: Takes PATH and returns the (path, class) pairs of each
+            split.
+        is_folder: Whether PATH is the folder of the images.
+        has_class_folders: Whether folders in PATH give the classes.
+    """
+
+    list_files: Callable
+    is_folder: bool = False
+    has_class_folders: bool = False
+
+
 FILE_LISTS = {
-    "folder": list_image_folder,
-    "csv": list_csv,
-    "images": list_unlabelled_images,
+    "folder": FileList(
+        list_image_folder, is_folder=True, has_class_folders=True
+    ),
+    "csv": FileList(list_csv),
+    "images": FileList(list_unlabelled_images, is_folder=True),
 }
 LIST_NAMES = " or ".join(f"{kind}:PATH" for kind in FILE_LISTS)

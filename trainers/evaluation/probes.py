@@ -48,20 +48,21 @@ class ProbeChoices:
     neighbors: tuple[int, ...] | None = None
 
     def __post_init__(self):
-        for name in ("shots", "neighbors"):
-            numbers = getattr(self, name)
-            if name == "neighbors" and numbers is None:
-                continue
-            if not numbers or min(numbers) < 1:
-                raise ValueError(
-                    f"`{name}` must be numbers of 1 or more. "
-                    f"Received: {name}={numbers}"
-                )
+        _check_positive("shots", self.shots)
+        if self.neighbors is not None:
+            _check_positive("neighbors", self.neighbors)
         if self.num_seeds < 1:
             raise ValueError(
                 "`num_seeds` must be 1 or more. "
                 f"Received: num_seeds={self.num_seeds}"
             )
+
+
+def _check_positive(name, numbers):
+    if not numbers or min(numbers) < 1:
+        raise ValueError(
+            f"`{name}` must be numbers of 1 or more. Received: {name}={numbers}"
+        )
 
 
 def few_shot(

@@ -92,7 +92,7 @@ def count_images(dataset: str, split: str | None) -> int:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # About files that are left out.
-        files = FILE_LISTS[kind](path)
+        files = FILE_LISTS[kind].list_files(path)
     split = split or find_split(files, TRAIN_SPLITS)
     if not files.get(split):
         raise ValueError(

@@ -5,6 +5,7 @@ import dataclasses
 import keras
 
 from keras_vit import from_checkpoint
+from keras_vit.layers.pooling import needs_distillation_token
 from keras_vit.models import VARIANTS, VisionTransformer
 from keras_vit.weights.layer_shapes import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
@@ -124,7 +125,7 @@ def _build_variant(recipe, channels, num_classes, dtype):
         "representation_size": recipe.representation_size,
         **_training_options(recipe),
     }
-    if recipe.pooling == "distilled":
+    if needs_distillation_token(recipe.pooling):
         changes |= {"use_class_token": True, "use_distillation_token": True}
     config = dataclasses.replace(config, **_given(changes))
     return VisionTransformer(config, dtype=dtype)

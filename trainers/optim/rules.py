@@ -43,6 +43,8 @@ class Rule:
         accumulator: The slot with the dtype `accumulator_dtype`: the first
             moment or the momentum. Second moments are always float32.
         can_decay: Whether the rule supports weight decay.
+        has_beta2: Whether `numbers` takes BETA2, the decay of the mean square,
+            as the argument `beta2`.
     """
 
     direction: Callable
@@ -52,6 +54,7 @@ class Rule:
     kernel: Callable | None = None
     accumulator: str = "first_moment"
     can_decay: bool = True
+    has_beta2: bool = False
 
 
 def trust(direction, weight):
@@ -120,25 +123,28 @@ def with_beta2(rule: Rule, name: str, beta2: float) -> Rule:
     """
     if beta2 == BETA2:
         return rule
-    if rule.direction is not adam:
+    if not rule.has_beta2:
+        *first, last = sorted(
+            key for key, row in OPTIMIZERS.items() if row.has_beta2
+        )
         raise ValueError(
-            "`beta2` is for adam, adamw and lamb. "
+            f"`beta2` is for {', '.join(first)} and {last}. "
             f"Received: beta2={beta2}, optimizer={name!r}"
         )
     numbers = functools.partial(rule.numbers, beta2=beta2)
     return dataclasses.replace(rule, numbers=numbers)
 
 
+ADAMW = Rule(adam, adam_slots, adam_numbers, kernel=adam_kernel, has_beta2=True)
 OPTIMIZERS = {
-    "adamw": Rule(adam, adam_slots, adam_numbers, kernel=adam_kernel),
-    "adam": Rule(
-        adam, adam_slots, adam_numbers, kernel=adam_kernel, can_decay=False
-    ),
+    "adamw": ADAMW,
+    "adam": dataclasses.replace(ADAMW, can_decay=False),
     "lamb": Rule(
         adam,
         adam_slots,
         functools.partial(adam_numbers, epsilon=1e-6),
         rescale=trust,
+        has_beta2=True,
     ),
     "adafactor": Rule(adafactor, adafactor_slots, adafactor_numbers),
     "lion": Rule(lion, lion_slots, lion_numbers),

@@ -1,5 +1,6 @@
 """The field of a recipe that lists several patch sizes."""
 
+from keras_vit.layers.pooling import needs_distillation_token
 from trainers.recipes.model_options import ModelOptions
 
 
@@ -17,9 +18,10 @@ def read_patch_sizes(options: ModelOptions) -> tuple[int, ...]:
             "`patch_sizes` must be numbers of pixels such as '4,6,8'. "
             f"Received: patch_sizes={text!r}"
         )
-    if words and options.pooling == "distilled":
+    if words and needs_distillation_token(options.pooling):
         raise ValueError(
             "`patch_sizes` and a distillation token do not go together. "
-            f"Received: patch_sizes={text!r}, pooling='distilled'"
+            f"Received: patch_sizes={text!r}, "
+            f"pooling={options.pooling!r}"
         )
     return tuple(map(int, words))

@@ -2,6 +2,7 @@
 
 import pathlib
 
+from trainers.data.file_lists import FILE_LISTS
 from trainers.paths import RemotePath
 from trainers.runs.run import Run
 
@@ -28,7 +29,7 @@ def check_place(run: Run, dataset: str):
                 f"{' and '.join(found)}"
             )
     kind, _, source = dataset.partition(":")
-    if kind not in ("folder", "images"):
+    if kind not in FILE_LISTS or not FILE_LISTS[kind].is_folder:
         return
     source = pathlib.Path(source).expanduser().resolve()
     if run.folder.resolve().is_relative_to(source):

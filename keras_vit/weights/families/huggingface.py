@@ -7,11 +7,12 @@ from keras_vit.weights.huggingface.classes import (
     find_class_family,
     make_config_json,
 )
-from keras_vit.weights.huggingface.model_types import (
+from keras_vit.weights.huggingface.descriptions import describe_classes
+from keras_vit.weights.huggingface.requirements import TRANSFORMERS_VALUES
+from keras_vit.weights.huggingface.tower_settings import (
     describe_tower,
     read_settings,
 )
-from keras_vit.weights.huggingface.requirements import TRANSFORMERS_VALUES
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
 from keras_vit.weights.layouts import NOTHING, Dialect, Layout, NameVariant
@@ -294,4 +295,5 @@ LAYOUT = Layout(
     refuse=_refuse,
     notes=_notes,
     stated_fields=("activation", "layer_norm_epsilon"),
+    class_entries=describe_classes,
 )

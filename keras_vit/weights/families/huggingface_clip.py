@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.weights.huggingface.model_types import (
+from keras_vit.weights.huggingface.tower_settings import (
     describe_tower,
     read_settings,
 )

@@ -1,10 +1,8 @@
 """timm: huggingface/pytorch-image-models."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.weights.huggingface.model_types import (
-    IN_TIMM_NAMES,
-    describe_tower,
-)
+from keras_vit.weights.huggingface.model_types import IN_TIMM_NAMES
+from keras_vit.weights.huggingface.tower_settings import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
 from keras_vit.weights.layouts import Dialect, Layout, NameVariant
 from keras_vit.weights.styles import (
@@ -272,6 +270,7 @@ LAYOUT = Layout(
     computes=_computes,
     refuse=explain_refusal,
     stated_fields=("activation",),
+    class_entries=lambda names: {"label_names": list(names)},
     remedies={
         "activation": lambda value: (
             f"Pass act_layer={ACT_LAYERS.get(value)!r} there."

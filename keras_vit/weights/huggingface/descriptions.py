@@ -1,4 +1,9 @@
-"""The entries of config.json that only some families of classes have."""
+"""The entries of config.json that only some families of classes have.
+
+`describe_classes` returns those with the names of the classes.
+"""
+
+from collections.abc import Sequence
 
 from keras_vit.models.config import ViTConfig
 
@@ -113,4 +118,16 @@ def describe_aimv2(config: ViTConfig) -> dict:
         "qkv_bias": False,
         "mlp_bias": False,
         "is_native": False,
+    }
+
+
+def describe_classes(names: Sequence[str]) -> dict:
+    """Return the entries with the names of the classes.
+
+    Args:
+        names: The names in the order of the logits.
+    """
+    return {
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
     }

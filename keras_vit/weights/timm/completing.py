@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterator
 
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.containers.descriptions import image_tower_of
-from keras_vit.weights.huggingface.model_types import (
-    IN_TIMM_NAMES,
-    read_settings,
-)
+from keras_vit.weights.huggingface.model_types import IN_TIMM_NAMES
+from keras_vit.weights.huggingface.tower_settings import read_settings
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.timm.architectures import (
     heads_of,

@@ -621,6 +621,10 @@ def test_weights_of_bfloat16_are_updated_in_float32():
         ),
         ({"beta2": 0.0}, "`beta2` must be between 0 and 1.*=0.0"),
         ({"beta2": 1.0}, "`beta2` must be between 0 and 1.*=1.0"),
+        (
+            {"name": "sgd", "beta2": 0.95},
+            "`beta2` is for adam, adamw and lamb. .*beta2=0.95, .*='sgd'",
+        ),
         ({"average_decay": 1.0}, "`average_decay` must be at least 0.*=1.0"),
         ({"average_decay": -0.1}, "`average_decay` must be at least 0.*-0.1"),
         (

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from trainers.data.datasets import ImageDataset
+from trainers.data.file_lists import FILE_LISTS
 from trainers.data.inspection.examination import Examined
 from trainers.data.inspection.findings import (
     NUM_FILES_LISTED,
@@ -29,7 +30,7 @@ def find_unread(dataset: ImageDataset) -> list[Finding]:
         return []
     found = [*judge_splits(dataset)]
     kind, _, path = dataset.name.partition(":")
-    if kind == "folder":
+    if FILE_LISTS[kind].has_class_folders:
         found += judge_empty_classes(
             list_empty_classes(path, dataset.class_names)
         )
