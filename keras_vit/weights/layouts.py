@@ -126,8 +126,8 @@ class Layout(NamedTuple):
             description of the part and the undetermined fields of ViTConfig.
         writers: Writers by the ending of the path; "" is the ending of a
             folder. Empty if the family is read only.
-        later_fields: Returns the fields after those of 2021 that can be
-            written for a model.
+        later_fields: Returns the fields added since 2021 that can be written
+            for a model.
         later_values: The values of such fields that can be written, if they
             are the names of rows in a table; see `find_inexpressible`.
         written_by: Returns the key of the layout in whose names a model is
@@ -135,8 +135,8 @@ class Layout(NamedTuple):
         prefix_rows: Returns the number of rows before the patches in the
             position table that is written.
         joins: Arrays that are written as one, side by side on the first axis.
-        adds: Returns the shapes of arrays that are written as zeros, by name:
-            those that the class of a model has for training.
+        adds: Returns the shapes, by name, of arrays that are used in training
+            only, and are written as zeros.
         drops: Returns the weights that are not written; they must be zero.
         computes: Returns the values of fields that the family's code computes
             for the file of a model, where they are not its defaults.

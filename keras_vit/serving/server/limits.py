@@ -15,7 +15,7 @@ class Limits:
     max_waiting: int = _limit(128, "requests in progress; else 503")
     max_body_bytes: int = _limit(32 * 2**20, "bytes of a request; else 413")
     max_instances: int = _limit(1024, "instances in a request")
-    max_pixels: int = _limit(50_000_000, "pixels of the photos in a request")
+    max_pixels: int = _limit(70_000_000, "pixels of the photos in a request")
     timeout: float = _limit(30.0, "seconds to wait for an answer; else 504")
     receive_timeout: float = _limit(30.0, "seconds to receive a request")
 

@@ -44,8 +44,8 @@ def problems_of_vit(config: ViTConfig) -> dict[str, bool]:
 
 def _no_pre_logits_with_head(config):
     return {
-        "its classifier has no pre-logits layer; without the head, "
-        "`model.with_num_classes(0)`, it is written as the pooler": bool(
+        "its classifier has no pre-logits layer (remove the head with "
+        "`model.with_num_classes(0)`, and it is written as the pooler)": bool(
             config.representation_size and config.num_classes
         )
     }

@@ -126,6 +126,25 @@ def test_limits_out_of_range(tmp_path, capsys):
     assert text == "Error: `timeout` must be positive. Received: timeout=0.0\n"
 
 
+def test_flags_reach_the_server(zoo, capsys, monkeypatch):
+    given = {}
+
+    def record(models, names, is_public, limits):
+        given.update(names=names, is_public=is_public, limits=vars(limits))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.serving.server.app.make_app", record)
+    numbers = {name: index for index, name in enumerate(vars(Limits()), 2)}
+    flags = [f"--{name}={number}" for name, number in numbers.items()]
+    flags += ["--host=0.0.0.0", "--port=0"]
+    flags += ["--allow_host=a.example", "--allow_host=b.example"]
+    assert serve.main([str(zoo), *flags]) == 0
+    assert given["limits"] == numbers
+    assert set(given["names"]) == {*serve.LOOPBACK, "a.example", "b.example"}
+    assert given["is_public"]
+    assert "lets other machines send requests" in capsys.readouterr().err
+
+
 def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
     find = importlib.util.find_spec
     monkeypatch.setattr(

@@ -69,8 +69,8 @@ def huge_png(width, height):
         (b"%!PS-Adobe-3.0 EPSF-3.0", "Unknown image file"),
         (make_files(1)[0][:40], "PNG"),
         (make_files(2)[1][:300], "JPEG"),
-        (huge_png(7100, 7100), "50,000,000 are allowed"),
-        (huge_png(60_000, 60_000), "50,000,000 are allowed"),
+        (huge_png(8400, 8400), "70,000,000 are allowed"),
+        (huge_png(60_000, 60_000), "70,000,000 are allowed"),
         (huge_png(0, 0), ""),
     ],
 )
