@@ -3,15 +3,14 @@
 import dataclasses
 
 from trainers.optim.distillation import TARGETS
-from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.options import POSITIVE, NumberRange, option
 
 SHARE = NumberRange("in [0, 1]", lambda x: 0 <= x <= 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class DistillationOptions(ModelOptions):
-    """The model of a recipe, and another one whose predictions it learns."""
+class DistillationOptions:
+    """The teacher of a recipe, whose predictions the model learns."""
 
     teacher: str | None = option(
         None,

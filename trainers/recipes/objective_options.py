@@ -4,7 +4,6 @@ import dataclasses
 
 from keras_vit.pretraining import PATCH_TARGETS
 from trainers.recipes.baselines import BASELINES
-from trainers.recipes.distillation_options import DistillationOptions
 from trainers.recipes.options import (
     INNER_SHARE,
     POSITIVE,
@@ -27,8 +26,8 @@ NEEDS_LABELS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ObjectiveOptions(DistillationOptions):
-    """The model of a recipe, and its objective: with or without labels."""
+class ObjectiveOptions:
+    """The objective of a recipe, with or without labels."""
 
     objective: str = option(
         CLASSIFY,
@@ -73,7 +72,11 @@ class ObjectiveOptions(DistillationOptions):
 
 
 def check_objective(options: ObjectiveOptions):
-    """Raise a ValueError if other fields contradict the objective."""
+    """Raise a ValueError if other fields contradict the objective.
+
+    Args:
+        options: A recipe, with the fields of its model and its teacher as well.
+    """
     if options.needs_labels:
         return
     check_unused(options, NEEDS_LABELS, "--objective=classify", "objective")

@@ -12,8 +12,10 @@ from trainers.distribute.strategies import STRATEGIES
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS, MILESTONES
+from trainers.recipes.distillation_options import DistillationOptions
 from trainers.recipes.fine_tuning import check_fine_tuning
 from trainers.recipes.milestones import read_milestones
+from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.objective_options import (
     ObjectiveOptions,
     check_objective,
@@ -34,7 +36,7 @@ from trainers.recipes.precisions import PRECISIONS
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe(ObjectiveOptions):
+class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
     """Every setting of a training run; each field is a flag of the same name.
 
     The settings of the model are in `ModelOptions`, those of a teacher in
