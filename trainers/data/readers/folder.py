@@ -84,19 +84,21 @@ def _list_classes(path):
 
 
 def _check_depth(path, files):
-    """Raise a ValueError if the only folder has the folders of the classes."""
+    """Raise a ValueError if the folders of the classes are one level lower."""
     labels = {label for _, label in files}
-    inside = os.path.join(path, *labels) if len(labels) == 1 else path
+    if len(labels) > 1:
+        return
+    inside = os.path.join(path, *labels)
     folders = [
         name
         for name in list_folders(inside)
         if list_images(os.path.join(inside, name))
     ]
-    if inside != path and len(folders) > 1:
+    if len(folders) > 1:
         raise ValueError(
-            "`dataset` must have the folders of the classes in the folder of "
-            f"the images. Received: dataset='folder:{path}'; those of "
-            f"folder:{inside} are {', '.join(map(repr, folders[:5]))}"
+            "`dataset=folder:PATH` must name the folder that has the folders "
+            f"of the classes. Received: dataset='folder:{path}'; "
+            f"folder:{inside} has {', '.join(map(repr, folders[:5]))}"
             + (", ..." if len(folders) > 5 else "")
         )
 

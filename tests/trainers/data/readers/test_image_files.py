@@ -137,7 +137,7 @@ def test_a_folder_without_classes(photos, remove, fault):
 
 def test_one_folder_too_many_is_named(photos):
     """As archives unpack into a folder of their own."""
-    with pytest.raises(ValueError, match=f"those of folder:{photos} are 'cat'"):
+    with pytest.raises(ValueError, match=f"folder:{photos} has 'cat', 'dog'"):
         open_dataset(f"folder:{photos.parent}")
 
 
