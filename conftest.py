@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parent
 
@@ -137,11 +138,7 @@ def doctest_names(doctest_namespace):
 @pytest.fixture
 def subprocess_environment():
     """Return the environment for commands that a test runs as a user would."""
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    return commands.environment()
 
 
 @pytest.fixture

@@ -24,6 +24,15 @@ FORKS.set_forkserver_preload(
 )
 
 
+def environment():
+    """Return the environment for commands, as it is now."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(pathlib.Path(__file__).parents[1]),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+
+
 def start(words, environment, output, errors=None, cwd=".", source=os.devnull):
     """Start `python -m MODULE ...`, `python -c TEXT ...` or `python FILE ...`.
 

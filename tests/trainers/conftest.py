@@ -23,9 +23,6 @@ def graphs_as_written():
     tests run in processes of their own rewrite their graphs as ever.
     """
     switch = "disable_meta_optimizer"
-    # TensorFlow keeps the options of its first operation for functions inside
-    # others. A test that turns the rewriting on again needs it there as well.
-    tf.constant(0)
     before = tf.config.optimizer.get_experimental_options().get(switch, False)
     tf.config.optimizer.set_experimental_options({switch: True})
     yield
