@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
     IMAGE_ENDINGS,
-    SYSTEM_FOLDERS,
     leave_out_hidden,
     leave_out_unreadable,
     list_images,
@@ -51,13 +50,9 @@ def list_folders(path: str) -> list[str]:
     """
     if not os.path.isdir(path):
         return []
-    return sorted(
-        entry.name
-        for entry in os.scandir(path)
-        if entry.is_dir()
-        and not entry.name.startswith(".")
-        and entry.name not in SYSTEM_FOLDERS
-    )
+    names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    leave_out_hidden(names)
+    return names
 
 
 def _has_splits(path):
