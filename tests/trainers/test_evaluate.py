@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import json
 
@@ -55,6 +56,12 @@ def test_an_evaluation_of_other_images_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(ValueError, match=f"`compare` must be an {fault}"):
         read_other(str(folder), digits)
+
+
+def test_the_proposed_flags_are_quoted(folder, digits):
+    photos = dataclasses.replace(digits, name="folder:my photos")
+    with pytest.raises(ValueError, match="with '--dataset=folder:my photos' "):
+        read_other(str(folder), photos)
 
 
 def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
