@@ -68,6 +68,29 @@ def test_files_with_the_same_start_are_told_apart_by_their_length(tmp_path):
     assert set(sides(files).values()) == {"train", "test"}
 
 
+def test_files_with_the_same_length_and_start_are_told_apart(tmp_path):
+    """Scans of one size begin with the same blank border."""
+    blank = bytes(2**16)
+    files = [
+        (write(tmp_path / f"{i}", blank + b"%03d" % i), "ab"[i % 2])
+        for i in range(300)
+    ]
+    found = sides(files)
+    assert abs([*found.values()].count("test") - 60) < 4 * (60 * 0.8) ** 0.5
+    for path, _ in files[::7]:
+        copy = str(shutil.copy(path, f"{path} again"))
+        assert sides([*files, (copy, "a")]) == {**found, copy: found[path]}
+
+
+def test_a_copy_does_not_move_a_file(files):
+    few = files[:50]
+    before = sides(few)
+    for path, label in few[:10]:
+        copy = str(shutil.copy(path, f"{path} again"))
+        found = sides([*few, (copy, label)])
+        assert found == {**before, copy: before[path]}
+
+
 @pytest.mark.parametrize("first", range(0, 40, 4))
 def test_few_photos_are_on_both_sides(files, first):
     few = files[first : first + 4]  # Two of each class.
