@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ class Tolerance:
     """The allowed differences between an export and the model.
 
     Args:
+        max_difference: Largest absolute difference of an output.
         relative_difference: Largest relative difference of an output; see
             `Agreement`.
         cosine: Smallest mean cosine similarity of the outputs for an image.
@@ -23,6 +25,7 @@ class Tolerance:
         expected_top1_agreement: A smaller share only gives a warning.
     """
 
+    max_difference: float = math.inf
     relative_difference: float = math.inf
     cosine: float = -1.0
     top1_agreement: float = 0.0
@@ -59,6 +62,11 @@ class Agreement:
     top1_agreement: float
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def named(self, part: str) -> "Agreement":
+        """Return this agreement with the name of a part before each fault."""
+        faults = tuple(f"{part}: {fault}" for fault in self.faults)
+        return dataclasses.replace(self, faults=faults)
 
 
 class DisagreementError(RuntimeError):
@@ -126,6 +134,83 @@ def compare(
     return agreement
 
 
+def compare_outputs(
+    expected: Mapping[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray],
+    tolerance: Tolerance,
+    *,
+    path: str = "",
+    kind: str = "",
+) -> Agreement:
+    """Compare all outputs of a predictor with the expected ones.
+
+    `labels`, strings (B, k), are the names of the classes with the k highest
+    `probabilities`. `expected` may rank more classes than that. Classes with
+    nearly equal probabilities may swap places.
+
+    Args:
+        expected: The expected outputs by name, (B, ...).
+        outputs: The outputs of the predictor by name; others are ignored.
+        tolerance: The allowed differences of each output.
+        path: Path of the predictor, for the report.
+        kind: The kind of predictor, for the report.
+
+    Returns:
+        The largest differences of all outputs, and the classes of the first.
+        Each fault begins with the name of its output.
+    """
+    num_images = len(next(iter(expected.values())))
+    report = Agreement(path, kind, 0, num_images, 0.0, 0.0, 1.0, 1.0)
+    agreements, faults = [], []
+    for name, want in expected.items():
+        found = outputs.get(name)
+        if "labels" in expected and found is not None and found.ndim == 2:
+            want = want[:, : found.shape[1]]
+        if found is None or found.shape != want.shape:
+            shape = "none" if found is None else found.shape
+            faults.append(f"{name}: expected {want.shape}, got {shape}")
+        elif want.dtype.kind not in "OSU" and want.size:
+            agreement = compare(path, kind, want, found, 0, tolerance, False)
+            agreements.append(agreement.named(name))
+    if agreements:
+        report = join(agreements)
+        faults += report.faults
+    if "labels" in expected and not faults:
+        width = max(1e-5, 2 * report.max_difference)
+        faults += find_wrong_labels(expected, outputs, width)
+    return dataclasses.replace(report, faults=tuple(faults))
+
+
+def join(agreements: Sequence[Agreement]) -> Agreement:
+    """Return the first agreement with the differences and faults of all."""
+    largest = {  # Python's max may skip nan.
+        field: float(np.max([getattr(a, field) for a in agreements]))
+        for field in ("max_difference", "relative_difference")
+    }
+    faults = sum((a.faults for a in agreements), ())
+    return dataclasses.replace(agreements[0], faults=faults, **largest)
+
+
+def find_wrong_labels(expected: Mapping, outputs: Mapping, width: float):
+    """Return a fault for the first label that has no right to its place.
+
+    Args:
+        expected: `labels` and `probabilities`, the highest first.
+        outputs: The same of the predictor.
+        width: Largest difference between two equal probabilities. A label
+            that is not expected at all may replace one that ties with the
+            last.
+    """
+    for labels, numbers, others in zip(
+        expected["labels"], expected["probabilities"], outputs["labels"]
+    ):
+        known = dict(zip(labels, numbers))
+        for label, number, other in zip(labels, numbers, others):
+            if abs(known.get(other, numbers[-1]) - number) > width:
+                return [f"labels: expected {label}, got {other}"]
+    return []
+
+
 def cosine_similarities(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the cosine similarity of each pair of rows.
 
@@ -172,6 +257,11 @@ def find_faults(
         cosines: Cosine similarity of each image with another top-1 class.
     """
     faults, warnings = [], []
+    if agreement.max_difference > tolerance.max_difference:
+        faults.append(
+            f"the largest difference is {agreement.max_difference:.1e}; "
+            f"allowed is {tolerance.max_difference:.0e}"
+        )
     if agreement.relative_difference > tolerance.relative_difference:
         faults.append(
             f"the largest difference is {agreement.max_difference:.1e}, or "

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import Agreement, Tolerance, compare
 from keras_vit.export.endpoints import Endpoint
 from keras_vit.export.forward import make_forward, name_output
 from keras_vit.export.predicting import (
@@ -85,7 +84,7 @@ def expected_files_record(
     images = decode_inputs(files, model.input_shape[1:], serving).numpy()
     name = name_output(model, serving.output)
     outputs = {name: tf.constant(expected_outputs(model, images))}
-    # `check` needs the probabilities of all classes.
+    # With the probabilities of all classes, labels may swap places.
     every_class = dataclasses.replace(serving, top=model.output_shape[-1])
     ranking = name_classes(outputs, every_class)
     return WarmupRecord(
@@ -120,58 +119,3 @@ def call_signature(serve: Callable, inputs: dict[str, np.ndarray]) -> dict:
         return {key: x.numpy() for key, x in outputs.items()}
 
     return run_in_batches(run, values)
-
-
-def check(
-    path: str,
-    record: WarmupRecord,
-    outputs: dict[str, np.ndarray],
-    tolerance: Tolerance,
-) -> Agreement:
-    """Compare the outputs of a signature with the expected ones.
-
-    The record ranks all classes; the signature names only the top ones.
-    """
-    name = next(key for key in record.outputs if key != "labels")
-    expected, found = record.outputs[name], outputs[name]
-    if "labels" in outputs:
-        expected = expected[:, : found.shape[1]]
-    agreement = compare(
-        path,
-        "saved_model",
-        expected,
-        found,
-        num_bytes=0,
-        tolerance=tolerance,
-        must_agree=False,
-    )
-    faults = agreement.faults
-    if "labels" in outputs and not are_right_labels(
-        outputs, record.outputs, max(1e-5, 2 * agreement.max_difference)
-    ):
-        faults += ("the labels differ",)
-    return dataclasses.replace(
-        agreement,
-        faults=tuple(f"{record.signature}: {fault}" for fault in faults),
-    )
-
-
-def are_right_labels(outputs: dict, ranking: dict, width: float) -> bool:
-    """Return whether each label has the probability beside it.
-
-    Classes with nearly equal probabilities may swap places.
-
-    Shapes:
-        outputs: labels and probabilities (B, k). ranking: of all classes,
-            (B, C).
-
-    Args:
-        outputs: The outputs of a signature.
-        ranking: The classes and probabilities that Keras computes.
-        width: Largest difference between two equal probabilities.
-    """
-    is_class = outputs["labels"][:, :, None] == ranking["labels"][:, None]
-    distances = np.abs(
-        outputs["probabilities"][:, :, None] - ranking["probabilities"][:, None]
-    )  # (B, k, C)
-    return bool(np.all(np.any(is_class & (distances <= width), axis=-1)))

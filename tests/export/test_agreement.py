@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, DisagreementError, Tolerance
-from keras_vit.export.agreement import compare
+from keras_vit.export.agreement import compare, compare_outputs
 
 TOLERANCES = {
     kind: tolerance
@@ -146,3 +146,47 @@ def test_one_of_few_images_must_not_be_another_class():
     )
     assert report.cosine > 0.999
     assert report.faults[0].startswith("98.99% of the images, 98 of 99")
+
+
+RANKING = {
+    "labels": np.array([["a", "b", "c"]]),
+    "probabilities": np.array([[0.45, 0.449, 0.101]]),
+}
+
+
+@pytest.mark.parametrize(
+    ("labels", "probabilities", "difference", "fault"),
+    [
+        (["a", "b"], [0.45, 0.449], 1e-5, ""),
+        (["b", "a"], [0.4495, 0.4495], 1e-2, ""),
+        (["b", "a"], [0.45, 0.449], 1e-5, "labels: expected a, got b"),
+        (["c"], [0.45], 1e-2, "labels: expected a, got c"),
+        (["a", "b"], [0.45, 0.43], 1e-2, "probabilities: the largest diff"),
+        (["a"], [np.nan], 1.0, "probabilities: the export gives NaN"),
+    ],
+)
+def test_labels_may_change_places_only_if_tied(
+    labels, probabilities, difference, fault
+):
+    answers = {
+        "labels": np.array([labels]),
+        "probabilities": np.array([probabilities]),
+    }
+    bound = Tolerance(max_difference=difference)
+    faults = compare_outputs(RANKING, answers, bound).faults
+    assert len(faults) == bool(fault) and "".join(faults).startswith(fault)
+
+
+def test_all_outputs_of_a_predictor_are_compared():
+    expected = {"x": np.eye(3), "y": np.ones((3, 2, 2)), "z": np.ones((3, 1))}
+    outputs = {"x": np.eye(3) + 0.1, "y": np.ones((3, 2, 2)), "more": 1}
+    outputs["y"][2, 1, 1] = 3
+    report = compare_outputs(expected, outputs, Tolerance(max_difference=0.5))
+    assert report.max_difference == 2 and report.num_images == 3
+    assert report.top1_agreement == 1
+    missing, difference = report.faults
+    assert missing == "z: expected (3, 1), got none"
+    assert difference.startswith("y: ") and "2.0e+00" in difference
+    outputs["z"] = np.ones((3, 2))
+    report = compare_outputs(expected, outputs, Tolerance())
+    assert report.faults == ("z: expected (3, 1), got (3, 2)",)

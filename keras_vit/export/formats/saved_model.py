@@ -13,6 +13,8 @@ from keras_vit.export.agreement import (
     FLOAT32,
     Agreement,
     Tolerance,
+    compare_outputs,
+    join,
     refuse_faults,
     size_on_disk,
 )
@@ -20,7 +22,6 @@ from keras_vit.export.contract import Format
 from keras_vit.export.description import describe, to_text
 from keras_vit.export.endpoint_checks import (
     call_signature,
-    check,
     expected_records,
 )
 from keras_vit.export.endpoints import make_endpoints, write_endpoints
@@ -130,22 +131,15 @@ def check_and_warm_up(folder, path, expected, tolerance) -> Agreement:
     for record in expected:
         serve = loaded.signatures[record.signature]
         outputs = call_signature(serve, record.inputs)
-        agreements.append(check(path, record, outputs, tolerance))
+        agreement = compare_outputs(
+            record.outputs, outputs, tolerance, path=path, kind="saved_model"
+        )
+        agreements.append(agreement.named(record.signature))
         first = {name: values[:1] for name, values in record.inputs.items()}
         response = call_signature(serve, first)
         records.append(WarmupRecord(record.signature, first, response))
     write_warmup(os.path.join(folder, WARMUP_FILE), records)
-    # Python's max may skip nan.
-    largest = {
-        field: float(np.max([getattr(a, field) for a in agreements]))
-        for field in ("max_difference", "relative_difference")
-    }
-    return dataclasses.replace(
-        agreements[0],
-        num_bytes=size_on_disk(folder),
-        faults=sum((a.faults for a in agreements), ()),
-        **largest,
-    )
+    return dataclasses.replace(join(agreements), num_bytes=size_on_disk(folder))
 
 
 def write_description(folder: str | os.PathLike, description: dict):
