@@ -14,13 +14,6 @@ from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp_block import MlpBlock
 from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.layers.pooling_layer import PoolingLayer
-from keras_vit.layers.weight_rows import (
-    dense_row,
-    heads_in_row,
-    heads_out_row,
-    norm_row,
-    single_row,
-)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -67,17 +60,6 @@ class AttentionPooling(PoolingLayer):
             activation=activation,
             dtype=self.dtype_policy,
             name="mlp",
-        )
-
-    def weight_rows(self, width):
-        return (
-            single_row("probe", (1, width)),
-            heads_in_row("query", width, 1),
-            heads_in_row("key_value", width, 2),
-            heads_out_row("out", width),
-            norm_row("norm", width, LayerNorm),
-            dense_row("mlp/hidden", width, self.mlp_dim),
-            dense_row("mlp/out", self.mlp_dim, width),
         )
 
     def build(self, input_shape):

@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_vit.layers.axial_rotary_positions import AxialRotaryPositions
 from keras_vit.layers.calling import pad
-from keras_vit.layers.weight_rows import single_row
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -23,14 +22,10 @@ class ClassRotaryPositions(AxialRotaryPositions):
     pairs = "halves"
     needed_token = "class"
 
-    def weight_rows(self, width):
-        return (single_row("class_angles", (1, self.head_size // 2)),)
-
     def build(self, tokens_shape, features_shape=None):
-        [row] = self.weight_rows(tokens_shape[-1])
         self.class_angles = self.add_weight(
             name="class_angles",
-            shape=row.shapes["class_angles"],
+            shape=(1, self.head_size // 2),
             initializer="zeros",
         )
         self.built = True

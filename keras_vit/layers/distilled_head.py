@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_vit.arguments import as_number, as_whole
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
-from keras_vit.layers.weight_rows import dense_row
 
 HEAD_NAMES = ("class_head", "teacher_head")
 
@@ -44,11 +43,6 @@ class DistilledHead(keras.layers.Layer):
         self.num_classes = as_whole(num_classes, "num_classes")
         self.activation = keras.activations.get(activation)
         self.head_bias = as_number(head_bias, "head_bias")
-
-    def weight_rows(self, width):
-        return tuple(
-            dense_row(name, width, self.num_classes) for name in HEAD_NAMES
-        )
 
     def build(self, input_shape):
         for name in HEAD_NAMES:

@@ -24,8 +24,6 @@ class LayerNorm(keras.layers.LayerNormalization):
     Reference: Ba et al. 2016, arXiv:1607.06450.
     """
 
-    weight_names = ("gamma", "beta")
-
     def __init__(self, epsilon: float = 1e-6, **kwargs):
         super().__init__(epsilon=epsilon, **kwargs)
 

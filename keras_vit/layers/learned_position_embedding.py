@@ -11,7 +11,6 @@ from keras_vit.layers.position_grid import (
     read_position_grid,
     resize_position_grid,
 )
-from keras_vit.layers.weight_rows import single_row
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -27,15 +26,11 @@ class LearnedPositionEmbedding(PositionEmbedding):
         D.4; initialised as in the official code, normal with deviation 0.02.
     """
 
-    def weight_rows(self, width):
-        length = self.num_prefix_tokens + math.prod(self.grid_size)
-        return (single_row("embedding", (length, width)),)
-
     def build_table(self, width):
-        [row] = self.weight_rows(width)
+        length = self.num_prefix_tokens + math.prod(self.grid_size)
         self.embedding = self.add_weight(
             name="embedding",
-            shape=row.shapes["embedding"],
+            shape=(length, width),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
 

@@ -6,7 +6,6 @@ from keras import ops
 from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.layers.position_grid import resize_position_grid
 from keras_vit.layers.resize_rules import RESIZES
-from keras_vit.layers.weight_rows import WeightRow
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,14 +20,10 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
 
     width_divisor = 2
 
-    def weight_rows(self, width):
+    def build_table(self, width):
         h, w = self.grid_size
         shapes = {"rows": (h, width // 2), "columns": (w, width // 2)}
-        return (WeightRow("", "grid", shapes),)
-
-    def build_table(self, width):
-        [row] = self.weight_rows(width)
-        for name, shape in row.shapes.items():
+        for name, shape in shapes.items():
             weight = self.add_weight(
                 name=name,
                 shape=shape,

@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_vit.arguments import as_whole
 from keras_vit.layers.rotary_positions import RotaryPositions
-from keras_vit.layers.weight_rows import single_row
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -28,15 +27,11 @@ class MixedRotaryPositions(RotaryPositions):
         super().__init__(**kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
 
-    def weight_rows(self, width):
-        shape = (2, self.num_heads, self.head_size // 2)
-        return (single_row("frequency", shape),)
-
     def build(self, tokens_shape, features_shape=None):
-        [row] = self.weight_rows(tokens_shape[-1])
+        shape = (2, self.num_heads, self.head_size // 2)
         self.frequency = self.add_weight(
             name="frequency",
-            shape=row.shapes["frequency"],
+            shape=shape,
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         self.built = True

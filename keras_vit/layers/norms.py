@@ -6,8 +6,7 @@ from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.rms_norm import RmsNorm
 from keras_vit.tables import pick
 
-# Kind -> layer. The `weight_names` of a layer lists its weights, each of the
-# size of a token.
+# Kind -> layer.
 NORMS = {"layer": LayerNorm, "rms": RmsNorm}
 
 

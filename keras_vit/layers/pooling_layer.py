@@ -2,8 +2,6 @@
 
 import keras
 
-from keras_vit.layers.weight_rows import WeightRow
-
 
 class PoolingLayer(keras.layers.Layer):
     """Turn the tokens of an image into one vector.
@@ -31,14 +29,6 @@ class PoolingLayer(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-
-    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
-        """Return the weights that `build` will create, none by default.
-
-        Args:
-            width: Size of a token.
-        """
-        return ()
 
     def compute_mask(self, tokens, mask=None):
         return None

@@ -14,7 +14,6 @@ from keras import ops
 from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
 from keras_vit.layers.resize_rules import RESIZES
-from keras_vit.layers.weight_rows import WeightRow
 from keras_vit.tables import pick
 
 
@@ -103,14 +102,6 @@ class PositionEmbedding(keras.layers.Layer):
         self._check_length(tokens.shape[1], table.shape[0])
         rows = table[None]  # (1, T, D)
         return rows if self.returns_rows else tokens + rows
-
-    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
-        """Return the weights that `build` will create, none by default.
-
-        Args:
-            width: Size of a token.
-        """
-        return ()
 
     def build_table(self, width: int):
         """Create the weights that the table needs, none by default."""

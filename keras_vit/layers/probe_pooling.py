@@ -11,11 +11,6 @@ from keras_vit.layers.attention import (
 )
 from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.pooling_layer import PoolingLayer
-from keras_vit.layers.weight_rows import (
-    heads_in_row,
-    heads_out_row,
-    single_row,
-)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -42,13 +37,6 @@ class ProbePooling(PoolingLayer):
     def __init__(self, num_heads: int, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = as_whole(num_heads, "num_heads")
-
-    def weight_rows(self, width):
-        return (
-            single_row("probe", (1, width)),
-            heads_in_row("key_value", width, 2, has_bias=False),
-            heads_out_row("out", width),
-        )
 
     def build(self, input_shape):
         width = input_shape[-1]

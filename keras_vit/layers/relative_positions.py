@@ -9,11 +9,6 @@ from keras import ops
 from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import graph_constant, pad
 from keras_vit.layers.distance_tables import resize_distances
-from keras_vit.layers.weight_rows import (
-    WeightRow,
-    dense_row,
-    single_row,
-)
 
 
 class RelativePositions(keras.layers.Layer):
@@ -50,14 +45,6 @@ class RelativePositions(keras.layers.Layer):
         self.num_prefix_tokens = as_whole(
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
-
-    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
-        """Return the weights that `build` will create, none by default.
-
-        Args:
-            width: Size of a token.
-        """
-        return ()
 
     def compute_output_shape(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
@@ -100,16 +87,12 @@ class RelativePositionTable(RelativePositions):
         super().__init__(grid_size, num_heads, num_prefix_tokens, **kwargs)
         self.position_resize = position_resize
 
-    def weight_rows(self, width):
+    def build(self, tokens_shape):
         rows, columns = (2 * size - 1 for size in self.grid_size)
         special = 3 if self.num_prefix_tokens else 0
         shape = (rows * columns + special, self.num_heads)
-        return (single_row("table", shape),)
-
-    def build(self, tokens_shape):
-        [row] = self.weight_rows(tokens_shape[-1])
         self.table = self.add_weight(
-            name="table", shape=row.shapes["table"], initializer="zeros"
+            name="table", shape=shape, initializer="zeros"
         )
         index = pair_index(self.grid_size, self.num_prefix_tokens)
         self.index = graph_constant(index, "int32")
@@ -150,12 +133,6 @@ class RelativePositionMlp(RelativePositions):
     def __init__(self, hidden_dim: int, **kwargs):
         super().__init__(**kwargs)
         self.hidden_dim = as_whole(hidden_dim, "hidden_dim")
-
-    def weight_rows(self, width):
-        return (
-            dense_row("hidden", 2, self.hidden_dim),
-            dense_row("out", self.hidden_dim, self.num_heads),
-        )
 
     def build(self, tokens_shape):
         dtype = self.dtype_policy
@@ -200,16 +177,12 @@ class RelativePositionKeys(RelativePositions):
 
     argument = "relative_keys"
 
-    def weight_rows(self, width):
-        length = self.num_prefix_tokens + math.prod(self.grid_size)
-        return (single_row("keys", (2 * length - 1, width // self.num_heads)),)
-
     def build(self, tokens_shape):
         length = self.num_prefix_tokens + math.prod(self.grid_size)
-        [row] = self.weight_rows(tokens_shape[-1])
+        shape = (2 * length - 1, tokens_shape[-1] // self.num_heads)
         self.keys = self.add_weight(
             name="keys",
-            shape=row.shapes["keys"],
+            shape=shape,
             initializer=keras.initializers.RandomNormal(stddev=0.02),
         )
         places = np.arange(length)

@@ -26,8 +26,6 @@ class RmsNorm(keras.layers.Layer):
     Reference: Zhang and Sennrich 2019, arXiv:1910.07467.
     """
 
-    weight_names = ("gamma",)
-
     def __init__(self, epsilon: float = 1e-6, **kwargs):
         super().__init__(**kwargs)
         self.epsilon = epsilon

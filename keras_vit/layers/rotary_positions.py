@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
 from keras_vit.layers.calling import pad
-from keras_vit.layers.weight_rows import WeightRow
 
 
 class RotaryPositions(keras.layers.Layer):
@@ -65,14 +64,6 @@ class RotaryPositions(keras.layers.Layer):
             num_prefix_tokens, "num_prefix_tokens", least=0
         )
         self.patch_size = as_whole(patch_size, "patch_size")
-
-    def weight_rows(self, width: int) -> tuple[WeightRow, ...]:
-        """Return the weights that `build` will create, none by default.
-
-        Args:
-            width: Size of a token.
-        """
-        return ()
 
     def call(self, tokens, features=None):
         grid_size = self.grid_size

@@ -10,8 +10,7 @@ from keras_vit.layers import activations
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.position_embedding import PositionEmbedding
 from keras_vit.layers.relative_positions import RelativePositions
-from keras_vit.layers.weight_rows import single_row
-from keras_vit.weights import load_checkpoint, save_checkpoint
+from keras_vit.weights import layer_shapes, load_checkpoint, save_checkpoint
 from keras_vit.weights.saving import WRITERS
 from tests.tiny import (
     LATER_KINDS,
@@ -33,9 +32,6 @@ class FirstPooling(TokenPooling):
 class ScaledPooling(FirstPooling):
     """A pooling with a weight."""
 
-    def weight_rows(self, width):
-        return (single_row("scale", (width,)),)
-
     def build(self, input_shape):
         self.scale = self.add_weight(name="scale", shape=input_shape[-1:])
 
@@ -45,9 +41,6 @@ class ScaledPooling(FirstPooling):
 
 class ProbingPooling(FirstPooling):
     """A pooling whose weight has a name that families know."""
-
-    def weight_rows(self, width):
-        return (single_row("probe", (1, width)),)
 
     def build(self, input_shape):
         shape = (1, input_shape[-1])
@@ -84,9 +77,6 @@ class ShortNorm(layers.RmsNorm):
 
 class SlopePositions(PositionEmbedding):
     """A position embedding with one weight."""
-
-    def weight_rows(self, width):
-        return (single_row("slope", (width,)),)
 
     def build_table(self, width):
         self.slope = self.add_weight(name="slope", shape=(width,))
@@ -191,6 +181,7 @@ def foreign(request, monkeypatch):
         tables = [t for t in others if isinstance(t, dict) and "relu" in t]
     for table in tables:
         monkeypatch.setitem(table, name, row)
+    layer_shapes._shapes_of_one_block.cache_clear()
     return {field: name}
 
 
