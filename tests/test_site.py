@@ -46,18 +46,6 @@ def test_every_page_is_in_the_navigation_once():
     assert pages == sorted(files)
 
 
-@pytest.mark.parametrize(
-    "word", ["Freeze", "Exif", "Android", "Early stopping"]
-)
-def test_a_heading_answers_what_people_search_for(word):
-    headings = "".join(
-        line
-        for page in DOCS.glob("*.md")
-        for line in re.findall(r"^##+ .*\n", page.read_text(), re.M)
-    )
-    assert word in headings
-
-
 def test_every_figure_is_drawn_by_the_script_of_the_page_that_shows_it():
     drawn = {name: s for s in SCRIPTS for name in figures_of(s)}
     assert sorted(drawn) == sorted(path.name for path in IMAGES.iterdir())
