@@ -14,7 +14,7 @@ from benchmarks.harness import (
     split_names,
     split_numbers,
 )
-from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.mlp import ACTIVATIONS
 
 # By the backend that ours runs on: the packages to compare with, and the least
 # time that they must take, as a multiple of ours, with --require.

@@ -34,7 +34,7 @@ from benchmarks.harness import (
 )
 from benchmarks.serve import Worker
 from keras_vit import VARIANTS, __version__
-from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.mlp import ACTIVATIONS
 
 
 def main(arguments: list[str] | None = None) -> int:

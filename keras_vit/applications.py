@@ -11,11 +11,9 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole, is_whole
-from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
-from keras_vit.models.connecting import connect_layers
 from keras_vit.models.variants import VARIANTS
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer, connect_layers
 from keras_vit.weights.builder_weights import (
     build_with_weights,
     known_tags,
@@ -87,7 +85,7 @@ def make_builder(variant: str):
             **({} if include_top or pooling else {"pooling": "none"}),
             "num_classes": as_whole(classes, "classes", 0) * bool(include_top),
             "classifier_activation": classifier_activation,
-            **check_choices(with_new_names(choices)),
+            **check_choices(choices),
         }
         build_model = functools.partial(
             build_on, input_tensor=input_tensor, dtype=dtype, name=name

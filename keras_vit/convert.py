@@ -10,7 +10,7 @@ from keras_vit.command_lines import hints_of, make_convert_parser
 from keras_vit.errors import first_line, is_out_of_memory, message_of
 from keras_vit.files import atomic_write, check_parents
 from keras_vit.keras_files import load_keras
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
 from keras_vit.startup import without_noise
 from keras_vit.tables import pick

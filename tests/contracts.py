@@ -10,8 +10,7 @@ import numpy as np
 from keras.src.testing import TestCase
 
 from keras_vit import layers
-from keras_vit.layers.bottleneck_unit import BottleneckUnit
-from keras_vit.layers.standardized_conv2d import StandardizedConv2D
+from keras_vit.layers.resnet_stem import BottleneckUnit, StandardizedConv2D
 from tests.tiny import noise, randomize, to_numpy
 
 

@@ -9,7 +9,7 @@ from matplotlib.patheffects import withStroke
 from keras_vit import VARIANTS
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
 from keras_vit.layers.attention import attend_by_products
-from keras_vit.models.intermediates import attend_with_scores
+from keras_vit.models.features import attend_with_scores
 
 WORDS = "the cat sat down because it was tired".split()
 # What a word asks for and what it offers: animal, deed, state. By hand.

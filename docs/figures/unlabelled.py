@@ -5,8 +5,7 @@ import numpy as np
 import style
 from keras import ops
 
-from keras_vit.pretraining.patch_corruption import PatchCorruption
-from keras_vit.pretraining.random_patch_order import RandomPatchOrder
+from keras_vit.pretraining.masking import PatchCorruption, RandomPatchOrder
 
 WORDS = "the cat sat down because it was tired".split()
 HIDDEN = (2, 5)  # The words that BERT corrupts.

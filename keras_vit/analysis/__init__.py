@@ -35,7 +35,7 @@ from keras_vit.analysis.rollout import (
     roll_out,
     to_grid,
 )
-from keras_vit.models.intermediates import attention_scores, grid_size_of
+from keras_vit.models.features import attention_scores, grid_size_of
 
 __all__ = [
     "AttentionPictures",

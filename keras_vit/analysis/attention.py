@@ -6,11 +6,11 @@ import numpy as np
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.gradients import without_gradients
-from keras_vit.models.image_batches import split_batches
-from keras_vit.models.intermediates import (
+from keras_vit.models.features import (
     block_indices,
     grid_size_of,
+    split_batches,
+    without_gradients,
     yield_scores,
 )
 

@@ -20,11 +20,13 @@ from keras_vit.analysis.position_history import (
 )
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.layers.dtypes import as_float32
-from keras_vit.models.attention_gradients import has_logits
-from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
-from keras_vit.models.image_batches import as_images
-from keras_vit.models.intermediates import grid_size_of
-from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.features import (
+    CLASSIFIER_ACTIVATIONS,
+    as_images,
+    grid_size_of,
+    has_logits,
+)
+from keras_vit.models.vit import check_vision_transformer
 from keras_vit.preprocessing.normalization import Mode
 from keras_vit.tables import pick
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.vit import check_vision_transformer
 
 NUM_FILTERS = 28  # In figure 7 of the paper.
 

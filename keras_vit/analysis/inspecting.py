@@ -17,15 +17,15 @@ from keras_vit.analysis.rollout import pools_patches, roll_out
 from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.attention_gradients import (
+from keras_vit.models.features import (
+    CLASSIFIER_ACTIVATIONS,
+    as_images,
     check_has_logits,
+    grid_size_of,
     has_logits,
     record_pass,
+    without_gradients,
 )
-from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
-from keras_vit.models.gradients import without_gradients
-from keras_vit.models.image_batches import as_images
-from keras_vit.models.intermediates import grid_size_of
 from keras_vit.preprocessing.normalization import (
     Mode,
     to_fractions,

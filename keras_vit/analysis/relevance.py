@@ -7,12 +7,12 @@ from keras import ops
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.attention_gradients import (
+from keras_vit.models.features import (
     check_has_logits,
     record_pass,
+    split_batches,
+    without_gradients,
 )
-from keras_vit.models.gradients import without_gradients
-from keras_vit.models.image_batches import split_batches
 
 
 def attention_relevance(

@@ -6,9 +6,10 @@ from keras import ops
 from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
-from keras_vit.models.gradients import without_gradients
-from keras_vit.models.image_batches import as_images, split_batches
-from keras_vit.models.intermediates import (
+from keras_vit.models.features import (
+    as_images,
+    split_batches,
+    without_gradients,
     yield_tokens,
 )
 

@@ -24,7 +24,7 @@ from keras_vit.export.publishing import (
     naming_a_full_disk,
     published_together,
 )
-from keras_vit.models.lora import without_lora
+from keras_vit.models.tuning import without_lora
 from keras_vit.tables import pick
 
 

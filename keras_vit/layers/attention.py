@@ -1,12 +1,24 @@
-"""Scaled dot-product attention in several heads, without weights."""
+"""MultiHeadSelfAttention, and `attend`, the same without weights."""
 
+import functools
 import math
 
 import keras
 from keras import ops
 
+from keras_vit.arguments import as_rate, as_whole
+from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
 from keras_vit.layers.fused_attention import find_fused_attention
-from keras_vit.layers.fusion import can_fuse, fuse_gradient
+from keras_vit.layers.kernels import (
+    call_layer,
+    can_fuse,
+    fuse_gradient,
+    project,
+    reshape,
+)
+from keras_vit.layers.norms import make_norm
+from keras_vit.layers.rotary import rotate_pairs
+from keras_vit.tables import pick
 
 
 def attend(
@@ -159,3 +171,238 @@ def _for_heads(mask):
     """Return a mask (B, T) or (B, S, T) as (B, 1, 1 or S, T)."""
     mask = ops.cast(mask, "bool")
     return mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]
+
+
+# The parts of a token that get a bias, by the name of the choice.
+QKV_BIASES = {
+    "all": ("query", "key", "value"),
+    "query_value": ("query", "value"),
+    "none": (),
+}
+# The features over which queries and keys are normalised: none, those of each
+# head, or all.
+QK_NORMS = dict.fromkeys(("none", "head", "width"))
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Let every token attend to every token, in several heads.
+
+    One matrix product computes queries, keys and values. The softmax is
+    computed in float32 with every compute dtype. To get the attention
+    probabilities, call `keras_vit.models.features.attend_with_scores`.
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T) or (B, T, T), True where a key may be attended to.
+        rotation: (2, T, 1, E) or (2, T, K, E), see `RotaryPositions`.
+        bias: (1, K, T, T), added to the scaled products.
+        relative_keys: (T, T, E), see `RelativePositionKeys`.
+        returns: (B, T, D).
+
+    Args:
+        num_heads: Number K of heads. Must divide D.
+        dropout_rate: Dropout rate of the attention probabilities.
+        qkv_bias: A key of QKV_BIASES: "all", "query_value" or "none".
+        use_out_bias: Whether the last projection has a bias.
+        qk_norm: "none", or whether to normalise queries and keys in each
+            "head" or over the "width".
+        use_inner_norm: Whether a norm precedes the last projection.
+        norm: The kind of these norms, a key of NORMS.
+        norm_epsilon: Their epsilon.
+        rotary_pairs: A key of PAIRS: the features that a rotation pairs.
+
+    Raises:
+        ValueError: If `num_heads` does not divide the width D.
+
+    Example:
+        >>> layer = MultiHeadSelfAttention(num_heads=3)
+        >>> tuple(layer(np.ones((2, 5, 24))).shape)
+        (2, 5, 24)
+
+    Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix A.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        qkv_bias: str = "all",
+        use_out_bias: bool = True,
+        qk_norm: str = "none",
+        use_inner_norm: bool = False,
+        norm: str = "layer",
+        norm_epsilon: float = 1e-6,
+        rotary_pairs: str = "halves",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.dropout_rate = as_rate(dropout_rate, "dropout_rate")
+        self.qkv_bias = qkv_bias
+        self.use_out_bias = use_out_bias
+        self.qk_norm = qk_norm
+        self.use_inner_norm = use_inner_norm
+        self.norm = norm
+        self.norm_epsilon = norm_epsilon
+        self.rotary_pairs = rotary_pairs
+        self.supports_masking = True
+        pick(QKV_BIASES, qkv_bias, "qkv_bias")  # Raises if unknown.
+        pick(QK_NORMS, qk_norm, "qk_norm")
+        dtype = self.dtype_policy
+        self.dropout = keras.layers.Dropout(
+            dropout_rate, dtype=dtype, name="dropout"
+        )
+        self.inner_norm = (
+            make_norm(norm, norm_epsilon, dtype=dtype, name="inner_norm")
+            if use_inner_norm
+            else None
+        )
+        self.query_norm, self.key_norm = (
+            make_norm(norm, norm_epsilon, dtype=dtype, name=f"{name}_norm")
+            if qk_norm != "none"
+            else None
+            for name in ("query", "key")
+        )
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        check_heads_divide(width, self.num_heads)
+        self.qkv = projection(
+            width,
+            3,
+            "qkv",
+            sublayer_policy(self, "qkv"),
+            use_bias=self.qkv_bias == "all",
+        )
+        self.out = projection(
+            width,
+            1,
+            "out",
+            sublayer_policy(self, "out"),
+            use_bias=self.use_out_bias,
+        )
+        self.qkv.build((None, width))
+        self.out.build((None, width))
+        if self.qkv_bias == "query_value":
+            self.query_bias, self.value_bias = (
+                self.add_weight(
+                    name=f"{name}_bias", shape=(width,), initializer="zeros"
+                )
+                for name in QKV_BIASES["query_value"]
+            )
+        if self.query_norm:
+            size = width // self.num_heads if self.qk_norm == "head" else width
+            self.query_norm.build((None, size))
+            self.key_norm.build((None, size))
+        if self.inner_norm:
+            self.inner_norm.build((None, None, width))
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
+        self.built = True
+
+    def call(
+        self,
+        tokens,
+        mask=None,
+        rotation=None,
+        bias=None,
+        relative_keys=None,
+        training=None,
+    ):
+        qkv = self.compute_qkv(tokens, rotation)  # (B, T, D) each
+        if relative_keys is not None:
+            bias = self.add_relative_products(bias, qkv[0], relative_keys)
+        options = {
+            "num_heads": self.num_heads,
+            "mask": mask,
+            "bias": bias,
+            "training": training,
+        }
+        if training and self.dropout_rate:
+            dropout = functools.partial(self.dropout, training=True)
+            x, _ = attend_by_products(*qkv, **options, dropout=dropout)
+        else:
+            x = attend(*qkv, **options)
+        return self.project_out(x)  # (B, T, D)
+
+    def compute_qkv(self, tokens, rotation=None):
+        """Return the queries, keys and values of all heads.
+
+        Shapes:
+            tokens: (B, T, D). returns: three of (B, T, D).
+        """
+        length, width = ops.shape(tokens)[1:]
+        qkv = project(self.qkv, reshape(tokens, (-1, width)))  # (B*T, 3D)
+        if self.qkv_bias == "query_value":
+            # A key bias would add the same to all products of a query.
+            query_bias = ops.cast(self.query_bias, qkv.dtype)
+            value_bias = ops.cast(self.value_bias, qkv.dtype)
+            biases = (query_bias, ops.zeros_like(query_bias), value_bias)
+            qkv = qkv + ops.concatenate(biases)
+        qkv = reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
+        query, key, value = ops.split(qkv, 3, axis=-1)
+        query = self._place(query, self.query_norm, rotation)
+        return query, self._place(key, self.key_norm, rotation), value
+
+    def add_relative_products(self, bias, query, relative_keys):
+        """Return the bias with the products of queries and relative keys.
+
+        Shapes:
+            bias: (1, K, T, T) or None. query: (B, T, D).
+            relative_keys: (T, T, E). returns: (B, K, T, T).
+        """
+        length, width = ops.shape(query)[1:]
+        size = width // self.num_heads
+        query = ops.reshape(query, (-1, length, self.num_heads, size))
+        products = ops.einsum("btke,tse->bkts", query, relative_keys)
+        products = products * size**-0.5  # As the products with the keys.
+        return products if bias is None else products + bias
+
+    def _place(self, x, norm, rotation):
+        """Return queries or keys (B, T, D) after their norm and rotation."""
+        if norm and self.qk_norm == "width":
+            x = call_layer(norm, x)
+        in_heads = norm and self.qk_norm == "head"
+        if not in_heads and rotation is None:
+            return x
+        length, width = ops.shape(x)[1:]
+        heads = (-1, length, self.num_heads, width // self.num_heads)
+        x = reshape(x, heads)  # (B, T, K, E)
+        if in_heads:
+            x = call_layer(norm, x)
+        if rotation is not None:
+            x = rotate_pairs(x, rotation, self.rotary_pairs)
+        return reshape(x, (-1, length, width))  # (B, T, D)
+
+    def project_out(self, x):
+        """Return the output of the layer for the joined outputs of its heads.
+
+        Shapes:
+            x: (B, S, D). returns: the same.
+        """
+        if self.inner_norm:
+            x = call_layer(self.inner_norm, x)
+        length, width = ops.shape(x)[1:]
+        y = project(self.out, reshape(x, (-1, width)))  # (B*S, D)
+        return reshape(y, (-1, length, width))  # (B, S, D)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def compute_mask(self, tokens, mask=None):
+        return mask if mask is not None and len(mask.shape) == 2 else None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "qkv_bias": self.qkv_bias,
+            "use_out_bias": self.use_out_bias,
+            "qk_norm": self.qk_norm,
+            "use_inner_norm": self.use_inner_norm,
+            "norm": self.norm,
+            "norm_epsilon": self.norm_epsilon,
+            "rotary_pairs": self.rotary_pairs,
+            "dtype": nested_dtype_policy(self),
+        }

@@ -1,10 +1,123 @@
 """NORMS: the normalisations of tokens."""
 
 import keras
+from keras import ops
 
-from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.rms_norm import RmsNorm
+from keras_vit.layers.kernels import can_fuse, fuse
 from keras_vit.tables import pick
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Normalise each token to mean 0 and variance 1, then scale and shift.
+
+    Computes the same as Keras' layer over the last axis, with the epsilon of
+    the official code. The variance is the mean of the squared deviations, in
+    float32: this needs fewer passes over the tokens than `ops.moments`, and
+    does not subtract large numbers from each other.
+
+    Shapes:
+        tokens: (..., D). returns: the same.
+
+    Args:
+        epsilon: Added to the variance. Keras' own default is 1e-3.
+
+    Reference: Ba et al. 2016, arXiv:1607.06450.
+    """
+
+    def __init__(self, epsilon: float = 1e-6, **kwargs):
+        super().__init__(epsilon=epsilon, **kwargs)
+
+    def call(self, inputs, training=None):
+        plain = self.axis == [len(inputs.shape) - 1] or self.axis == [-1]
+        plain = plain and self.center and self.scale and not self.rms_scaling
+        if not plain:
+            return super().call(inputs)
+        if keras.backend.backend() == "torch":
+            return self._call_kernel(inputs)
+        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
+        tensors = inputs, self.gamma.value, self.beta.value
+        if training and can_fuse(inputs):
+            return fuse(_normalize, **options)(*tensors)
+        return _normalize(*tensors, **options)
+
+    def _call_kernel(self, inputs):
+        """Call PyTorch's own kernel, which is faster."""
+        import torch
+
+        if inputs.device.type != "cpu":
+            # Other devices want weights of the same type, and rounding those
+            # would be wrong. A CPU computes in float32, with such weights.
+            inputs = ops.cast(inputs, self.gamma.dtype)
+        x = torch.nn.functional.layer_norm(
+            inputs,
+            inputs.shape[-1:],
+            self.gamma.value,
+            self.beta.value,
+            self.epsilon,
+        )
+        return ops.cast(x, self.compute_dtype)
+
+
+def _normalize(tokens, gamma, beta, *, epsilon, dtype):
+    x = ops.cast(tokens, "float32")
+    x = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+    x = x * ops.rsqrt(variance + epsilon)
+    x = x * ops.cast(gamma, x.dtype) + ops.cast(beta, x.dtype)
+    return ops.cast(x, dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RmsNorm(keras.layers.Layer):
+    """Divide each token by the root of its mean square, then scale it.
+
+    y = x / sqrt(mean(x^2) + epsilon) gamma, in float32. There is no bias.
+
+    Shapes:
+        tokens: (..., D). returns: the same.
+
+    Args:
+        epsilon: Added to the mean square.
+
+    Example:
+        >>> y = RmsNorm(epsilon=0.0)(np.array([[3.0, -3.0]]))
+        >>> [float(number) for number in y[0]]
+        [1.0, -1.0]
+
+    Reference: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+
+    def __init__(self, epsilon: float = 1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.gamma = self.add_weight(
+            name="gamma", shape=(input_shape[-1],), initializer="ones"
+        )
+        self.built = True
+
+    def call(self, tokens, training=None):
+        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
+        if training and can_fuse(tokens):
+            return fuse(_normalize_square, **options)(tokens, self.gamma.value)
+        return _normalize_square(tokens, self.gamma.value, **options)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def _normalize_square(tokens, gamma, *, epsilon, dtype):
+    x = ops.cast(tokens, "float32")
+    square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
+    x = x * ops.rsqrt(square + epsilon)
+    return ops.cast(x * ops.cast(gamma, x.dtype), dtype)
+
 
 # Kind -> layer.
 NORMS = {"layer": LayerNorm, "rms": RmsNorm}

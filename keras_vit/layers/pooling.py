@@ -3,12 +3,299 @@
 import keras
 from keras import ops
 
-from keras_vit.arguments import as_whole
-from keras_vit.layers.attention_pooling import AttentionPooling
-from keras_vit.layers.distilled_head import DistilledHead
-from keras_vit.layers.patch_attention_pooling import PatchAttentionPooling
-from keras_vit.layers.pooling_layer import PoolingLayer
-from keras_vit.layers.probe_pooling import ProbePooling
+from keras_vit.arguments import as_number, as_whole
+from keras_vit.layers.attention import (
+    attend,
+    check_heads_divide,
+    projection,
+)
+from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.norms import LayerNorm
+
+
+class PoolingLayer(keras.layers.Layer):
+    """Turn the tokens of an image into one vector.
+
+    The class attribute `needs` lists the fields of ViTConfig that the
+    constructor takes, and `head_class` is the layer of the classifier, with
+    the arguments of `DistilledHead`; None for a dense layer. `read_tokens` are
+    the places of the tokens before the patches that are read, if the patches
+    are not; `reads_first_alone` states whether the first token is all that is
+    read. `needed_token` is the token, "class" or "distillation", without which
+    no model has the pooling.
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T), True for the tokens to pool; None for all tokens.
+        returns: (B, D), unless `compute_output_shape` states another size.
+    """
+
+    needs = ()
+    head_class = None
+    read_tokens = ()
+    reads_first_alone = False
+    needed_token = None
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, tokens, mask=None):
+        return None
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        # Keras' automatic config does not support a dtype policy.
+        return super().get_config()
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionPooling(PoolingLayer):
+    """Let a learned probe attend to all tokens, then add an MLP (MAP head).
+
+    z = MHA(probe, tokens, tokens), returns z + MLP(LN(z)).
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T), True for the tokens to pool; None for all tokens.
+        returns: (B, D).
+
+    Args:
+        num_heads: Number of attention heads. Must divide D.
+        mlp_dim: Hidden size of the MLP.
+        activation: A key of ACTIVATIONS, see `MlpBlock`.
+        layer_norm_epsilon: Added to the variance.
+
+    Reference: Zhai et al. 2022, arXiv:2106.04560, section 3.2; Lee et al.
+        2019, arXiv:1810.00825; big_vision's MAPHead.
+    """
+
+    needs = ("num_heads", "mlp_dim", "activation", "layer_norm_epsilon")
+
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "tanh",
+        layer_norm_epsilon: float = 1e-6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = as_whole(num_heads, "num_heads")
+        self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.norm = LayerNorm(
+            layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+        )
+        self.mlp = MlpBlock(
+            mlp_dim,
+            activation=activation,
+            dtype=self.dtype_policy,
+            name="mlp",
+        )
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        check_heads_divide(width, self.num_heads)
+        self.probe = self.add_weight(
+            name="probe", shape=(1, width), initializer="glorot_uniform"
+        )
+        for name, count in (("query", 1), ("key_value", 2), ("out", 1)):
+            layer = projection(width, count, name, sublayer_policy(self, name))
+            layer.build((None, width))
+            setattr(self, name, layer)
+        self.norm.build((None, 1, width))
+        self.mlp.build((None, 1, width))
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
+        self.built = True
+
+    def call(self, tokens, mask=None):
+        length, width = ops.shape(tokens)[1:]
+        query = self.query(ops.cast(self.probe, self.compute_dtype))[None]
+        key_value = self.key_value(ops.reshape(tokens, (-1, width)))
+        key_value = ops.reshape(key_value, (-1, length, 2 * width))
+        key, value = ops.split(key_value, 2, axis=-1)
+        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        x = self.out(ops.reshape(x, (-1, width)))  # (B, D)
+        residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
+        return x + ops.reshape(residual, (-1, width))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "dtype": nested_dtype_policy(self),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchAttentionPooling(AttentionPooling):
+    """Pool as `AttentionPooling` does, but only the patches.
+
+    Args:
+        num_prefix_tokens: Number of tokens before the patches.
+
+    Reference: timm's AttentionPoolLatent, with `pool_include_prefix=False`.
+    """
+
+    needs = ("num_prefix_tokens", *AttentionPooling.needs)
+
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = as_whole(
+            num_prefix_tokens, "num_prefix_tokens", least=0
+        )
+
+    def call(self, tokens, mask=None):
+        if mask is not None:
+            mask = mask[:, self.num_prefix_tokens :]
+        return super().call(tokens[:, self.num_prefix_tokens :], mask)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ProbePooling(PoolingLayer):
+    """Let a learned query attend to all tokens.
+
+    Unlike in `AttentionPooling`, the query is not projected, keys and values
+    have no biases, and no MLP follows.
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T), True for the tokens to pool; None for all tokens.
+        returns: (B, D).
+
+    Args:
+        num_heads: Number of attention heads. Must divide D.
+
+    Reference: Fini et al. 2024, arXiv:2411.14402 (AIMv2); Hugging Face's
+        Aimv2AttentionPoolingHead.
+    """
+
+    needs = ("num_heads",)
+
+    def __init__(self, num_heads: int, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = as_whole(num_heads, "num_heads")
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        check_heads_divide(width, self.num_heads)
+        self.probe = self.add_weight(
+            name="probe", shape=(1, width), initializer="glorot_uniform"
+        )
+        for name, count in (("key_value", 2), ("out", 1)):
+            policy = sublayer_policy(self, name)
+            layer = projection(width, count, name, policy, name == "out")
+            layer.build((None, width))
+            setattr(self, name, layer)
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
+        self.built = True
+
+    def call(self, tokens, mask=None):
+        length, width = ops.shape(tokens)[1:]
+        query = ops.cast(self.probe, self.compute_dtype)[None]
+        key_value = self.key_value(ops.reshape(tokens, (-1, width)))
+        key_value = ops.reshape(key_value, (-1, length, 2 * width))
+        key, value = ops.split(key_value, 2, axis=-1)
+        x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
+        return self.out(ops.reshape(x, (-1, width)))
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dtype": nested_dtype_policy(self),
+        }
+
+
+HEAD_NAMES = ("class_head", "teacher_head")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DistilledHead(keras.layers.Layer):
+    """Average the logits of two classifiers, each of its own token.
+
+    `class_head` is trained to predict the label of an image, and
+    `teacher_head` the class that a teacher predicts.
+
+    Shapes:
+        tokens: (B, 2, D), the class token and the distillation token.
+        returns: (B, num_classes).
+
+    Args:
+        num_classes: Number of classes.
+        activation: Applied to the average; None for logits.
+        head_bias: Initial bias of both classifiers.
+
+    Example:
+        >>> tuple(DistilledHead(num_classes=5)(np.ones((3, 2, 24))).shape)
+        (3, 5)
+
+    Reference: Touvron et al. 2021, arXiv:2012.12877, section 4.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        activation: str | None = None,
+        head_bias: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_classes = as_whole(num_classes, "num_classes")
+        self.activation = keras.activations.get(activation)
+        self.head_bias = as_number(head_bias, "head_bias")
+
+    def build(self, input_shape):
+        for name in HEAD_NAMES:
+            layer = keras.layers.Dense(
+                self.num_classes,
+                kernel_initializer="zeros",
+                bias_initializer=keras.initializers.Constant(self.head_bias),
+                dtype=sublayer_policy(self, name),
+                name=name,
+            )
+            layer.build((None, input_shape[-1]))
+            setattr(self, name, layer)
+        self.built = True
+
+    def call(self, tokens):
+        by_class, by_teacher = self.both_logits(tokens)
+        return self.activation((by_class + by_teacher) / 2)
+
+    def both_logits(self, tokens) -> tuple:
+        """Return the logits (B, num_classes) of each classifier."""
+        # See `TokenPooling` on the slices.
+        parts = (tokens[:, :1], tokens[:, 1:])
+        by_class, by_teacher = (
+            ops.reshape(part, (-1, tokens.shape[-1])) for part in parts
+        )
+        return self.class_head(by_class), self.teacher_head(by_teacher)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.num_classes)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_classes": self.num_classes,
+            "activation": keras.activations.serialize(self.activation),
+            "head_bias": self.head_bias,
+            "dtype": nested_dtype_policy(self),
+        }
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

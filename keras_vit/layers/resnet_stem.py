@@ -1,14 +1,315 @@
 """ResNetStem: the ResNet before the Transformer of a hybrid."""
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.bottleneck_unit import BottleneckUnit
 from keras_vit.layers.dtypes import nested_dtype_policy
-from keras_vit.layers.image_shape import ensure_image_shape
-from keras_vit.layers.standardized_conv2d import StandardizedConv2D
-from keras_vit.layers.stem_epsilons import group_norm
+from keras_vit.layers.patches import ensure_image_shape
+from keras_vit.tables import pick
+
+GROUPS = 32
+
+
+class Epsilons(NamedTuple):
+    """The small constants that a ResNet adds to its divisors.
+
+    Args:
+        norm: Added to the variance in a group normalisation.
+        variance: Added to the variance of a kernel.
+        deviation: Added to the standard deviation of a kernel.
+    """
+
+    norm: float
+    variance: float
+    deviation: float
+
+
+def group_norm(
+    name: str,
+    epsilons: str,
+    dtype,
+    gamma_initializer="ones",
+    groups: int = GROUPS,
+):
+    """Return a group normalisation for a ResNet."""
+    return keras.layers.GroupNormalization(
+        groups=groups,
+        epsilon=pick(STEM_EPSILONS, epsilons, "epsilons").norm,
+        gamma_initializer=gamma_initializer,
+        dtype=dtype,
+        name=name,
+    )
+
+
+# With kernels of standard deviation 0.1, the logits of the first two rows
+# differ by about 2e-4.
+STEM_EPSILONS = {
+    "official": Epsilons(norm=1e-6, variance=0.0, deviation=1e-5),
+    "timm": Epsilons(norm=1e-5, variance=1e-8, deviation=0.0),
+    "bit": Epsilons(norm=1e-5, variance=1e-10, deviation=0.0),
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StandardizedConv2D(keras.layers.Conv2D):
+    """Convolve with a kernel of mean 0 and standard deviation 1 per output.
+
+    The layer stores the raw kernel and standardises it in each call: it
+    subtracts the mean, then divides by the standard deviation, with the
+    constants of `epsilons`. The layer has no bias. It pads with zeros: SAME
+    padding, or equally on all sides.
+
+    Args:
+        filters: Number of output channels.
+        kernel_size: Side of the kernel, odd with symmetric padding.
+        strides: Stride of the convolution.
+        epsilons: A key of STEM_EPSILONS.
+        use_symmetric_padding: Whether to pad equally on all sides, as PyTorch
+            and BiT do. With a stride, SAME padding adds less at the top and
+            left. The output has the same shape.
+
+    Reference: Qiao et al. 2019, arXiv:1903.10520; as in the official code,
+        the epsilon is added to the standard deviation.
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        epsilons="official",
+        use_symmetric_padding=False,
+        **kwargs,
+    ):
+        fixed = {
+            "padding": "same",
+            "use_bias": False,
+            "kernel_initializer": "lecun_normal",
+            "data_format": "channels_last",
+        }
+        super().__init__(
+            filters, kernel_size, strides=strides, **{**kwargs, **fixed}
+        )
+        self.epsilons = epsilons
+        self.use_symmetric_padding = use_symmetric_padding
+        self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
+
+    def convolution_op(self, inputs, kernel):
+        weights = ops.cast(kernel, "float32")
+        mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
+        weights = weights - mean
+        variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
+        deviation = ops.sqrt(variance + self._epsilons.variance)
+        weights = weights / (deviation + self._epsilons.deviation)
+        weights = ops.cast(weights, kernel.dtype)
+        if not self.use_symmetric_padding:
+            return super().convolution_op(inputs, weights)
+        rows, columns = (side // 2 for side in self.kernel_size)
+        pads = ((0, 0), (rows, rows), (columns, columns), (0, 0))
+        return ops.conv(
+            ops.pad(inputs, pads),
+            weights,
+            strides=self.strides,
+            padding="valid",
+            data_format=self.data_format,
+        )
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "epsilons": self.epsilons,
+            "use_symmetric_padding": self.use_symmetric_padding,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class BottleneckUnit(keras.layers.Layer):
+    """Add the result of three convolutions to the input, then apply ReLU.
+
+    The kernels are 1x1, 3x3 and 1x1. If the shape changes, a convolution
+    projects the shortcut. The scale of the last normalisation starts at zero,
+    so a new unit returns the ReLU of its shortcut.
+
+    Shapes:
+        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
+
+    Args:
+        features: Channels of the inner convolutions.
+        stride: Stride of the 3x3 convolution and the projected shortcut.
+        epsilons: A key of STEM_EPSILONS.
+
+    Reference: He et al. 2016, arXiv:1512.03385, figure 5.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        stride: int = 1,
+        epsilons: str = "official",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.features = features
+        self.stride = stride
+        self.epsilons = epsilons
+        self.convs = [
+            self._conv("conv1", features, 1),
+            self._conv("conv2", features, 3, strides=stride),
+            self._conv("conv3", 4 * features, 1),
+        ]
+        self.norms = [
+            self._norm("norm1"),
+            self._norm("norm2"),
+            self._norm("norm3", gamma_initializer="zeros"),
+        ]
+        self.shortcut_conv = None
+        self.shortcut_norm = None
+
+    def build(self, input_shape):
+        if input_shape[-1] != 4 * self.features or self.stride != 1:
+            self.shortcut_conv = self._conv(
+                "shortcut_conv", 4 * self.features, 1, strides=self.stride
+            )
+            self.shortcut_norm = self._norm("shortcut_norm")
+            self.shortcut_conv.build(input_shape)
+            self.shortcut_norm.build(self.compute_output_shape(input_shape))
+        shape = input_shape
+        for conv, norm in zip(self.convs, self.norms):
+            conv.build(shape)
+            shape = conv.compute_output_shape(shape)
+            norm.build(shape)
+        self.built = True
+
+    def call(self, x):
+        shortcut = x
+        if self.shortcut_conv is not None:
+            shortcut = self.shortcut_norm(self.shortcut_conv(x))
+        for conv, norm in zip(self.convs[:-1], self.norms[:-1]):
+            x = ops.relu(norm(conv(x)))
+        x = self.norms[-1](self.convs[-1](x))
+        return ops.relu(x + shortcut)
+
+    def compute_output_shape(self, input_shape):
+        for conv in self.convs:
+            input_shape = conv.compute_output_shape(input_shape)
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "features": self.features,
+            "stride": self.stride,
+            "epsilons": self.epsilons,
+            "dtype": nested_dtype_policy(self),
+        }
+
+    def _conv(self, name, filters, kernel_size, strides=1):
+        return StandardizedConv2D(
+            filters,
+            kernel_size,
+            strides=strides,
+            epsilons=self.epsilons,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def _norm(self, name, **kwargs):
+        return group_norm(name, self.epsilons, self.dtype_policy, **kwargs)
+
+
+EPSILONS = "bit"
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PreActivationUnit(keras.layers.Layer):
+    """Add the result of three convolutions to the input.
+
+    Group normalisation and ReLU come before each convolution. The kernels are
+    1x1, 3x3 and 1x1, standardised and without biases. If the shape changes, a
+    convolution projects the input after the first normalisation and ReLU.
+
+    Shapes:
+        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
+
+    Args:
+        features: Channels of the inner convolutions.
+        stride: Stride of the 3x3 convolution and of the projection.
+        groups: Groups of channels that a normalisation normalises together.
+
+    Reference: He et al. 2016, arXiv:1603.05027, figure 4 (e); Kolesnikov et
+        al. 2020, arXiv:1912.11370, section 2.1.
+    Differs: As in the code of BiT, the stride is that of the 3x3 convolution,
+        not of the first one.
+    """
+
+    def __init__(
+        self, features: int, stride: int = 1, groups: int = GROUPS, **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.features = features
+        self.stride = stride
+        self.groups = groups
+        self.norms = [
+            group_norm(name, EPSILONS, dtype=self.dtype_policy, groups=groups)
+            for name in ("norm1", "norm2", "norm3")
+        ]
+        self.convs = [
+            self._conv("conv1", features, 1),
+            self._conv("conv2", features, 3, strides=stride),
+            self._conv("conv3", 4 * features, 1),
+        ]
+        self.shortcut_conv = None
+
+    def build(self, input_shape):
+        if input_shape[-1] != 4 * self.features or self.stride != 1:
+            self.shortcut_conv = self._conv(
+                "shortcut_conv", 4 * self.features, 1, strides=self.stride
+            )
+            self.shortcut_conv.build(input_shape)
+        shape = input_shape
+        for norm, conv in zip(self.norms, self.convs):
+            norm.build(shape)
+            conv.build(shape)
+            shape = conv.compute_output_shape(shape)
+        self.built = True
+
+    def call(self, x):
+        y = ops.relu(self.norms[0](x))
+        if self.shortcut_conv is not None:
+            x = self.shortcut_conv(y)  # (B, h / stride, w / stride, 4 features)
+        y = self.convs[0](y)  # (B, h, w, features)
+        y = self.convs[1](ops.relu(self.norms[1](y)))
+        y = self.convs[2](ops.relu(self.norms[2](y)))
+        return x + y
+
+    def compute_output_shape(self, input_shape):
+        for conv in self.convs:
+            input_shape = conv.compute_output_shape(input_shape)
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "features": self.features,
+            "stride": self.stride,
+            "groups": self.groups,
+            "dtype": nested_dtype_policy(self),
+        }
+
+    def _conv(self, name, filters, kernel_size, strides=1):
+        return StandardizedConv2D(
+            filters,
+            kernel_size,
+            strides=strides,
+            epsilons=EPSILONS,
+            use_symmetric_padding=True,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
 
 ROOT_WIDTH = 64
 

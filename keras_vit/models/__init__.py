@@ -1,12 +1,13 @@
 """The Vision Transformer, its configuration and its intermediate results."""
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.flexible_vision_transformer import (
+from keras_vit.models.flexible import (
     FlexibleVisionTransformer,
+    cut_patches,
+    preprocess_patches,
 )
-from keras_vit.models.patch_sequences import cut_patches, preprocess_patches
 from keras_vit.models.variants import VARIANTS
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer
 
 __all__ = [
     "VARIANTS",

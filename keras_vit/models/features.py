@@ -1,22 +1,331 @@
-"""The features before the head of a model, and the kind of its outputs."""
+"""What a model computes on the way: tokens, attention, features, gradients."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_vit.layers.attention import attend
-from keras_vit.layers.dtypes import is_quantized
-from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.transformer_block import TransformerBlock
-from keras_vit.models.intermediates import (
-    block_tokens,
-    get_block,
-    layers_after_blocks,
+from keras_vit.arguments import as_whole
+from keras_vit.layers.attention import (
+    MultiHeadSelfAttention,
+    attend,
+    attend_by_products,
 )
-from keras_vit.models.position_inputs import position_layers
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.pooling import POOLINGS, DistilledHead
+from keras_vit.models.vit import (
+    VisionTransformer,
+    check_vision_transformer,
+    position_layers,
+)
 from keras_vit.tables import pick
+
+
+def as_images(images, model: VisionTransformer | None = None):
+    """Return images as an array or tensor that a model can read.
+
+    Shapes:
+        images: (B, H, W, C). returns: the same.
+
+    Args:
+        images: An array, a tensor, or lists of numbers.
+        model: The model; None if any size will do.
+
+    Raises:
+        ValueError: If they are not images, or of another size than the model's,
+            or it is not a VisionTransformer.
+    """
+    if model is not None:
+        check_vision_transformer(model)
+    if not hasattr(images, "shape"):
+        try:
+            images = np.asarray(images, "float32")
+        except (TypeError, ValueError):
+            raise ValueError(
+                "`images` must be an array of numbers of the shape "
+                f"(B, H, W, C). Received: {type(images).__name__}"
+            ) from None
+    shape = tuple(images.shape)
+    if len(shape) != 4 or not shape[0]:
+        raise ValueError(
+            "`images` must have the shape (B, H, W, C) with B > 0. "
+            f"Received: shape={shape}"
+        )
+    wanted = () if model is None else model.input_shape[1:]
+    if any(want not in (None, size) for want, size in zip(wanted, shape[1:])):
+        raise ValueError(
+            "`images` must have the height, the width and the channels of the "
+            f"model, {wanted}. Received: shape={shape}"
+        )
+    return images
+
+
+def split_batches(
+    model: VisionTransformer, images, batch_size: int
+) -> Iterator[tuple[slice, object]]:
+    """Yield the images in batches, as (slice, images[slice]).
+
+    Args:
+        model: The model that reads them.
+        images: See `as_images`.
+        batch_size: Largest number of images of a batch.
+
+    Raises:
+        ValueError: If the images are not those of the model, `batch_size` is
+            not positive, or the model is not a VisionTransformer.
+    """
+    images = as_images(images, model)
+    batch_size = as_whole(batch_size, "batch_size")
+    for start in range(0, len(images), batch_size):
+        part = slice(start, min(start + batch_size, len(images)))
+        yield part, images[part]
+
+
+def attend_with_scores(
+    attention: MultiHeadSelfAttention,
+    tokens,
+    mask=None,
+    change_scores: Callable | None = None,
+    rotation=None,
+    bias=None,
+    relative_keys=None,
+) -> tuple:
+    """Return the output of an attention layer and its probabilities.
+
+    Shapes:
+        tokens: (B, T, D).
+        mask: (B, T) or (B, T, T), True where a key may be attended to.
+        returns: (B, T, D), and the attention probabilities (B, K, T, T),
+            whose last axis sums to one.
+
+    Args:
+        attention: A built layer.
+        tokens: The input of the layer.
+        mask: See above; None attends to all keys.
+        change_scores: Function that changes the probabilities before they
+            weigh the values. The returned probabilities are the original ones.
+        rotation: Rotary positions, see `MultiHeadSelfAttention`.
+        bias: Relative positions, see there.
+        relative_keys: The same in another form, see there.
+
+    Example:
+        >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
+        >>> layer.build((None, 5, 24))
+        >>> _, scores = models.features.attend_with_scores(
+        ...     layer, np.ones((2, 5, 24), "float32")
+        ... )
+        >>> tuple(scores.shape)
+        (2, 3, 5, 5)
+    """
+    tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
+    qkv = attention.compute_qkv(tokens, rotation)
+    if relative_keys is not None:
+        bias = attention.add_relative_products(bias, qkv[0], relative_keys)
+    x, scores = attend_by_products(
+        *qkv,
+        num_heads=attention.num_heads,
+        mask=mask,
+        bias=bias,
+        dropout=change_scores,
+    )
+    return attention.project_out(x), scores
+
+
+def run_with_scores(
+    block: TransformerBlock,
+    tokens,
+    change_scores: Callable | None = None,
+    position_rows=None,
+    **positions,
+) -> tuple:
+    """Return the output of a block and its attention probabilities.
+
+    Shapes:
+        tokens: (B, T, D). returns: (B, T, D) and (B, K, T, T).
+
+    Args:
+        block: A built block.
+        tokens: The input of the block.
+        change_scores: See `attend_with_scores`.
+        position_rows: See `TransformerBlock`.
+        **positions: What its attention gets beside the tokens.
+    """
+    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
+    tokens = _with_rows(tokens, position_rows)
+    attended, scores = attend_with_scores(
+        block.attention,
+        block.attention_input(tokens),
+        change_scores=change_scores,
+        **positions,
+    )
+    return block.add_mlp(block.add_attended(tokens, attended)), scores
+
+
+def attention_scores(
+    model: VisionTransformer, images, layers: Sequence[int] | None = None
+) -> list:
+    """Return the attention probabilities of blocks, as tensors.
+
+    Works on arrays, on tensors and inside a traced function, such as the
+    signature of a SavedModel. Blocks after the last one in `layers` do not
+    run.
+
+    Shapes:
+        images: (B, H, W, C), preprocessed for `model`; B may be unknown.
+        returns: a tensor (B, K, T, T) for each of `layers`, in the compute
+            dtype of the model. The last axis sums to one.
+
+    Args:
+        model: Any VisionTransformer.
+        images: The images to compute attention for.
+        layers: Indices of blocks; negative indices count from the end. None
+            for all blocks.
+
+    Raises:
+        ValueError: If `model` is not a VisionTransformer or does not have
+            these blocks.
+    """
+    indices = block_indices(model, layers)
+    scores = dict(yield_scores(model, images, indices))
+    return [scores[index] for index in indices]
+
+
+def yield_scores(
+    model: VisionTransformer, images, indices: Sequence[int]
+) -> Iterator[tuple]:
+    """Yield (index, probabilities) of the blocks `indices`, in ascending order.
+
+    Shapes:
+        images: (B, H, W, C). yields: (B, K, T, T).
+    """
+    last = max(indices)
+    tokens, positions = enter_blocks(model, images)
+    for index in range(last):
+        block = get_block(model, index)
+        if index in indices:
+            tokens, scores = run_with_scores(block, tokens, **positions[index])
+            yield index, scores
+            del scores
+        else:
+            tokens = block(tokens, **positions[index], training=False)
+    # The MLP of the last block need not run.
+    block, others = get_block(model, last), dict(positions[last])
+    tokens = _with_rows(tokens, others.pop("position_rows", None))
+    _, scores = attend_with_scores(
+        block.attention, block.attention_input(tokens), **others
+    )
+    yield last, scores
+
+
+def yield_tokens(model: VisionTransformer, images) -> Iterator:
+    """Yield the tokens after each block.
+
+    Shapes:
+        images: (B, H, W, C). yields: (B, T, D).
+    """
+    tokens, positions = enter_blocks(model, images)
+    for index, inputs in enumerate(positions):
+        tokens = get_block(model, index)(tokens, **inputs, training=False)
+        yield tokens
+
+
+def enter_blocks(model: VisionTransformer, images) -> tuple:
+    """Return the tokens before the first block, and all other block inputs.
+
+    Shapes:
+        images: (B, H, W, C).
+        returns: (B, T, D), and for each block a dictionary of its other
+            arguments, as `position_layers` names them.
+    """
+    check_vision_transformer(model)
+    rows = position_layers(model.config)
+    names = {name for row in rows for name in row.values()}
+    # This model shares the layers without calling them again, so it leaves no
+    # trace in `model`.
+    start = keras.Model(
+        model.input,
+        {
+            "tokens": block_tokens(get_block(model, 0)),
+            **{name: model.get_layer(name).output for name in names},
+        },
+        name="before_blocks",
+    )
+    tensors = start(images, training=False)
+    return tensors["tokens"], [
+        {argument: tensors[name] for argument, name in row.items()}
+        for row in rows
+    ]
+
+
+def block_tokens(block: TransformerBlock):
+    """Return the symbolic tokens that enter a block."""
+    inputs = block.input
+    return inputs[0] if isinstance(inputs, list) else inputs
+
+
+def layers_after_blocks(model: VisionTransformer) -> list:
+    """Return the layers after the last block; each reads the one before."""
+    last = get_block(model, model.config.depth - 1)
+    return model.layers[model.layers.index(last) + 1 :]
+
+
+def get_block(model: VisionTransformer, index: int):
+    """Return block number `index`."""
+    return model.get_layer(f"block_{index:02d}")
+
+
+def block_indices(
+    model: VisionTransformer, layers: Sequence[int] | None
+) -> list[int]:
+    """Return `layers` as indices from 0; None selects all blocks.
+
+    Raises:
+        ValueError: If `layers` is not a list of indices of blocks.
+    """
+    check_vision_transformer(model)
+    depth = model.config.depth
+    if layers is None:
+        return list(range(depth))
+    try:
+        indices = [operator.index(layer) for layer in layers]
+    except TypeError:
+        indices = []
+    if not indices or not all(-depth <= i < depth for i in indices):
+        raise ValueError(
+            f"`layers` must be a list of indices from {-depth} to "
+            f"{depth - 1}, since the model has {depth} blocks, or None for "
+            f"all of them. Received: layers={layers!r}"
+        )
+    return [index % depth for index in indices]
+
+
+def grid_size_of(model: VisionTransformer, images) -> tuple:
+    """Return (h, w), the grid of patches that `model` cuts `images` into.
+
+    Shapes:
+        images: (B, H, W, C).
+
+    Args:
+        model: Any VisionTransformer.
+        images: An array or tensor. Its size is read only if `model` accepts
+            any image size; while a function is traced, it may be unknown.
+    """
+    check_vision_transformer(model)
+    config = model.config
+    if not config.use_dynamic_image_size:
+        return config.grid_size
+    # SAME padding of a stem rounds up.
+    cells = [-(-n // config.stem_stride) for n in ops.shape(images)[1:3]]
+    return tuple(size // config.patch_size for size in cells)
+
+
+def _with_rows(tokens, position_rows):
+    return tokens if position_rows is None else tokens + position_rows
 
 
 def name_output(model: keras.Model, output: str | None = None) -> str:
@@ -283,3 +592,183 @@ CLASSIFIER_ACTIVATIONS = {
     "softmax": keras.ops.softmax,
     "sigmoid": keras.ops.sigmoid,
 }
+
+
+def without_gradients():
+    """Return a context in which no gradients are recorded."""
+    if keras.backend.backend() != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.no_grad()
+
+
+def record(function: Callable, tensors: Sequence) -> tuple:
+    """Run a function; return its results and a function for its gradients.
+
+    Args:
+        function: Maps a list of tensors to (a tensor, anything).
+        tensors: The arguments of `function`.
+
+    Returns:
+        The two results of `function`, and a function that maps the gradient of
+        a scalar by the first result to its gradients by `tensors`. It may be
+        called several times.
+
+    Example:
+        >>> from keras import ops
+        >>> x = [ops.convert_to_tensor([3.0, 4.0])]
+        >>> squares, extra, pull_back = record(
+        ...     lambda x: (ops.square(x[0]), "extra"), x
+        ... )
+        >>> [float(g) for g in pull_back(ops.ones_like(squares))[0]], extra
+        ([6.0, 8.0], 'extra')
+    """
+    backend = keras.backend.backend()
+    return pick(RECORDERS, backend, "KERAS_BACKEND")(function, list(tensors))
+
+
+def _record_tensorflow(function, tensors):
+    import tensorflow as tf
+
+    with tf.GradientTape(True, watch_accessed_variables=False) as tape:
+        tape.watch(tensors)
+        value, extra = function(tensors)
+    return (
+        value,
+        extra,
+        lambda gradient: tape.gradient(value, tensors, gradient),
+    )
+
+
+def _record_jax(function, tensors):
+    import jax
+
+    value, pull_back, extra = jax.vjp(function, tensors, has_aux=True)
+    return value, extra, lambda gradient: pull_back(gradient)[0]
+
+
+def _record_torch(function, tensors):
+    import torch
+
+    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
+    with torch.enable_grad():
+        value, extra = function(tensors)
+
+    def pull_back(gradient):
+        return list(
+            torch.autograd.grad(value, tensors, gradient, retain_graph=True)
+        )
+
+    return value, extra, pull_back
+
+
+RECORDERS = {
+    "tensorflow": _record_tensorflow,
+    "jax": _record_jax,
+    "torch": _record_torch,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedPass:
+    """The results of a forward pass, which can be differentiated.
+
+    Shapes:
+        `scores` (B, K, T, T) and `tokens` (B, T, D), for each block. `logits`:
+        (B, C).
+
+    Args:
+        scores: The attention probabilities.
+        tokens: The tokens after each block.
+        logits: The logits; the last tokens of a model without logits.
+        pull_back: See `record`.
+    """
+
+    scores: list
+    tokens: list
+    logits: object
+    pull_back: Callable
+
+    def score_gradients(self, classes=None) -> list:
+        """Return the gradients of logits by the scores, for each block.
+
+        Args:
+            classes: (B,), integers, or None for the most probable classes.
+        """
+        if classes is None:
+            classes = ops.argmax(self.logits, axis=-1)
+        # The sum over images separates, because the logit of an image depends
+        # only on the attention in that image.
+        mask = ops.one_hot(
+            classes, self.logits.shape[-1], dtype=self.logits.dtype
+        )
+        return self.pull_back(mask)
+
+
+def record_pass(model: VisionTransformer, images) -> RecordedPass:
+    """Run a model once, for any number of gradients by its attention.
+
+    To get the gradients, zeros are added to the probabilities of each block,
+    and the logits are differentiated with respect to these zeros.
+
+    Shapes:
+        images: (B, H, W, C).
+    """
+    first, positions = enter_blocks(model, images)
+    blocks = [get_block(model, i) for i in range(model.config.depth)]
+    batch, length, _ = ops.shape(first)
+    shape = (batch, model.config.num_heads, length, length)
+    shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
+
+    def compute_logits(shifts):
+        x, all_scores, tokens = first, [], []
+        for block, shift, inputs in zip(blocks, shifts, positions):
+            x, scores = run_with_scores(
+                block, x, lambda weights, shift=shift: weights + shift, **inputs
+            )
+            all_scores.append(scores)
+            tokens.append(x)
+        logits = read_logits(model, x) if has_logits(model) else x
+        return logits, (all_scores, tokens)
+
+    logits, (scores, tokens), pull_back = record(compute_logits, shifts)
+    return RecordedPass(scores, tokens, logits, pull_back)
+
+
+def read_logits(model: VisionTransformer, tokens):
+    """Return the logits (B, C) for the tokens (B, T, D) of the last block."""
+    *before, head = layers_after_blocks(model)
+    x = tokens
+    for layer in before:
+        x = layer(x)
+    if head.activation is keras.activations.linear:
+        return head(x)
+    if isinstance(head, DistilledHead):
+        return sum(head.both_logits(x)) / 2
+    return ops.add(ops.matmul(ops.cast(x, "float32"), head.kernel), head.bias)
+
+
+def has_logits(model: VisionTransformer) -> bool:
+    """Return whether `model` computes one vector of logits for an image."""
+    config = model.config
+    return bool(config.num_classes) and config.pooling != "none"
+
+
+def check_has_logits(model: VisionTransformer):
+    """Raise a ValueError unless the logits of an image can be read."""
+    check_vision_transformer(model)
+    config = model.config
+    if not has_logits(model):
+        raise ValueError(
+            "`model` must have a head and a pooling. Received: "
+            f"num_classes={config.num_classes}, pooling={config.pooling!r}"
+        )
+    head = model.get_layer("predictions")
+    linear = head.activation is keras.activations.linear
+    if head.quantization_mode is not None and not linear:
+        raise ValueError(
+            "The logits of a quantised head with an activation cannot be "
+            "read; use `with_classifier_activation(None)` before quantising. "
+            f"Received: quantization_mode={head.quantization_mode!r}"
+        )

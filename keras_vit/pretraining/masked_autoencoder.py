@@ -4,14 +4,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.learned_position_embedding import (
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.norms import LayerNorm
+from keras_vit.layers.positions import (
     LearnedPositionEmbedding,
 )
-from keras_vit.layers.relative_positions import RELATIVE_POSITIONS
-from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.models import VisionTransformer
-from keras_vit.pretraining.mask_tokens import MaskTokens
+from keras_vit.pretraining.masking import (
+    MaskTokens,
+    RandomPatchOrder,
+    TakeTokens,
+)
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
     block_inputs,
@@ -20,8 +24,6 @@ from keras_vit.pretraining.pretraining_model import (
     last_layer,
     write_fixed_table,
 )
-from keras_vit.pretraining.random_patch_order import RandomPatchOrder
-from keras_vit.pretraining.take_tokens import TakeTokens
 from keras_vit.pretraining.targets import cut_grid, patch_moments
 
 

@@ -5,15 +5,17 @@ import numpy as np
 from keras import ops
 
 from keras_vit.models import VisionTransformer
-from keras_vit.pretraining.patch_corruption import PatchCorruption
+from keras_vit.pretraining.masking import (
+    PatchCorruption,
+    RandomPatchOrder,
+    TakeTokens,
+)
 from keras_vit.pretraining.pretraining_model import (
     PretrainingModel,
     check_encoder,
     count_hidden,
     last_layer,
 )
-from keras_vit.pretraining.random_patch_order import RandomPatchOrder
-from keras_vit.pretraining.take_tokens import TakeTokens
 from keras_vit.pretraining.targets import (
     PATCH_TARGETS,
     SHADES,

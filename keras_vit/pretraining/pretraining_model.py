@@ -6,12 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.learned_position_embedding import (
+from keras_vit.layers.positions import (
     LearnedPositionEmbedding,
 )
 from keras_vit.models import VisionTransformer
-from keras_vit.models.position_inputs import position_layers
-from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.vit import check_vision_transformer, position_layers
 from keras_vit.pretraining.targets import cut_grid, join_grid
 
 LARGEST_PERIOD = 10_000

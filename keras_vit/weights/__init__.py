@@ -1,6 +1,6 @@
 """Weights: reading, loading, writing and downloading checkpoints."""
 
-from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.resize import RESIZES
 from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub_models import HUB_MODELS

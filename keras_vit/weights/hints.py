@@ -4,10 +4,10 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.layers.activations import ACTIVATIONS
+from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
-from keras_vit.layers.stem_epsilons import STEM_EPSILONS
+from keras_vit.layers.positions import POSITION_EMBEDDINGS
+from keras_vit.layers.resnet_stem import STEM_EPSILONS
 
 # Largest number of objects and lists to search.
 MAX_VALUES = 10_000

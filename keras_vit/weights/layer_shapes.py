@@ -10,7 +10,7 @@ from typing import NamedTuple
 import keras
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer
 
 BLOCK = "block_{i:02d}/"
 ROTARY = "rotary_positions_{i:02d}"

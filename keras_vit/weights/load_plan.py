@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import keras
 
-from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.resize import RESIZES
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.lora import reset_lora
+from keras_vit.models.tuning import reset_lora
 from keras_vit.tables import pick
 from keras_vit.weights.differences import (
     describe_images,

@@ -12,10 +12,8 @@ import keras
 
 from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import is_quantized
-from keras_vit.layers.old_arguments import with_new_names
 from keras_vit.models.config import ViTConfig, check_fields
-from keras_vit.models.submodels import check_vision_transformer
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.image_settings import change_config
@@ -92,7 +90,6 @@ def from_checkpoint(
     """
     choices = Choices(head, position_resize, patch_resize, True)
     choices.check()
-    overrides = with_new_names(overrides)
     check_fields(overrides, RENAMED_FIELDS)
     if classes is not None:
         classes = as_whole(classes, "classes", 0)

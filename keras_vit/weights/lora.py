@@ -3,14 +3,13 @@
 import os
 
 from keras_vit.layers.dtypes import as_float32
-from keras_vit.models.freezing import set_trained
-from keras_vit.models.lora import (
+from keras_vit.models.tuning import (
     check_lora,
     describe_lora,
     layers_with_lora,
+    set_trained,
 )
-from keras_vit.models.submodels import check_vision_transformer
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.containers.safetensors import write_safetensors
 

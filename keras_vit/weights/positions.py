@@ -11,7 +11,7 @@ import numbers
 from typing import Any, NamedTuple
 
 from keras_vit.arguments import is_whole
-from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
+from keras_vit.layers.positions import POSITION_EMBEDDINGS
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.shapes import Shapes
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.layers.resize_rules import RESIZES, resize_grid
+from keras_vit.layers.resize import RESIZES, resize_grid
 from keras_vit.tables import pick
 
 

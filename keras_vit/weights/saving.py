@@ -11,9 +11,8 @@ import numpy as np
 
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.config import ViTConfig
-from keras_vit.models.lora import merged_values
-from keras_vit.models.submodels import check_vision_transformer
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.tuning import merged_values
+from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.tables import pick
 from keras_vit.weights.arrangement import join, stack, to_dialect
 from keras_vit.weights.expressible import find_inexpressible

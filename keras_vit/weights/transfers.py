@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.layers.distance_tables import resize_distances
-from keras_vit.layers.resize_rules import resize_patch_kernel
+from keras_vit.layers.resize import resize_distances, resize_patch_kernel
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.renormalize import (
     can_renormalize,

@@ -17,7 +17,7 @@ from keras_vit.analysis import (
     to_pixels,
     token_norms,
 )
-from keras_vit.models import attention_gradients, intermediates
+from keras_vit.models import features
 from tests.analysis.cases import CHOICES, images_of, model_of
 from tests.tiny import randomize, tiny_config, to_numpy
 
@@ -80,14 +80,14 @@ def test_relevance_is_of_the_likeliest_classes(name):
 def test_an_image_passes_the_model_once(monkeypatch):
     """For its maps, its classes and the relevance for each of them."""
     model, images = model_of("token"), images_of("token")
-    run = intermediates.run_with_scores
+    run = features.run_with_scores
     blocks = []
 
     def run_and_note(block, *arguments, **options):
         blocks.append(block.name)
         return run(block, *arguments, **options)
 
-    monkeypatch.setattr(attention_gradients, "run_with_scores", run_and_note)
+    monkeypatch.setattr(features, "run_with_scores", run_and_note)
     inspect_model(model, images, num_classes=3)
     each = [f"block_{i:02}" for i in range(model.config.depth)]
     assert blocks == each * len(images)

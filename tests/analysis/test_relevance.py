@@ -12,7 +12,7 @@ from keras_vit.analysis import (
     attention_relevance,
     head_grid,
 )
-from keras_vit.models.attention_gradients import record_pass
+from keras_vit.models.features import record_pass
 from tests.analysis.cases import CHOICES, images_of, model_of
 from tests.layers.test_mlp_block import FORMULAS
 from tests.layers.test_transformer_block import layer_norm

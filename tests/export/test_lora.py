@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.export import FORMATS, export_model, export_saved_model
-from keras_vit.models.lora import layers_with_lora
+from keras_vit.models.tuning import layers_with_lora
 from tests.export.conftest import make_model
 from tests.tiny import noise
 

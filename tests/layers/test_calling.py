@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import LayerNorm, TransformerBlock
-from keras_vit.layers.calling import call_layer, project, reshape
+from keras_vit.layers.kernels import call_layer, project, reshape
 from tests.tiny import noise, randomize, to_numpy
 
 torch_only = pytest.mark.skipif(

@@ -1,9 +1,5 @@
 """Every layer fulfils the contract of tests/contracts.py."""
 
-import importlib
-import inspect
-import pathlib
-
 import keras
 import pytest
 
@@ -20,14 +16,12 @@ each_of_images = pytest.mark.parametrize(
 )
 
 
-# The files of a kind hold the layers of a table, and the class they share. A
-# layer of the table may have a file of its own.
-KINDS = {
-    "pooling": "POOLINGS",
-    "position_embedding": "POSITION_EMBEDDINGS",
-    "relative_positions": "RELATIVE_POSITIONS",
-    "rotary_positions": "ROTARY_POSITIONS",
-}
+TABLES = (
+    "POOLINGS",
+    "POSITION_EMBEDDINGS",
+    "RELATIVE_POSITIONS",
+    "ROTARY_POSITIONS",
+)
 
 
 def test_every_public_layer_has_a_case():
@@ -43,7 +37,7 @@ def test_every_public_layer_has_a_case():
     }
 
 
-@pytest.mark.parametrize("table", KINDS.values())
+@pytest.mark.parametrize("table", TABLES)
 def test_every_row_of_a_table_of_layers_has_a_case(table):
     for name, layer_class in getattr(layers, table).items():
         if layer_class is not None:
@@ -58,37 +52,6 @@ def test_every_norm_has_a_case():
 def test_every_activation_has_a_case():
     for activation in layers.ACTIVATIONS:
         assert CASES[f"mlp_{activation}"].kwargs["activation"] == activation
-
-
-FOLDER = pathlib.Path(layers.__file__).parent
-
-
-@pytest.mark.parametrize(
-    "file", sorted(path.stem for path in FOLDER.glob("*.py"))
-)
-def test_a_layer_has_a_file_of_its_name(file):
-    """So that a layer is found by its name; a row of a table by its table."""
-    module = importlib.import_module(f"keras_vit.layers.{file}")
-    found = [
-        name
-        for name, member in vars(module).items()
-        if inspect.isclass(member)
-        and issubclass(member, keras.layers.Layer)
-        and member.__module__ == module.__name__
-    ]
-    if file in KINDS:
-        rows = getattr(layers, KINDS[file]).values()
-        rows = {
-            row.__name__
-            for row in rows
-            if row is not None and row.__module__ == module.__name__
-        }
-        assert rows < set(found) and len(found) == len(rows) + 1
-    else:
-        assert [name.lower() for name in found] in (
-            [],
-            [file.replace("_", "")],
-        )
 
 
 @each_of_images

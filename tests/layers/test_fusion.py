@@ -14,10 +14,10 @@ from keras_vit.layers import (
     MlpBlock,
     MultiHeadSelfAttention,
     RmsNorm,
-    fusion,
+    kernels,
 )
-from keras_vit.layers.activations import ACTIVATIONS, activate_in_training
 from keras_vit.layers.attention import attend
+from keras_vit.layers.mlp import ACTIVATIONS, activate_in_training
 from tests.tiny import noise, randomize, tiny_config
 
 tf = pytest.importorskip("tensorflow")
@@ -29,7 +29,7 @@ on_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="XLA beside TensorFlow."
 )
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="Reads JAX's residuals.")
-WIDTH = fusion.LEAST_WIDTH
+WIDTH = kernels.LEAST_WIDTH
 
 
 def pull_back(function, tensors, upstream):
@@ -267,7 +267,7 @@ def test_narrow_layers_and_other_devices_are_left_to_tensorflow(
 
 def gradients_of(config, images, is_compiled, monkeypatch):
     least = WIDTH if is_compiled else 10**9
-    monkeypatch.setattr(fusion, "LEAST_WIDTH", least)
+    monkeypatch.setattr(kernels, "LEAST_WIDTH", least)
     model = randomize(VisionTransformer(config))
 
     @tf.function

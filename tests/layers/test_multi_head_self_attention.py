@@ -4,7 +4,7 @@ import pytest
 from scipy.special import softmax
 
 from keras_vit.layers import MultiHeadSelfAttention
-from keras_vit.models.intermediates import attend_with_scores
+from keras_vit.models.features import attend_with_scores
 from tests.tiny import noise, randomize, to_numpy
 
 

@@ -4,7 +4,7 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import onednn_product
-from keras_vit.layers.calling import project
+from keras_vit.layers.kernels import project
 from keras_vit.layers.onednn_product import find_onednn_product
 from tests.tiny import noise, randomize
 

@@ -13,7 +13,7 @@ from keras_vit.layers import (
     SinCosPositionEmbedding2D,
     resize_position_grid,
 )
-from keras_vit.layers.position_grid import read_position_grid
+from keras_vit.layers.resize import read_position_grid
 from tests.tiny import noise, randomize, tensorflow_only, to_numpy
 
 GOLDEN = np.load(

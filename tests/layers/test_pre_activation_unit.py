@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import PreActivationUnit
-from keras_vit.layers.standardized_conv2d import StandardizedConv2D
+from keras_vit.layers.resnet_stem import StandardizedConv2D
 from tests.tiny import noise, randomize, to_numpy
 
 

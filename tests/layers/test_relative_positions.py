@@ -11,9 +11,9 @@ from keras_vit.layers import (
     RelativePositionTable,
     TransformerBlock,
 )
-from keras_vit.layers.distance_tables import resize_distances
-from keras_vit.layers.relative_positions import pair_index
-from keras_vit.models.intermediates import attend_with_scores
+from keras_vit.layers.relative import pair_index
+from keras_vit.layers.resize import resize_distances
+from keras_vit.models.features import attend_with_scores
 from tests.layers.block_in_numpy import block_in_numpy
 from tests.tiny import noise, randomize, to_numpy
 

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.layers.position_grid import (
-    read_position_grid,
-    resize_position_grid,
-)
-from keras_vit.layers.resize_rules import (
+from keras_vit.layers.resize import (
     RESIZES,
     inverse_patch_resize,
+    read_position_grid,
     resize_grid,
     resize_patch_kernel,
+    resize_position_grid,
 )
 from tests.tiny import noise, to_numpy
 

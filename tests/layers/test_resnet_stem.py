@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import ResNetStem
-from keras_vit.layers.bottleneck_unit import BottleneckUnit
-from keras_vit.layers.standardized_conv2d import StandardizedConv2D
+from keras_vit.layers.resnet_stem import BottleneckUnit, StandardizedConv2D
 from tests.tiny import noise, randomize, tensorflow_only, to_numpy
 
 

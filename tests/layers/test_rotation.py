@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers.rotation import PAIRS, rotate_pairs
+from keras_vit.layers.rotary import PAIRS, rotate_pairs
 from tests.layers.block_in_numpy import block_in_numpy, turn
 from tests.tiny import noise, randomize, to_numpy
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import FlexibleVisionTransformer, VisionTransformer
-from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.resize import RESIZES
 from keras_vit.models import cut_patches
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 

@@ -13,7 +13,7 @@ from keras_vit.analysis import (
     representation_similarity,
     token_norms,
 )
-from keras_vit.models.image_batches import as_images, split_batches
+from keras_vit.models.features import as_images, split_batches
 from tests.tiny import noise, tiny_config
 
 CONFIG = tiny_config(patch_size=4, image_size=(8, 4))

@@ -6,14 +6,15 @@ import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.layers import TransformerBlock
-from keras_vit.models.features import run_for_class_token, split_at_last_block
-from keras_vit.models.intermediates import (
+from keras_vit.models.features import (
     attend_with_scores,
     attention_scores,
     enter_blocks,
     get_block,
     layers_after_blocks,
+    run_for_class_token,
     run_with_scores,
+    split_at_last_block,
     yield_tokens,
 )
 from tests.layers.test_transformer_block import block_in_numpy

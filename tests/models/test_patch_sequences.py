@@ -12,10 +12,9 @@ from keras_vit import (
     preprocess_patches,
 )
 from keras_vit.layers import PatchEncoder
-from keras_vit.layers.position_grid import resize_position_grid
-from keras_vit.layers.resize_rules import resize_patch_kernel
+from keras_vit.layers.resize import resize_patch_kernel, resize_position_grid
 from keras_vit.models import cut_patches
-from keras_vit.models.patch_sequences import fitting_size
+from keras_vit.models.flexible import fitting_size
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
-from keras_vit.models.running import run_layers, runs_eagerly
+from keras_vit.models.vit import run_layers, runs_eagerly
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.peers import import_peer
 

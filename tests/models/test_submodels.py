@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
-from keras_vit.models.submodels import check_vision_transformer
+from keras_vit.models.vit import check_vision_transformer
 from tests.tiny import tiny_config
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.layers import POOLINGS
-from keras_vit.layers.pooling_layer import PoolingLayer
+from keras_vit.layers.pooling import PoolingLayer
 from tests.tiny import NO_TOKEN, tensorflow_only, tiny_config
 
 # Asserted by the tests of google-research/vision_transformer, at 224 pixels

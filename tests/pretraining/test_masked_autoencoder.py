@@ -9,10 +9,10 @@ from keras import ops
 from safetensors.numpy import load_file
 
 from keras_vit import VisionTransformer, from_checkpoint
-from keras_vit.layers.position_kinds import POSITION_EMBEDDINGS
+from keras_vit.layers.positions import POSITION_EMBEDDINGS
 from keras_vit.pretraining import MaskedAutoencoder, fix_positions
 from keras_vit.pretraining.masked_autoencoder import encode_visible
-from keras_vit.pretraining.random_patch_order import RandomPatchOrder
+from keras_vit.pretraining.masking import RandomPatchOrder
 from keras_vit.pretraining.targets import cut_grid
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 

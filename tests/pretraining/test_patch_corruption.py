@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_vit.pretraining.patch_corruption import PatchCorruption
+from keras_vit.pretraining.masking import PatchCorruption
 from tests.tiny import noise, randomize, to_numpy
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_vit.pretraining.random_patch_order import (
+from keras_vit.pretraining.masking import (
     NUM_FIXED_ORDERS,
     RandomPatchOrder,
 )

@@ -1,6 +1,6 @@
 import numpy as np
 
-from keras_vit.pretraining.take_tokens import TakeTokens
+from keras_vit.pretraining.masking import TakeTokens
 from tests.tiny import noise, to_numpy
 
 

@@ -158,7 +158,7 @@ def test_a_model_no_better_than_guessing_is_named(run, capsys, monkeypatch):
 FRAMES = """
 import inspect, json, pathlib, runpy, sys
 import keras_vit
-from keras_vit.layers import multi_head_self_attention as attention
+from keras_vit.layers import attention
 root = pathlib.Path(keras_vit.__file__).parents[1]
 attend = attention.attend
 

@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 from keras_vit import VisionTransformer, from_checkpoint, layers
-from keras_vit.layers import activations
+from keras_vit.layers import mlp
 from keras_vit.layers.pooling import TokenPooling
-from keras_vit.layers.position_embedding import PositionEmbedding
-from keras_vit.layers.relative_positions import RelativePositions
+from keras_vit.layers.positions import PositionEmbedding
+from keras_vit.layers.relative import RelativePositions
 from keras_vit.weights import layer_shapes, load_checkpoint, save_checkpoint
 from keras_vit.weights.saving import WRITERS
 from tests.tiny import (
@@ -177,7 +177,7 @@ def foreign(request, monkeypatch):
     tables = [table]
     if field == "activation":
         # Those for training and for inference are of the same file.
-        others = vars(activations).values()
+        others = vars(mlp).values()
         tables = [t for t in others if isinstance(t, dict) and "relu" in t]
     for table in tables:
         monkeypatch.setitem(table, name, row)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
-from keras_vit.models.intermediates import run_with_scores
-from keras_vit.models.vision_transformer import VisionTransformer
+from keras_vit.models.features import run_with_scores
+from keras_vit.models.vit import VisionTransformer
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.saving import WRITERS
 from tests.tiny import randomize, to_numpy

@@ -17,7 +17,7 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_vit.layers.resize_rules import resize_patch_kernel
+from keras_vit.layers.resize import resize_patch_kernel
 from keras_vit.weights.resize import resize_positions
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (

@@ -15,9 +15,8 @@ from keras_vit import (
     from_checkpoint,
     load_checkpoint,
 )
-from keras_vit.layers.distance_tables import resize_distances
-from keras_vit.layers.resize_rules import resize_patch_kernel
-from keras_vit.models.intermediates import run_with_scores
+from keras_vit.layers.resize import resize_distances, resize_patch_kernel
+from keras_vit.models.features import run_with_scores
 from keras_vit.weights.resize import (
     adapt_channels,
     resize_positions,

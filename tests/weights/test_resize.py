@@ -5,8 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from keras_vit.layers.position_grid import resize_position_grid
-from keras_vit.layers.resize_rules import RESIZES
+from keras_vit.layers.resize import RESIZES, resize_position_grid
 from keras_vit.weights.resize import adapt_channels, resize_positions
 from tests.tiny import noise, to_numpy
 

@@ -3,10 +3,13 @@
 import keras
 
 from keras_vit.layers import PreActivationUnit
-from keras_vit.layers.pre_activation_unit import EPSILONS
-from keras_vit.layers.resnet_stem import ROOT_WIDTH
-from keras_vit.layers.standardized_conv2d import StandardizedConv2D
-from keras_vit.layers.stem_epsilons import GROUPS, group_norm
+from keras_vit.layers.resnet_stem import (
+    EPSILONS,
+    GROUPS,
+    ROOT_WIDTH,
+    StandardizedConv2D,
+    group_norm,
+)
 from trainers.recipes.baselines import BitSize
 
 

@@ -6,8 +6,7 @@ import keras
 
 from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
-from keras_vit.models.freezing import train_layer
-from keras_vit.models.rebuilding import copy_model
+from keras_vit.models.tuning import copy_model, train_layer
 from keras_vit.weights.layer_shapes import HEAD_LAYERS
 from keras_vit.weights.load_report import LoadReport
 from trainers.models.bit_checkpoints import is_bit_resnet, rebuild_bit_resnet

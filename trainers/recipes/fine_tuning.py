@@ -2,8 +2,7 @@
 
 import re
 
-from keras_vit.models.freezing import PARTS
-from keras_vit.models.lora import LORA_LAYERS
+from keras_vit.models.tuning import LORA_LAYERS, PARTS
 from keras_vit.tables import pick
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.model_options import ModelOptions

@@ -26,7 +26,7 @@ from keras_vit.export.predicting import (
 )
 from keras_vit.export.serving_options import normalize_images
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_lora
+from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.

@@ -33,7 +33,7 @@ from keras_vit.export.predicting import (
     run_in_batches,
 )
 from keras_vit.files import draft_folder
-from keras_vit.models.lora import without_lora
+from keras_vit.models.tuning import without_lora
 
 
 def export_openvino(

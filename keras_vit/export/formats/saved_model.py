@@ -34,7 +34,7 @@ from keras_vit.export.preconditions import (
 from keras_vit.export.predicting import expected_outputs, make_noise
 from keras_vit.export.serving_options import Serving
 from keras_vit.files import draft_folder
-from keras_vit.models.lora import without_lora
+from keras_vit.models.tuning import without_lora
 from keras_vit.serving.models_config import write_models_config
 from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
 

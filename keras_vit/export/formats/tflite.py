@@ -32,7 +32,7 @@ from keras_vit.export.tflite_archive import (
 )
 from keras_vit.export.tflite_sizes import refuse_other_sizes
 from keras_vit.files import atomic_write
-from keras_vit.models.lora import without_lora
+from keras_vit.models.tuning import without_lora
 from keras_vit.tables import pick
 
 

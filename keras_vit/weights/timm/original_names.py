@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import ml_dtypes
 import numpy as np
 
-from keras_vit.layers.rounded_rotary_positions import rotary_periods
+from keras_vit.layers.rotary import rotary_periods
 from keras_vit.models.config import ViTConfig
 
 # Names in original files that the files of timm do not have.

@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
-from keras_vit.layers.calling import graph_constant, pad
-from keras_vit.layers.distance_tables import resize_distances
+from keras_vit.layers.kernels import graph_constant, pad
+from keras_vit.layers.resize import resize_distances
 
 
 class RelativePositions(keras.layers.Layer):

@@ -1,21 +1,108 @@
 """TransformerBlock: the encoder block."""
 
 import keras
+from keras import ops
 
-from keras_vit.arguments import as_rate, as_whole
-from keras_vit.layers.calling import call_layer, find_call
+from keras_vit.arguments import as_number, as_rate, as_whole
+from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.dtypes import nested_dtype_policy
-from keras_vit.layers.layer_scale import LayerScale
-from keras_vit.layers.mlp_block import MlpBlock
-from keras_vit.layers.multi_head_self_attention import MultiHeadSelfAttention
-from keras_vit.layers.norms import make_norm
-from keras_vit.layers.old_arguments import with_new_names
-from keras_vit.layers.rematerialization import (
+from keras_vit.layers.kernels import (
+    call_layer,
+    find_call,
     is_rematerializing,
     rematerialize,
 )
-from keras_vit.layers.stochastic_depth import StochasticDepth
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.norms import make_norm
 from keras_vit.tables import pick
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerScale(keras.layers.Layer):
+    """Multiply each feature by a learned number.
+
+    A block with small factors begins near the identity, so deep models train
+    more steadily.
+
+    Shapes:
+        tokens: (..., D). returns: the same.
+
+    Args:
+        initial_value: The factors of a new layer.
+
+    Example:
+        >>> float(layers.LayerScale(initial_value=0.5)(np.ones((1, 3)))[0, 0])
+        0.5
+
+    Reference: Touvron et al. 2021, arXiv:2103.17239, section 2.
+    """
+
+    def __init__(self, initial_value: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.initial_value = as_number(initial_value, "initial_value")
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(
+            name="scale",
+            shape=(input_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial_value),
+        )
+        self.built = True
+
+    def call(self, tokens):
+        return tokens * ops.cast(self.scale, tokens.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return tuple(input_shape)
+
+    def get_config(self):
+        return {**super().get_config(), "initial_value": self.initial_value}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StochasticDepth(keras.layers.Layer):
+    """Zero a residual branch for each image with probability `rate`.
+
+    The kept branches are divided by 1 - rate, so inference needs no scaling.
+
+    Shapes:
+        residual: (B, ...). returns: the same.
+
+    Args:
+        rate: Probability in [0, 1) of dropping the branch.
+        seed: Random seed, an integer or None.
+
+    Reference: Huang et al. 2016, arXiv:1603.09382.
+    Differs: big_vision's Mixer does not divide by 1 - rate.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = as_rate(rate, "rate")
+        self.seed = seed
+        self.supports_masking = True
+        self.seed_generator = (
+            keras.random.SeedGenerator(seed) if rate > 0 else None
+        )
+        self.built = True
+
+    def call(self, residual, training=None):
+        if not training or self.rate == 0:
+            return residual
+        return keras.random.dropout(
+            residual,
+            self.rate,
+            noise_shape=(None,) + (1,) * (len(residual.shape) - 1),
+            seed=self.seed_generator,
+        )
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
 
 NORM_PLACEMENTS = dict.fromkeys(("before", "after"))
 # Layers of a block whose branches a LayerScale may end, by the name of the
@@ -256,10 +343,6 @@ class TransformerBlock(keras.layers.Layer):
             "mlp_options": self.mlp_options,
             "dtype": nested_dtype_policy(self),
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return super().from_config(with_new_names(config))
 
 
 def _given(**tensors):

@@ -1,0 +1,467 @@
+"""Frozen weights, LoRA updates and copies of a VisionTransformer."""
+
+import dataclasses
+import functools
+import math
+import numbers
+import re
+from collections.abc import Callable, Iterable
+
+import keras
+import numpy as np
+
+from keras_vit.layers.dtypes import as_float32, is_quantized
+from keras_vit.layers.patches import PatchEncoder
+from keras_vit.layers.positions import PositionEmbedding
+from keras_vit.layers.relative import (
+    RelativePositionKeys,
+    RelativePositionTable,
+)
+from keras_vit.tables import pick
+
+
+def set_trained(model, is_trained: Callable[[str], bool]):
+    """Make exactly the weights that `is_trained` accepts trainable.
+
+    A kernel with LoRA stays frozen, and its factors stay trainable. A layer
+    none of whose weights is trained is frozen as a whole.
+
+    Args:
+        model: A VisionTransformer.
+        is_trained: Maps the path of a weight to whether it is trained.
+    """
+    replaced = {weight.path for weight in kernels_with_lora(model)}
+    layers = model._flatten_layers()
+    for layer in layers:
+        for weight in layer._trainable_variables:
+            weight.trainable = weight.path not in replaced and (
+                is_factor(weight) or is_trained(weight.path)
+            )
+    for layer in layers:
+        # Setting `trainable` would set all sublayers as well, or, on
+        # TensorFlow, nothing at all if the layer has this value already.
+        has_trained = any(weight.trainable for weight in layer.weights)
+        layer._trainable = has_trained or not layer.weights
+    model._trainable = True
+    forget_compiled(model)
+
+
+def keeping(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a function that accepts the weights of the named parts.
+
+    Args:
+        names: Keys of PARTS.
+
+    Raises:
+        ValueError: If a name is unknown, or `names` is not a sequence.
+    """
+    if isinstance(names, str):
+        raise ValueError(
+            f"`keep` must be a sequence of names. Received: keep={names!r}"
+        )
+    patterns = [pick(PARTS, name, "keep") for name in names]
+    return lambda path: any(re.search(p, path) for p in patterns)
+
+
+def in_last_blocks(model, num_last_blocks: int) -> Callable[[str], bool]:
+    """Return a function that accepts the last blocks and all that follows.
+
+    Args:
+        model: A VisionTransformer.
+        num_last_blocks: Number of blocks; with 0, nothing is accepted.
+
+    Raises:
+        ValueError: If the model does not have so many blocks.
+    """
+    depth = model.config.depth
+    if type(num_last_blocks) is not int or not 0 <= num_last_blocks <= depth:
+        raise ValueError(
+            "`num_last_blocks` must be a whole number from 0 to the number of "
+            f"blocks, {depth}. Received: num_last_blocks={num_last_blocks!r}"
+        )
+    if not num_last_blocks:
+        return lambda path: False
+    names = [layer.name for layer in model.layers]
+    first = depth - num_last_blocks
+    last = names[names.index(f"block_{first:02d}") :]
+    # In the list of layers, these precede their block.
+    for kind in (
+        "position_embedding",
+        "relative_positions",
+        "rotary_positions",
+    ):
+        last.append(f"{kind}_{first:02d}")
+    return lambda path: path.split("/")[0] in last
+
+
+def train_layer(model, name: str):
+    """Make a layer trainable, also if all else is frozen.
+
+    Args:
+        model: A VisionTransformer.
+        name: Name of the layer.
+    """
+    model._trainable = True
+    layer = model.get_layer(name)
+    layer.trainable = True
+    for weight in layer.weights:
+        weight.trainable = True
+
+
+def describe_frozen(model) -> dict[str, list[str]]:
+    """Return the frozen layers and weights, as `get_config` stores them.
+
+    Args:
+        model: A VisionTransformer.
+
+    Returns:
+        The paths of frozen layers, and of frozen weights in other layers.
+    """
+    layers = [
+        layer.path
+        for layer in model._flatten_layers(include_self=False)
+        if layer.path and not layer.trainable
+    ]
+    weights = [
+        weight.path
+        for layer in model._flatten_layers()
+        if layer.trainable
+        for weight in layer._trainable_variables
+        if not (weight.trainable or is_factor(weight))
+    ]
+    # Only if needed: version 0.1 does not know this entry.
+    singly = {"frozen_weights": weights} if weights else {}
+    return {"frozen": layers, **singly}
+
+
+def freeze_again(model, layers: Iterable[str], weights: Iterable[str]):
+    """Freeze the layers and weights that `describe_frozen` returned.
+
+    Args:
+        model: A VisionTransformer.
+        layers: Paths of layers.
+        weights: Paths of weights.
+    """
+    layers, weights = set(layers), set(weights)
+    for layer in model._flatten_layers(include_self=False):
+        if layer.path in layers:
+            layer.trainable = False
+    for weight in model.weights:
+        if weight.path in weights:
+            weight.trainable = False
+
+
+def kernels_with_lora(model) -> list:
+    """Return the kernels of `model` that have LoRA factors."""
+    return [
+        next(w for w in layer.weights if w.name == "kernel")
+        for layer in model._flatten_layers()
+        if getattr(layer, "lora_enabled", False)
+    ]
+
+
+def is_factor(weight) -> bool:
+    """Return whether `weight` is a factor of a LoRA update."""
+    return weight.name.startswith("lora_")
+
+
+def forget_compiled(model):
+    """Forget compiled functions, which contain the weights as they were."""
+    model.train_function = None
+    model.test_function = None
+    model.predict_function = None
+
+
+# Part -> pattern that the paths of its weights contain.
+PARTS = {
+    "head": r"^predictions/",
+    "norms": r"/(gamma|beta)$",
+    "biases": r"/(query_|value_)?bias$",
+    "positions": r"^(position_embedding|(rotary|relative)_positions)(_\d+)?/",
+    "class_token": r"^(class_token|distillation_token|registers)/",
+}
+
+
+# Names of the second factors. If they are zero, so is the low-rank update.
+SECOND_FACTORS = ("lora_kernel_b", "lora_embeddings_b")
+
+
+def merged_values(model: keras.Model) -> dict[str, Callable[[], np.ndarray]]:
+    """Return functions that compute each weight, with its LoRA update.
+
+    The weights are float32. The model is not changed.
+
+    Args:
+        model: Any model; the layers with LoRA may be of any kind.
+
+    Returns:
+        The functions, by the path of the weight.
+    """
+    values = {
+        weight.path: functools.partial(as_float32, weight)
+        for weight in model.weights
+    }
+    for layer in model._flatten_layers():
+        if not getattr(layer, "lora_enabled", False):
+            continue
+        own = {weight.name: weight for weight in layer.weights}
+        for name in own.keys() & set(SECOND_FACTORS):
+            target = name.removeprefix("lora_").removesuffix("_b")
+            values[own[target].path] = functools.partial(
+                _merge,
+                own[target],
+                own[f"lora_{target}_a"],
+                own[name],
+                layer.lora_alpha / layer.lora_rank,
+            )
+    return values
+
+
+def _merge(weight, first, second, scale):
+    update = as_float32(first) @ as_float32(second)
+    return as_float32(weight) + np.float32(scale) * update
+
+
+def without_lora(model: keras.Model) -> keras.Model:
+    """Return `model`, or a copy with merged LoRA weights if it has any.
+
+    A model of another class than VisionTransformer is returned as it is.
+    """
+    has_lora = hasattr(model, "merge_lora") and layers_with_lora(model)
+    return model.merge_lora() if has_lora else model
+
+
+def reset_lora(model: keras.Model) -> tuple[str, ...]:
+    """Set all low-rank updates to zero.
+
+    The first factors are kept, so training can continue.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        The paths of the second factors, which were set to zero.
+    """
+    factors = [w for w in model.weights if w.name in SECOND_FACTORS]
+    for factor in factors:
+        factor.assign(np.zeros(factor.shape, "float32"))
+    return tuple(factor.path for factor in factors)
+
+
+def add_lora(model, rank: int, layers: Iterable[str], alpha, keep):
+    """Add LoRA weights; see `VisionTransformer.enable_lora`.
+
+    Everything is checked first: after an error, the model is unchanged.
+    """
+    is_kept = keeping(keep)
+    targets = check_lora(model, rank, layers, alpha)
+    for layer in targets:
+        layer.enable_lora(int(rank), lora_alpha=alpha)
+        layer.save_own_variables = functools.partial(_save_merged, layer)
+    set_trained(model, is_kept)
+    if keras.backend.backend() == "torch":
+        # Keras makes the parameters of a module once, when it is built.
+        model._track_variables()
+
+
+def _save_merged(layer, store):
+    """Store a layer as Keras does, but with the kernel merged in float32.
+
+    Keras merges in the compute dtype, which rounds all of the kernel.
+    """
+    if layer.quantization_mode is not None:
+        type(layer).save_own_variables(layer, store)
+        return
+    scale = layer.lora_alpha / layer.lora_rank
+    first, second = layer.lora_kernel_a, layer.lora_kernel_b
+    store["0"] = _merge(layer._kernel, first, second, scale)
+    if layer.bias is not None:
+        store["1"] = layer.bias
+
+
+def check_lora(model, rank: int, layers: Iterable[str], alpha) -> list:
+    """Return the layers to which LoRA weights can be added.
+
+    Raises:
+        ValueError: If the model is quantised or has LoRA weights, a
+            name is unknown, or a number is out of range.
+    """
+    if is_quantized(model):
+        raise ValueError(
+            "A quantised model cannot be fine-tuned; use the model it was "
+            f"quantised from. Received: model={model.name!r}"
+        )
+    if layers_with_lora(model):
+        raise ValueError(
+            "The model has LoRA updates; continue with "
+            "`model = model.merge_lora()`. "
+            f"Received: {describe_lora(model)}"
+        )
+    if alpha is not None and not (
+        isinstance(alpha, numbers.Real) and 0 < alpha < math.inf
+    ):
+        raise ValueError(
+            f"`alpha` must be a positive number. Received: alpha={alpha!r}"
+        )
+    targets = _find_layers(model, layers)
+    for layer in targets:
+        most = min(layer.kernel.shape)
+        is_whole = isinstance(rank, numbers.Integral)
+        if not is_whole or isinstance(rank, bool) or not 1 <= rank <= most:
+            raise ValueError(
+                f"`rank` must be a whole number from 1 to {most} for the layer "
+                f"{layer.path}, whose kernel has the shape "
+                f"{tuple(layer.kernel.shape)}. Received: rank={rank!r}"
+            )
+    return targets
+
+
+def _find_layers(model, names):
+    if isinstance(names, str):
+        raise ValueError(
+            f"`layers` must be a sequence of names. Received: layers={names!r}"
+        )
+    names = list(names)
+    for name in names:
+        pick(LORA_LAYERS, name, "layers")
+    if len(set(names)) < len(names):
+        raise ValueError(
+            "`layers` must name each layer once. "
+            f"Received: layers={tuple(names)!r}"
+        )
+    patterns = {name: LORA_LAYERS[name] for name in names}
+    found = {
+        name: [
+            layer
+            for layer in model._flatten_layers(include_self=False)
+            if layer.path and re.fullmatch(pattern, layer.path)
+        ]
+        for name, pattern in patterns.items()
+    }
+    missing = [name for name in found if not found[name]]
+    if missing or not found:
+        raise ValueError(
+            "`layers` must name one or more layers of the model. "
+            f"Received: layers={tuple(names)!r}"
+            + (f"; it has no {missing[0]}" if missing else "")
+        )
+    return sorted(sum(found.values(), []), key=lambda layer: layer.path)
+
+
+def layers_with_lora(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the layers with LoRA weights."""
+    return [
+        layer
+        for layer in model._flatten_layers()
+        if getattr(layer, "lora_enabled", False)
+    ]
+
+
+def describe_lora(model) -> dict:
+    """Return the rank, the alpha and the names of the layers with LoRA.
+
+    Names are those of LORA_LAYERS.
+    """
+    layers = layers_with_lora(model)
+    names = [
+        name
+        for name, pattern in LORA_LAYERS.items()
+        if any(re.fullmatch(pattern, layer.path) for layer in layers)
+    ]
+    first = layers[0]
+    return {"rank": first.lora_rank, "alpha": first.lora_alpha, "layers": names}
+
+
+# Name -> pattern of the paths of the layers.
+LORA_LAYERS = {
+    "qkv": r"block_\d+/attention/qkv",
+    "out": r"block_\d+/attention/out",
+    "mlp_hidden": r"block_\d+/mlp/hidden",
+    "mlp_out": r"block_\d+/mlp/out",
+    "head": r"predictions",
+}
+
+
+def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
+    """Return a copy of a VisionTransformer with the same weights.
+
+    The copy has the LoRA weights of the model, and the same weights are
+    frozen.
+
+    Args:
+        model: The model; it does not change.
+        new_layers: Names of the layers whose weights are not copied.
+        dtype: Dtype policy of the copy. Default: that of the model.
+        is_merged: Whether to add LoRA updates to their kernels.
+        **changes: Fields of the configuration.
+
+    Raises:
+        ValueError: If the configuration is invalid, a quantised model would be
+            merged, or the class of the model does not take a configuration.
+    """
+    if is_merged and is_quantized(model):
+        raise ValueError(
+            "LoRA updates of a quantised model cannot be merged; quantise the "
+            "model that `merge_lora()` returns. "
+            f"Received: model={model.name!r}"
+        )
+    config = dataclasses.replace(model.config, **changes)
+    arguments = {
+        **model.get_config(),
+        "config": dataclasses.asdict(config),
+        **({"dtype": dtype} if dtype else {}),
+    }
+    copy = type(model).from_config(arguments)
+    if copy.config != config:
+        raise ValueError(
+            f"The class {type(model).__name__} must build its model from the "
+            "`config` that `from_config` receives, as VisionTransformer does; "
+            "it built one of another configuration. "
+            f"Received: model={model.name!r}, {changes}"
+        )
+    values = merged_values(model) if is_merged else None
+    for layer in copy.layers:
+        if layer.name not in new_layers:
+            copy_layer(layer, model.get_layer(layer.name), values)
+    return copy
+
+
+def copy_layer(layer, source, values=None):
+    """Copy weights, LoRA weights and `trainable` from another layer.
+
+    Args:
+        layer: The layer to change; built, without LoRA weights.
+        source: A layer of the same class.
+        values: Functions that return the merged weights, by path; None copies
+            the weights and their updates as they are.
+    """
+    for new, old in zip(layer._flatten_layers(), source._flatten_layers()):
+        new.trainable = old.trainable
+        if values is None and getattr(old, "lora_enabled", False):
+            new.enable_lora(old.lora_rank, lora_alpha=old.lora_alpha)
+    if isinstance(layer, RESIZABLE):
+        layer.resize_from(source)
+    kept = [w for w in _by_path(source) if values is None or not is_factor(w)]
+    for new, old in zip(_by_path(layer), kept, strict=True):
+        if not isinstance(layer, RESIZABLE):
+            new.assign(old.numpy() if values is None else values[old.path]())
+        new.trainable = old.trainable
+
+
+def _by_path(layer):
+    """Return the weights of a layer, in the order of their paths.
+
+    Their own order is another one in a layer that is quantised to float8 than
+    in one that is built so.
+    """
+    return sorted(layer.weights, key=lambda weight: weight.path)
+
+
+# Layers whose weights depend on the size of the images or of the patches. They
+# have no LoRA weights.
+RESIZABLE = (
+    PatchEncoder,
+    PositionEmbedding,
+    RelativePositionKeys,
+    RelativePositionTable,
+)
