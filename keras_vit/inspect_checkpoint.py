@@ -10,8 +10,8 @@ from keras_vit.command_lines import hints_of, make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
 from keras_vit.run_folders import is_run
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.hub import locate
 from keras_vit.weights.positions import Known
-from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import Source, identify
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_vit.files import draft_folder
-from keras_vit.weights.download import cache_dir
+from keras_vit.weights.hub import cache_dir
 
 FETCH_SECONDS = 300
 MAX_FILE_BYTES = 40_000_000  # Of a file in a package.

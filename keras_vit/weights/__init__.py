@@ -1,9 +1,8 @@
 """Weights: reading, loading, writing and downloading checkpoints."""
 
 from keras_vit.layers.resize import RESIZES
-from keras_vit.weights.augreg_names import augreg
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.hub_models import HUB_MODELS
+from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, augreg
 from keras_vit.weights.load_report import LoadReport
 from keras_vit.weights.loading import (
     from_checkpoint,
@@ -11,7 +10,6 @@ from keras_vit.weights.loading import (
     read_preprocessing,
 )
 from keras_vit.weights.lora import load_lora, save_lora
-from keras_vit.weights.pretrained import PRETRAINED
 from keras_vit.weights.saving import save_checkpoint
 
 __all__ = [

@@ -10,13 +10,17 @@ import keras
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
-from keras_vit.weights.hub import parse_repository
-from keras_vit.weights.hub_models import HUB_MODELS
+from keras_vit.weights.hub import (
+    HUB_MODELS,
+    PRETRAINED,
+    find_pretrained,
+    holds_weights,
+    parse_repository,
+)
 from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.load_report import warn
 from keras_vit.weights.loading import build_and_load
 from keras_vit.weights.positions import Known
-from keras_vit.weights.pretrained import PRETRAINED, find_pretrained
 
 
 def build_with_weights(
@@ -77,7 +81,7 @@ def resolve_weights(weights, variant: str) -> str | None:
         return None
     text = str(weights)
     path = os.path.expanduser(text)
-    if os.path.exists(path):
+    if holds_weights(path):
         return path
     if text.startswith(("https://", "http://", "gs://")):
         return text
@@ -90,6 +94,8 @@ def resolve_weights(weights, variant: str) -> str | None:
         if row:
             check_variant(row.config, VARIANTS[variant].config, name, variant)
             return name
+    if os.path.exists(path):
+        return path
     known = ", ".join(map(repr, known_tags(variant))) or "none"
     raise ValueError(
         "`weights` must be None, the path of an existing file or folder, or "

@@ -16,11 +16,11 @@ from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.hub import locate
 from keras_vit.weights.image_settings import change_config
 from keras_vit.weights.load_plan import Choices, make_plan
 from keras_vit.weights.load_report import LoadReport, warn
 from keras_vit.weights.positions import NOTHING_KNOWN, PUBLISHED, Known
-from keras_vit.weights.pretrained import locate
 from keras_vit.weights.source import identify
 
 DEFAULT_CHOICES = Choices(renormalize=True)

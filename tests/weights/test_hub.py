@@ -11,8 +11,12 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.builder_weights import resolve_weights
-from keras_vit.weights.hub import Repository, parse_repository
-from keras_vit.weights.hub_models import HUB_MODELS
+from keras_vit.weights.hub import (
+    HUB_MODELS,
+    Repository,
+    locate,
+    parse_repository,
+)
 from keras_vit.weights.timm.architectures import settings_of
 from tests.tiny import to_numpy
 from tests.weights.cases import answer_of, expected_of, path_of
@@ -255,3 +259,15 @@ def test_a_name_without_a_scheme_is_told_to_have_one():
 def test_a_mistyped_name_proposes_a_known_one():
     with pytest.raises(ValueError, match="Did you mean 'B/14-dinov2'"):
         from_checkpoint("B/14-dinov")
+
+
+@pytest.mark.parametrize("name", ["augreg", "S/16-augreg"])
+def test_a_folder_without_weights_is_no_checkpoint(name, tmp_path, monkeypatch):
+    """A folder of logs may be called like a pretrained model."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name / "logs").mkdir(parents=True)
+    (tmp_path / name / "notes.txt").write_text("x")
+    assert resolve_weights(name, "S/16") == "S/16-augreg"
+    (tmp_path / name / "model.safetensors").touch()
+    assert resolve_weights(name, "S/16") == name
+    assert str(locate(name)) == name

@@ -28,15 +28,13 @@ from keras_vit.applications import BUILDERS
 from keras_vit.weights import (
     PRETRAINED,
     augreg,
-    download,
     from_checkpoint,
-    pretrained,
+    hub,
     save_checkpoint,
 )
 from keras_vit.weights.builder_weights import pretrained_tags
-from keras_vit.weights.download import fetch
+from keras_vit.weights.hub import fetch, find_pretrained, locate
 from keras_vit.weights.layer_shapes import layers_of
-from keras_vit.weights.pretrained import find_pretrained, locate
 from keras_vit.weights.resize import resize_positions
 from tests.tiny import noise, randomize, to_numpy
 
@@ -597,7 +595,7 @@ def assert_nothing_is_there(path):
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
 def test_a_file_is_fetched_whole(bucket, path, chunk, monkeypatch):
-    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(hub, "CHUNK_BYTES", chunk)
     assert fetch(f"{bucket.url}/file.npz", path) == path
     assert path.read_bytes() == DATA
     assert bucket.requests == [("/file.npz", None)]
@@ -634,7 +632,7 @@ def test_halves_of_different_files_are_not_put_together(bucket, path):
 
 @pytest.mark.parametrize("chunk", [1000, 2**20])
 def test_an_interrupted_download_is_resumed(bucket, path, chunk, monkeypatch):
-    monkeypatch.setattr(download, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(hub, "CHUNK_BYTES", chunk)
     bucket.breaks = [100_001, 50_000]
     for have in ("100,001 of 300,000", "150,001 of 300,000"):
         with pytest.raises(ConnectionError, match=f"broke off after {have}"):
@@ -778,7 +776,7 @@ def test_a_version_of_an_earlier_file_is_forgotten(bucket, path):
 
 
 def test_a_server_that_falls_silent_is_an_error(path, monkeypatch):
-    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         # It listens and never answers; without a limit it hangs up itself.
         stop = threading.Timer(5, listener.close)
@@ -932,13 +930,13 @@ def test_several_at_once_download_once(bucket, path):
 @fcntl_only
 def test_others_wait_until_a_file_is_checked(bucket, path, monkeypatch):
     # Of a gigabyte the checksums take seconds.
-    check = download._check
+    check = hub._check
 
     def slow(*arguments):
         time.sleep(0.3)
         check(*arguments)
 
-    monkeypatch.setattr(download, "_check", slow)
+    monkeypatch.setattr(hub, "_check", slow)
     bucket.delay = 0.1
     assert fetch_together(bucket, path) == [path] * 3
     assert path.read_bytes() == DATA
@@ -973,7 +971,7 @@ def fetched(monkeypatch):
         calls.append((url, path, sha256))
         return path
 
-    monkeypatch.setattr(pretrained, "fetch", note)
+    monkeypatch.setattr(hub, "fetch", note)
     return calls
 
 

@@ -12,8 +12,7 @@ from keras_vit.layers import PreActivationUnit
 from keras_vit.layers.resnet_stem import ROOT_WIDTH
 from keras_vit.tables import pick
 from keras_vit.weights.containers import errors_name, open_checkpoint
-from keras_vit.weights.download import cache_dir, fetch
-from keras_vit.weights.pretrained import locate, storage_url
+from keras_vit.weights.hub import cache_dir, fetch, locate, storage_url
 from keras_vit.weights.resize import adapt_channels
 from trainers.models.bit_resnet import build_bit_resnet
 from trainers.recipes.baselines import BIT_SIZES, BitSize

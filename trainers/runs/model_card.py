@@ -7,9 +7,7 @@ import os
 import keras
 
 from keras_vit.tables import format_table
-from keras_vit.weights.hub import parse_repository
-from keras_vit.weights.hub_models import HUB_MODELS
-from keras_vit.weights.pretrained import PRETRAINED
+from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, parse_repository
 from trainers.models.initial_notes import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.schema import Recipe

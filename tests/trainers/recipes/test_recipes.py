@@ -13,8 +13,7 @@ from absl import flags
 import keras_vit
 from keras_vit import VARIANTS
 from keras_vit.weights import PRETRAINED
-from keras_vit.weights.hub import DESCRIPTIONS
-from keras_vit.weights.hub_models import HUB_MODELS
+from keras_vit.weights.hub import DESCRIPTIONS, HUB_MODELS
 from tests.trainers.mocked import write_metadata
 from tests.weights.bit_arrays import draw_bit_arrays
 from trainers.augment.augmentation import parse_augmentation
