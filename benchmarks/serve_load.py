@@ -29,8 +29,8 @@ import urllib3
 from benchmarks.harness import describe_machine, make_parser, split_numbers
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.export import Serving, export_saved_model
-from keras_vit.export.forward import name_output
-from keras_vit.export.serving_options import decode_inputs, name_classes
+from keras_vit.export.formats.saved_model import decode_inputs, name_classes
+from keras_vit.models.features import name_output
 from keras_vit.tables import format_table
 
 NUM_FILES = 20

@@ -73,7 +73,7 @@ def write_ours(case: dict):
 
     from benchmarks.worker_keras import our_model
     from keras_vit import export
-    from keras_vit.export.predicting import make_noise
+    from keras_vit.export.agreement import make_noise
 
     keras.utils.set_random_seed(0)
     model = our_model(case, {})
@@ -160,8 +160,8 @@ def start_keras(case: dict) -> Callable:
     """Return a function that runs our model on a batch, in Keras."""
     import keras
 
-    from keras_vit.export.latency_process import set_threads
-    from keras_vit.export.predicting import make_noise
+    from keras_vit.export.agreement import make_noise
+    from keras_vit.export.latency import set_threads
 
     set_threads(case["threads"])
     model = keras.saving.load_model(case["path"], compile=False)
@@ -173,7 +173,7 @@ def start_keras(case: dict) -> Callable:
 def start_export(case: dict) -> Callable:
     """Return a function that runs an exported file on a batch."""
     from keras_vit.export.formats import find_format
-    from keras_vit.export.latency_process import set_threads
+    from keras_vit.export.latency import set_threads
 
     if case["action"] == "tensorflow":
         set_threads(case["threads"])

@@ -186,7 +186,7 @@ def code_blocks(text):
 
 def needs_litert_js():
     """Skip the test if the npm packages of LiteRT.js cannot be fetched."""
-    from keras_vit.export.web_page import fetch_engine
+    from keras_vit.export.formats.web import fetch_engine
 
     try:
         fetch_engine()

@@ -5,21 +5,21 @@ from keras_vit.export.agreement import (
     DisagreementError,
     Tolerance,
 )
-from keras_vit.export.bundle import export_model
-from keras_vit.export.contract import ExportOptions, Format
-from keras_vit.export.export_report import ExportReport
+from keras_vit.export.bundle import (
+    ExportReport,
+    export_model,
+    read_class_names,
+    read_description,
+)
+from keras_vit.export.contract import ExportOptions, Format, Serving
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.formats.onnx import export_onnx
 from keras_vit.export.formats.openvino import export_openvino
 from keras_vit.export.formats.saved_model import export_saved_model
-from keras_vit.export.formats.tflite import export_tflite
+from keras_vit.export.formats.tflite import QUANTIZATIONS, export_tflite
 from keras_vit.export.formats.web import export_web
-from keras_vit.export.forward import OUTPUTS
-from keras_vit.export.labels import read_class_names, read_description
 from keras_vit.export.latency import Latency, measure_latency
-from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.serving_options import Serving
-from keras_vit.models.features import CLASSIFIER_ACTIVATIONS
+from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, OUTPUTS
 
 __all__ = [
     "CLASSIFIER_ACTIVATIONS",

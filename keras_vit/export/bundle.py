@@ -1,31 +1,153 @@
 """Export a model in several formats with one call."""
 
+import contextlib
 import dataclasses
+import errno
+import json
+import math
 import os
 import pathlib
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import tempfile
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.arguments import as_whole
 from keras_vit.export.agreement import Agreement, DisagreementError
-from keras_vit.export.contract import ExportOptions, ExportRequest
-from keras_vit.export.export_report import ExportReport
-from keras_vit.export.formats import FORMATS, find_format
-from keras_vit.export.latency import measure_in, started
-from keras_vit.export.preconditions import (
+from keras_vit.export.contract import (
+    ExportOptions,
+    ExportRequest,
     check_backend,
     check_exportable,
     check_packages,
 )
-from keras_vit.export.publishing import (
-    check_destination,
-    naming_a_full_disk,
-    published_together,
-)
+from keras_vit.export.formats import FORMATS, find_format
+from keras_vit.export.latency import Latency, measure_in, started
+from keras_vit.files import DRAFT
 from keras_vit.models.tuning import without_lora
-from keras_vit.tables import pick
+from keras_vit.serving.models_config import MODELS_CONFIG
+from keras_vit.tables import format_table, pick
+from keras_vit.version import __version__
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """The files of an export, and their comparison with the model.
+
+    Args:
+        name: Name of the model on servers.
+        version: A number from 1.
+        parameters: Number of parameters of the model.
+        agreements: The comparison of each file or folder.
+        latencies: The measured latencies; empty if they were not measured.
+    """
+
+    name: str
+    version: int
+    parameters: int
+    agreements: tuple[Agreement, ...]
+    latencies: tuple[Latency, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The faults of all files."""
+        return tuple(
+            f"{a.kind}: {fault}" for a in self.agreements for fault in a.faults
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of all files."""
+        return tuple(
+            f"{a.kind}: {text}" for a in self.agreements for text in a.warnings
+        )
+
+    def __str__(self):
+        """Return the report as Markdown."""
+        paragraphs = [
+            f"{self.name}, version {self.version}: {self.parameters:,} "
+            "parameters, compared with the Keras model on "
+            f"{_count(self.agreements[0].num_images, 'image')}.",
+            self._table(),
+        ]
+        if self.latencies:
+            batch_size = self.latencies[0].batch_size
+            paragraphs.append(
+                f"Latency of {_count(batch_size, 'image')}, relative to Keras' "
+                "`predict_on_batch` with as many threads."
+            )
+        notes = [*self.faults, *self.warnings]
+        notes += dict.fromkeys(
+            f"latency of {latency.name}: {latency.reason}"
+            for latency in self.latencies
+            if latency.reason
+        )
+        if notes:
+            paragraphs.append("\n".join(f"- {note}" for note in notes))
+        return "\n\n".join(paragraphs)
+
+    def _table(self):
+        """Return a row for each file, with a latency for each thread count."""
+        threads = sorted({latency.threads for latency in self.latencies})
+        latencies = {(x.name, x.threads): x for x in self.latencies}
+        columns = {
+            "format": lambda a: a.kind,
+            "MiB": lambda a: f"{a.num_bytes / 2**20:.2f}",
+            "largest difference": lambda a: f"{a.max_difference:.1e}",
+            "cosine": lambda a: f"{a.cosine:.6f}",
+            "same class": lambda a: f"{a.top1_agreement:.2%}",
+            **{
+                f"latency, {_count(number, 'thread')}": (
+                    lambda a, number=number: _show(
+                        latencies.get((a.kind, number))
+                    )
+                )
+                for number in threads
+            },
+            "verdict": _judge,
+        }
+        rows = [[show(a) for show in columns.values()] for a in self.agreements]
+        return format_table(columns, rows)
+
+    def write(self, folder: pathlib.Path):
+        """Write `report.json` and `report.md` into a new folder."""
+        folder.mkdir(parents=True)
+        content = {
+            "keras_vit": __version__,
+            **dataclasses.asdict(self),
+            "faults": self.faults,
+            "warnings": self.warnings,
+        }
+        # JSON has neither NaN nor infinity.
+        content = json.loads(json.dumps(content), parse_constant=lambda _: None)
+        (folder / "report.json").write_text(
+            json.dumps(content, indent=2) + "\n", encoding="utf-8"
+        )
+        (folder / "report.md").write_text(f"{self}\n", encoding="utf-8")
+
+
+def _judge(agreement):
+    if not math.isfinite(agreement.max_difference):
+        return "not finite"
+    if agreement.faults:
+        return "differs"
+    return "see below" if agreement.warnings else "ok"
+
+
+def _count(number, noun):
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _show(latency):
+    if latency is None or latency.ratio is None:
+        return "-"
+    return f"{latency.ratio:.2f} ({latency.milliseconds:.1f} ms)"
 
 
 def export_model(
@@ -97,9 +219,7 @@ def export_model(
     ):
         drafts = dict(zip(ordered(formats), drafts))
         agreements = write_formats(request, formats, drafts, say)
-        latencies, measurements = measure_all(
-            request, agreements, processes, say
-        )
+        latencies = measure_all(request, agreements, processes, say)
         final = {
             str(drafts[key]): str(export_dir / key / name / str(version))
             for key in drafts
@@ -110,7 +230,6 @@ def export_model(
             parameters=model.count_params(),
             agreements=tuple(move(a, final) for a in agreements),
             latencies=tuple(latencies),
-            measurements=tuple(measurements),
         )
         if not force:
             refuse_disagreement(report)
@@ -164,19 +283,18 @@ def write_formats(request, formats, drafts, say) -> list[Agreement]:
     return agreements
 
 
-def measure_all(request, agreements, processes, say) -> tuple[list, list]:
-    """Return the latencies and the other measurements of the exports."""
+def measure_all(request, agreements, processes, say) -> list[Latency]:
+    """Return the latencies of the exports that Python can run."""
     if not processes:
-        return [], []
+        return []
     say("Measuring latencies ...")
     rows = [(a, find_format(a.path)) for a in agreements]
-    latencies = measure_in(
+    return measure_in(
         processes,
         request.model,
         {a.kind: a.path for a, row in rows if row.start},
         request.options.timed_batch_size,
     )
-    return latencies, [row.measure(a.path) for a, row in rows if row.measure]
 
 
 def announce(formats: Sequence[str], export_dir: pathlib.Path):
@@ -212,3 +330,219 @@ def _keep_silent(text):
 
 
 REPORT = "report"  # The folder beside those of the formats.
+
+
+# Letters that Unicode does not take apart into one of A-Z and an accent.
+OTHER_LETTERS = str.maketrans(
+    {
+        **{"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE"},
+        **{"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D"},
+        **{"ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ħ": "h", "Ħ": "H"},
+        **{"ı": "i", "ŧ": "t", "Ŧ": "T", "ŋ": "n", "Ŋ": "N"},
+    }
+)
+
+
+def check_destination(
+    export_dir: pathlib.Path, name: str | None, version: int | None
+) -> int:
+    """Check that a version can be written, and return its number.
+
+    Args:
+        export_dir: See `export_model`.
+        name: Name of the model on servers; None if not known yet.
+        version: See `export_model`.
+
+    Raises:
+        ValueError: If the name is not allowed, or the version exists.
+        OSError: If the folder cannot be written.
+    """
+    if name is not None:
+        check_model_name(name)
+    folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
+    with naming_export_dir(folder):
+        tempfile.TemporaryFile(dir=folder).close()
+    return choose_version(export_dir, name, version)
+
+
+def to_model_name(name: str) -> str:
+    """Return a name that servers accept; the same one if they accept it.
+
+    Args:
+        name: Any name, such as that of a folder.
+
+    Example:
+        >>> export.bundle.to_model_name("Köln, 2. Größe")
+        'Koln_2._Grosse'
+    """
+    pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+    if name != MODELS_CONFIG and re.fullmatch(pattern, name):
+        return name
+    letters = unicodedata.normalize("NFKD", name).translate(OTHER_LETTERS)
+    letters = letters.encode("ascii", "ignore")
+    allowed = re.sub(r"[^A-Za-z0-9_.-]+", "_", letters.decode())
+    allowed = allowed.strip("_.-")
+    return allowed if allowed not in ("", MODELS_CONFIG) else "my_model"
+
+
+def check_model_name(name: str):
+    """Raise a ValueError unless servers accept the name of the model."""
+    example = to_model_name(name)
+    if example != name:
+        raise ValueError(
+            "`name` must consist of the letters A-Z and a-z, digits, '_', '-' "
+            "and '.', begin with a letter, a digit or '_', and not be "
+            f"{MODELS_CONFIG}. Give another one, such as name={example!r} or, "
+            f"in the command, --name={example}. Received: name={name!r}"
+        )
+
+
+@contextlib.contextmanager
+def naming_export_dir(folder: pathlib.Path):
+    """Name the argument `export_dir` in errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            "`export_dir` must be a folder that can be written. "
+            f"Received: {folder}: {error.strerror}"
+        ) from None
+
+
+@contextlib.contextmanager
+def naming_a_full_disk(export_dir: pathlib.Path):
+    """Turn the errors of all libraries on a full disk into one OSError."""
+    try:
+        yield
+    except Exception as error:  # Each library raises its own type.
+        full = os.strerror(errno.ENOSPC)
+        if full.lower() not in str(error).lower():
+            raise
+        raise OSError(
+            "The disk is full, so nothing was written. Free some space, or "
+            f"choose another `export_dir`. Received: {export_dir}, or the "
+            f"folder for temporary files, {tempfile.gettempdir()}: {full}"
+        ) from error
+
+
+def choose_version(
+    export_dir: pathlib.Path, name: str | None, version: int | None
+) -> int:
+    """Return `version`, or the first version that is free in all formats.
+
+    Without a name, all versions are free.
+
+    Raises:
+        ValueError: If the version is below 1 or exists.
+    """
+    taken = {
+        int(path.name)
+        for path in export_dir.glob(f"*/{name}/*")
+        if name and path.name.isdecimal()
+    }
+    if version is None:
+        return max(taken, default=0) + 1
+    version = as_whole(version, "version")
+    if version in taken:
+        raise ValueError(
+            "`version` must not exist yet; nothing is overwritten. Received: "
+            f"version={version}, and {name!r} in {export_dir} has the versions "
+            f"{', '.join(map(str, sorted(taken)))}"
+        )
+    return version
+
+
+@contextlib.contextmanager
+def published_together(
+    folders: Sequence[pathlib.Path], name: str
+) -> Iterator[list[pathlib.Path]]:
+    """Yield draft folders that appear as `name` in each folder on success.
+
+    After an error, all drafts are removed. The yielded folders do not exist
+    yet. Their parents have names that begin with a dot, which servers ignore.
+    """
+    made = {
+        path
+        for folder in folders
+        for path in (folder, *folder.parents)
+        if not path.exists()
+    }
+    drafts = []
+    try:
+        for folder in folders:
+            with naming_export_dir(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                parent = tempfile.mkdtemp(prefix=DRAFT, dir=folder)
+            drafts.append(pathlib.Path(parent, name))
+        yield drafts
+        _rename_all(drafts, [folder / name for folder in folders])
+    finally:
+        for draft in drafts:
+            shutil.rmtree(draft.parent, ignore_errors=True)
+        # The deepest folders come first. Folders with content are kept.
+        for path in sorted(made, key=lambda path: -len(path.parts)):
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _rename_all(drafts, paths):
+    """Rename either all drafts or none."""
+    published = []
+    try:
+        for draft, path in zip(drafts, paths):
+            try:
+                os.rename(draft, path)
+            except OSError as error:
+                raise OSError(
+                    f"{path} could not be published; perhaps another process "
+                    f"has written it: {error.strerror}"
+                ) from None
+            published.append(path)
+    except BaseException:
+        for path in published:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def read_description(path: str | os.PathLike) -> dict[str, Any]:
+    """Return the description of an exported file or folder, of any format.
+
+    The keys are `name`, `input`, `image_steps`, `mean`, `deviation`, `output`,
+    `activation` and `class_names`; see `keras_vit.export.contract.describe`.
+
+    Args:
+        path: A file or folder that `export_model` wrote.
+
+    Raises:
+        ValueError: If it has no description.
+        ModuleNotFoundError: If a package that reads the file is missing.
+    """
+    path = os.fspath(path)
+    row = find_format(path)
+    check_packages(row.readers)
+    description = row.read(path)
+    if description is None:
+        raise ValueError(
+            "`path` must be a file with a description, as `export_model` "
+            f"writes it. Received: path={path!r}"
+        )
+    return description
+
+
+def read_class_names(path: str | os.PathLike) -> list[str]:
+    """Return the names of the classes in an exported file or folder.
+
+    Args:
+        path: A file or folder that `export_model` wrote, of any format.
+
+    Raises:
+        ValueError: If it names no classes.
+        ModuleNotFoundError: If a package that reads the file is missing.
+    """
+    names = read_description(path)["class_names"]
+    if names is None:
+        raise ValueError(
+            "`path` must be the export of a classifier. Received: "
+            f"path={os.fspath(path)!r}, which returns features"
+        )
+    return names

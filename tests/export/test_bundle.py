@@ -26,7 +26,7 @@ from keras_vit.export import (
     Tolerance,
     export_model,
 )
-from keras_vit.export.publishing import published_together
+from keras_vit.export.bundle import published_together
 from tests.export.web_engine import stand_in_engine
 
 QUIET = {"threads": (), "verbose": False}

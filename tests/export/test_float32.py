@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.export import export_tflite
-from keras_vit.export.float32 import computes_in_float32, in_float32
+from keras_vit.export.contract import computes_in_float32, in_float32
 from tests.export.conftest import make_model
 
 

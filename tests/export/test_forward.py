@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export.forward import make_forward
+from keras_vit.export.contract import make_forward
 from keras_vit.models.features import name_output, reads_one_token
 from tests.export.conftest import make_model
 

@@ -6,21 +6,18 @@ import numpy as np
 import pytest
 
 import keras_vit.export.latency
-import keras_vit.export.latency_process
 from keras_vit.export import FORMATS, export_saved_model
+from keras_vit.export.agreement import make_noise
 from keras_vit.export.formats.tflite import to_tflite
 from keras_vit.export.latency import (
     PROGRAM,
     READY,
     Latency,
-    measure_latency,
-)
-from keras_vit.export.latency_process import (
     compare_times,
+    measure_latency,
     measure_request,
     set_threads,
 )
-from keras_vit.export.predicting import make_noise
 from tests.export.conftest import make_model
 
 SHAPE = (2, 32, 24, 3)
@@ -212,7 +209,7 @@ def test_a_model_that_a_new_process_does_not_know(
         return json.loads((folder / "result.json").read_text())
 
     monkeypatch.setattr(keras_vit.export.latency, "run_process", run_process)
-    monkeypatch.setattr(keras_vit.export.latency_process, "set_threads", id)
+    monkeypatch.setattr(keras_vit.export.latency, "set_threads", id)
     inputs = keras.Input((32, 24, 3))
     strange = keras.Model(inputs, Unknown()(inputs))
     (row,) = measure_latency(strange, {"a": exports["tflite"]}, [1])

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from keras_vit.export.npm import (
+from keras_vit.export.formats.web import (
     NpmPackage,
     find_archive,
     find_registry,
@@ -132,6 +132,6 @@ def test_only_files_of_the_package_are_unpacked(tmp_path):
 def test_a_huge_file_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "a.tgz"
     path.write_bytes(CONTENT)
-    monkeypatch.setattr("keras_vit.export.npm.MAX_FILE_BYTES", 999)
+    monkeypatch.setattr("keras_vit.export.formats.web.MAX_FILE_BYTES", 999)
     with pytest.raises(ValueError, match="wasm/a.wasm, of at most 999 bytes"):
         unpack(path, FILES)

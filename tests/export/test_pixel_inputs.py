@@ -15,18 +15,18 @@ from keras_vit.export import (
     export_tflite,
     read_description,
 )
-from keras_vit.export.formats.tflite import FORMAT
+from keras_vit.export.formats.tflite import (
+    FORMAT,
+    HALVINGS,
+    PixelInput,
+    find_pixel_input,
+    start,
+)
 from keras_vit.export.image_steps import (
     central_crop_step,
     resize_small_step,
     resize_step,
     resize_to_cover_step,
-)
-from keras_vit.export.litert import start
-from keras_vit.export.pixel_inputs import (
-    HALVINGS,
-    PixelInput,
-    find_pixel_input,
 )
 
 SIZE = (32, 24)

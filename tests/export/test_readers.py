@@ -14,8 +14,10 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.export import Serving, export_saved_model
-from keras_vit.export.endpoint_checks import expected_records
-from keras_vit.export.endpoints import make_endpoints
+from keras_vit.export.formats.saved_model import (
+    expected_records,
+    make_endpoints,
+)
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
 from tests import commands
 from tests.export.conftest import make_model

@@ -5,7 +5,6 @@ import functools
 import http.server
 import io
 import pathlib
-import shutil
 import threading
 
 import keras
@@ -17,15 +16,15 @@ from sklearn.datasets import load_sample_images
 
 from keras_vit import preprocess_input
 from keras_vit.export import Serving, export_web
-from keras_vit.export.browser import measure_page
+from keras_vit.export.contract import find_steps
+from keras_vit.export.formats.saved_model import decode_inputs
+from keras_vit.export.formats.web import fetch_engine
 from keras_vit.export.image_steps import (
     central_crop_step,
     resize_small_step,
     resize_step,
     steps_of,
 )
-from keras_vit.export.serving_options import decode_inputs, find_steps
-from keras_vit.export.web_page import fetch_engine
 from keras_vit.preprocessing.image_files import fit_image
 from keras_vit.preprocessing.settings import (
     INTERPOLATIONS,
@@ -394,36 +393,9 @@ def test_steps_of_a_preprocessing():
     assert find_image_steps("flip_lr|resize", SIZE) is None
 
 
-def test_the_page_is_measured(site, browser):
-    speed = measure_page(str(site / "my page"))
-    assert 0 < speed.first_answer_seconds < 60
-    assert 1 < speed.answers_per_second < 10000
-    # A visitor loads one of the two variants of LiteRT.
-    sizes = [p.stat().st_size for p in site.rglob("*_internal.wasm")]
-    assert min(sizes) < speed.loaded_bytes < 1.2 * max(sizes)
-    assert str(speed).startswith(
-        f"web page: loads {speed.loaded_bytes / 2**20:.2f} MiB; first "
-        "prediction after "
-    )
-
-
-def test_what_fails_in_the_page_is_the_reason(site, browser, tmp_path):
-    shutil.copytree(site / "my page", tmp_path / "page")
-    (tmp_path / "page/model.tflite").write_bytes(b"no model")
-    speed = measure_page(str(tmp_path / "page"))
-    assert speed.answers_per_second is None and speed.reason
-    assert str(speed).startswith("web page: not measured, ")
-
-
-def test_without_chromium_nothing_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    speed = measure_page(str(tmp_path))
-    assert str(speed) == "web page: not measured, Chromium is not installed"
-
-
 def test_scripts_of_the_page_are_all_exported():
     folder = pathlib.Path(__file__).parents[2] / "keras_vit/data/web"
-    from keras_vit.export.web_page import PAGE_FILES
+    from keras_vit.export.formats.web import PAGE_FILES
 
-    others = {"index.html", "measure.js", "style.css", "LICENSE-LiteRT.txt"}
+    others = {"index.html", "style.css", "LICENSE-LiteRT.txt"}
     assert {path.name for path in folder.iterdir()} == {*PAGE_FILES, *others}

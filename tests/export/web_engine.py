@@ -12,8 +12,8 @@ import tempfile
 import threading
 from unittest import mock
 
-from keras_vit.export import web_page
-from keras_vit.export.npm import NpmPackage
+from keras_vit.export.formats import web
+from keras_vit.export.formats.web import NpmPackage
 
 
 def make_package(name, files, version="1.2.3"):
@@ -36,12 +36,12 @@ def stand_in_engine():
     """Give a folder with packages that export_web takes for LiteRT.js."""
     files = {}
     with tempfile.TemporaryDirectory() as folder:
-        for real, names in web_page.ENGINE_FILES.items():
+        for real, names in web.ENGINE_FILES.items():
             texts = {name: name.encode() for name in names}
             package, content = make_package(real.name, texts)
             pathlib.Path(folder, package.file_name).write_bytes(content)
             files[package] = names
-        with mock.patch.object(web_page, "ENGINE_FILES", files):
+        with mock.patch.object(web, "ENGINE_FILES", files):
             yield folder
 
 

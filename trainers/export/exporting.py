@@ -1,6 +1,7 @@
 """Export of a model with preprocessing, class names and test images."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,24 +13,39 @@ from keras_vit.export import (
     Serving,
     export_model,
 )
-from keras_vit.export.bundle import check_formats
-from keras_vit.export.publishing import check_destination, to_model_name
+from keras_vit.export.bundle import (
+    REPORT,
+    check_destination,
+    check_formats,
+    to_model_name,
+)
 from keras_vit.image_decoding import decode_image, turn_upright
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.tables import format_table
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
-from trainers.export.export_card import describe_exports
 from trainers.export.preprocessing import find_image_steps
 from trainers.models.patch_sizes import with_patch_size
-from trainers.paths import Path, RemotePath, write_atomically
+from trainers.paths import (
+    ContentError,
+    Path,
+    RemotePath,
+    parse_object,
+    read_written,
+    write_atomically,
+)
 from trainers.runs.model_card import describe_run
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import CARD, Run
 
 NUM_CALIBRATION = 256
+FILE_COLUMNS = (
+    *("model", "version", "format", "MiB"),
+    *("largest difference", "same class"),
+)
 
 
 def export_source(
@@ -191,3 +207,73 @@ def find_class_names(
     if names is None:  # It is of no run.
         names = dataset.model_class_names
     return names if len(names) == model.output_shape[-1] else None
+
+
+def describe_exports(export_dir: pathlib.Path, report: ExportReport) -> str:
+    """Return the report on a version, and a table of the others there.
+
+    Args:
+        export_dir: The folder of the exports.
+        report: The report on the version that was just written.
+    """
+    text = f"## Export\n\n{report}\n"
+    versions = list_versions(export_dir)
+    this = report.name, report.version
+    rows = [row for key, found in versions for row in found if key != this]
+    if rows:
+        text += (
+            "\n### Other versions in this folder\n\n"
+            f"{format_table(FILE_COLUMNS, rows)}\n\n"
+            f"The folder `{REPORT}/` has the report on each of them.\n"
+        )
+    return text
+
+
+def list_versions(
+    export_dir: pathlib.Path,
+) -> list[tuple[tuple[str, int], list[list[str]]]]:
+    """Return name and number of each version, and a row for each of its files.
+
+    The newest version of a name is first. Files that were deleted since are
+    left out, and so are versions whose report cannot be read.
+
+    Args:
+        export_dir: The folder of the exports.
+    """
+    found = []
+    for path in sorted(export_dir.glob(f"{REPORT}/*/*/report.json")):
+        name, number = path.parts[-3:-1]
+        try:
+            agreements = read_written(
+                path, lambda text: parse_object(text)["agreements"], ""
+            )
+            rows = [
+                _make_row(row, name, number)
+                for row in agreements
+                if _is_there(export_dir, name, number, row["path"])
+            ]
+            found.append(((name, int(number)), rows))
+        except (ContentError, KeyError, TypeError, ValueError):
+            continue
+    return sorted(found, key=lambda item: (item[0][0], -item[0][1]))
+
+
+def _is_there(export_dir, name, number, path):
+    """Return whether a file is still there; the folder may have moved."""
+    parts, inner = pathlib.PurePath(path).parts, ()
+    for index in range(1, len(parts) - 1):
+        if parts[index : index + 2] == (name, number):
+            inner = parts[index - 1 :]  # It begins with the format.
+    return bool(inner) and export_dir.joinpath(*inner).exists()
+
+
+def _make_row(row, name, number):
+    difference = row["max_difference"]  # None if it is not finite.
+    return [
+        name,
+        number,
+        row["kind"],
+        f"{row['num_bytes'] / 2**20:.2f}",
+        "not finite" if difference is None else f"{difference:.1e}",
+        f"{row['top1_agreement']:.2%}",
+    ]

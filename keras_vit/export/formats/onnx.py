@@ -9,23 +9,29 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import FLOAT32, Agreement, Tolerance, compare
-from keras_vit.export.contract import Format
-from keras_vit.export.description import KEY, describe, to_text
-from keras_vit.export.float32 import in_float32
-from keras_vit.export.forward import make_forward, name_output
-from keras_vit.export.preconditions import (
-    check_exportable,
-    check_packages,
-    check_path,
-)
-from keras_vit.export.predicting import (
+from keras_vit.export.agreement import (
+    FLOAT32,
+    Agreement,
+    Tolerance,
+    compare,
     expected_outputs,
     make_noise,
     run_in_batches,
 )
-from keras_vit.export.serving_options import normalize_images
+from keras_vit.export.contract import (
+    KEY,
+    Format,
+    check_exportable,
+    check_packages,
+    check_path,
+    describe,
+    in_float32,
+    make_forward,
+    normalize_images,
+    to_text,
+)
 from keras_vit.files import atomic_write
+from keras_vit.models.features import name_output
 from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
 

@@ -16,22 +16,21 @@ from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
     compare,
-    size_on_disk,
-)
-from keras_vit.export.contract import Format
-from keras_vit.export.description import KEY, to_text
-from keras_vit.export.endpoints import write_default_endpoint
-from keras_vit.export.float32 import in_float32
-from keras_vit.export.preconditions import (
-    check_exportable,
-    check_packages,
-    check_path,
-)
-from keras_vit.export.predicting import (
     expected_outputs,
     make_noise,
     run_in_batches,
+    size_on_disk,
 )
+from keras_vit.export.contract import (
+    KEY,
+    Format,
+    check_exportable,
+    check_packages,
+    check_path,
+    in_float32,
+    to_text,
+)
+from keras_vit.export.formats.saved_model import write_default_endpoint
 from keras_vit.files import draft_folder
 from keras_vit.models.tuning import without_lora
 

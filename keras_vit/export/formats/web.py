@@ -1,10 +1,21 @@
 """Export as a web page that runs the model in the browser, with LiteRT.js."""
 
+import base64
+import contextlib
 import dataclasses
+import hashlib
+import html
+import importlib.resources
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -15,21 +26,20 @@ from keras_vit.export.agreement import (
     refuse_faults,
     size_on_disk,
 )
-from keras_vit.export.browser import measure_page
-from keras_vit.export.contract import ExportOptions, Format
-from keras_vit.export.description import describe
-from keras_vit.export.formats.tflite import export_tflite
-from keras_vit.export.preconditions import check_exportable, check_path
-from keras_vit.export.quantizations import QUANTIZATIONS
-from keras_vit.export.serving_options import Serving
-from keras_vit.export.web_page import (
-    fetch_engine,
-    write_engine,
-    write_manifest,
-    write_page_files,
+from keras_vit.export.contract import (
+    ExportOptions,
+    Format,
+    Serving,
+    check_exportable,
+    check_path,
+    describe,
+    to_text,
 )
+from keras_vit.export.formats.tflite import QUANTIZATIONS, export_tflite
 from keras_vit.files import draft_folder
 from keras_vit.tables import pick
+from keras_vit.version import __version__
+from keras_vit.weights.hub import cache_dir
 
 
 def export_web(
@@ -164,6 +174,346 @@ def read_page(path: str) -> dict:
     return json.loads(text)
 
 
+FETCH_SECONDS = 300
+
+
+MAX_FILE_BYTES = 40_000_000  # Of a file in a package.
+
+
+class NpmPackage(NamedTuple):
+    """A version of a package.
+
+    Args:
+        name: Its name, with its scope.
+        version: The exact version.
+        integrity: `dist.integrity` of the registry: "sha512-" and the
+            SHA-512 of the archive in base64.
+    """
+
+    name: str
+    version: str
+    integrity: str
+
+    @property
+    def file_name(self) -> str:
+        """The name that `npm pack` gives the archive."""
+        stem = self.name.removeprefix("@").replace("/", "-")
+        return f"{stem}-{self.version}.tgz"
+
+
+REMEDY = (
+    "Without a network, leave `web` out of the formats, or pass a folder with "
+    "the packages as `web_engine_dir`, see docs/web.md."
+)
+
+
+def find_archive(
+    package: NpmPackage, folder: str | os.PathLike | None = None
+) -> pathlib.Path:
+    """Return the path of the archive of a package, fetching it if needed.
+
+    Args:
+        package: The package.
+        folder: A folder that contains the archive, as `npm pack` writes it.
+            Default: the cache of keras_vit, into which it is downloaded.
+
+    Raises:
+        ValueError: If the archive has another checksum.
+        OSError: If it cannot be fetched.
+    """
+    if folder is not None:
+        path = pathlib.Path(folder, package.file_name)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path} does not exist. On a machine with npm, write it with "
+                f"`npm pack {package.name}@{package.version}`."
+            )
+        check_integrity(path, package)
+        return path
+    path = cache_dir() / "npm" / package.file_name
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        check_integrity(path, package)
+        return path
+    with draft_folder(path) as draft:
+        try:
+            download(package, draft)
+        except OSError as error:
+            raise type(error)(f"{error}\n{REMEDY}") from error
+        found = draft / package.file_name
+        check_integrity(found, package)
+        os.replace(found, path)
+    return path
+
+
+def check_integrity(path: pathlib.Path, package: NpmPackage):
+    """Raise a ValueError unless an archive has the expected checksum."""
+    digest = hashlib.sha512(path.read_bytes()).digest()
+    found = f"sha512-{base64.b64encode(digest).decode()}"
+    if found != package.integrity:
+        raise ValueError(
+            f"{path} must be {package.name}@{package.version} with the "
+            f"checksum {package.integrity}. Received: {found}"
+        )
+
+
+def download(package: NpmPackage, folder: pathlib.Path):
+    """Write the archive of a package into a folder, unchecked.
+
+    Raises:
+        OSError: If it cannot be fetched.
+    """
+    npm = shutil.which("npm")
+    if npm:
+        pack_with_npm(npm, package, folder)
+        return
+    base = find_registry(package)
+    stem = package.name.rpartition("/")[2]
+    url = f"{base}/{package.name}/-/{stem}-{package.version}.tgz"
+    try:
+        with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer:
+            content = answer.read(MAX_FILE_BYTES)
+    except OSError as error:
+        raise OSError(f"{url} could not be fetched: {error}") from error
+    (folder / package.file_name).write_bytes(content)
+
+
+def pack_with_npm(npm: str, package: NpmPackage, folder: pathlib.Path):
+    """Write the archive of a package into a folder with `npm pack`.
+
+    Args:
+        npm: Path of the program.
+        package: The package.
+        folder: The folder.
+    """
+    name = f"{package.name}@{package.version}"
+    try:
+        result = subprocess.run(
+            [
+                npm,
+                "pack",
+                name,
+                "--ignore-scripts",
+                "--loglevel=error",
+                f"--pack-destination={folder}",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=FETCH_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(
+            f"`npm pack {name}` took more than {FETCH_SECONDS} s."
+        ) from None
+    if result.returncode or not (folder / package.file_name).is_file():
+        lines = [line for line in result.stderr.splitlines() if line.strip()]
+        raise OSError(
+            f"`npm pack {name}` failed:\n" + "\n".join(lines[:6] or ["?"])
+        )
+
+
+def find_registry(package: NpmPackage) -> str:
+    """Return the address of the registry in the configuration of npm.
+
+    Raises:
+        OSError: If there is none.
+    """
+    settings = {}
+    for folder in (pathlib.Path.home(), pathlib.Path()):
+        with contextlib.suppress(OSError):
+            lines = (folder / ".npmrc").read_text(encoding="utf-8").splitlines()
+            pairs = [line.split("=", 1) for line in lines if "=" in line]
+            settings |= {key.strip(): value.strip() for key, value in pairs}
+    scope = package.name.partition("/")[0]
+    chosen = {name.lower(): value for name, value in os.environ.items()}
+    found = (
+        settings.get(f"{scope}:registry")
+        or chosen.get("npm_config_registry")
+        or settings.get("registry")
+    )
+    if not found:
+        raise OSError(
+            f"The npm package {package.name} cannot be fetched, because npm is "
+            "not installed and no registry is configured. Install npm; or name "
+            "a registry in the environment variable npm_config_registry; or "
+            "pass a folder that contains the packages as "
+            "`web_engine_dir` (in the command, --web_engine_dir)."
+        )
+    return found.rstrip("/")
+
+
+def unpack(archive: pathlib.Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the content of files of a package.
+
+    Args:
+        archive: Path of the archive.
+        names: The names of the files in the package.
+
+    Raises:
+        ValueError: If a file is missing or too large.
+    """
+    contents = {}
+    with tarfile.open(archive) as tar:
+        for name in names:
+            try:
+                member = tar.getmember(f"package/{name}")
+            except KeyError:
+                member = None
+            if not (
+                member and member.isfile() and member.size <= MAX_FILE_BYTES
+            ):
+                raise ValueError(
+                    f"{archive} must contain {name}, of at most "
+                    f"{MAX_FILE_BYTES:,} bytes."
+                )
+            contents[name] = tar.extractfile(member).read()
+    return contents
+
+
+PAGE_FILES = (
+    "camera.js",
+    "classifier.js",
+    "description.js",
+    "page.js",
+    "photo.js",
+    "resize.js",
+)
+
+
+LICENSE_FILE = "litert/LICENSE"
+
+
+LITERT = NpmPackage(
+    "@litertjs/core",
+    "2.5.3",
+    "sha512-PlGmbMOq9WitX7FO0jhbdJw9GthatsyuCQXjTt/wJZo0FLaw48q4tz8IwqgqCIkviY"
+    "Gr9OFDL1kCnN4nzWoyJQ==",
+)
+
+
+WASM_UTILS = NpmPackage(
+    "@litertjs/wasm-utils",
+    "2.5.3",
+    "sha512-4fJiw6tBQnIs+0jH/OQ16nYOiSl8/+zZnn5h2ul8aTKHi05sVqZW580Tmk78pC2kT3"
+    "9A9OYBVdFawteZ/sI1kQ==",
+)
+
+
+# The files of the packages, and where the page has them. Browsers without
+# relaxed SIMD load the second pair.
+ENGINE_FILES = {
+    LITERT: {
+        "dist/index.js": "litert/index.js",
+        "wasm/litert_wasm_internal.js": "litert/wasm/litert_wasm_internal.js",
+        "wasm/litert_wasm_internal.wasm": (
+            "litert/wasm/litert_wasm_internal.wasm"
+        ),
+        "wasm/litert_wasm_compat_internal.js": (
+            "litert/wasm/litert_wasm_compat_internal.js"
+        ),
+        "wasm/litert_wasm_compat_internal.wasm": (
+            "litert/wasm/litert_wasm_compat_internal.wasm"
+        ),
+    },
+    WASM_UTILS: {"dist/index.js": "litert/wasm-utils.js"},
+}
+
+
+IMPORT_MAP = json.dumps(
+    {
+        "imports": {
+            LITERT.name: "./litert/index.js",
+            WASM_UTILS.name: "./litert/wasm-utils.js",
+        }
+    }
+)
+
+
+# Nothing from other servers; `data:` is the empty icon.
+POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "connect-src 'self'; img-src blob: data:; style-src 'self'; "
+    "script-src 'self' 'wasm-unsafe-eval' 'sha256-{}'"
+)
+
+
+def write_page_files(folder: pathlib.Path, description: Mapping):
+    """Write the files of the page into a folder."""
+    data = importlib.resources.files("keras_vit") / "data"
+    source = data / "web"
+    for name in PAGE_FILES:
+        content = (source / name).read_text(encoding="utf-8")
+        write_text(folder / name, content)
+    styles = (data / "cards.css", source / "style.css")
+    style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
+    write_text(folder / "style.css", style)
+    digest = hashlib.sha256(IMPORT_MAP.encode()).digest()
+    parts = {
+        "import_map": IMPORT_MAP,
+        "policy": POLICY.format(base64.b64encode(digest).decode()),
+        "title": html.escape(description["name"]),
+        "version": __version__,
+    }
+    page = (source / "index.html").read_text(encoding="utf-8")
+    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
+    write_text(folder / "index.html", page)
+    write_text(folder / "model.json", to_text(description))
+
+
+def fetch_engine(
+    engine_dir: str | os.PathLike | None = None,
+) -> dict[NpmPackage, pathlib.Path]:
+    """Return the path of each npm package of LiteRT.js, fetching them once.
+
+    Args:
+        engine_dir: See `keras_vit.export.export_web`.
+    """
+    return {
+        package: find_archive(package, engine_dir) for package in ENGINE_FILES
+    }
+
+
+def write_engine(
+    folder: pathlib.Path, engine_dir: str | os.PathLike | None = None
+):
+    """Write the files of LiteRT.js and its licence into a folder.
+
+    Args:
+        folder: The folder of the page.
+        engine_dir: See `keras_vit.export.export_web`.
+    """
+    for package, archive in fetch_engine(engine_dir).items():
+        names = ENGINE_FILES[package]
+        contents = unpack(archive, names)
+        for name, content in contents.items():
+            path = folder / names[name]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    # The packages state their licence, but do not contain its text.
+    source = importlib.resources.files("keras_vit") / "data" / "web"
+    content = (source / "LICENSE-LiteRT.txt").read_text(encoding="utf-8")
+    write_text(folder / LICENSE_FILE, content)
+
+
+def write_manifest(folder: pathlib.Path):
+    """Write `manifest.json`: the packages, and a checksum of each file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {
+        "packages": [package._asdict() for package in ENGINE_FILES],
+        "sha256": {
+            path.relative_to(folder).as_posix(): hashlib.sha256(
+                path.read_bytes()
+            ).hexdigest()
+            for path in files
+        },
+    }
+    write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
+
+
+def write_text(path: pathlib.Path, text: str):
+    """Write a text with the line ends of Unix, on every system."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
 FORMAT = Format(
     write=write,
     suffix="",
@@ -175,6 +525,5 @@ FORMAT = Format(
     },
     packages=("ai_edge_litert",),
     check=check_web_options,
-    measure=measure_page,
     read=read_page,
 )

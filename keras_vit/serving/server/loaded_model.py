@@ -17,7 +17,7 @@ class LoadedModel:
             are wrong.
 
     Attributes:
-        description: Of a TFLite file, see `keras_vit.export.description`.
+        description: Of a TFLite file, see `keras_vit.export.contract.describe`.
     """
 
     def __init__(

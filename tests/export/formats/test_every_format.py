@@ -10,8 +10,6 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-import keras_vit.export.endpoints
-import keras_vit.export.formats.onnx
 from keras_vit.export import (
     FORMATS,
     DisagreementError,
@@ -22,6 +20,7 @@ from keras_vit.export import (
     export_tflite,
     export_web,
 )
+from keras_vit.export.formats import onnx, saved_model
 from tests.export.conftest import make_model
 from tests.export.web_engine import stand_in_engine
 from tests.tiny import LATER_KINDS, noise
@@ -180,12 +179,14 @@ def test_what_is_compared_is_what_was_written(
     """An export of other weights is found out, and can be let pass."""
     other = make_model(depth=1)
     other.get_layer("predictions").bias.assign(np.arange(7) / 10)
-    for module in (keras_vit.export.endpoints, keras_vit.export.formats.onnx):
+    for module in (onnx, saved_model):
         make = module.make_forward
         monkeypatch.setattr(
             module,
             "make_forward",
-            lambda model, *args, make=make: make(other, *args),
+            lambda model, *args, make=make, **options: make(
+                other, *args, **options
+            ),
         )
     with pytest.raises(DisagreementError, match="differ"):
         write(shallow, images)

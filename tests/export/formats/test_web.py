@@ -11,8 +11,7 @@ from keras_vit import Preprocessing
 from keras_vit.export import ExportOptions, Serving, export_web
 from keras_vit.export.contract import ExportRequest
 from keras_vit.export.formats import find_format
-from keras_vit.export.formats.web import FORMAT
-from keras_vit.export.web_page import ENGINE_FILES, IMPORT_MAP
+from keras_vit.export.formats.web import ENGINE_FILES, FORMAT, IMPORT_MAP
 from tests.export.conftest import make_model
 from tests.export.web_engine import stand_in_engine
 

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.export.formats.tflite import export_tflite, to_tflite
-from keras_vit.export.litert import run_tflite
+from keras_vit.export.formats.tflite import export_tflite, run_tflite, to_tflite
 from keras_vit.serving import ServingError, connect
 from tests.serving.server.running import poll_model, run_server
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit import decode_predictions
 from keras_vit.export import Serving, export_model
-from keras_vit.export.serving_options import decode_inputs
+from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.serving import connect
 from keras_vit.serving.server.guard import HEADERS
 from keras_vit.serving.server.served_models import find_models

@@ -4,8 +4,7 @@ import shutil
 from keras_vit.export import ExportReport
 from keras_vit.export.agreement import Agreement
 from trainers.data.datasets import open_dataset
-from trainers.export.export_card import describe_exports
-from trainers.export.exporting import export_source
+from trainers.export.exporting import describe_exports, export_source
 
 FILES = {
     "tflite float16": "tflite/{}/{}/float16.tflite",
