@@ -172,7 +172,7 @@ def load_foreign_weights(
         known=Known(
             choices.get("num_heads", default.num_heads),
             choices.get("image_size"),
-            None,
+            fields={"num_classes": choices["num_classes"]},
         ),
     )
     # The warnings point at the caller of the builder.

@@ -30,7 +30,7 @@ def describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
 def describe_images(
     path: str,
     theirs: Preprocessing | None,
-    ours: str | tuple,
+    model: ViTConfig,
     is_adapted: bool,
 ) -> tuple[str, ...]:
     """Return a note if the images of a model need attention.
@@ -38,12 +38,15 @@ def describe_images(
     Args:
         path: Path of the checkpoint, for the note.
         theirs: Settings of the checkpoint; None if they are unknown.
-        ours: The normalisation of the model.
+        model: The configuration of the model.
         is_adapted: Whether its first layer is adapted to that.
     """
-    if theirs is None or theirs.normalization == ours == "vit":
+    if theirs is None:
         return ()
-    if theirs.normalization == ours:
+    mode, own = theirs.normalization, model.preprocessing.normalization
+    if mode == own == "vit":
+        return ()
+    if mode == own:
         return (
             f"{path} was trained with images normalised in another way than "
             "the default of `preprocess_input`. Call "
@@ -52,10 +55,17 @@ def describe_images(
         )
     if is_adapted:
         return ()
-    mode = theirs.normalization
+    if len(theirs.mean) not in (1, model.channels):
+        return (
+            f"{path} was trained with images of {len(theirs.mean)} channels, "
+            f"normalised by {mode!r}. The model is built for {model.channels} "
+            f"channels and {own!r}, and its weights are not adapted to that, "
+            "so the outputs for equal images differ. Call "
+            "`keras_vit.preprocess_input(images, model=model)`.",
+        )
     return (
         f"{path} was trained with images normalised by {mode!r}. The model is "
-        f"built for {ours!r}, and its weights are not adapted to that. Call "
+        f"built for {own!r}, and its weights are not adapted to that. Call "
         f"`keras_vit.preprocess_input(images, mode={mode!r})`, or build the "
         "model with that `preprocessing`.",
     )
@@ -78,7 +88,7 @@ EFFECTS = {
         field: "outputs differ"
         for field in LATER_FIELDS
         # Without an effect: the weights are added to others, or are zero.
-        if field not in ("use_prefix_positions", "qkv_bias")
+        if field not in ("use_prefix_positions", "qkv_bias", "use_patch_bias")
     },
     **dict.fromkeys(ROTARY_CHOICES, "outputs differ"),
 }

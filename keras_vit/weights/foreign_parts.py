@@ -23,6 +23,31 @@ def foreign_parts(names: Iterable[str]) -> list[str]:
     ]
 
 
+def foreign_format(names: Iterable[str]) -> str | None:
+    """Return what a file of a library is whose names are not read, or None.
+
+    Args:
+        names: Names of arrays in the file.
+    """
+    for pattern, what in FOREIGN_FORMATS.items():
+        found = next(
+            (n for n in names if re.search(rf"(^|\.){pattern}", n)), None
+        )
+        if found:
+            return f"{what}, whose names are not read ({found})"
+    return None
+
+
+# Pattern of a name that models of one library alone have, and its description.
+FOREIGN_FORMATS = {
+    r"encoder\.layers\.encoder_layer_0\.": "a ViT of torchvision",
+    r"layers\.0\.(ffn\.layers\.0\.0|ln1)\.weight$": "a ViT of MMPretrain",
+    r"to_patch_embedding\.": "a ViT of vit-pytorch",
+    r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": (
+        "a Swin Transformer"
+    ),
+    r"layer1\.0\.conv1\.weight$": "a ResNet",
+}
 # Pattern of a name, and the part of the model that the array belongs to.
 FOREIGN_PARTS = (
     (r"dist_token|distillation_token|head_dist", "a distillation token"),
@@ -39,6 +64,7 @@ FOREIGN_PARTS = (
     (r"rope|freqs", "rotary positions"),
     (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
     (r"lora_", "LoRA adapters alone, without the model"),
+    (r"trunk_head\.mlp", "a projection with an MLP"),
     (r"decoder", "a decoder of masked patches"),
     (r"txt|text", "a text tower"),
 )

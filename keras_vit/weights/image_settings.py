@@ -3,6 +3,7 @@
 import dataclasses
 import pathlib
 import re
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
@@ -33,11 +34,32 @@ def find_preprocessing(
         The settings; None if nothing is known about the normalisation.
     """
     found = find_stated(checkpoint)
-    if found is not None and len(found.mean) in (1, config.channels):
-        return found
+    if found is not None:
+        if len(found.mean) in (1, config.channels):
+            return found
+        warnings.warn(
+            f"{checkpoint.path} states the mean and the deviation of "
+            f"{len(found.mean)} channels for images of {config.channels}; "
+            "their averages are used for all, as in timm. Pass "
+            "`preprocessing=` for others.",
+            stacklevel=2,
+        )
+        return averaged(found)
     # A file of the official code may have any name.
     mode = layout.normalization or guess_normalization(_names_of(checkpoint))
     return None if mode is None else Preprocessing(mode)
+
+
+def averaged(settings: Preprocessing) -> Preprocessing:
+    """Return settings with one mean and one deviation for all channels.
+
+    Args:
+        settings: Those with a mean and a deviation of each channel.
+    """
+    pair = tuple(
+        (float(np.mean(part)),) for part in settings.mean_and_deviation
+    )
+    return dataclasses.replace(settings, normalization=pair)
 
 
 def add_conditioner(
@@ -71,8 +93,10 @@ def add_conditioner(
 def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
     """Return the configuration of a checkpoint with other fields.
 
-    For images of other channels, one mean and one deviation hold for all. A
-    tanh layer before the head is of the pooled token; all tokens come without.
+    For images of other channels, one mean and one deviation hold for all. The
+    first layer is adapted to them and gets a bias, except in a stem, for which
+    they are the averages. A tanh layer before the head is of the pooled token;
+    all tokens come without.
 
     Args:
         config: The configuration of the checkpoint.
@@ -83,7 +107,11 @@ def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
         settings = dataclasses.replace(
             config.preprocessing, normalization="vit"
         )
+        if config.stem_stages is not None:
+            settings = averaged(config.preprocessing)
         changes = {"preprocessing": settings, **changes}
+        if config.stem_stages is None:
+            changes = {"use_patch_bias": True, **changes}
     if changes.get("pooling") == "none" != config.pooling:
         changes = {"representation_size": None, **changes}
     return dataclasses.replace(config, **changes)

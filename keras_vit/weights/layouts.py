@@ -17,6 +17,17 @@ from keras_vit.weights.writers import Writer
 # Pairs of a regular expression and its replacement, applied in this order.
 Changes = tuple[tuple[str, str], ...]
 NOTHING = r"(?!)"
+# What the code around a model of PyTorch writes before its names.
+TORCH_WRAPPERS = (
+    "model.",
+    "state_dict.",
+    "teacher.",
+    "student.",
+    "backbone.",
+    "base_encoder.",
+    "target_encoder.",
+    "encoder.",
+)
 Names = Collection[str]
 
 
@@ -74,8 +85,9 @@ class Layout(NamedTuple):
         activation: The default activation of the family's code.
         layer_norm_epsilon: The default of the family's code.
         stem_epsilons: The default of the family's code for hybrids.
-        wrappers: Prefixes that all names may have. In a file with a prefix,
-            arrays without it belong to the training state.
+        wrappers: Prefixes that all names may have, one behind the other in
+            any order. In a file with one that ends in "/", arrays without it
+            belong to the training state.
         aliases: Changes that turn older and newer names into those of
             `names`.
         dialects: The other dialects that can be written. The usual one, in

@@ -17,7 +17,12 @@ from keras_vit.weights.layer_shapes import HEAD_LAYERS, shapes_of
 from keras_vit.weights.load_report import LoadReport
 from keras_vit.weights.source import POSITION_TABLE, Source
 from keras_vit.weights.stored_parts import parts_of, whole_shape
-from keras_vit.weights.transfers import Transfer, make_transfer, make_zeros
+from keras_vit.weights.transfers import (
+    PATCH_BIAS,
+    Transfer,
+    make_transfer,
+    make_zeros,
+)
 
 HEADS = ("auto", "strict", "reset")
 
@@ -154,7 +159,7 @@ def make_plan(source: Source, config: ViTConfig, choices: Choices) -> Plan:
         if path not in taken and _is_zero_bias(source.config, path):
             transfers.append(make_zeros(path, shape))
             continue
-        if path not in taken:
+        if path not in taken and path != PATCH_BIAS:
             name = _describe_name(source.layout, config, path)
             problems.append(f"{path} is missing in the file{name}")
             continue
@@ -208,7 +213,7 @@ def _report(source, config, transfers, reset) -> LoadReport:
             *describe_images(
                 path,
                 settings,
-                config.preprocessing.normalization,
+                config,
                 any(" normalisation " in text for text in resized),
             ),
         ),

@@ -66,8 +66,9 @@ def from_checkpoint(
         architecture: Name of the architecture in the code of the family, such
             as timm's "vit_base_patch16_clip_224", for a file without its
             `config.json`. It tells what names and shapes do not.
-        classifier_activation: Activation of the head, such as "softmax"; None
-            for logits.
+        classifier_activation: Activation of the head, such as "softmax";
+            "linear" for logits. Default: that which the file states, or
+            logits.
         dtype: Dtype policy of the layers, such as "mixed_bfloat16".
         head: "auto" loads the head of the file if it fits, and otherwise
             creates a new one; "strict" raises an error if it does not fit;
@@ -93,8 +94,11 @@ def from_checkpoint(
     check_fields(overrides, RENAMED_FIELDS)
     if classes is not None:
         classes = as_whole(classes, "classes", 0)
+    fields = {**overrides}
+    if classes is not None:
+        fields["num_classes"] = classes
     known = Known(
-        num_heads, image_size, source_image_size, architecture, overrides
+        num_heads, image_size, source_image_size, architecture, fields
     )
     known.check()
     changes = {
@@ -111,7 +115,10 @@ def from_checkpoint(
                 f"{path_or_name} has {found.num_heads} heads. "
                 f"Received: num_heads={num_heads}"
             )
-        return change_config(found, {**changes, **overrides})
+        config = change_config(found, {**changes, **overrides})
+        if config.classifier_activation == "linear":
+            config = dataclasses.replace(config, classifier_activation=None)
+        return config
 
     def build(config):
         return VisionTransformer(config, dtype=dtype, name=name)
@@ -220,7 +227,12 @@ def load_checkpoint(
     choices = Choices(head, position_resize, patch_resize)
     choices.check()
     config = model.config
-    known = Known(config.num_heads, config.image_size, source_image_size)
+    known = Known(
+        config.num_heads,
+        config.image_size,
+        source_image_size,
+        fields={"num_classes": config.num_classes},
+    )
     with open_checkpoint(locate(path)) as checkpoint:
         source = identify(checkpoint, known)
         plan = make_plan(source, config, choices)

@@ -21,7 +21,7 @@ def can_renormalize(
 
     A stem pads its images with zeros and standardises its kernels, and a
     projection without a bias cannot add a constant, so these models cannot be
-    adapted.
+    adapted. A source may lack the bias.
 
     Args:
         theirs: Settings of the source; None if they are not known.
@@ -33,7 +33,6 @@ def can_renormalize(
         theirs is not None
         and theirs.normalization != ours.normalization
         and model.stem_stages is None
-        and source.use_patch_bias
         and model.use_patch_bias
         and len(ours.mean) in (1, source.channels)
     )

@@ -108,12 +108,18 @@ def identify(checkpoint: Checkpoint, known: Known = NOTHING_KNOWN) -> Source:
         layout = detected.layout
         hints = _read_hints(detected, known.architecture)
         found = infer(Shapes(detected), hints, known)
+        notes = found.notes + _check_head(hints, found.config, known)
         settings = find_preprocessing(checkpoint, layout, found.config)
         parts = parts_of(layout, found.config)
         unread = check_complete(
             detected, found.config, parts, found.open_questions
         )
         config = layout.settle(found.config, detected.read_ignored)
+        if config.num_classes and hints.get("classifier_activation"):
+            activation = hints["classifier_activation"]
+            config = dataclasses.replace(
+                config, classifier_activation=activation
+            )
         if layout.conditioner:
             arrays = map(detected.read_ignored, layout.conditioner)
             settings = add_conditioner(settings, *arrays)
@@ -133,9 +139,27 @@ def identify(checkpoint: Checkpoint, known: Known = NOTHING_KNOWN) -> Source:
         parts,
         found.num_prefix_rows,
         ignored,
-        found.notes,
+        notes,
         settings,
     )
+
+
+def _check_head(hints, config, known) -> tuple[str, ...]:
+    """Return a note if a file lacks the head that its JSON states.
+
+    Raises:
+        ValueError: If the caller has not said that it may be missing.
+    """
+    stated = hints.get("stated_classes")
+    if type(stated) is not int or stated < 1 or config.num_classes:
+        return ()
+    lacks = f"The file lacks the head of {stated} outputs that its JSON states"
+    if "num_classes" not in known.fields:
+        raise ValueError(
+            f"{lacks}; pass `classes=0` for the features before it, or "
+            "another number for a new head."
+        )
+    return (f"{lacks}.",) if known.fields["num_classes"] else ()
 
 
 def _read_hints(detected, architecture):
@@ -211,6 +235,11 @@ def check_complete(
             lines.append(f"It is a model with {', '.join(foreign)}.")
         start = f"is not a complete ViT of {detected.layout.title}. "
         lines[0] = start + lines[0]
+        if left_over and detected.wrapper:
+            lines.append(
+                f"The model is read behind the prefix {detected.wrapper!r}; "
+                "save the arrays of the model alone, without the prefix."
+            )
     path = f"{detected.checkpoint.path}{'' if lines else ':'}"
     lines += open_questions
     if lines:

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
 from keras_vit.weights.containers import Checkpoint, read_json
+from keras_vit.weights.containers.descriptions import is_of_folder
 
 # `Resampling` of Pillow, in the order of its numbers.
 PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -17,6 +18,7 @@ PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 PADDING_MODES = ("border", "longest")
 # Numbers in JSON files are rounded, such as 0.4815 for 0.48145466.
 TOLERANCE = 1e-3
+MAX_CHANNELS = 1000
 
 
 def find_stated(checkpoint: Checkpoint) -> Preprocessing | None:
@@ -41,7 +43,7 @@ def find_stated(checkpoint: Checkpoint) -> Preprocessing | None:
 
 def _read_beside(path, name):
     """Return a JSON file in the folder of a checkpoint, {} without one."""
-    if not path.is_dir() and path.name != "model.safetensors":
+    if not path.is_dir() and not is_of_folder(path):
         return {}
     folder = path if path.is_dir() else path.parent
     if not (folder / name).is_file():
@@ -208,7 +210,7 @@ def _mode_of(mean, deviation):
 
 def _numbers(value):
     """Return a list of numbers as a tuple, None for anything else."""
-    if not isinstance(value, list) or not 1 <= len(value) <= 4:
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_CHANNELS:
         return None
     # The comparison also excludes NaN and infinity.
     if not all(type(n) in (int, float) and abs(n) < 1e9 for n in value):

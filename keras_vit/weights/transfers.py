@@ -70,15 +70,15 @@ def make_transfer(
     method = position_resize or source.config.position_resize
     if path == POSITION_TABLE:
         return _transfer_positions(source, config, method)
+    pair = source.preprocessing, config.preprocessing
+    if not (renormalize and can_renormalize(pair[0], source.config, config)):
+        pair = ()
+    if path == PATCH_BIAS and (pair or path not in source.parts):
+        return _transfer_patch_bias(source, shape, pair)
     parts = source.parts[path]
     is_token = path in _rows_of_tokens(config)
     if is_token and source.num_prefix_rows and not config.use_prefix_positions:
         return _transfer_prefix_token(source, config, path)
-    pair = source.preprocessing, config.preprocessing
-    if not (renormalize and can_renormalize(pair[0], source.config, config)):
-        pair = ()
-    if pair and path == PATCH_BIAS:
-        return _transfer_patch_bias(source, *pair)
     stored, adapt, resized = whole_shape(parts), [], []
     if path.endswith("/table"):
         row = path, stored, method
@@ -154,16 +154,22 @@ def _adapt_distances(source, config, row, adapt, resized) -> tuple:
     return (stored[0] + counts[1] - counts[0], *stored[1:])
 
 
-def _transfer_patch_bias(source, theirs, ours) -> Transfer:
-    """Return the transfer of the bias for images of another normalisation."""
-    kernel, bias = source.parts[PATCHES], source.parts[PATCH_BIAS]
+def _transfer_patch_bias(source, shape, pair) -> Transfer:
+    """Return the transfer of the bias for images of another normalisation.
+
+    Without a bias in the source, it is the constant alone, or zero.
+    """
+    if not pair:
+        return make_zeros(PATCH_BIAS, shape)
+    kernel, bias = source.parts[PATCHES], source.parts.get(PATCH_BIAS)
 
     def make(arrays):
         weight = _join(kernel, arrays[: len(kernel)])
-        constant = constant_of(weight, theirs, ours)
-        return _join(bias, arrays[len(kernel) :]) + constant
+        constant = constant_of(weight, *pair)
+        return constant + (_join(bias, arrays[len(kernel) :]) if bias else 0)
 
-    names = (*_names(source, PATCHES), *_names(source, PATCH_BIAS))
+    names = _names(source, PATCHES)
+    names += _names(source, PATCH_BIAS) if bias else ()
     return Transfer(PATCH_BIAS, names, make)
 
 

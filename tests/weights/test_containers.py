@@ -1,9 +1,11 @@
 """The content of a checkpoint file and of the JSON beside it."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
 from tests.tiny import to_numpy
@@ -32,16 +34,163 @@ def test_bfloat16_stored_as_two_bytes_of_no_type(tmp_path):
     assert 1e-5 < np.abs(difference).max() < 0.1
 
 
-def test_the_configuration_of_another_file_is_not_read(tmp_path):
-    """config.json belongs to model.safetensors alone."""
-    path = tmp_path / "other.safetensors"
-    shutil.copy(path_of(TIMM), path)
-    (tmp_path / "config.json").write_text('{"num_heads": 3}')
+TIMM_JSON = {
+    "architecture": "vit_base_patch16_224",
+    "model_args": {"num_heads": 3, "embed_dim": 24, "act_layer": "relu"},
+    "pretrained_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.3, 0.2, 0.1]},
+}
+
+
+def write_timm(folder, name="model.safetensors", config=TIMM_JSON):
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    path = folder / name
+    if path.suffix == ".npz":
+        np.savez(path, **stored_in(TIMM))
+    else:
+        shutil.copy(path_of(TIMM), path)
+    return path
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.safetensors",
+        "model.fp16.safetensors",
+        "pytorch_model.safetensors",
+        "checkpoint-9.safetensors",
+        "vit.npz",
+    ],
+)
+def test_a_configuration_describes_a_file_of_any_name(
+    name, is_folder, tmp_path
+):
+    path = write_timm(tmp_path, name)
+    model = from_checkpoint(tmp_path if is_folder else path)
+    assert model.config.activation == "relu"
+    assert model.config.preprocessing.mean == (0.1, 0.2, 0.3)
+
+
+def test_the_images_of_a_file_of_another_name(tmp_path):
+    path = write_timm(tmp_path, "other.safetensors", {})
+    images = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.3, 0.2, 0.1]}
+    beside = tmp_path / "preprocessor_config.json"
+    beside.write_text(json.dumps(images))
+    with pytest.warns(UserWarning, match="preprocess_input"):
+        model = from_checkpoint(path, num_heads=3)
+    assert model.config.preprocessing.mean == (0.1, 0.2, 0.3)
+
+
+def test_a_configuration_that_may_be_of_another_file_is_a_warning(tmp_path):
+    write_timm(tmp_path, "a.safetensors")
+    path = write_timm(tmp_path, "b.safetensors")
+    with pytest.warns(UserWarning, match="config.json is not read for b.safe"):
+        model = from_checkpoint(path, num_heads=3)
+    assert model.config.activation == "exact"
+    with pytest.raises(ValueError, match="Pass the path of one"):
+        from_checkpoint(tmp_path)
+
+
+def test_other_json_in_the_folder_describes_no_model(tmp_path):
+    path = write_timm(tmp_path, "other.safetensors", {"num_heads": 3})
     with pytest.raises(ValueError, match="does not store the number of heads"):
         from_checkpoint(path)
-    path.rename(tmp_path / "model.safetensors")
-    model = from_checkpoint(tmp_path / "model.safetensors")
-    assert model.config.num_heads == 3
+
+
+def write_shards(folder, index="model.safetensors.index.json", lost=()):
+    """Write a file of timm as two shards; the index lacks some arrays."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(TIMM_JSON))
+    arrays, weight_map = stored_in(TIMM), {}
+    stem = "model.fp16" if "fp16" in index else "model"
+    for number, names in enumerate([list(arrays)[:9], list(arrays)[9:]], 1):
+        file = f"{stem}-0000{number}-of-00002.safetensors"
+        save_file({name: arrays[name] for name in names}, folder / file)
+        weight_map |= dict.fromkeys(names, file)
+    weight_map = {k: v for k, v in weight_map.items() if not k.startswith(lost)}
+    (folder / index).write_text(json.dumps({"weight_map": weight_map}))
+    return arrays
+
+
+@pytest.mark.parametrize("lost", [(), ("head.",), ("blocks.0.", "norm.")])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "model.safetensors.index.json",
+        "model.safetensors.index.fp16.json",
+        "model.fp16.safetensors.index.json",
+    ],
+)
+def test_shards_with_a_variant_and_an_index_that_lacks_arrays(
+    index, lost, tmp_path
+):
+    arrays = write_shards(tmp_path, index, lost)
+    model = from_checkpoint(tmp_path)
+    assert set(model.load_report.used) == set(arrays)
+    assert model.config.activation == "relu"
+
+
+def test_an_index_that_lacks_a_whole_shard(tmp_path):
+    lost = tuple(list(stored_in(TIMM))[9:])
+    write_shards(tmp_path, lost=lost)
+    with pytest.raises(ValueError, match="does not name model-00002-of-00002"):
+        from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "adapter_model.bin"]
+)
+@pytest.mark.parametrize("has_model", [False, True])
+def test_a_folder_of_an_adapter_says_to_merge_it(name, has_model, tmp_path):
+    if has_model:
+        write_timm(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(ValueError, match=f"{name} is an adapter.*merge_and_u"):
+        from_checkpoint(tmp_path)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (POINTER, "pointer of Git LFS"),
+        (b"\n<!DOCTYPE html><html><title>Sign in</title>", "a web page"),
+        (b"<?xml version='1.0'?><Error>AccessDenied</Error>", "a web page"),
+        (b'{"error": "Invalid username or password."}', "text, not weights"),
+        (b"Entry not found", "text, not weights"),
+    ],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m.npz",
+        "m.safetensors",
+        "m.h5",
+        "f/model.safetensors",
+        "f/model.weights.h5",
+        "f/config.json",
+        "f/model.safetensors.index.json",
+        "f/model-00001-of-00002.safetensors",
+    ],
+)
+def test_what_stands_in_place_of_weights_is_named(name, data, words, tmp_path):
+    path, folder = tmp_path / name, tmp_path / "f"
+    if "index" in name or "0001" in name:
+        write_shards(folder)
+    elif name.startswith("f/"):
+        write_timm(folder)
+    if name == "f/model.weights.h5":
+        (folder / "model.safetensors").unlink()
+    if name.endswith(".json") and "text" in words:
+        words = f"{path.name} cannot be read"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=words) as caught:
+        from_checkpoint(folder if name.startswith("f/") else path)
+    assert path.name in str(caught.value)
 
 
 def test_what_a_file_says_of_itself_goes_before_what_lies_beside(tmp_path):

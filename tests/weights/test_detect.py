@@ -34,6 +34,7 @@ TO_RELEASED = renaming(
 )
 # Positions of the official name, and no row for the class token.
 VERY_OLD = renaming(("params/pos_", "params/Transformer/posembed_input/pos_"))
+FSDP = "_fsdp_wrapped_module._checkpoint_wrapped_module."
 GAP = "big_vision_gap.npz"
 
 # Name of a golden case, and what is done to its arrays. The answer stays.
@@ -101,6 +102,13 @@ def test_another_network_is_refused_and_shown(tmp_path):
         (TIMM, "model."),
         (TIMM, "_orig_mod."),
         (TIMM, "state_dict."),
+        (TIMM, "module._orig_mod.model."),
+        (TIMM, "_orig_mod.module.teacher.backbone."),
+        (TIMM, "model.student.module.backbone."),
+        (TIMM, "encoder.module."),
+        (TIMM, "_fsdp_wrapped_module.visual.trunk."),
+        ("hf_vit", "_orig_mod."),
+        ("hf_vit", "state_dict.model.module.backbone."),
         ("hf_vit", "module."),
         ("hf_vit", "model."),
         ("big_vision_gap.npz", "img/"),
@@ -116,6 +124,93 @@ def test_what_may_stand_before_every_name(name, wrapper, tmp_path):
     model = from_checkpoint(tmp_path / "m.npz", **options)
     assert set(model.load_report.used) == set(arrays)
     assert_answers(model, name)
+
+
+@pytest.mark.parametrize("mark", ["_orig_mod.", "module.", FSDP])
+def test_marks_inside_the_names_are_left_out(mark, tmp_path):
+    arrays = forms.renamed(stored_in(TIMM), (r"^(blocks\.\d+\.)", rf"\1{mark}"))
+    np.savez(tmp_path / "m.npz", **arrays)
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    assert set(model.load_report.used) == set(arrays)
+    assert_answers(model, TIMM)
+
+
+@pytest.mark.parametrize(
+    ("read", "other", "more"),
+    [
+        (
+            "teacher.backbone.",
+            "student.module.backbone.",
+            [
+                "teacher.head.mlp.0.weight",
+                "teacher.head.last_layer.weight_v",
+                "student.module.head.mlp.0.weight",
+                "student.ibot_head.mlp.0.weight",
+                "dino_loss.center",
+            ],
+        ),
+        (
+            "model.teacher.backbone.",
+            "model.student.backbone.",
+            ["model.teacher.dino_head.mlp.0.weight", "model.ibot_loss.center"],
+        ),
+        (
+            "module.base_encoder.",
+            "module.momentum_encoder.",
+            ["module.base_encoder.head.0.weight", "module.predictor.0.weight"],
+        ),
+        (
+            "target_encoder.module.",
+            "encoder.module.",
+            ["predictor.module.predictor_embed.weight"],
+        ),
+        ("model.backbone.", None, ["model.loss.weight", "criterion.weight"]),
+    ],
+)
+def test_one_network_of_a_training_file_is_read(read, other, more, tmp_path):
+    arrays = stored_in(TIMM)
+    stored = forms.wrapped(arrays, read)
+    extra = dict.fromkeys(more, np.ones((3, 3), "f4"))
+    if other:
+        doubled = {name: 2 * value for name, value in arrays.items()}
+        extra |= forms.wrapped(doubled, other)
+    np.savez(tmp_path / "m.npz", **stored, **extra)
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    assert set(model.load_report.used) == set(stored)
+    assert set(model.load_report.ignored) == set(extra)
+    assert_answers(model, TIMM)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more"),
+    [
+        ("pretrained.", ["depth_head.projects.0.weight"]),
+        ("model.backbone.", ["model.other.weight"]),
+        ("state_dict.", ["state_dict_ema.norm.weight"]),
+    ],
+)
+def test_a_prefix_that_stands_in_the_way_is_named(prefix, more, tmp_path):
+    arrays = forms.wrapped(stored_in(TIMM), prefix)
+    extra = dict.fromkeys(more, np.ones((3, 3), "f4"))
+    np.savez(tmp_path / "m.npz", **arrays, **extra)
+    with pytest.raises(ValueError, match=f"prefix '{prefix}'"):
+        from_checkpoint(tmp_path / "m.npz", num_heads=3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [(r"\.attn\.qkv\.", ".attn.qkv.base_layer.")],
+        [(r"^blocks\.0\.attn\.qkv\.weight", "blocks.0.attn.qkv.lora_A.weight")],
+        [(r"^", "base_model.model.")],
+        [(r"^head\.", "head.modules_to_save.default.")],
+    ],
+)
+def test_adapters_are_refused_with_the_way_to_merge_them(changes, tmp_path):
+    arrays = forms.renamed(stored_in(TIMM), *changes)
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(ValueError, match="m.npz holds adapters.*merge_and_un"):
+        from_checkpoint(tmp_path / "m.npz", num_heads=3)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
 import pytest
 
+from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.foreign_parts import FOREIGN_PARTS, foreign_parts
 
@@ -31,6 +33,7 @@ FOREIGN = {
     "layer.0.mlp.swiglu.weight": "a gated MLP",
     "layer.0.mlp.weights_in.weight": "a gated MLP",
     "query.lora_A.weight": "LoRA adapters alone, without the model",
+    "trunk_head.mlp.fc1.weight": "a projection with an MLP",
     "decoder.decoder_embed.weight": "a decoder of masked patches",
     "txt/head": "a text tower",
     "blocks.0.attn.lambda_q1": "differential attention",
@@ -44,6 +47,25 @@ FOREIGN = {
     "patch_embed.backbone.conv1.0.weight": "a convolutional stem",
     "text_model.embeddings": "a text tower",
 }
+
+
+FORMATS = {
+    "encoder.layers.encoder_layer_0.ln_1.weight": "torchvision",
+    "backbone.layers.0.ln1.weight": "MMPretrain",
+    "layers.0.ffn.layers.0.0.weight": "MMPretrain",
+    "vit.to_patch_embedding.1.weight": "vit-pytorch",
+    "layers.0.blocks.0.attn.relative_position_bias_table": "Swin",
+    "backbone.layer1.0.conv1.weight": "ResNet",
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_network_of_another_library_is_named(name, tmp_path):
+    path = tmp_path / "m.npz"
+    known = dict.fromkeys([name, "patch_embed.projection.weight"])
+    np.savez(path, **{key: np.zeros((2, 2), "f4") for key in known})
+    with pytest.raises(ValueError, match=FORMATS[name]):
+        from_checkpoint(path)
 
 
 @pytest.mark.parametrize("name", FOREIGN)

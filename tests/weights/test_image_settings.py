@@ -11,6 +11,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from keras_vit import (
     Preprocessing,
@@ -22,12 +23,14 @@ from keras_vit import (
 )
 from keras_vit.preprocessing import NORMALIZATIONS
 from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.image_settings import (
     add_conditioner,
     guess_normalization,
 )
 from keras_vit.weights.positions import Known
 from keras_vit.weights.source import identify
+from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import randomize, tiny_config, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -479,6 +482,84 @@ def test_a_model_that_cannot_be_adapted_says_so(tmp_path):
     with pytest.warns(UserWarning, match="mode='vit'.*or build"):
         model = from_checkpoint(path, preprocessing="imagenet")
     assert model.config.preprocessing.normalization == "imagenet"
+
+
+def test_images_of_one_channel_without_a_bias_of_the_patches(tmp_path, photos):
+    """The patches get the bias that the normalisation needs."""
+    config = tiny_config(
+        use_patch_bias=False, use_embedding_norm=True, preprocessing="clip"
+    )
+    path = tmp_path / "clip"
+    save_checkpoint(randomize(VisionTransformer(config)), path, layout="timm")
+    model = from_checkpoint(path, activation="exact")
+    grey = photos[..., :1]
+    triple = np.repeat(grey, 3, -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        adapted = from_checkpoint(path, activation="exact", channels=1)
+    np.testing.assert_allclose(
+        to_numpy(adapted(preprocess_input(grey, model=adapted))),
+        to_numpy(model(preprocess_input(triple, model=model))),
+        atol=2e-5,
+    )
+
+
+def test_the_advice_for_a_stem_and_images_of_one_channel_can_be_followed(
+    tmp_path, photos
+):
+    config = tiny_config(stem_stages=(1,), preprocessing="imagenet")
+    path = tmp_path / "hybrid.npz"
+    save_checkpoint(randomize(VisionTransformer(config)), path)
+    with pytest.warns(UserWarning, match="preprocess_input.images, model=mod"):
+        model = from_checkpoint(path, channels=1)
+    [[mean], [deviation]] = model.config.preprocessing.mean_and_deviation
+    assert mean == pytest.approx(np.mean(IMAGENET["mean"]))
+    assert deviation == pytest.approx(np.mean(IMAGENET["std"]))
+    preprocess_input(photos[..., :1], model=model)
+
+
+def write_bands(folder, channels, cfg):
+    """Write a model of some channels with timm's JSON beside it."""
+    config = tiny_config(channels=channels)
+    path = folder / "bands.safetensors"
+    save_file(
+        {
+            part.name: np.zeros(part.shape_in_file(3), "float32")
+            for row in parts_of(LAYOUTS["timm"], config).values()
+            for part in row
+        },
+        path,
+    )
+    cfg = {"architecture": "vit_base_patch16_224", "pretrained_cfg": cfg}
+    cfg["model_args"] = {"num_heads": 3, "embed_dim": 24}
+    (folder / "config.json").write_text(json.dumps(cfg))
+    return path
+
+
+@pytest.mark.parametrize("channels", [2, 4, 5, 12, 13, 224])
+def test_a_mean_and_a_deviation_of_each_band(tmp_path, channels):
+    mean = list(0.1 + 0.003 * np.arange(channels))
+    deviation = list(0.2 + 0.001 * np.arange(channels))
+    path = write_bands(tmp_path, channels, {"mean": mean, "std": deviation})
+    model = from_checkpoint(path)
+    shape = (1, 32, 32, channels)
+    pixels = np.random.default_rng(0).integers(0, 256, shape, "uint8")
+    np.testing.assert_allclose(
+        preprocess_input(pixels, model=model),
+        (pixels / 255 - mean) / deviation,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 4, 12])
+def test_three_means_for_other_channels_are_averaged(tmp_path, channels):
+    row = {**IMAGENET, "interpolation": "bicubic", "crop_pct": 0.9}
+    path = write_bands(tmp_path, channels, row)
+    with pytest.warns(UserWarning, match="averages"):
+        settings = from_checkpoint(path).config.preprocessing
+    assert settings.mean == (pytest.approx(0.449),)
+    assert settings.deviation == (pytest.approx(0.226),)
+    assert (settings.interpolation, settings.crop_fraction) == ("bicubic", 0.9)
 
 
 def test_the_name_of_an_official_file_says_nothing(tmp_path):

@@ -90,6 +90,75 @@ def test_what_is_lost_is_named_and_no_other_model_is_made_of_the_rest(
         assert word in str(error.value)
 
 
+OF_TIMM = {"architecture": "vit_base_patch16_224"}
+OF_HF = {"model_type": "vit", "num_attention_heads": 3}
+CLASSIFIER = ["ViTForImageClassification"]
+# Name of a golden case, the JSON beside its body, and the head that it states.
+STATED_HEADS = {
+    "timm": (TIMM, {**OF_TIMM, "num_classes": 7}, 7),
+    "model_args": (
+        TIMM,
+        {**OF_TIMM, "num_classes": 0, "model_args": {"num_classes": 5}},
+        5,
+    ),
+    "pretrained_cfg": (
+        TIMM,
+        {**OF_TIMM, "pretrained_cfg": {"num_classes": 9}},
+        9,
+    ),
+    "timm_features": (TIMM, {**OF_TIMM, "num_classes": 0}, 0),
+    "trunk": (
+        TIMM,
+        {
+            "model_cfg": {
+                "embed_dim": 5,
+                "vision_cfg": {
+                    "timm_model_name": "vit_base_patch16_224",
+                    "timm_proj": "linear",
+                },
+            }
+        },
+        5,
+    ),
+    "hf_labels": (
+        "hf_vit",
+        {**OF_HF, "architectures": CLASSIFIER, "id2label": {"0": "a"}},
+        1,
+    ),
+    "hf_two": ("hf_vit", {**OF_HF, "architectures": CLASSIFIER}, 2),
+    "hf_none": (
+        "hf_vit",
+        {**OF_HF, "architectures": CLASSIFIER, "num_labels": 0},
+        0,
+    ),
+    "hf_features": ("hf_vit", {**OF_HF, "architectures": ["ViTModel"]}, 0),
+}
+
+
+@pytest.mark.parametrize("case", STATED_HEADS)
+def test_a_head_that_the_configuration_states_and_the_file_lacks(
+    case, tmp_path
+):
+    name, config, stated = STATED_HEADS[case]
+    head = ("head.", "classifier.")
+    body = {k: v for k, v in stored_in(name).items() if not k.startswith(head)}
+    path = tmp_path / "m.npz"
+    np.savez(path, **body)
+    path.with_suffix(".json").write_text(json.dumps(config))
+    if stated:
+        with pytest.raises(ValueError, match=f"lacks the head of {stated} .*`"):
+            from_checkpoint(path, num_heads=3)
+    features = from_checkpoint(
+        path, num_heads=3, **({"classes": 0} if stated else {})
+    )
+    assert features.config.num_classes == 0
+    assert not any("head" in note for note in features.load_report.notes)
+    if stated:
+        with pytest.warns(UserWarning, match=f"lacks the head of {stated} "):
+            model = from_checkpoint(path, num_heads=3, classes=4)
+        assert "predictions/kernel" in model.load_report.reset
+
+
 @pytest.mark.parametrize(
     ("name", "key", "config", "words"),
     [

@@ -5,6 +5,8 @@ the file.
 """
 
 import contextlib
+import os
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,6 +18,9 @@ WHY_NO_PICKLES = (
     "a pickle, which can run code when it is opened; load it with the library "
     "that wrote it, and save the weights as .safetensors"
 )
+
+# A byte that no text has.
+CONTROL = rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f-\xff]"
 
 
 class Entry(NamedTuple):
@@ -104,6 +109,33 @@ def errors_name(path):
         if str(path) in message and isinstance(error, ValueError):
             raise
         raise ValueError(f"{path} cannot be read: {message}") from error
+
+
+def refuse_text(path: str | os.PathLike, of: str = "weights"):
+    """Raise a ValueError if a file is a pointer, a web page or other text.
+
+    Args:
+        path: The file.
+        of: What it should be. "JSON" may be text.
+    """
+    with open(path, "rb") as file:
+        start = file.read(400)
+    text = start.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
+    name = os.path.basename(path)
+    if text.startswith("version https://git-lfs"):
+        raise ValueError(
+            f"{name} is a pointer of Git LFS, not the {of}: run `git lfs "
+            "pull`, or download the file itself"
+        )
+    if text.startswith("<"):
+        raise ValueError(
+            f"{name} is a web page (HTML or XML), not the {of}: the download "
+            f"was refused or redirected. It starts with {text[:60]!r}"
+        )
+    if of != "JSON" and len(text) > 8 and not re.search(CONTROL, start):
+        raise ValueError(
+            f"{name} is text, not {of}; it starts with {text[:60]!r}"
+        )
 
 
 def read_through(entries: dict[str, Entry]) -> Callable:

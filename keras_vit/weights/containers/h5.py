@@ -7,11 +7,15 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+import ml_dtypes
+import numpy as np
+
 from keras_vit.weights.containers import limits
 from keras_vit.weights.containers.checkpoint import (
     Checkpoint,
     Entry,
     read_through,
+    refuse_text,
 )
 
 MAX_NESTING = 32
@@ -29,13 +33,21 @@ def open_h5(path: pathlib.Path) -> Checkpoint:
     """
     import h5py  # Keras needs it as well.
 
+    refuse_text(path)
     file = h5py.File(path, "r")
     try:
         entries, sizes = {}, []
         for name, dataset in _datasets(file, h5py):
             shape = limits.check_array_shape(name, dataset.shape)
             dtype = dataset.dtype
-            entries[name] = Entry(name, shape, dtype.str, _load(dataset))
+            # Keras stores bfloat16 as two bytes without a type.
+            is_bfloat16 = dtype.str == "|V2"
+            entries[name] = Entry(
+                name,
+                shape,
+                "bfloat16" if is_bfloat16 else dtype.str,
+                _load(dataset, is_bfloat16),
+            )
             # Reading any part of a chunk decompresses the whole chunk.
             count = max(math.prod(shape), math.prod(dataset.chunks or ()))
             sizes.append(count * dtype.itemsize)
@@ -69,12 +81,17 @@ def _datasets(group, h5py, prefix="", seen=None) -> Iterator[tuple]:
             if item.is_virtual or item.external:
                 raise ValueError(f"{name} is stored outside the file")
             # Strings and the like are never weights.
-            if item.dtype.kind in "fiub" and item.shape is not None:
+            is_number = item.dtype.kind in "fiub" or item.dtype.str == "|V2"
+            if is_number and item.shape is not None:
                 yield name, item
 
 
-def _load(dataset):
-    return lambda index=None: dataset[() if index is None else index]
+def _load(dataset, is_bfloat16):
+    def load(index=None):
+        array = np.asarray(dataset[() if index is None else index])
+        return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+
+    return load
 
 
 def _model_config(path) -> dict:

@@ -16,7 +16,11 @@ import numpy as np
 
 from keras_vit.files import atomic_write
 from keras_vit.weights.containers import limits
-from keras_vit.weights.containers.checkpoint import Checkpoint, Entry
+from keras_vit.weights.containers.checkpoint import (
+    Checkpoint,
+    Entry,
+    refuse_text,
+)
 from keras_vit.weights.containers.descriptions import (
     read_own_config,
     write_own_config,
@@ -35,6 +39,7 @@ def open_npz(path: pathlib.Path) -> Checkpoint:
         ValueError: If a member is not an array as NumPy stores it, or the
             archive expands to more than a checkpoint can contain.
     """
+    refuse_text(path)
     archive = zipfile.ZipFile(path)
     try:
         members = archive.infolist()

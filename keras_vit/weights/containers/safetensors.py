@@ -13,7 +13,11 @@ import safetensors
 
 from keras_vit.files import atomic_write
 from keras_vit.weights.containers import limits
-from keras_vit.weights.containers.checkpoint import Checkpoint, Entry
+from keras_vit.weights.containers.checkpoint import (
+    Checkpoint,
+    Entry,
+    refuse_text,
+)
 from keras_vit.weights.containers.descriptions import (
     MAX_JSON,
     WRITTEN_BY,
@@ -32,6 +36,7 @@ def open_safetensors(path: pathlib.Path) -> Checkpoint:
         ValueError: If a name, type or shape is invalid.
         safetensors.SafetensorError: If the file is damaged.
     """
+    refuse_text(path)
     _check_header(path)
     with contextlib.ExitStack() as stack:
         file = safetensors.safe_open(path, framework="numpy")

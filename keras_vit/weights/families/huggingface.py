@@ -15,7 +15,13 @@ from keras_vit.weights.huggingface.tower_settings import (
 )
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE
-from keras_vit.weights.layouts import NOTHING, Dialect, Layout, NameVariant
+from keras_vit.weights.layouts import (
+    NOTHING,
+    TORCH_WRAPPERS,
+    Dialect,
+    Layout,
+    NameVariant,
+)
 from keras_vit.weights.styles import LATER_TORCH, SAME, TORCH
 from keras_vit.weights.writers import folder_writer
 
@@ -238,7 +244,7 @@ LAYOUT = Layout(
     has_later_parts=True,
     position_resize="bicubic",
     layer_norm_epsilon=1e-12,
-    wrappers=("module.", "model."),
+    wrappers=TORCH_WRAPPERS,
     # A model without a head has no prefix. Version 5 renamed the modules in
     # memory, so a raw state dict has other names than a saved file.
     aliases=(

@@ -8,7 +8,12 @@ from keras_vit.weights.huggingface.tower_settings import (
 )
 from keras_vit.weights.huggingface.visible_parts import check_expected
 from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
+from keras_vit.weights.layouts import (
+    NOTHING,
+    TORCH_WRAPPERS,
+    Layout,
+    NameVariant,
+)
 from keras_vit.weights.styles import (
     FLAT_CONV,
     LATER_TORCH,
@@ -146,7 +151,7 @@ LAYOUT = Layout(
     ),
     has_later_parts=True,
     position_resize="bicubic",
-    wrappers=("module.", "model."),
+    wrappers=TORCH_WRAPPERS,
     aliases=(
         (
             r"^(?=embeddings\.|encoder\.|pre_layrnorm\.|post_layernorm\.|head\.|"

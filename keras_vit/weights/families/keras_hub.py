@@ -1,6 +1,9 @@
 """keras-hub: presets and `.weights.h5` files, read only."""
 
+import functools
 import re
+
+import keras
 
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import Layout
@@ -10,20 +13,22 @@ EMBEDDING = "layers/vi_t_patching_and_embedding"
 ENCODER = "layers/vi_t_encoder/encoder_layers/vi_t_encoder_block{_i}/"
 
 
-def name_dense(shapes: dict) -> dict:
+def name_dense(shapes: dict, has_head: bool = False) -> dict:
     """Distinguish the head from the pre-logits; both are named `dense`.
 
     If there are two layers, the second one is the head. A single layer is the
-    head unless its kernel is square: a classifier never has as many classes as
-    the model has features.
+    head, in vit-keras unless its kernel is square: its models of ImageNet-21k
+    without a head end in the pre-logits.
 
     Args:
         shapes: Shapes of the arrays, by name.
+        has_head: Whether every model with such a layer has a head.
     """
     renamed = {}
     both = "layers/dense_1/vars/0" in shapes
     kernel = shapes.get("layers/dense/vars/0", ())
-    alone = "pre_logits" if both or len(set(kernel)) == 1 else "predictions"
+    is_square = len(set(kernel)) == 1 and not has_head
+    alone = "pre_logits" if both or is_square else "predictions"
     for name in shapes:
         new = re.sub(r"^layers/dense/", f"layers/{alone}/", name)
         new = re.sub(r"^layers/dense_1/", "layers/predictions/", new)
@@ -33,7 +38,43 @@ def name_dense(shapes: dict) -> dict:
     return renamed
 
 
+def read_activation(value) -> str | None:
+    """Return the activation of a head, None for logits.
+
+    Args:
+        value: Its name, or a function as Keras describes it.
+
+    Raises:
+        ValueError: If Keras has no such function.
+    """
+    if isinstance(value, dict):
+        inner = value.get("config")
+        value = inner if isinstance(inner, str) else value.get("class_name")
+    if value in (None, "linear"):
+        return None
+    keras.activations.get(str(value))
+    return str(value)
+
+
+def _read_hints(json):
+    """Return what task.json states of the head."""
+    task = json.get("task")
+    task = task.get("config") if isinstance(task, dict) else None
+    if not isinstance(task, dict):
+        return {}
+    return {
+        "classifier_activation": read_activation(task.get("activation")),
+        "stated_classes": task.get("num_classes"),
+    }
+
+
 def _complete(config, hints, names):
+    stated = hints.get("stated_classes") or config.num_classes
+    if config.num_classes not in (0, stated):
+        raise ValueError(
+            f"its task.json is of {stated} classes, but its last layer has "
+            f"{config.num_classes} outputs"
+        )
     if config.use_class_token and config.pooling == "avg":
         raise ValueError(
             "keras-hub's 'gap' averages the class token with the patches, "
@@ -70,7 +111,8 @@ LAYOUT = Layout(
         f"layers/vi_t_backbone/{EMBEDDING}/patch_embedding/vars/0",
     ),
     aliases=((r"^layers/vi_t_backbone/layers/", "layers/"),),
-    prepare=name_dense,
+    prepare=functools.partial(name_dense, has_head=True),
+    read_hints=_read_hints,
     ignore=r"optimizer/|seed_generator",
     optional_bias=("heads_in",),
     complete=_complete,

@@ -2,7 +2,12 @@
 
 from keras_vit.weights.containers.descriptions import image_tower_of
 from keras_vit.weights.layer_shapes import BLOCK
-from keras_vit.weights.layouts import NOTHING, Layout, NameVariant
+from keras_vit.weights.layouts import (
+    NOTHING,
+    TORCH_WRAPPERS,
+    Layout,
+    NameVariant,
+)
 from keras_vit.weights.styles import (
     LATER_TORCH,
     SAME,
@@ -45,6 +50,7 @@ def _read_hints(json):
     if refused:
         parts = ", ".join(f"{key}={tower[key]!r}" for key in refused)
         raise ValueError(f"its configuration has {parts}")
+    hints["stated_classes"] = json["model_cfg"].get("embed_dim")
     width, size = tower.get("width"), tower.get("image_size")
     if "layers" in tower:
         hints["depth"] = tower["layers"]
@@ -60,6 +66,12 @@ def _has_norm_after_pooling(json):
     tower = image_tower_of(json)
     is_after = tower.get("final_ln_after_pool")
     return bool(is_after and tower.get("pool_type") == "avg")
+
+
+def _prepare(shapes):
+    """Name the arrays of an image tower alone as in the whole model."""
+    is_alone = "ln_post.weight" in shapes
+    return {f"visual.{n}" if is_alone else n: (n, None) for n in shapes}
 
 
 LAYOUT = Layout(
@@ -96,7 +108,9 @@ LAYOUT = Layout(
     # The files of Perception Encoder have the other names, but their rotary
     # positions show in none. They have this norm only with a pooling that is
     # refused.
-    recognise=("visual.ln_post.weight",),
+    # The image tower alone has its names without "visual.".
+    recognise=("visual.ln_post.weight", "ln_post.weight"),
+    prepare=_prepare,
     # CLIPA.
     variants=(
         NameVariant(
@@ -107,7 +121,7 @@ LAYOUT = Layout(
     ),
     has_later_parts=True,
     layer_norm_epsilon=1e-5,
-    wrappers=("module.", "model.", "state_dict."),
+    wrappers=TORCH_WRAPPERS,
     ignore=(
         r"(transformer|token_embedding|ln_final|text)\."
         r"|(positional_embedding|text_projection|logit_scale|logit_bias"

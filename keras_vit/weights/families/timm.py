@@ -1,10 +1,17 @@
 """timm: huggingface/pytorch-image-models."""
 
+import re
+
 from keras_vit.models.config import ViTConfig
 from keras_vit.weights.huggingface.model_types import IN_TIMM_NAMES
 from keras_vit.weights.huggingface.tower_settings import describe_tower
 from keras_vit.weights.layer_shapes import BLOCK, RELATIVE, ROTARY, UNIT
-from keras_vit.weights.layouts import Dialect, Layout, NameVariant
+from keras_vit.weights.layouts import (
+    TORCH_WRAPPERS,
+    Dialect,
+    Layout,
+    NameVariant,
+)
 from keras_vit.weights.styles import (
     FLAT_CONV,
     LATER_TORCH,
@@ -50,6 +57,7 @@ SPLIT_BIAS = {
 }
 # A stem without stages is not nested.
 FLAT_ROOT = Dialect(((r"\.backbone\.stem\.", ".backbone."),))
+WRAPPED = "|".join(map(re.escape, TORCH_WRAPPERS))
 STAGES = "patch_embed.backbone.stages.{s}.blocks.{u}."
 
 
@@ -192,21 +200,16 @@ LAYOUT = Layout(
     resize_of=resize_of,
     stem_epsilons="timm",
     wrappers=(
-        "module.",
-        "model.",
-        "_orig_mod.",
-        "state_dict.",
+        *TORCH_WRAPPERS,
         "timm_model.",
-        "visual.trunk.",
         "visual.",
-        "backbone.",
-        "module.backbone.",
-        "teacher.backbone.",
-        "radio_model.model.",
+        "trunk.",
+        "radio_model.",
         "vision_encoder.",
     ),
     # A stem without stages is not nested.
     aliases=(
+        (r"^trunk_head\.proj\.", "head."),
         (
             r"^patch_embed\.backbone\.(conv|norm)\.",
             r"patch_embed.backbone.stem.\1.",
@@ -242,7 +245,8 @@ LAYOUT = Layout(
     # OpenCLIP and TIPSv2, the text tower and its scale stand beside the images.
     # Files of training have the heads of DINO and EVA, and the decoder of MAE.
     ignore=r"text\.|text_encoder\.|(logit_scale|logit_bias|temperature)$|"
-    r"((module|teacher)\.)?((dino|ibot)_head|head\.mlp|head\.last_layer)\.|"
+    rf"({WRAPPED})*((dino|ibot)_head|head\.mlp\.(\d|weight|bias)|"
+    r"head\.last_layer)|"
     r"lm_head\.|decoder_(pos_embed$|(embed|blocks|norm|pred)\.)|"
     r"(.*\.)?relative_position_index$|"
     r"(mask_token|optimizer|epoch|local_cls_norm\..*|"

@@ -1,11 +1,25 @@
 """vit-keras, read only: the `.h5` files of Keras 2."""
 
+from keras_vit.weights.families.keras_hub import read_activation
 from keras_vit.weights.layer_shapes import BLOCK
 from keras_vit.weights.layouts import Layout
 from keras_vit.weights.styles import KERAS_2
 
 BLOCK_NAME = "encoderblock_{i}/"
 ATTENTION = BLOCK_NAME + "MultiHeadDotProductAttention_1/"
+
+
+def _read_hints(json):
+    """Return the activation of the head in a whole model."""
+    config = json.get("config")
+    layers = config.get("layers") if isinstance(config, dict) else None
+    for layer in layers if isinstance(layers, list) else ():
+        row = layer.get("config") if isinstance(layer, dict) else None
+        if isinstance(row, dict) and row.get("name") == "head":
+            activation = read_activation(row.get("activation"))
+            return {"classifier_activation": activation}
+    return {}
+
 
 LAYOUT = Layout(
     order=6,
@@ -33,6 +47,7 @@ LAYOUT = Layout(
     wrappers=("model_weights/",),
     # Keras 2 writes the name of the layer before the name of the weight, which
     # begins with the name of the layer again.
+    read_hints=_read_hints,
     aliases=(
         (r":0$", ""),
         (r"^(.+?)/\1/", r"\1/"),

@@ -38,7 +38,21 @@ def describe_tower(json: dict) -> dict:
         **gate,
         "model_type": kind,
         "architectures": json.get("architectures"),
+        "stated_classes": _count_classes(json),
     }
+
+
+def _count_classes(json):
+    """Return the number of outputs of the head that a class has, or None."""
+    names = json.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith(("ImageClassification", "ClassificationWithTeacher")):
+        labels = json.get("id2label")
+        usual = len(labels) if isinstance(labels, dict) else 2
+        return json.get("num_labels", usual)
+    if name.endswith("WithProjection") or name == "CLIPModel":
+        return json.get("projection_dim", 512)
+    return None
 
 
 def read_settings(json: dict) -> dict:
@@ -60,6 +74,7 @@ def read_settings(json: dict) -> dict:
     check_expressible(row, json)
     found = {
         "architecture": architecture,
+        "stated_classes": json["stated_classes"],
         "rotary_positions": "none",
         "norm_placement": "before",
         "pooling": "token" if row.has_class_token else "avg",

@@ -32,7 +32,10 @@ def describe_trunk(json: dict) -> dict:
         "global_pool": "timm_pool",
         "img_size": "image_size",
     }
-    return {ours: tower[key] for ours, key in keys.items() if tower.get(key)}
+    found = {ours: tower[key] for ours, key in keys.items() if tower.get(key)}
+    if tower.get("timm_proj") == "linear":
+        found["num_classes"] = json["model_cfg"].get("embed_dim")
+    return found
 
 
 def read_hints(json: dict) -> dict:
@@ -69,6 +72,9 @@ def read_hints(json: dict) -> dict:
         names["is_published"] = False
     if {**settings, **hints}["rotary_positions"] in USUAL_AXES:
         _check_rotation(hints, settings)
+    rows = (arguments, json, published)
+    stated = [row["num_classes"] for row in rows if "num_classes" in row]
+    names["stated_classes"] = stated[0] if stated else None
     return {**names, **settings, **hints}
 
 

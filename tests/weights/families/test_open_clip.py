@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
 from tests.tiny import noise, to_numpy
-from tests.weights.cases import make
+from tests.weights.cases import TIMM, assert_answers, make, stored_in
 
 # Its images want another mode than the default, which is noted.
 pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
@@ -205,3 +205,41 @@ def test_a_tower_of_timm_has_its_architecture(tmp_path):
 def test_the_exact_gelu_is_the_default(model, tmp_path):
     write(open_clip_arrays(model, tmp_path), tmp_path)
     assert from_checkpoint(tmp_path).config.activation == "exact"
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model.visual."])
+def test_an_image_tower_alone_is_read(model, prefix, tmp_path):
+    arrays = open_clip_arrays(model, tmp_path)
+    alone = {
+        prefix + name.removeprefix("visual."): array
+        for name, array in arrays.items()
+        if name.startswith("visual.")
+    }
+    save_file(alone, tmp_path / "tower.safetensors")
+    images = noise(2, 32, 32, 3)
+    found = from_checkpoint(
+        tmp_path / "tower.safetensors", num_heads=3, activation="quick"
+    )
+    np.testing.assert_allclose(
+        to_numpy(found(images)), to_numpy(model(images)), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("prefix", ["visual.", "", "module.visual."])
+@pytest.mark.parametrize("part", ["proj.weight", "mlp.fc1.weight"])
+def test_the_projection_of_a_tower_of_timm(prefix, part, tmp_path):
+    arrays = stored_in(TIMM)
+    kernel, bias = arrays.pop("head.weight"), arrays.pop("head.bias")
+    arrays = {f"{prefix}trunk.{name}": a for name, a in arrays.items()}
+    text = {"text.proj.0.weight": np.ones((3, 4), "float32")}
+    head = {f"{prefix}head.{part}": kernel}
+    np.savez(tmp_path / "m.npz", **arrays, **head, **text)
+    if part.startswith("mlp"):
+        with pytest.raises(ValueError, match="a projection with an MLP"):
+            from_checkpoint(tmp_path / "m.npz", num_heads=3)
+        return
+    model = from_checkpoint(tmp_path / "m.npz", num_heads=3)
+    layer = model.get_layer("predictions")
+    np.testing.assert_array_equal(to_numpy(layer.kernel), kernel.T)
+    layer.bias.assign(bias)
+    assert_answers(model, TIMM)
