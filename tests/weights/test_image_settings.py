@@ -491,7 +491,8 @@ def test_images_of_one_channel_without_a_bias_of_the_patches(tmp_path, photos):
     )
     path = tmp_path / "clip"
     save_checkpoint(randomize(VisionTransformer(config)), path, layout="timm")
-    model = from_checkpoint(path, activation="exact")
+    with pytest.warns(UserWarning, match="preprocess_input"):
+        model = from_checkpoint(path, activation="exact")
     grey = photos[..., :1]
     triple = np.repeat(grey, 3, -1)
     with warnings.catch_warnings():
@@ -541,7 +542,8 @@ def test_a_mean_and_a_deviation_of_each_band(tmp_path, channels):
     mean = list(0.1 + 0.003 * np.arange(channels))
     deviation = list(0.2 + 0.001 * np.arange(channels))
     path = write_bands(tmp_path, channels, {"mean": mean, "std": deviation})
-    model = from_checkpoint(path)
+    with pytest.warns(UserWarning, match="preprocess_input"):
+        model = from_checkpoint(path)
     shape = (1, 32, 32, channels)
     pixels = np.random.default_rng(0).integers(0, 256, shape, "uint8")
     np.testing.assert_allclose(
@@ -555,7 +557,7 @@ def test_a_mean_and_a_deviation_of_each_band(tmp_path, channels):
 def test_three_means_for_other_channels_are_averaged(tmp_path, channels):
     row = {**IMAGENET, "interpolation": "bicubic", "crop_pct": 0.9}
     path = write_bands(tmp_path, channels, row)
-    with pytest.warns(UserWarning, match="averages"):
+    with pytest.warns(UserWarning, match="averages|preprocess_input"):
         settings = from_checkpoint(path).config.preprocessing
     assert settings.mean == (pytest.approx(0.449),)
     assert settings.deviation == (pytest.approx(0.226),)
