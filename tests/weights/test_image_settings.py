@@ -525,7 +525,7 @@ def write_bands(folder, channels, cfg):
     path = folder / "bands.safetensors"
     save_file(
         {
-            part.name: np.zeros(part.shape_in_file(3), "float32")
+            part.name: np.ones(part.shape_in_file(3), "float32")
             for row in parts_of(LAYOUTS["timm"], config).values()
             for part in row
         },
