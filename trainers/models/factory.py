@@ -174,6 +174,7 @@ def _load_checkpoint(recipe, channels, num_classes, dtype):
         channels=channels,
         dtype=dtype,
         head=recipe.init_head,
+        classifier_activation="linear",  # The losses take logits.
         num_heads=recipe.num_heads or "published",
         architecture=recipe.architecture,
         preprocessing=recipe.preprocessing,

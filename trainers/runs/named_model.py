@@ -107,7 +107,11 @@ class NamedModel:
         """The model, and the activation that its file states, if any."""
         if not self._path.endswith(".keras"):
             grey = {"channels": 1} if self.is_grey else {}
-            return from_checkpoint(self.path_or_name, **grey), None
+            model = from_checkpoint(self.path_or_name, **grey)
+            activation = model.config.classifier_activation
+            if activation is not None:
+                model = model.with_classifier_activation(None)
+            return model, activation
         path = as_path(self._path)
         if not path.is_file():
             raise ValueError(

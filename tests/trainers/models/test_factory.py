@@ -1,6 +1,7 @@
 """The model of a recipe: new, from a file of ours, or from a checkpoint."""
 
 import dataclasses
+import json
 import pathlib
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 
 import keras_vit
 from trainers.models.factory import build_model
+from trainers.runs.named_model import NamedModel
 
 
 def test_seed_decides_the_initial_weights(recipe, digits):
@@ -105,6 +107,20 @@ def test_other_files_are_refused_with_all_known_endings(run, digits, tmp_path):
     recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
     with pytest.raises(ValueError, match=r"\.npz, .*\.h5, .* in \.keras"):
         build_model(recipe, digits)
+
+
+def test_the_activation_of_a_checkpoint_is_not_trained(run, digits, tmp_path):
+    """The losses take logits, and predictions its probabilities."""
+    golden = pathlib.Path(__file__).parents[2] / "golden" / "keras_hub"
+    folder = shutil.copytree(golden, tmp_path / "preset")
+    task = json.loads((folder / "task.json").read_text())
+    task["config"]["activation"] = "sigmoid"
+    (folder / "task.json").write_text(json.dumps(task))
+    recipe = dataclasses.replace(run.load_recipe(), init_from=str(folder))
+    assert build_model(recipe, digits).config.classifier_activation is None
+    named = NamedModel(str(folder))
+    assert named.activation == "sigmoid"
+    assert named.load_model().config.classifier_activation is None
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
