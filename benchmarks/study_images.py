@@ -1,18 +1,19 @@
-"""Moved digits: the images of the studies of data and compute."""
+"""Images that studies make of scikit-learn's digits."""
 
-import dataclasses
+import pathlib
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_image
 
-from benchmarks.study import CHOICE, REPORT
-from trainers.recipes.recipes import RECIPES
-
-STUDY_SIDE, DIGIT_SIDE = 12, 8
+MOVED_SIDE, DIGIT_SIDE, PAINTED_SIDE = 12, 8, 16
 # Images of each split. A handwritten digit is in one split only.
 SPLIT_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 
 
+# TFDS knows the builder by its name as soon as this module is imported.
 class MovedDigits(tfds.core.GeneratorBasedBuilder):
     """The digits of scikit-learn, each somewhere in a larger image.
 
@@ -23,16 +24,13 @@ class MovedDigits(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
+        image = tfds.features.Image(shape=(MOVED_SIDE, MOVED_SIDE, 1))
+        label = tfds.features.ClassLabel(num_classes=10)
         return tfds.core.DatasetInfo(
             builder=self,
             description="Handwritten digits at random places of an image.",
             features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(
-                        shape=(STUDY_SIDE, STUDY_SIDE, 1)
-                    ),
-                    "label": tfds.features.ClassLabel(num_classes=10),
-                }
+                {"image": image, "label": label}
             ),
             supervised_keys=("image", "label"),
         )
@@ -41,8 +39,6 @@ class MovedDigits(tfds.core.GeneratorBasedBuilder):
         return {split: self._generate_examples(split) for split in SPLIT_SIZES}
 
     def _generate_examples(self, split):
-        from sklearn.datasets import load_digits
-
         digits = load_digits()
         own = np.flatnonzero(split_of(digits.target) == split)
         rng = np.random.default_rng(list(SPLIT_SIZES).index(split))
@@ -75,24 +71,87 @@ def place_digit(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     Shapes:
         digit: (8, 8), 0 to 16. returns: (12, 12, 1), uint8.
     """
-    y, x = rng.integers(STUDY_SIDE - DIGIT_SIDE + 1, size=2)
-    image = np.zeros((STUDY_SIDE, STUDY_SIDE, 1), "uint8")
-    image[y : y + DIGIT_SIDE, x : x + DIGIT_SIDE, 0] = np.round(
-        digit * (255 / 16)
-    )
+    y, x = rng.integers(MOVED_SIDE - DIGIT_SIDE + 1, size=2)
+    image = np.zeros((MOVED_SIDE, MOVED_SIDE, 1), "uint8")
+    pixels = np.round(digit * (255 / 16))
+    image[y : y + DIGIT_SIDE, x : x + DIGIT_SIDE, 0] = pixels
     return image
 
 
-# TFDS knows the builder by its name as soon as this module is imported.
-RECIPE = dataclasses.replace(
-    RECIPES["digits"],
-    dataset=MovedDigits.name,
-    image_size=STUDY_SIDE,
-    augment="",
-    label_smoothing=0.0,
-    batch_size=32,
-)
-PICTURE_SPLITS = {
-    CHOICE: {"eval_split": "validation"},
-    REPORT: {"eval_split": "test"},
-}
+class ImageSplit(NamedTuple):
+    """The images of a split of painted digits.
+
+    Args:
+        first, last: The handwritten digits and the columns of the photograph
+            that are used, as shares of all.
+        copies: Number of images of each digit.
+    """
+
+    first: float
+    last: float
+    copies: int
+
+    def of(self, length: int) -> slice:
+        """Return the indices among `length` that the split uses."""
+        return slice(int(self.first * length), int(self.last * length))
+
+
+def write_painted_digits(
+    folder: pathlib.Path,
+    classes: range,
+    photo: str,
+    splits: dict[str, ImageSplit],
+    seed: int,
+):
+    """Write FOLDER/SPLIT/DIGIT/*.png.
+
+    Args:
+        folder: The folder to write.
+        classes: The digits.
+        photo: A name of `sklearn.datasets.load_sample_image`.
+        splits: The images of "train" and of "test".
+        seed: Seed of everything random.
+    """
+    digits, image = load_digits(), load_sample_image(photo)
+    rng = np.random.default_rng(seed)
+    for name, split in splits.items():
+        view = image[:, split.of(image.shape[1])]
+        for index in range(len(digits.images))[split.of(len(digits.images))]:
+            label = digits.target[index]
+            if label not in classes:
+                continue
+            place = folder / name / str(label)
+            place.mkdir(parents=True, exist_ok=True)
+            for copy in range(split.copies):
+                painted = paint(view, digits.images[index] / 16, rng)
+                path = place / f"{index:04d}_{copy}.png"
+                Image.fromarray(painted).save(path)
+
+
+def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
+    """Return a crop of a photograph with a digit painted over it.
+
+    Place, size, rotation and contrast of the digit are random.
+
+    Shapes:
+        photo: (H, W, 3), uint8. digit: (8, 8), 0 to 1. returns: (16, 16, 3).
+
+    Args:
+        photo: The photograph of which a part is the background.
+        digit: The opacity of the paint.
+        rng: A generator of NumPy.
+    """
+    y, x = (rng.integers(n - PAINTED_SIDE + 1) for n in photo.shape[:2])
+    crop = photo[y : y + PAINTED_SIDE, x : x + PAINTED_SIDE].astype("float32")
+    side = int(rng.integers(11, 16))
+    mask = Image.fromarray((255 * digit).astype("uint8"))
+    mask = mask.resize((side, side), Image.Resampling.BICUBIC)
+    mask = mask.rotate(rng.uniform(-15, 15), Image.Resampling.BICUBIC)
+    canvas = Image.new("L", (PAINTED_SIDE, PAINTED_SIDE))
+    place = tuple(map(int, rng.integers(PAINTED_SIDE - side + 1, size=2)))
+    canvas.paste(mask, place)
+    opacity = np.asarray(canvas, "float32")[..., None] / 255
+    opacity *= rng.uniform(0.7, 1.0)
+    bounds = (0, 95) if crop.mean() > 128 else (160, 255)
+    crop += opacity * (rng.uniform(*bounds, 3) - crop)
+    return np.clip(np.round(crop), 0, 255).astype("uint8")

@@ -8,7 +8,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from benchmarks.study_training import train_job
+from benchmarks.study import train_job
 from keras_vit import (
     FlexibleVisionTransformer,
     VisionTransformer,
