@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 import keras
 
-from benchmarks import compare, compare_options
+from benchmarks import compare
 from benchmarks.flops import (
     MATRIX_SHAPE,
     count_tokens,
@@ -64,9 +64,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     known = {
         "model": VARIANTS,
-        "task": compare_options.TASKS,
-        "precision": compare_options.COMPARED_PRECISIONS,
-        "activation": compare_options.ACTIVATIONS,
+        "task": compare.TASKS,
+        "precision": compare.COMPARED_PRECISIONS,
+        "activation": compare.ACTIVATIONS,
     }
     try:
         for name, values in known.items():

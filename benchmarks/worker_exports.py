@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.serve import answer_requests
+from benchmarks.pipe import answer_requests
 
 ONNX_OPSET = 17  # The first with a layer norm, which is faster than its parts.
 

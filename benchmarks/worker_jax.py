@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import answer_requests, repeat
+from benchmarks.pipe import answer_requests, repeat
 
 # As in optax.adam and Keras.
 ADAM = {"rate": 1e-4, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.harness import build_ours, random_batch
-from benchmarks.serve import answer_requests, repeat
+from benchmarks.pipe import answer_requests, repeat
 
 
 def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks.serve import answer_requests, repeat
+from benchmarks.pipe import answer_requests, repeat
 
 DTYPES = {
     "float32": torch.float32,

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import compare, harness, serve
-from benchmarks import compare_report as report
+from benchmarks import compare, harness, pipe
 from benchmarks.flops import (
     MATRIX_SHAPE,
     forward_flops,
@@ -16,7 +15,7 @@ from benchmarks.flops import (
 from keras_vit import VARIANTS, ViTConfig
 from tests import commands
 
-RESULT = report.Result(
+RESULT = compare.Result(
     model="S/16",
     task="forward",
     precision="float32",
@@ -74,15 +73,15 @@ def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians():
 
 def test_missed_bars_are_named_row_by_row_and_for_the_mean():
     def result(**seconds):
-        return report.Result(**{**vars(RESULT), "seconds": seconds})
+        return compare.Result(**{**vars(RESULT), "seconds": seconds})
 
     slow = result(ours=[1.0], timm=[0.8])
     fast = result(ours=[1.0], timm=[1.25])
     alone = result(ours=[1.0])
 
     def missed(row, mean, *results):
-        bars = {"timm": report.Bar(row=row, mean=mean)}
-        return report.missed_bars(results, bars)
+        bars = {"timm": compare.Bar(row=row, mean=mean)}
+        return compare.missed_bars(results, bars)
 
     # The mean of 0.8 and 1.25, a fourth slower and a fourth faster, is 1.
     assert missed(0.8, 0.999, slow, fast, alone) == []
@@ -96,7 +95,7 @@ def test_missed_bars_are_named_row_by_row_and_for_the_mean():
 
 
 def test_csv_has_a_row_for_every_package(tmp_path):
-    harness.write_table(tmp_path / "results.csv", report.csv_rows([RESULT]))
+    harness.write_table(tmp_path / "results.csv", compare.csv_rows([RESULT]))
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
     columns = "model task precision batch_size package rounds seconds"
     columns += " images_per_second ratio matrix_gflops floor_seconds peak_mib"
@@ -116,7 +115,7 @@ def test_the_floor_is_that_of_the_faster_library():
 
 
 def test_markdown_has_description_rates_and_results():
-    page = report.format_page(
+    page = compare.format_page(
         [RESULT], ["ours", "keras-hub"], ["torch"], ["a machine"]
     )
     assert "- a machine\n" in page
@@ -209,7 +208,7 @@ def test_each_package_runs_where_it_can(
 
 def test_of_several_steps_the_last_is_waited_for():
     started, waited = iter(range(9)), []
-    serve.repeat(lambda: next(started), waited.append, 3)()
+    pipe.repeat(lambda: next(started), waited.append, 3)()
     assert waited == [2]
     assert next(started) == 3
 
@@ -218,7 +217,7 @@ def test_of_several_steps_the_last_is_waited_for():
 def test_a_worker_that_fails_shows_its_message():
     case = {"package": "theirs", "threads": 1}
     with pytest.raises(RuntimeError, match="KeyError: 'theirs'"):
-        serve.Worker("benchmarks.worker_keras", case)
+        pipe.Worker("benchmarks.worker_keras", case)
 
 
 @pytest.fixture
@@ -286,7 +285,7 @@ def test_plain_jax_answers_as_our_model():
     found = commands.run_anew(
         ["-c", PLAIN_JAX],
         {**os.environ, "KERAS_BACKEND": "jax"},
-        serve.REPOSITORY,
+        pipe.REPOSITORY,
     )
     assert not found.returncode, found.stderr
     assert float(found.stdout.split()[-1]) < 1e-5

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import exports, exports_report, worker_exports
-from benchmarks.exports_report import CONTENDERS, Result
+from benchmarks import exports, worker_exports
+from benchmarks.exports import CONTENDERS, Result
 from benchmarks.flops import num_parameters
 from benchmarks.harness import read_csv
 from keras_vit import VARIANTS
@@ -51,21 +51,21 @@ def test_ratio_is_the_median_over_the_rounds_to_the_fastest_of_timm():
 def test_only_float32_can_be_not_slower():
     slow = {**RESULT.seconds, "litert": [4.0] * 3, "onnx": [4.0] * 3}
     slow = dataclasses.replace(RESULT, seconds=slow)
-    assert not exports_report.is_slower(RESULT, 0.0)
-    assert exports_report.is_slower(slow, 0.0)  # int8 is faster still.
-    assert exports_report.is_slower(slow, 0.2)
-    assert not exports_report.is_slower(slow, 0.25)  # The ratio is 3 / 4.
+    assert not exports.is_slower(RESULT, 0.0)
+    assert exports.is_slower(slow, 0.0)  # int8 is faster still.
+    assert exports.is_slower(slow, 0.2)
+    assert not exports.is_slower(slow, 0.25)  # The ratio is 3 / 4.
 
 
 def test_the_table_has_a_row_a_contender_and_a_column_a_case():
     other = dataclasses.replace(RESULT, threads=1, batch_size=1)
-    page = exports_report.format_page([RESULT, other], ["a machine"])
+    page = exports.format_page([RESULT, other], ["a machine"])
     assert "- a machine\n" in page
     assert "| 2 threads, batch 8 | 1 thread, batch 1 |" in page
     row = "| ours | LiteRT | int8 | 500.00 (6.00) | 500.00 (6.00) |"
     assert row in page
     assert "ours LiteRT 2000.00 ms, timm ONNX Runtime 3000.00 ms" in page
-    assert "(" not in exports_report.cell(WITHOUT_TIMM, "onnx")
+    assert "(" not in exports.cell(WITHOUT_TIMM, "onnx")
 
 
 @pytest.mark.parametrize(

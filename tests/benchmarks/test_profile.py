@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from benchmarks import profile, serve
+from benchmarks import pipe, profile
 from benchmarks.flops import (
     forward_flops,
     moved_numbers,
@@ -112,7 +112,7 @@ def test_the_command_names_where_a_training_step_spends_its_time():
             *("--steps", "1"),
         ],
         {**os.environ, "KERAS_BACKEND": "tensorflow"},
-        serve.REPOSITORY,
+        pipe.REPOSITORY,
     )
     assert not found.returncode, found.stderr
     rows = [x.strip("| ").split(" | ") for x in found.stdout.splitlines()]

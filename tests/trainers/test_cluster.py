@@ -5,15 +5,12 @@ import pathlib
 import re
 import stat
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
 
-from benchmarks import scaling
-from benchmarks.harness import read_csv
 from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from trainers.distribute.strategies import STRATEGIES
@@ -238,22 +235,3 @@ def test_commands_of_the_page_run(programs, tmp_path):
     for name in ("mirrored", "workers", "service"):
         run = tmp_path / f"saved_models/digits_{name}"
         assert (run / "model.keras").is_file(), name
-
-
-@pytest.mark.slow
-def test_two_processes_are_measured(tmp_path, capsys, monkeypatch, python):
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("two processes need two cores")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(sys, "executable", python)
-    out = tmp_path / "scaling.csv"
-    scaling.main(
-        ["--models=mu/16", "--image_size=32", "--batch_size=2", "--rounds=1"]
-        + ["--steps=1", f"--out={out}"]
-    )
-    rows = read_csv(out)
-    assert [row["case"] for row in rows] == list(scaling.SCALING_CASES)
-    assert all(float(row["seconds"]) > 0 for row in rows)
-    assert capsys.readouterr().out.count("| mu/16 |") == len(
-        scaling.SCALING_CASES
-    )
