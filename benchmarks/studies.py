@@ -120,7 +120,7 @@ def draw_tables(study: Study, trials: list[Trial]):
     """
     from matplotlib.figure import Figure
 
-    from keras_vit.analysis.plots.positions import (
+    from keras_vit.analysis.plots.learned import (
         choose_colors,
         draw_position_tiles,
     )
@@ -506,7 +506,7 @@ def find_painted_model(place: Place) -> str:
             dataset=paint_digits(place._replace(purpose="first")),
             batch_size=64,
             total_steps=FIRST_UPDATES,
-            warmup_steps=min(100, FIRST_UPDATES),
+            warmup_steps=min(100, FIRST_UPDATES - 1),
             learning_rate=2e-3,
         )
         train_once(recipe, build_first).model.save(path)

@@ -342,7 +342,7 @@ def train_trial(
         learning_rate=rate,
         seed=seed,
         total_steps=updates,
-        warmup_steps=min(warmup, updates),
+        warmup_steps=min(warmup, updates - 1),
     )
     fields = {k: v(place) if callable(v) else v for k, v in arm.fields.items()}
     recipe = dataclasses.replace(recipe, **fields)

@@ -522,7 +522,7 @@ def test_files_that_a_page_names_exist(page):
         ".venv",
         "export/",
     )
-    made += ("checkpoints/", "inspection/", "positions/")
+    made += ("checkpoints/", "inspection/")
     made += ("tensorboard/", "PATH/")
     for path in re.findall(r"`([\w.-]+(?:/[\w.-]+)*(?:\.\w+|/))`", text):
         if "/" not in path or path.startswith(made):

@@ -133,7 +133,6 @@ def open_run(run_dir: str) -> Subject:
         run.load_class_names(),
         run.activation,
         run.load_recipe().normalization,
-        str(run.positions_path),
     )
 
 

@@ -12,10 +12,8 @@ from keras_vit.analysis.embeddings import (
     position_similarity,
     scale_filters,
 )
-from keras_vit.analysis.inspecting import inspect_model, to_pixels
-from keras_vit.analysis.inspection import Inspection
+from keras_vit.analysis.inspection import Inspection, inspect_model, to_pixels
 from keras_vit.analysis.page import render_page, write_page
-from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.relevance import (
     accumulate_relevance,
     attention_relevance,
@@ -58,7 +56,6 @@ __all__ = [
     "mean_attention_distance",
     "pools_patches",
     "position_similarity",
-    "read_positions",
     "render_page",
     "representation_similarity",
     "roll_out",

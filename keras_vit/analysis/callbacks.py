@@ -12,12 +12,7 @@ from keras_vit.analysis.embeddings import (
     leading_filters,
     position_similarity,
 )
-from keras_vit.analysis.inspecting import to_pixels
-from keras_vit.analysis.position_history import (
-    drop_positions_after,
-    import_tensorflow,
-    write_position,
-)
+from keras_vit.analysis.inspection import to_pixels
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.features import (
@@ -37,14 +32,10 @@ class AttentionPictures(keras.callbacks.Callback):
     The callback draws the attention rollout over some images, the attention
     distances of the heads, the similarity of the positions, and the filters:
     before the first update and after epochs. Parts that the model does not
-    have are skipped. The similarities are also stored as arrays:
-    `read_positions` reads them, and `plots.film_position_similarity` makes an
-    animation of them.
+    have are skipped.
 
     The training is bit-identical to one without the callback. Needs TensorFlow
-    and matplotlib. Must come after a callback that restores the model, such as
-    BackupAndRestore, because similarities of updates that will be repeated are
-    dropped at the start.
+    and matplotlib.
 
     Shapes:
         images: (B, H, W, C), preprocessed for the model.
@@ -53,8 +44,6 @@ class AttentionPictures(keras.callbacks.Callback):
         images: A few images to compute attention for.
         log_dir: The folder of TensorBoard, local or gs://...; the pictures
             go to its subfolder `attention`.
-        positions_dir: Folder of the similarities. Default: `positions` in
-            `log_dir`.
         every_epochs: Epochs between two drawings.
         class_names: Names of the classes.
         activation: Function that turns logits into probabilities: a key of
@@ -80,7 +69,6 @@ class AttentionPictures(keras.callbacks.Callback):
         self,
         images,
         log_dir: str | os.PathLike,
-        positions_dir: str | os.PathLike | None = None,
         every_epochs: int = 1,
         class_names: Sequence[str] | None = None,
         activation: str = "softmax",
@@ -99,9 +87,6 @@ class AttentionPictures(keras.callbacks.Callback):
         self.images = images
         self.pixels = to_pixels(images, normalization)
         self.log_dir = os.fspath(log_dir)
-        self.positions_dir = os.fspath(
-            positions_dir or os.path.join(self.log_dir, "positions")
-        )
         self.every_epochs = every_epochs
         self.class_names = class_names
         self.activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
@@ -127,7 +112,13 @@ class AttentionPictures(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         if not self.is_writer:
             return
-        tf = import_tensorflow()
+        try:
+            import tensorflow as tf
+        except ImportError as error:
+            raise ImportError(
+                "Pictures for TensorBoard need TensorFlow: "
+                "pip install tensorflow"
+            ) from error
         # Imported here, so that a missing package is an error at the start.
         from keras_vit.analysis import plots
 
@@ -139,7 +130,6 @@ class AttentionPictures(keras.callbacks.Callback):
         step = self.first_step
         if step is None:
             step = self._step({"step": 0})
-        drop_positions_after(self.positions_dir, step)
         if step == 0:
             self._draw(step)
 
@@ -159,13 +149,13 @@ class AttentionPictures(keras.callbacks.Callback):
 
     def _draw(self, step):
         with self._averaged_weights():
-            figures = dict(self._figures(step))
+            figures = dict(self._figures())
         with self._writer.as_default(step):
             for name, figure in figures.items():
                 self._tf.summary.image(name, self._plots.render(figure)[None])
         self._writer.flush()
 
-    def _figures(self, step):
+    def _figures(self):
         """Yield the name and the figure of each part that the model has."""
         model, images, plots = self.model, self.images, self._plots
         config = model.config
@@ -189,7 +179,6 @@ class AttentionPictures(keras.callbacks.Callback):
         )
         if config.position_embedding != "none":
             similarity = position_similarity(model)
-            write_position(self.positions_dir, step, similarity)
             yield (
                 "positions/similarity",
                 plots.plot_position_similarity(similarity),

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from keras_vit.analysis.inspecting import inspect_model
-from keras_vit.analysis.inspection import Inspection
+from keras_vit.analysis.inspection import Inspection, inspect_model
 from keras_vit.analysis.page import write_page
-from keras_vit.analysis.position_history import read_positions
 from keras_vit.analysis.representations import representation_similarity
 from keras_vit.models import VisionTransformer
 from keras_vit.preprocessing.normalization import Mode
@@ -39,8 +37,6 @@ class Subject:
             `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
         normalization: How its images are normalised, see `preprocess_input`;
             None for the way of `model.config`.
-        positions_dir: Folder with the position similarities of its training,
-            or None.
     """
 
     name: str
@@ -49,7 +45,6 @@ class Subject:
     class_names: Sequence[str] | None = None
     activation: str = "softmax"
     normalization: Mode | None = None
-    positions_dir: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +149,8 @@ def write_gallery(
     out_dir = pathlib.Path(out_dir)
     inspections = [look(*pair) for pair in zip(subjects, images)]
     writers = {"report.html": functools.partial(write_page, inspections)}
-    for subject, inspection, folder in zip(subjects, inspections, SUBFOLDERS):
-        pictures = pictures_of(inspection, suffix, subject.positions_dir)
+    for inspection, folder in zip(inspections, SUBFOLDERS):
+        pictures = pictures_of(inspection, suffix)
         writers |= {folder + name: write for name, write in pictures}
     pixels = images[0].pixels
     is_enough = len(pixels) >= FEWEST_FOR_SIMILARITY
@@ -192,9 +187,7 @@ def look(subject: Subject, images: NamedImages) -> Inspection:
 
 
 def pictures_of(
-    inspection: Inspection,
-    suffix: str = ".png",
-    positions_dir: str | None = None,
+    inspection: Inspection, suffix: str = ".png"
 ) -> Iterator[tuple[str, Callable]]:
     """Yield file names, each with a function that writes the file to a path.
 
@@ -204,7 +197,6 @@ def pictures_of(
     Args:
         inspection: The inspection of the model.
         suffix: ".png" or ".svg".
-        positions_dir: See `Subject`.
     """
     from keras_vit.analysis import plots
 
@@ -229,21 +221,6 @@ def pictures_of(
     # Filters with another number of channels cannot be drawn.
     if filters is not None and inspection.config.channels in (1, 3):
         yield f"filters{suffix}", saving(plots.plot_filters, filters)
-    if positions_dir and os.path.isdir(positions_dir):
-        yield "positions.gif", functools.partial(write_film, positions_dir)
-
-
-def write_film(positions_dir: str, path: str | os.PathLike):
-    """Write an animation of the position table during training.
-
-    Args:
-        positions_dir: See `Subject`.
-        path: The GIF file to write.
-    """
-    from keras_vit.analysis import plots
-
-    frames, steps = read_positions(positions_dir)
-    plots.film_position_similarity(frames, steps, path)
 
 
 def write_similarity(first: Subject, second: Subject, pixels, path):

@@ -1,13 +1,39 @@
-"""Inspection: the analysis of a model and of its attention in some images."""
+"""Inspection: a model run on images, and what is collected of it."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from keras import ops
 
-from keras_vit.analysis.embeddings import PrincipalFilters
+from keras_vit.analysis.attention import mean_attention_distance
+from keras_vit.analysis.embeddings import (
+    PrincipalFilters,
+    leading_filters,
+    position_similarity,
+)
 from keras_vit.analysis.page import render_frame
-from keras_vit.analysis.rollout import read_prefix, to_grid
-from keras_vit.models import ViTConfig
+from keras_vit.analysis.relevance import accumulate_relevance
+from keras_vit.analysis.rollout import (
+    pools_patches,
+    read_prefix,
+    roll_out,
+    to_grid,
+)
+from keras_vit.arguments import as_whole
+from keras_vit.layers.dtypes import as_float32
+from keras_vit.models import VisionTransformer, ViTConfig
+from keras_vit.models.features import (
+    CLASSIFIER_ACTIVATIONS,
+    as_images,
+    check_has_logits,
+    grid_size_of,
+    has_logits,
+    record_pass,
+    without_gradients,
+)
+from keras_vit.preprocessing.normalization import Mode, to_fractions, to_uint8
+from keras_vit.tables import pick
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,3 +119,226 @@ class Inspection:
     def _repr_html_(self):
         """Return the interactive page in a frame, for notebooks."""
         return render_frame(self)
+
+
+def inspect_model(
+    model: VisionTransformer,
+    images,
+    *,
+    model_name: str = "model",
+    image_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+    activation: str = "softmax",
+    num_classes: int = 3,
+    normalization: Mode | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Inspection:
+    """Inspect a model, and where it looks in some images.
+
+    Images are processed one by one, so the attention maps need most of the
+    memory: 11 MB per image for a ViT-B/16 at 224 pixels.
+
+    Shapes:
+        images: (B, H, W, C), preprocessed for `model`.
+
+    Args:
+        model: Any VisionTransformer.
+        images: The images to inspect the model on.
+        model_name: Name of the model, in titles.
+        image_names: Names of the images. Default: their numbers, from 1.
+        class_names: Names of the classes.
+        activation: Function that turns logits into probabilities: a key of
+            CLASSIFIER_ACTIVATIONS.
+        num_classes: Number of the most likely classes for which relevance is
+            computed.
+        normalization: How `images` are normalised, see `preprocess_input`;
+            None for the way of `model.config`.
+        report: Called as report(completed steps, number of steps).
+
+    Raises:
+        ValueError: If the model is not a VisionTransformer, returns numbers
+            that are not finite, `num_classes` is negative, or the number of
+            names is wrong.
+
+    Example:
+        >>> model = VisionTransformer(
+        ...     ViTConfig(
+        ...         width=24, depth=3, mlp_dim=48, num_heads=2, patch_size=8,
+        ...         image_size=(32, 16), num_classes=7,
+        ...     )
+        ... )
+        >>> inspection = inspect_model(model, np.zeros((2, 32, 16, 3)))
+        >>> inspection.maps.shape, inspection.relevances.shape
+        ((3, 2, 2, 9, 9), (2, 3, 9, 9))
+    """
+    images = np.asarray(as_images(images, model), "float32")
+    classes = _count_classes(model)
+    image_names = _names(image_names, "image_names", len(images))
+    if image_names is None:
+        image_names = tuple(f"image {i + 1}" for i in range(len(images)))
+    class_names = _names(class_names, "class_names", classes)
+    activate = _find_activation(model, activation)
+    top = min(as_whole(num_classes, "num_classes", 0), classes)
+    counter = _StepCounter(len(images) * (1 + top), report)
+    views = [
+        _look_at(model, image[None], activate, top, counter) for image in images
+    ]
+    maps = np.stack([view.maps for view in views], axis=1)
+    if not np.isfinite(maps).all():
+        raise ValueError(
+            "`model` must have finite attention. Received: NaN or infinity "
+            f"from {model_name!r}"
+        )
+    prefix = model.config.num_prefix_tokens
+    return Inspection(
+        model_name=model_name,
+        config=model.config,
+        image_names=image_names,
+        pixels=to_pixels(images, normalization or _mode_of(model)),
+        grid_size=_grid_size(model, images),
+        num_prefix_tokens=prefix,
+        reads_patches=pools_patches(model),
+        maps=maps,
+        rollouts=as_float32(
+            roll_out(_in_float32(maps), num_prefix_tokens=prefix)
+        ),
+        token_norms=np.stack([view.norms for view in views], axis=1),
+        distances=np.mean([view.distances for view in views], axis=0),
+        similarity=_similarity(model),
+        filters=leading_filters(model),
+        class_names=class_names,
+        probabilities=_stack(views, "probabilities"),
+        top_classes=_stack(views, "top_classes"),
+        relevances=_stack(views, "relevances") if top else None,
+    )
+
+
+def _in_float32(maps):
+    """Yield the maps of each block; TensorFlow writes a message on float16."""
+    for block in maps:
+        yield block.astype("float32")
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """The results for one image: the fields of `Inspection`, without B."""
+
+    maps: np.ndarray
+    norms: np.ndarray
+    distances: np.ndarray
+    probabilities: np.ndarray | None = None
+    top_classes: np.ndarray | None = None
+    relevances: np.ndarray | None = None
+
+
+class _StepCounter:
+    """Reports the number of completed steps and of all steps."""
+
+    def __init__(self, steps, report):
+        self._done, self._steps, self._report = 0, steps, report
+
+    def count(self):
+        self._done += 1
+        if self._report:
+            self._report(self._done, self._steps)
+
+
+def _look_at(model, image, activate, top, counter):
+    """Return the results for one image (1, H, W, C), from one forward pass."""
+    config = model.config
+    with without_gradients():
+        recorded = record_pass(model, image)
+        maps = np.stack([as_float32(scores) for scores in recorded.scores])
+        norms = np.stack([_norms(tokens) for tokens in recorded.tokens])
+        distances = mean_attention_distance(
+            maps,
+            _grid_size(model, image),
+            config.patch_size * config.stem_stride,
+            num_prefix_tokens=config.num_prefix_tokens,
+        )
+        maps = maps[:, 0].astype("float16")
+        counter.count()
+        if not has_logits(model):
+            return _View(maps, norms, distances)
+        probabilities = as_float32(activate(recorded.logits))[0]
+        # Negative, so that equal probabilities are sorted by class index.
+        top_classes = np.argsort(-probabilities, kind="stable")[:top]
+        relevances = []
+        for index in top_classes:
+            gradients = recorded.score_gradients([index])
+            relevance = accumulate_relevance(recorded.scores, gradients)
+            relevances.append(as_float32(relevance)[0])
+            counter.count()
+    relevances = np.asarray(relevances, "float32")
+    return _View(maps, norms, distances, probabilities, top_classes, relevances)
+
+
+def _norms(tokens):
+    """Return the norms (T,) of the tokens (1, T, D) of an image."""
+    return as_float32(ops.norm(ops.cast(tokens[0], "float32"), axis=-1))
+
+
+def _count_classes(model):
+    """Return the number of classes; 0 for a model without logits."""
+    if not has_logits(model):
+        return 0
+    check_has_logits(model)  # And that they can be read.
+    return model.config.num_classes
+
+
+def _find_activation(model, activation):
+    """Return the function that turns a model's logits into probabilities."""
+    activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
+    if model.config.classifier_activation is None:
+        return activate
+    return model.get_layer("predictions").activation
+
+
+def _similarity(model):
+    if model.config.position_embedding == "none":
+        return None
+    return position_similarity(model)
+
+
+def _mode_of(model):
+    return model.config.preprocessing.normalization
+
+
+def _grid_size(model, images):
+    return tuple(int(n) for n in grid_size_of(model, images))
+
+
+def _stack(views, name):
+    parts = [getattr(view, name) for view in views]
+    return None if parts[0] is None else np.stack(parts)
+
+
+def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
+    """Return images as grey or colour pixels from 0 to 255.
+
+    Shapes:
+        images: (B, H, W, C). returns: (B, H, W, 1 or 3), uint8.
+
+    Args:
+        images: Preprocessed images. If the channels are not colours, their
+            mean is returned.
+        normalization: How `images` are normalised, see `preprocess_input`.
+
+    Example:
+        >>> to_pixels(np.array([-1, 0.2, 2]).reshape(1, 1, 3, 1)).ravel()
+        array([  0, 153, 255], dtype=uint8)
+    """
+    if images.shape[-1] in (1, 3):
+        return to_uint8(images, normalization)
+    fractions = to_fractions(images, normalization)
+    return to_uint8(fractions.mean(axis=-1, keepdims=True), "zero_one")
+
+
+def _names(names, argument, count):
+    if names is None:
+        return None
+    if len(names) != count:
+        raise ValueError(
+            f"`{argument}` must be {count} names. Received: {len(names)}"
+        )
+    return tuple(str(name) for name in names)

@@ -16,7 +16,6 @@ from keras_vit.analysis import (
     position_similarity,
 )
 from keras_vit.analysis.callbacks import AttentionPictures
-from keras_vit.analysis.position_history import read_positions
 from keras_vit.preprocessing.normalization import from_range
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
@@ -120,10 +119,9 @@ def test_training_under_keras_goes_on_as_without_it_to_the_bit(tmp_path, quick):
     # The optimizer has counted the updates.
     found = logged(tmp_path / "attention")
     assert set(found) == {(tag, step) for tag in ALL for step in (0, 2, 4)}
-    similarities, steps = read_positions(tmp_path / "positions")
-    assert steps == [0, 2, 4]
-    want = position_similarity(watched)
-    np.testing.assert_allclose(similarities[-1], want, atol=5e-4)
+    [picture] = found["positions/similarity", 4]
+    want = plots.plot_position_similarity(position_similarity(watched))
+    np.testing.assert_array_equal(picture, plots.render(want))
 
 
 def test_pictures_are_those_of_the_model_at_that_time(tmp_path):
@@ -142,60 +140,17 @@ def test_pictures_are_those_of_the_model_at_that_time(tmp_path):
     np.testing.assert_array_equal(picture, want)
 
 
-def test_keeps_what_the_positions_were(tmp_path, quick):
-    model = make_model()
-    callback = AttentionPictures(
-        images_for(model), tmp_path, tmp_path / "kept", every_epochs=2
-    )
-    frames = drive(model, callback, [3, 6, 9, 12, 15])
-    similarities, steps = read_positions(tmp_path / "kept")
-    assert steps == [0, 6, 12]
-    assert similarities.shape == (3, 2, 2, 2, 2)
-    assert similarities.dtype == "float32"
-    # Of float16.
-    np.testing.assert_allclose(similarities, frames[::2][:3], atol=5e-4)
-    assert np.abs(similarities[0] - similarities[1]).max() > 0.01
-
-
-def test_a_training_that_goes_on_keeps_what_was_before(tmp_path, quick):
-    model = make_model()
-
-    def go_on(first_step, steps):
-        callback = AttentionPictures(
-            images_for(model, 1), tmp_path, first_step=first_step
-        )
-        drive(model, callback, steps)
-        return read_positions(tmp_path / "positions")
-
-    before, steps = go_on(0, [2, 4, 6])
-    assert steps == [0, 2, 4, 6]
-    # Stopped after update 6, it goes on from the checkpoint of update 3.
-    after, steps = go_on(3, [8])
-    assert steps == [0, 2, 8]
-    np.testing.assert_array_equal(after[:2], before[:2])
-    # Stopped while it evaluated, it does so again.
-    again, steps = go_on(8, [8])
-    assert steps == [0, 2, 8]
-    np.testing.assert_array_equal(again, after)
-    # Anew it begins with nothing.
-    assert go_on(0, [5])[1] == [0, 5]
-
-
-def test_a_frame_that_was_not_finished_is_none(tmp_path, monkeypatch, quick):
+def test_draws_before_the_first_update_and_after_some_epochs(tmp_path, quick):
     model = make_model()
     images = images_for(model, 1)
-    drive(model, AttentionPictures(images, tmp_path), [2])
-    callback = AttentionPictures(images, tmp_path, first_step=2)
-
-    def fail(*_, **__):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(tf.io.gfile, "rename", fail)
-    with pytest.raises(OSError):
-        drive(model, callback, [4])
-    assert len(list((tmp_path / "positions").iterdir())) == 3
-    assert read_positions(tmp_path / "positions")[1] == [0, 2]
-    callback.on_train_end()
+    callback = AttentionPictures(images, tmp_path / "new", every_epochs=2)
+    drive(model, callback, [3, 6, 9, 12, 15])
+    steps = {step for _, step in logged(tmp_path / "new/attention")}
+    assert steps == {0, 6, 12}
+    # A training that goes on has been drawn before.
+    callback = AttentionPictures(images, tmp_path / "on", first_step=6)
+    drive(model, callback, [9])
+    assert {step for _, step in logged(tmp_path / "on/attention")} == {9}
 
 
 def test_shows_the_predictions_for_the_images(tmp_path, monkeypatch, quick):
@@ -258,8 +213,6 @@ def test_what_a_model_does_not_have_is_left_out(
     callback.on_train_end()
     found = {tag for tag, _ in logged(tmp_path / "attention")}
     assert found == ALL - missing
-    has_positions = "positions/similarity" not in missing
-    assert (tmp_path / "positions").exists() == has_positions
 
 
 def test_averaged_weights_are_looked_at_and_left_alone(tmp_path):
@@ -279,9 +232,9 @@ def test_averaged_weights_are_looked_at_and_left_alone(tmp_path):
     assert set(averaged) == set(assigned) == {(tag, 0) for tag in ALL}
     for key, pictures in averaged.items():
         np.testing.assert_array_equal(pictures, assigned[key])
-    frames = [read_positions(folder / "positions")[0] for folder in folders]
-    np.testing.assert_array_equal(*frames)
-    assert np.abs(frames[0][0] - position_similarity(model)).max() > 0.1
+    own = plots.plot_position_similarity(position_similarity(model))
+    [picture] = averaged["positions/similarity", 0]
+    assert np.abs(picture.astype(int) - plots.render(own)).max() > 20
     for a, b in zip(before, model.weights):
         np.testing.assert_array_equal(a, to_numpy(b))
 
@@ -320,11 +273,6 @@ def test_what_it_cannot_watch_is_named_before_the_training(tmp_path):
 def test_bad_arguments_are_refused(tmp_path, images, choices, message):
     with pytest.raises(ValueError, match=message):
         AttentionPictures(images, tmp_path, **choices)
-
-
-def test_a_folder_without_positions_is_named(tmp_path):
-    with pytest.raises(ValueError, match="`positions_dir` of a training.*none"):
-        read_positions(tmp_path / "none")
 
 
 def test_says_that_tensorflow_is_missing(tmp_path, monkeypatch):

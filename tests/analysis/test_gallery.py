@@ -134,15 +134,6 @@ def test_blocks_of_few_or_of_other_images_are_not_compared(
     assert written(tmp_path) == {"report.html"}
 
 
-def test_the_film_of_a_training(tmp_path):
-    for step in (0, 10, 20):
-        similarity = step * np.eye(16, dtype="float16").reshape(4, 4, 4, 4)
-        np.save(tmp_path / f"step-{step:08d}.npy", similarity)
-    gallery.write_film(str(tmp_path), tmp_path / "positions.gif")
-    with Image.open(tmp_path / "positions.gif") as film:
-        assert film.n_frames > 2
-
-
 def test_files_and_models_of_one_name_are_told_apart(tmp_path):
     for name in ("a/x.npy", "b/x.npy", "b/y.npy"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

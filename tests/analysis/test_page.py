@@ -13,16 +13,15 @@ import pytest
 from keras_vit.analysis import (
     inspect_model,
     page,
-    page_content,
     render_page,
     write_page,
 )
-from keras_vit.analysis.packing import (
+from keras_vit.analysis.page import (
+    DETAILS,
     encode_png,
     pack_cosines,
     pack_rows,
 )
-from keras_vit.analysis.page_content import DETAILS
 from tests.analysis.cases import images_of, model_of
 from tests.analysis.inspections import make_inspection
 
@@ -257,12 +256,12 @@ def test_maps_of_a_large_model_are_not_packed_for_nothing(monkeypatch):
 @pytest.mark.parametrize("detail", DETAILS)
 def test_the_guess_is_near(detail):
     inspection = make_inspection(grid_size=(7, 7), layers=6, heads=6)
-    packets = page_content.Packets()
+    packets = page.Packets()
     for i in range(2):
         for maps in inspection.maps[:, i]:
-            page_content._describe_block(inspection, maps, detail, packets)
+            page._describe_block(inspection, maps, detail, packets)
     size = sum(map(len, packets.elements))
-    guess = page_content.guess_size(inspection, detail)
+    guess = page.guess_size(inspection, detail)
     assert 0.6 < guess / size < 1.5
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.analysis import to_grid, write_page
-from keras_vit.analysis.page import _render
-from keras_vit.analysis.page_content import DETAILS
+from keras_vit.analysis.page import DETAILS, _render
 from tests.analysis.browsing import (
     Visit,
     contrast,

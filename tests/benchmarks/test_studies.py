@@ -237,7 +237,13 @@ def test_the_published_rows_are_those_of_the_settings(name, tried, tmp_path):
 
 
 # Fields that make a recipe of digits small.
-SMALL = {"model": "mu/16", "patch_size": 2, "decoder_depth": 1, "epochs": 1}
+SMALL = {
+    "model": "mu/16",
+    "patch_size": 2,
+    "decoder_depth": 1,
+    "epochs": 1,
+    "warmup_steps": 1,
+}
 # Of the studies that do not try their first two arms.
 TRIED_ARMS = {
     "positions": ["2-D, every block, shared", "relative"],
@@ -284,7 +290,8 @@ def test_a_study_runs_at_its_smallest_size(name, tmp_path, capsys):
     names = TRIED_ARMS.get(name, [*some.arms][:2])
     arms = {name: make_small(some.arms[name]) for name in names}
     recipe = dataclasses.replace(some.recipe, data_dir=str(tmp_path))
-    if recipe.dataset.startswith("digits"):
+    # The smallest model has no class token.
+    if recipe.dataset.startswith("digits") and name != "pooling":
         recipe = dataclasses.replace(recipe, model="mu/16", patch_size=2)
     some = dataclasses.replace(
         some, arms=arms, recipe=recipe, choice_seeds=some.choice_seeds[:1]

@@ -65,7 +65,6 @@ def test_a_run_brings_its_images_and_its_folder(run_dir, tmp_path):
                 "reading heads_1 distances norms positions filters".split()
             )
         ),
-        "positions.gif",
     }
     assert all(path.parent == folder / "inspection" for path in paths)
     page = (folder / "inspection/report.html").read_text(encoding="utf-8")

@@ -14,7 +14,6 @@ def attention_pictures(job) -> AttentionPictures:
     return AttentionPictures(
         first_eval_images(job, recipe.log_attention),
         job.run.folder / "tensorboard",
-        job.run.positions_path,
         class_names=job.dataset.class_names,
         activation=recipe.activation,
         normalization=recipe.normalization,

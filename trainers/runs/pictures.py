@@ -197,7 +197,7 @@ def _draw_tiles(images, texts, colors, path, columns=8):
     room = line * (2 + max(text.count("\n") for text in texts))
     size = (columns * (side + gap), rows * (down + room))
     figure = _figure(size, layout=None)
-    from keras_vit.analysis.plots.fonts import families_for
+    from keras_vit.analysis.plots.style import families_for
 
     families = families_for("".join(texts))
     axes = figure.add_axes((0, 0, 1, 1))

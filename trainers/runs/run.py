@@ -93,11 +93,6 @@ class Run:
         """The checkpoints from which the run can continue."""
         return self.folder / "checkpoints"
 
-    @property
-    def positions_path(self) -> Path:
-        """The position similarities during training, if they were recorded."""
-        return self.folder / "positions"
-
     def check_recipe(self, recipe: Recipe, class_names: list[str]):
         """Compare a recipe with that of an existing run in the folder.
 

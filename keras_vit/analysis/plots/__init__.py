@@ -13,29 +13,25 @@ except ImportError as error:
         "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
     ) from error
 
-from keras_vit.analysis.plots.distances import plot_distances
-from keras_vit.analysis.plots.films import film_position_similarity
-from keras_vit.analysis.plots.filters import plot_filters
-from keras_vit.analysis.plots.heads import plot_heads
-from keras_vit.analysis.plots.overlays import plot_overlays
-from keras_vit.analysis.plots.positions import (
-    plot_position_learning,
+from keras_vit.analysis.plots.attention import (
+    plot_distances,
+    plot_heads,
+    plot_overlays,
+    plot_readings,
+)
+from keras_vit.analysis.plots.learned import (
+    plot_filters,
     plot_position_similarity,
-)
-from keras_vit.analysis.plots.readings import plot_readings
-from keras_vit.analysis.plots.representations import (
     plot_representation_similarity,
+    plot_token_norms,
 )
-from keras_vit.analysis.plots.token_norms import plot_token_norms
-from keras_vit.analysis.plots.writing import render, save_figure
+from keras_vit.analysis.plots.style import render, save_figure
 
 __all__ = [
-    "film_position_similarity",
     "plot_distances",
     "plot_filters",
     "plot_heads",
     "plot_overlays",
-    "plot_position_learning",
     "plot_position_similarity",
     "plot_readings",
     "plot_representation_similarity",

@@ -101,13 +101,6 @@ def pixel_at(pixels, axes, x, y):
     return pixels[int(len(pixels) - up), int(column)]
 
 
-def film():
-    """Return frames of one number each, rising, and their steps."""
-    frames = np.arange(1, 5) / 4
-    frames = np.broadcast_to(frames[:, None, None, None, None], (4, 2, 3, 2, 3))
-    return frames, [0, 10, 200, 3000]
-
-
 def draw_everything(inspection):
     return {
         "readings": plots.plot_readings(inspection),

@@ -9,7 +9,7 @@ from fontTools.pens.ttGlyphPen import TTGlyphPen
 from matplotlib.font_manager import fontManager
 
 from keras_vit.analysis import plots
-from keras_vit.analysis.plots import fonts
+from keras_vit.analysis.plots import style
 
 CAT = "\u732b"  # In Chinese and Japanese.
 NAME = f"{CAT} cat"
@@ -18,11 +18,11 @@ NAME = f"{CAT} cat"
 @pytest.fixture(autouse=True)
 def installed(monkeypatch):
     """Make only the fonts of matplotlib installed; return their list."""
-    fonts._find_families.cache_clear()
+    style._find_families.cache_clear()
     own = [f for f in fontManager.ttflist if "matplotlib" in f.fname]
     monkeypatch.setattr(fontManager, "ttflist", own)
     yield own
-    fonts._find_families.cache_clear()
+    style._find_families.cache_clear()
 
 
 def install_font(path, character):
@@ -52,16 +52,16 @@ def draw():
 
 
 def test_the_usual_letters_need_no_other_font():
-    families = fonts.families_for("H\u00e4user\nstra\u00dfe 70 %")
-    assert families == fonts.families_for("abc")
+    families = style.families_for("H\u00e4user\nstra\u00dfe 70 %")
+    assert families == style.families_for("abc")
 
 
 def test_a_font_that_has_the_characters_is_taken(tmp_path):
     with pytest.warns(UserWarning, match="No installed font has the char"):
         boxes = draw()
-    fonts._find_families.cache_clear()
+    style._find_families.cache_clear()
     install_font(tmp_path / "squares.ttf", CAT)
-    assert fonts.families_for(NAME)[-1] == "Squares"
+    assert style.families_for(NAME)[-1] == "Squares"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         squares = draw()
@@ -71,6 +71,6 @@ def test_a_font_that_has_the_characters_is_taken(tmp_path):
 
 def test_what_no_font_has_is_said_once():
     with pytest.warns(UserWarning, match=f"'{CAT}'.*drawn as boxes") as found:
-        assert fonts.families_for(NAME) == fonts.families_for("abc")
-        fonts.families_for(NAME)
+        assert style.families_for(NAME) == style.families_for("abc")
+        style.families_for(NAME)
     assert len(found) == 1

@@ -71,7 +71,6 @@ def test_a_dollar_in_a_name_begins_no_formula():
 
 
 IMAGES, GRIDS = np.zeros((2, 8, 8, 3), "uint8"), np.zeros((2, 2, 2))
-SIMILARITIES = np.ones((2, 2, 2, 2, 2))
 
 
 @pytest.mark.parametrize(
@@ -90,30 +89,6 @@ SIMILARITIES = np.ones((2, 2, 2, 2, 2))
         (
             lambda: plots.plot_position_similarity(np.ones((2, 2, 2, 3))),
             r"\(h, w, h, w\)",
-        ),
-        (
-            lambda: plots.plot_position_learning(SIMILARITIES, [0]),
-            r"2 frames, steps=\[0\]",
-        ),
-        (
-            lambda: plots.plot_position_learning(SIMILARITIES, [1, 1]),
-            "and rise",
-        ),
-        (
-            lambda: plots.plot_position_learning(SIMILARITIES, [0, 1], 0),
-            "num_frames=0",
-        ),
-        (
-            lambda: plots.film_position_similarity(
-                SIMILARITIES, [0, 1], "a.mp4"
-            ),
-            r"`path` must end in .gif. Received: path='a.mp4'",
-        ),
-        (
-            lambda: plots.film_position_similarity(
-                SIMILARITIES, [0, 1], "a.gif", frames_per_second=0
-            ),
-            "frames_per_second=0",
         ),
         (
             lambda: plots.plot_filters(

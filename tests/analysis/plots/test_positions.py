@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit.analysis import plots
-from tests.analysis.plots.made import film, panels_of, tick_texts, tile_of
+from tests.analysis.plots.made import panels_of, tick_texts, tile_of
 
 
 @pytest.mark.parametrize("h, w", [(3, 3), (2, 5), (1, 1)])
@@ -50,17 +50,3 @@ def test_large_grids_are_thinned_out_and_say_so(h, w, rows, columns, title):
         for j, c in enumerate(columns):
             tile = tile_of(axes, i, j, (1, 1))
             np.testing.assert_allclose(tile, number[r, c], rtol=1e-6)
-
-
-def test_some_frames_show_how_positions_were_learned():
-    frames, steps = film()
-    figure = plots.plot_position_learning(frames, steps, num_frames=3)
-    panels = panels_of(figure)
-    titles = [axes.get_title() for axes in panels]
-    assert titles == ["update 0", "update 200", "update 3,000"]
-    assert {axes.images[0].get_clim() for axes in panels} == {(0, 1)}
-    shown = [axes.images[0].get_array()[0, 0] for axes in panels]
-    assert shown == [0.25, 0.75, 1]
-    # Not more than there are.
-    few = plots.plot_position_learning(frames, steps, num_frames=9)
-    assert len(panels_of(few)) == 4

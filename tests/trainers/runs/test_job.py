@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.analysis import position_similarity, read_positions
 from tests import commands
 from trainers.data.bad_examples import BadExampleError
 from trainers.loop.errors import Interrupted, NonFiniteLossError
@@ -238,20 +237,12 @@ def test_attention_is_drawn_and_changes_nothing_of_the_training(
         weights[name] = run.loop.model.get_weights()
     for a, b in zip(*weights.values()):
         np.testing.assert_array_equal(a, b)
-    assert not (tmp_path / "alone/positions").exists()
     assert not (tmp_path / "alone/tensorboard/attention").exists()
     folder = Run(tmp_path / "watched")
-    frames, steps = read_positions(folder.positions_path)
-    assert steps == [0, 1, 2]
-    # The averaged weights, as they are saved.
-    similarity = position_similarity(folder.load_model())
-    np.testing.assert_allclose(frames[-1], similarity, atol=5e-4)
+    assert list((tmp_path / "watched/tensorboard/attention").iterdir())
     # Without it the run goes on, and with it again.
     prepare(recipe, str(folder))
     train(prepare(dataclasses.replace(watched, log_attention=5), str(folder)))
-    np.testing.assert_array_equal(
-        read_positions(folder.positions_path)[0], frames
-    )
 
 
 def test_attention_is_that_to_the_first_test_images(recipe, tmp_path, digits):

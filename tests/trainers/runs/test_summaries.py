@@ -238,7 +238,7 @@ def test_class_names_may_be_of_any_script(figures, tmp_path, monkeypatch):
         return ["DejaVu Serif"]
 
     monkeypatch.setattr(
-        "keras_vit.analysis.plots.fonts.families_for", families_for
+        "keras_vit.analysis.plots.style.families_for", families_for
     )
     images, labels = np.zeros((2, 8, 8, 3)), np.eye(2)
     names = ["Kätzchen", "\N{CJK UNIFIED IDEOGRAPH-732B}"]
