@@ -78,12 +78,20 @@ def listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise OSError(
             f"cannot listen on port {port} of {host}: "
             f"{error.strerror or error}; choose another with --port, 0 for any"
         ) from error
+    # asyncio sends answers at once (TCP_NODELAY) only if the protocol is
+    # stated; else each waits 40 ms for the client to acknowledge its head.
+    return socket.socket(
+        family,
+        socket.SOCK_STREAM,
+        socket.IPPROTO_TCP,
+        fileno=listener.detach(),
+    )
 
 
 def announce_line(text: str):

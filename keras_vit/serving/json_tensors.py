@@ -69,8 +69,9 @@ def _to_bytes(value):
         return value.encode("utf-8")
     if not is_base64(value):
         raise ValueError(f'{reprlib.repr(value)} is not {{"b64": TEXT}}')
-    text = value["b64"]
-    # The padding may be missing.
+    # As in TF Serving, there may be white space and no padding; and the
+    # alphabet may be that of URLs.
+    text = "".join(value["b64"].split()).translate(FROM_URL_ALPHABET)
     return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
 
 
@@ -83,6 +84,7 @@ def is_base64(value) -> bool:
     )
 
 
+FROM_URL_ALPHABET = str.maketrans("-_", "+/")
 # The Python types of JSON values, by the dtype of the tensor.
 LEAF_TYPES = {
     "string": {str, dict},

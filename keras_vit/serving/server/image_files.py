@@ -1,6 +1,7 @@
 """The number of pixels of image files, read before they are decoded."""
 
 import io
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,31 +12,68 @@ IMAGE_INPUT = "image_bytes"
 FILE_KINDS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
-def count_pixels(files: np.ndarray, max_pixels: int) -> int:
+def count_pixels(
+    files: np.ndarray, max_pixels: int, steps: Sequence[Mapping] = ()
+) -> int:
     """Return the number of pixels of image files, from their headers.
 
     TensorFlow decodes an image of any size, and a small file may hold
-    thousands of megapixels.
+    thousands of megapixels. A long thin image becomes large where it is
+    resized; it counts with as many bytes as that takes.
 
     Args:
         files: The contents of the files.
         max_pixels: Largest number of all together.
+        steps: What the model does with them; see
+            `keras_vit.export.image_steps`.
 
     Raises:
         ServingError: If there are more, or a file cannot be decoded.
     """
     count = 0
     for content in files.flat:
-        count += _num_pixels(content)
-        if count > max_pixels:
+        height, width = _read_size(content)
+        if height * width < np.inf:
+            resized = count_resized(height, width, steps)
+            turned = count_resized(width, height, steps)
+            count += max(height * width, resized, turned)
+        if height * width == np.inf or count > max_pixels:
             raise invalid_request(
-                f"The images have too many pixels: {max_pixels:,} are allowed."
+                "The images have too many pixels, as files or resized for the "
+                f"model: {max_pixels:,} are allowed."
             )
     return count
 
 
-def _num_pixels(content):
-    """Return the number of pixels of an image file; infinity for a bomb."""
+def count_resized(height: int, width: int, steps: Sequence[Mapping]) -> int:
+    """Return how many pixels of a file take the memory of resizing an image.
+
+    Zero for images of a usual shape, which take at most four times the floats
+    of the model's input.
+
+    Args:
+        height: The height of the image.
+        width: Its width.
+        steps: See `count_pixels`.
+    """
+    most = 0
+    for step in steps:
+        rows, columns = step.get("height"), step.get("width")
+        if step["kind"] == "resize_small":
+            scale = step["size"] / min(height, width)
+            rows, columns = height * scale, width * scale
+        elif step["kind"] == "resize_to_cover":
+            scale = max(rows / height, columns / width)
+            rows, columns = height * scale, width * scale
+        # The columns are resized first.
+        most = max(most, rows * max(width, columns))
+        height, width = rows, columns
+    # A float has the bytes of four channels of a pixel.
+    return round(4 * (most - 4 * height * width)) if steps else 0
+
+
+def _read_size(content):
+    """Return (height, width) of an image file; infinite for a bomb."""
     from PIL import Image
 
     try:
@@ -44,7 +82,7 @@ def _num_pixels(content):
             is_animated = getattr(image, "is_animated", False)
             is_webp = image.format == "WEBP"
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return np.inf
+        return np.inf, 1
     except (OSError, SyntaxError, ValueError):
         kinds = ", ".join(FILE_KINDS)
         raise invalid_request(
@@ -54,4 +92,6 @@ def _num_pixels(content):
         raise invalid_request(
             "An animated WebP file cannot be decoded. Send one of its images."
         )
-    return width * height
+    if not width * height:
+        raise invalid_request("An image file has no pixels.")
+    return height, width

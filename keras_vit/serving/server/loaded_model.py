@@ -17,7 +17,9 @@ class LoadedModel:
             are wrong.
 
     Attributes:
-        description: Of a TFLite file, see `keras_vit.export.contract.describe`.
+        description: Of a TFLite file, see `keras_vit.export.description`.
+        image_steps: What it does with image files, see
+            `keras_vit.export.image_steps`.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class LoadedModel:
         self.signatures = read_signatures(signature_defs)
         self.call = call
         self.description = None
+        self.image_steps = []
 
     def has_signature(self, name, verb: str) -> bool:
         """Return whether there is such a signature.

@@ -1,9 +1,14 @@
 """The REST interface: the routes, and the limits that requests must keep."""
 
 import asyncio
+import functools
+import gzip
+import io
 import time
+import zlib
 from collections.abc import Mapping
 
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount, Route
@@ -86,7 +91,8 @@ class RestInterface:
         """Answer a request for an inference, and count it."""
         if request.path_params["verb"] not in VERBS:
             raise malformed_address(request)
-        began, code = time.perf_counter(), "OK"
+        began = time.perf_counter()
+        done = functools.partial(self._count, **request.path_params)
         self._bodies[request] = bytearray()
         try:
             await self._receive(request, self._bodies[request])
@@ -94,38 +100,43 @@ class RestInterface:
                 task, write = await asyncio.to_thread(self._read, request)
             outputs = await self._batcher.compute(task)
             async with self._readers:
-                return await asyncio.to_thread(
+                answer = await asyncio.to_thread(
                     lambda: answer_json(write(outputs))
                 )
+            answer.background = BackgroundTask(done, code="OK", began=began)
+            return answer
         except Exception as error:
             # The error refers to the body until the client has sent the rest.
             self._bodies[request].clear()
-            code = CODES.get(name_fault(error)[0], "UNKNOWN")
+            await done(
+                code=CODES.get(name_fault(error)[0], "UNKNOWN"), began=began
+            )
             raise
         finally:
             del self._bodies[request]
-            seconds = time.perf_counter() - began
-            self._count(**request.path_params, code=code, seconds=seconds)
 
-    def _count(self, name, verb, code, seconds, version=None):
+    async def _count(self, name, verb, code, began, version=None):
         # Clients must not be able to make up any number of names.
         name = name if name in self._models else "unknown"
         self.metrics.count("request_count", model_name=name, status=code)
         if code == "OK":
+            # As a client sees it: from the head of the request until its
+            # answer is sent.
+            seconds = time.perf_counter() - began
             labels = {"model_name": name, "API": verb, "entrypoint": "REST"}
             self.metrics.time("request_latency", seconds, **labels)
 
     async def _receive(self, request, body):
         """Receive the body of a request."""
         limits = self._limits
+        is_gzip(request)
         is_full = len(self._bodies) > limits.max_waiting
         try:
             async with asyncio.timeout(limits.receive_timeout):
                 async for part in request.stream():
                     body += part
                     if len(body) > limits.max_body_bytes:
-                        text = f"at most {limits.max_body_bytes:,} bytes"
-                        raise HTTPException(413, f"A request may have {text}")
+                        raise too_large(limits.max_body_bytes)
                     size = sum(map(len, self._bodies.values()))
                     if (
                         is_full
@@ -145,6 +156,8 @@ class RestInterface:
         """
         place, limits = request.path_params, self._limits
         body, verb = self._bodies[request], place["verb"]
+        if is_gzip(request):
+            body = inflate(body, limits.max_body_bytes)
         document = read_document(body)
         _, model = self._model(request).find(place.get("version"))
         name = document.get("signature_name") or "serving_default"
@@ -164,8 +177,46 @@ class RestInterface:
             raise invalid_request(f"A request must hold {text}")
         num_pixels = 0
         if IMAGE_INPUT in inputs:
-            num_pixels = count_pixels(inputs[IMAGE_INPUT], limits.max_pixels)
+            num_pixels = count_pixels(
+                inputs[IMAGE_INPUT], limits.max_pixels, model.image_steps
+            )
         return Task(model, name, inputs, num_pixels), write
+
+
+def is_gzip(request: Request) -> bool:
+    """Return whether a body is compressed with gzip.
+
+    Raises:
+        HTTPException: If it is in another way.
+    """
+    encoding = request.headers.get("content-encoding", "identity").lower()
+    if encoding not in ("identity", "gzip", "x-gzip"):
+        text = f"Content-Encoding must be gzip or none. Received: {encoding!r}"
+        raise HTTPException(415, text, {"Accept-Encoding": "gzip"})
+    return encoding != "identity"
+
+
+def inflate(body: bytes, max_bytes: int) -> bytes:
+    """Return the content of a gzip file, of which no more is decompressed.
+
+    Raises:
+        HTTPException: If it is longer than `max_bytes`.
+        ServingError: If it is no gzip file.
+    """
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as file:
+            content = file.read(max_bytes + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        text = f"The body is not gzip, as its Content-Encoding says: {error}"
+        raise invalid_request(text) from None
+    if len(content) > max_bytes:
+        raise too_large(max_bytes)
+    return content
+
+
+def too_large(max_bytes: int) -> HTTPException:
+    """Return the error for a body that is too large."""
+    return HTTPException(413, f"A request may have at most {max_bytes:,} bytes")
 
 
 async def refuse_address(scope, receive, send):

@@ -1,12 +1,15 @@
 """Running the signatures of a SavedModel."""
 
 import importlib.util
+import json
 import pathlib
+from collections.abc import Iterable
 
 from keras_vit.serving.errors import invalid_request
 from keras_vit.serving.exported_version import read_signature_defs
 from keras_vit.serving.server.image_files import IMAGE_INPUT
 from keras_vit.serving.server.loaded_model import LoadedModel
+from keras_vit.serving.signatures import Signature
 from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
 
 # Begin the lines of TensorFlow's messages that are about the graph.
@@ -40,7 +43,36 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
     if path.exists() and importlib.util.find_spec("tensorflow_serving"):
         for record in read_warmup(path):
             call(record.signature, record.inputs)
-    return LoadedModel(read_signature_defs(folder), call)
+    model = LoadedModel(read_signature_defs(folder), call)
+    model.image_steps = read_steps(folder, model.signatures.values())
+    return model
+
+
+def read_steps(
+    folder: pathlib.Path, signatures: Iterable[Signature]
+) -> list[dict]:
+    """Return what a SavedModel does with image files.
+
+    Args:
+        folder: The SavedModel. Without a description of it, the worst case is
+            assumed.
+        signatures: Its signatures.
+    """
+    path = folder / "assets.extra/keras_vit.json"
+    if path.exists():
+        description = json.loads(path.read_text("utf-8"))
+        if description.get("image_steps"):
+            return description["image_steps"]
+    shapes = [
+        spec.shape
+        for signature in signatures
+        for spec in signature.inputs.values()
+    ]
+    return [
+        {"kind": "resize_to_cover", "height": shape[1], "width": shape[2]}
+        for shape in shapes
+        if shape and len(shape) == 4 and None not in shape[1:]
+    ][:1]
 
 
 def shorten_error(message: str) -> str:

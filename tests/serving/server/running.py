@@ -2,14 +2,13 @@
 
 import contextlib
 import json
-import socket
 import threading
 import time
 
 import numpy as np
 import urllib3
 
-from keras_vit.serve import LOOPBACK
+from keras_vit.serve import LOOPBACK, listen
 from keras_vit.serving.server.app import make_app
 from keras_vit.serving.server.limits import Limits
 from keras_vit.serving.server.loaded_model import LoadedModel
@@ -51,7 +50,7 @@ def run_server(models, limits=None, any_address=False, **options):
     limits = limits or Limits()
     app = make_app(models, LOOPBACK, any_address, limits, **options)
     server = make_server(app, limits)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         address = Address(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -50,7 +50,7 @@ def test_examples_and_their_context(address):
         "context": {"name": "dög", "a": 0.1},
         "examples": [
             {"b": [1, True]},
-            {"b": 7, "a": [2.5], "name": {"b64": "_w"}},
+            {"b": 7, "a": [2.5], "name": {"b64": "?"}},
         ],
     }
     assert address.post("/v1/models/m:classify", body)[0] == 400
