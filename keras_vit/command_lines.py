@@ -159,7 +159,7 @@ def make_serve_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help=text)
     text = "another host name that requests may use; may be repeated"
     add("--allow_host", action="append", default=[], metavar="NAME", help=text)
-    from keras_vit.serving.server.limits import Limits
+    from keras_vit.serving.limits import Limits
 
     group = parser.add_argument_group("limits")
     for field in dataclasses.fields(Limits):

@@ -15,9 +15,8 @@ import sys
 
 from keras_vit.command_lines import PURPOSE, make_serve_parser
 from keras_vit.packages import missing_packages
-from keras_vit.serving.server.limits import Limits
-from keras_vit.serving.server.served_models import find_models, load_version
-from keras_vit.serving.server.versions import ServedModel
+from keras_vit.serving.limits import Limits
+from keras_vit.serving.models import ServedModel, find_models
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
@@ -37,8 +36,7 @@ def serve(options: argparse.Namespace):
     missing = [m for m in SERVER_MODULES if not importlib.util.find_spec(m)]
     if missing:
         raise missing_packages("The server", missing)
-    from keras_vit.serving.server.app import make_app
-    from keras_vit.serving.server.uvicorn_server import make_server
+    from keras_vit.serving.server import make_server
 
     fields = dataclasses.fields(Limits)
     limits = Limits(**{x.name: getattr(options, x.name) for x in fields})
@@ -48,8 +46,7 @@ def serve(options: argparse.Namespace):
         announce_line(PURPOSE)
         models = {}
         for name, folder in folders.items():
-            models[name] = ServedModel(name, folder, load_version)
-            models[name].poll()
+            models[name] = ServedModel(name, folder)
             if not models[name].is_available:
                 raise ValueError(
                     f"The newest version of {name} could not be loaded"
@@ -66,8 +63,8 @@ def serve(options: argparse.Namespace):
         for name in models:
             announce_line(f"REST: {page}v1/models/{name}:predict")
         names = (*LOOPBACK, *options.allow_host)
-        app = make_app(models, names, is_public, limits)
-        make_server(app, limits).run(sockets=[listener])
+        server = make_server(models, limits, names, is_public)
+        server.run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

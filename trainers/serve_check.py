@@ -16,7 +16,7 @@ import sys
 from absl import flags
 
 from keras_vit.serving import UnavailableError, connect
-from keras_vit.serving.exported_version import read_version
+from keras_vit.serving.tf_serving import read_version
 from trainers.export.server_check import ServerReport, fill_report, say
 from trainers.paths import as_path, write_atomically
 from trainers.runs.command_line import (

@@ -31,7 +31,7 @@ from keras_vit.export.formats import FORMATS, find_format
 from keras_vit.export.latency import Latency, measure_in, started
 from keras_vit.files import DRAFT
 from keras_vit.models.tuning import without_lora
-from keras_vit.serving.models_config import MODELS_CONFIG
+from keras_vit.serving.tf_serving import MODELS_CONFIG
 from keras_vit.tables import format_table, pick
 from keras_vit.version import __version__
 

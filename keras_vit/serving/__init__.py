@@ -3,10 +3,16 @@
 REST needs the package urllib3, gRPC the package tensorflow-serving-api.
 """
 
-from keras_vit.serving.client import Client, connect
-from keras_vit.serving.errors import ServingError, UnavailableError
-from keras_vit.serving.signatures import Signature, TensorSpec, read_signatures
-from keras_vit.serving.transport import VersionStatus
+from keras_vit.serving.client import (
+    Client,
+    ServingError,
+    Signature,
+    TensorSpec,
+    UnavailableError,
+    VersionStatus,
+    connect,
+    read_signatures,
+)
 
 __all__ = [
     "Client",

@@ -1,18 +1,274 @@
-"""A client of TF Serving."""
+"""A client of TF Serving, over REST (urllib3) or gRPC.
 
+The errors, the types of signatures and the form of tensors in JSON are those
+of the small server as well.
+
+Reference: https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import base64
 import concurrent.futures
+import dataclasses
+import itertools
+import json
 import os
 import pathlib
+import reprlib
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import numpy as np
 
 from keras_vit.packages import missing_packages
-from keras_vit.serving.errors import ServingError
-from keras_vit.serving.inputs import check_lengths, to_arrays
-from keras_vit.serving.signatures import Signature, TensorSpec
-from keras_vit.serving.transport import Target, Transport, VersionStatus
 from keras_vit.tables import pick
+
+# ------------------------------------------------------------------- errors
+
+
+class ServingError(RuntimeError):
+    """A server refused a request, or sent an invalid response.
+
+    Args:
+        message: The error, with the message of the server.
+        code: The status as named by gRPC, also over REST, such as
+            "INVALID_ARGUMENT"; empty if the request succeeded.
+    """
+
+    def __init__(self, message: str, code: str = ""):
+        super().__init__(message)
+        self.code = code
+
+
+class UnavailableError(ServingError):
+    """A server cannot be reached, or is busy.
+
+    The same request may succeed later.
+    """
+
+
+# The statuses of HTTP, by gRPC's names, as TF Serving maps them.
+HTTP_STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+# gRPC's names, by statuses of HTTP, also of proxies and of the small server.
+CODES = {status: code for code, status in HTTP_STATUSES.items()} | {
+    408: "DEADLINE_EXCEEDED",
+    413: "RESOURCE_EXHAUSTED",
+    415: "INVALID_ARGUMENT",
+    499: "CANCELLED",
+    502: "UNAVAILABLE",
+}
+# After these the same request may succeed: a proxy without its server, a full
+# queue, a deadline.
+PASSING_STATUSES = (502, 503, 504)
+PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+# --------------------------------------------------------------- signatures
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorSpec:
+    """The type of an input or an output.
+
+    Args:
+        dtype: NumPy's name, or "string". Types without data keep
+            TensorFlow's name, such as DT_RESOURCE.
+        shape: The sizes, None for any size; None for any number of axes.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape fits.
+
+        Example:
+            >>> TensorSpec("float32", (None, 3)).accepts((8, 3))
+            True
+        """
+        return self.shape is None or (
+            len(shape) == len(self.shape)
+            and all(m in (None, n) for m, n in zip(self.shape, shape))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A function of a served model.
+
+    Args:
+        inputs: Types by name.
+        outputs: Types by name.
+    """
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionStatus:
+    """The state of a version of a model.
+
+    Args:
+        version: Number of the version.
+        state: START, LOADING, AVAILABLE, UNLOADING or END.
+        message: The error, if the version failed.
+    """
+
+    version: int
+    state: str
+    message: str = ""
+
+
+def read_signatures(signature_defs: Mapping) -> dict[str, Signature]:
+    """Parse SignatureDefs in their JSON form.
+
+    Args:
+        signature_defs: SignatureDefs by name, from the REST interface or from
+            `MessageToDict(..., preserving_proto_field_name=True)` of
+            google.protobuf. TensorFlow's internal ones, whose names begin
+            with `__`, are left out.
+    """
+    return {
+        name: Signature(
+            *(
+                {key: _read_spec(x) for key, x in sorted(part.items())}
+                for part in (row.get("inputs", {}), row.get("outputs", {}))
+            )
+        )
+        for name, row in sorted(signature_defs.items())
+        if not name.startswith("__")
+    }
+
+
+def _read_spec(info):
+    shape = info.get("tensor_shape", {})
+    sizes = [int(axis.get("size", 0)) for axis in shape.get("dim", ())]
+    return TensorSpec(
+        SIGNATURE_DTYPES.get(info["dtype"], info["dtype"]),
+        None
+        if shape.get("unknown_rank")
+        else tuple(None if size < 0 else size for size in sizes),
+    )
+
+
+WHOLE_DTYPES = [f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)]
+# By TensorFlow's names.
+SIGNATURE_DTYPES = {
+    "DT_FLOAT": "float32",
+    "DT_DOUBLE": "float64",
+    "DT_HALF": "float16",
+    "DT_BFLOAT16": "bfloat16",
+    "DT_BOOL": "bool",
+    "DT_STRING": "string",
+    **{f"DT_{name.upper()}": name for name in WHOLE_DTYPES},
+}
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# ----------------------------------------------------------- tensors in JSON
+
+
+def to_json(array: np.ndarray) -> list:
+    """Convert an array to nested lists for JSON.
+
+    Bytes become {"b64": ...}; the server would treat plain base64 as text.
+
+    Example:
+        >>> to_json(np.array([[0.5, 2]])), to_json(np.array([b"a"], object))
+        ([[0.5, 2.0]], [{'b64': 'YQ=='}])
+    """
+    if array.dtype == object:
+        encode = np.frompyfunc(
+            lambda text: {"b64": base64.b64encode(text).decode("ascii")}, 1, 1
+        )
+        return np.array(encode(array), object).tolist()
+    return array.tolist()
+
+
+def from_json(value, dtype: str) -> np.ndarray:
+    r"""Convert nested lists to an array.
+
+    Args:
+        value: A JSON value. A string stands for its UTF-8 text.
+        dtype: NumPy's name, or "string".
+
+    Raises:
+        ValueError: If the lists are ragged, or hold values of another type.
+
+    Example:
+        >>> from_json(["a", {"b64": "/w"}], "string")
+        array([b'a', b'\xff'], dtype=object)
+    """
+    shape, leaves = [], [value]
+    while set(map(type, leaves)) == {list}:
+        lengths = set(map(len, leaves))
+        if len(lengths) > 1:
+            raise ValueError(
+                f"a list has {min(lengths)} to {max(lengths)} items"
+            )
+        shape += lengths
+        leaves = list(itertools.chain.from_iterable(leaves))
+    types = LEAF_TYPES.get(dtype, ())
+    for leaf in leaves:
+        if type(leaf) not in types:
+            raise ValueError(f"{reprlib.repr(leaf)} is not of type {dtype}")
+    if dtype == "string":
+        leaves = [*map(_decode, leaves)]
+        return np.array(leaves, object).reshape(shape)
+    if int in types and float not in types and leaves:
+        bounds = np.iinfo(dtype)
+        if min(leaves) < bounds.min or max(leaves) > bounds.max:
+            raise ValueError(f"a number is out of the range of {dtype}")
+    try:
+        with np.errstate(over="ignore"):  # Becomes infinite.
+            return np.array(leaves, dtype).reshape(shape)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
+
+
+def _decode(value):
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    if not is_base64(value):
+        raise ValueError(f'{reprlib.repr(value)} is not {{"b64": TEXT}}')
+    # As in TF Serving, there may be white space and no padding; and the
+    # alphabet may be that of URLs.
+    text = "".join(value["b64"].split()).translate(FROM_URL_ALPHABET)
+    try:
+        text += "=" * (-len(text) % 4)
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        text = reprlib.repr(value["b64"])
+        raise ValueError(f"{text} is not base64: {error}") from None
+
+
+def is_base64(value) -> bool:
+    """Return whether a JSON value stands for bytes."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"b64"}
+        and isinstance(value["b64"], str)
+    )
+
+
+FROM_URL_ALPHABET = str.maketrans("-_", "+/")
+# The Python types of JSON values, by the dtype of the tensor.
+LEAF_TYPES = {
+    "string": {str, dict},
+    "bool": {bool},
+    **dict.fromkeys(("float16", "float32", "float64"), {int, float}),
+    **dict.fromkeys(WHOLE_DTYPES, {int}),
+}
+
+# --------------------------------------------------------------- the client
 
 
 def connect(
@@ -54,40 +310,6 @@ def connect(
         with connect("http://localhost:8501", model="digits") as client:
             [[(label, probability), *_]] = client.classify(["digit.png"])
     """
-    check_addresses(url, grpc)
-    if version is not None and label is not None:
-        raise ValueError(
-            "Give one of `version` and `label`. "
-            f"Received: version={version}, label={label!r}"
-        )
-    check_numbers(timeout, retries, batch_size, concurrency)
-    target = Target(model, version, label)
-    try:
-        if url is not None:
-            from keras_vit.serving.rest import RestTransport
-
-            transport = RestTransport(
-                url, target, timeout, retries, concurrency
-            )
-        else:
-            from keras_vit.serving.grpc import MOST_RETRIES, GrpcTransport
-
-            if retries > MOST_RETRIES:
-                raise ValueError(
-                    f"`retries` must be {MOST_RETRIES} or fewer over gRPC. "
-                    f"Received: retries={retries}"
-                )
-            transport = GrpcTransport(
-                grpc, target, timeout, retries, max_message_bytes
-            )
-    except ModuleNotFoundError as error:
-        module = error.name.partition(".")[0]
-        raise missing_packages("This client of TF Serving", [module]) from None
-    return Client(transport, batch_size, concurrency)
-
-
-def check_addresses(url: str | None, grpc: str | None):
-    """Raise a ValueError unless exactly one valid address is given."""
     if (url is None) == (grpc is None):
         raise ValueError(
             "Give one of `url` and `grpc`. "
@@ -99,23 +321,35 @@ def check_addresses(url: str | None, grpc: str | None):
         )
     if grpc is not None and ("//" in grpc or ":" not in grpc):
         raise ValueError(f"`grpc` must be HOST:PORT. Received: grpc={grpc!r}")
-
-
-def check_numbers(timeout, retries, batch_size, concurrency):
-    """Raise a ValueError unless these arguments of `connect` are in range."""
-    for name, value, least in (
-        ("retries", retries, 0),
-        ("batch_size", batch_size, 1),
-        ("concurrency", concurrency, 1),
-    ):
-        if value < least:
-            raise ValueError(
-                f"`{name}` must be {least} or more. Received: {name}={value}"
-            )
-    if not timeout > 0:
+    if version is not None and label is not None:
         raise ValueError(
-            f"`timeout` must be positive. Received: timeout={timeout}"
+            "Give one of `version` and `label`. "
+            f"Received: version={version}, label={label!r}"
         )
+    most = MOST_GRPC_RETRIES if grpc else max(0, retries)
+    for name, value, is_right, rule in (
+        ("timeout", timeout, timeout > 0, "positive"),
+        ("retries", retries, 0 <= retries <= most, f"from 0 to {most}"),
+        ("batch_size", batch_size, batch_size >= 1, "1 or more"),
+        ("concurrency", concurrency, concurrency >= 1, "1 or more"),
+    ):
+        if not is_right:
+            raise ValueError(
+                f"`{name}` must be {rule}. Received: {name}={value}"
+            )
+    try:
+        if url is not None:
+            transport = _Rest(
+                url, model, version, label, timeout, retries, concurrency
+            )
+        else:
+            transport = _Grpc(
+                grpc, model, version, label, timeout, retries, max_message_bytes
+            )
+    except ModuleNotFoundError as error:
+        module = error.name.partition(".")[0]
+        raise missing_packages("This client of TF Serving", [module]) from None
+    return Client(transport, batch_size, concurrency)
 
 
 class Client:
@@ -126,12 +360,12 @@ class Client:
     or is busy in all attempts.
 
     Args:
-        transport: The connection to the server.
+        transport: A _Rest or a _Grpc.
         batch_size: See `connect`.
         concurrency: See `connect`.
     """
 
-    def __init__(self, transport: Transport, batch_size: int, concurrency: int):
+    def __init__(self, transport, batch_size: int, concurrency: int):
         self._transport = transport
         self._batch_size = batch_size
         self._threads = concurrent.futures.ThreadPoolExecutor(concurrency)
@@ -189,20 +423,38 @@ class Client:
         if signature not in self._signatures:
             self.metadata()
         row = pick(self._signatures, signature, "signature")
-        arrays = to_arrays(inputs, row)
-        parts = [
-            {n: x[i : i + self._batch_size] for n, x in arrays.items()}
-            for i in range(0, check_lengths(arrays), self._batch_size)
-        ]
+        arrays = {
+            name: _to_array(value, pick(row.inputs, name, "inputs"), name)
+            for name, value in inputs.items()
+        }
+        lengths = {len(x) if x.ndim else 0 for x in arrays.values()}
+        if arrays.keys() != row.inputs.keys() or len(lengths - {0}) != 1:
+            shapes = {name: x.shape for name, x in arrays.items()}
+            raise ValueError(
+                f"`inputs` must be {', '.join(row.inputs)}, all with the same "
+                f"number of rows, 1 or more. Received: shapes {shapes}"
+            )
 
-        def send(part):
+        def send(start):
+            part = {
+                name: array[start : start + self._batch_size]
+                for name, array in arrays.items()
+            }
             outputs = self._transport.predict(signature, row, part)
-            check_outputs(outputs, row.outputs, check_lengths(part))
+            length = len(next(iter(part.values())))
+            for name, spec in row.outputs.items():
+                is_batch = spec.shape is None or spec.shape[:1] == (None,)
+                if is_batch and outputs[name].shape[:1] != (length,):
+                    raise ServingError(
+                        f"The server sent {name} of shape "
+                        f"{outputs[name].shape} for {length} rows"
+                    )
             return outputs
 
-        if len(parts) == 1:
-            return send(parts[0])
-        outputs = list(self._threads.map(send, parts))
+        [length] = lengths
+        if length <= self._batch_size:
+            return send(0)
+        outputs = [*self._threads.map(send, range(0, length, self._batch_size))]
         return {
             name: np.concatenate([part[name] for part in outputs])
             for name in row.outputs
@@ -246,16 +498,290 @@ class Client:
         ]
 
 
-def check_outputs(
-    outputs: Mapping[str, np.ndarray],
-    specs: Mapping[str, TensorSpec],
-    length: int,
-):
-    """Raise a ServingError unless the outputs have a row for each input."""
-    for name, spec in specs.items():
-        is_batch = spec.shape is None or spec.shape[:1] == (None,)
-        if is_batch and outputs[name].shape[:1] != (length,):
-            raise ServingError(
-                f"The server sent {name} of shape {outputs[name].shape} "
-                f"for {length} rows"
+def _to_array(value, spec, name):
+    """Return an input in its dtype, if that changes no number.
+
+    Integers are refused for a float input: pixels from 0 to 255 are not in
+    the range of the model.
+    """
+    if spec.dtype == "string":
+        encode = np.frompyfunc(lambda x: _to_bytes(x, name), 1, 1)
+        return np.array(encode(np.array(value, object)), object)
+    array = np.asarray(value)
+    if spec.dtype in FLOATS:
+        fits = array.dtype.name in FLOATS
+    else:
+        fits = array.dtype.kind in "biu" and np.array_equal(
+            array.astype(spec.dtype), array
+        )
+    if array.size and not fits:
+        raise ValueError(
+            f"`{name}` must be {spec.dtype}; `metadata()` lists the inputs of "
+            f"each signature. Received: {array.dtype.name}, such as "
+            f"{array.flat[0]}"
+        )
+    return array.astype(spec.dtype)
+
+
+def _to_bytes(value, name):
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    if not isinstance(value, bytes):
+        raise ValueError(
+            f"`{name}` must be bytes or text. Received: {type(value).__name__}"
+        )
+    return value
+
+
+# --------------------------------------------------------------------- REST
+
+
+class _Rest:
+    """A pool of HTTP connections that are kept open; see `connect`."""
+
+    def __init__(
+        self, url, model, version, label, timeout, retries, max_connections
+    ):
+        import urllib3
+
+        self._address = f"{url.rstrip('/')}/v1/models/{quote(model, safe='')}"
+        if version is not None:
+            self._address += f"/versions/{version}"
+        if label is not None:
+            self._address += f"/labels/{quote(label, safe='')}"
+        self._timeout = timeout
+        self._attempts = _count_attempts(retries)
+        self._pool = urllib3.PoolManager(
+            maxsize=max_connections,
+            timeout=timeout,
+            retries=urllib3.Retry(
+                retries,
+                allowed_methods=None,  # A prediction may be repeated.
+                status_forcelist=PASSING_STATUSES,
+                raise_on_status=False,
+                backoff_factor=0.2,
+                backoff_max=10,
+                # Jitter, so that clients do not all retry at the same time.
+                backoff_jitter=0.1,
+            ),
+        )
+
+    def status(self):
+        return self._ask(
+            "GET",
+            "",
+            lambda response: [
+                VersionStatus(
+                    int(row["version"]),
+                    row["state"],
+                    row.get("status", {}).get("error_message", ""),
+                )
+                for row in response["model_version_status"]
+            ],
+        )
+
+    def metadata(self):
+        return self._ask(
+            "GET",
+            "/metadata",
+            lambda response: read_signatures(
+                response["metadata"]["signature_def"]["signature_def"]
+            ),
+        )
+
+    def predict(self, name, signature, inputs):
+
+        def read(response):
+            values = response["outputs"]
+            if len(signature.outputs) == 1:  # A single output has no name.
+                values = dict.fromkeys(signature.outputs, values)
+            return {
+                key: from_json(values[key], spec.dtype)
+                for key, spec in signature.outputs.items()
+            }
+
+        columns = {key: to_json(x) for key, x in inputs.items()}
+        body = {"signature_name": name, "inputs": columns}
+        return self._ask("POST", ":predict", read, json=body)
+
+    def close(self):
+        self._pool.clear()
+
+    def _ask(self, method, path, read, **options):
+        """Send a request; return its JSON response, converted by `read`."""
+        from urllib3 import exceptions
+
+        address = self._address + path
+        try:
+            response = self._pool.request(method, address, **options)
+        except exceptions.MaxRetryError as error:
+            reason = error.reason
+            # NewConnectionError is a TimeoutError.
+            if isinstance(reason, exceptions.TimeoutError) and not isinstance(
+                reason, exceptions.NewConnectionError
+            ):
+                text = f"No response from {address} within {self._timeout:g} s"
+                code = "DEADLINE_EXCEEDED"
+            else:
+                text = str(reason).rpartition(": ")[-1]
+                text = f"No connection to {address}: {text}"
+                code = "UNAVAILABLE"
+            raise UnavailableError(text + self._attempts, code) from None
+        except exceptions.HTTPError as error:
+            raise ServingError(f"{address}: {error}") from None
+        if not 200 <= response.status < 400:
+            passing = response.status in PASSING_STATUSES
+            raise (UnavailableError if passing else ServingError)(
+                f"{address} responded {response.status}: "
+                f"{_read_error(response)}{self._attempts * passing}",
+                CODES.get(response.status, "UNKNOWN"),
             )
+        try:
+            return read(response.json())
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ServingError(
+                f"{address} sent a response that is not TF Serving's: "
+                f"{response.data[:200]!r} ({type(error).__name__}: {error})"
+            ) from None
+
+
+def _read_error(response):
+    """Return the server's message."""
+    try:
+        return response.json()["error"]
+    except (KeyError, TypeError, ValueError):
+        text = response.data.decode("utf-8", "replace")
+        return text[:500].strip() or response.reason
+
+
+def _count_attempts(retries):
+    """Return the number of attempts as text, for the end of a message."""
+    return f" ({retries + 1} attempts)" if retries else ""
+
+
+# --------------------------------------------------------------------- gRPC
+
+MOST_GRPC_RETRIES = 4  # gRPC makes five attempts at most.
+
+
+class _Grpc:
+    """A channel without encryption; see `connect`."""
+
+    def __init__(
+        self,
+        address,
+        model,
+        version,
+        label,
+        timeout,
+        retries,
+        max_message_bytes,
+    ):
+        import grpc
+        from tensorflow_serving.apis import (
+            model_pb2,
+            model_service_pb2_grpc,
+            prediction_service_pb2_grpc,
+        )
+
+        self._address = address
+        self._spec = model_pb2.ModelSpec(name=model, version_label=label)
+        if version is not None:
+            self._spec.version.value = version
+        self._timeout = timeout
+        self._attempts = _count_attempts(retries)
+        policy = {  # gRPC itself varies the pauses by a fifth.
+            "maxAttempts": retries + 1,
+            "initialBackoff": "0.2s",
+            "maxBackoff": "10s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": ["UNAVAILABLE"],
+        }
+        method = {"name": [{}], "retryPolicy": policy}
+        service = {"methodConfig": [method]} if retries else {}
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_send_message_length", max_message_bytes),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.service_config", json.dumps(service)),
+                # Reconnect as often as the retries ask for.
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.min_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+            ],
+        )
+        self._models = model_service_pb2_grpc.ModelServiceStub(self._channel)
+        self._predictions = prediction_service_pb2_grpc.PredictionServiceStub(
+            self._channel
+        )
+
+    def status(self):
+        from tensorflow_serving.apis import get_model_status_pb2
+
+        request = get_model_status_pb2.GetModelStatusRequest(
+            model_spec=self._spec
+        )
+        response = self._ask(self._models.GetModelStatus, request)
+        states = get_model_status_pb2.ModelVersionStatus.State
+        return [
+            VersionStatus(
+                row.version, states.Name(row.state), row.status.error_message
+            )
+            for row in response.model_version_status
+        ]
+
+    def metadata(self):
+        from google.protobuf.json_format import MessageToDict
+        from tensorflow_serving.apis import get_model_metadata_pb2
+
+        request = get_model_metadata_pb2.GetModelMetadataRequest(
+            model_spec=self._spec, metadata_field=["signature_def"]
+        )
+        response = self._ask(self._predictions.GetModelMetadata, request)
+        found = get_model_metadata_pb2.SignatureDefMap()
+        response.metadata["signature_def"].Unpack(found)
+        found = MessageToDict(found, preserving_proto_field_name=True)
+        return read_signatures(found.get("signature_def", {}))
+
+    def predict(self, name, signature, inputs):
+        import tensorflow as tf
+        from tensorflow_serving.apis import predict_pb2
+
+        request = predict_pb2.PredictRequest(model_spec=self._spec)
+        request.model_spec.signature_name = name
+        for key, array in inputs.items():
+            # Arrays of numbers go as their bytes, in `tensor_content`.
+            request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
+        response = self._ask(self._predictions.Predict, request)
+        missing = set(signature.outputs) - set(response.outputs)
+        if missing:
+            raise ServingError(
+                f"{self._address} omitted {', '.join(sorted(missing))}"
+            )
+        try:
+            return {
+                key: tf.make_ndarray(response.outputs[key])
+                for key in signature.outputs
+            }
+        except (TypeError, ValueError) as error:
+            raise ServingError(
+                f"{self._address} sent a damaged tensor: {error}"
+            ) from None
+
+    def close(self):
+        self._channel.close()
+
+    def _ask(self, method, request):
+        import grpc
+
+        try:
+            return method(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            code = error.code().name
+            passing = code in PASSING_CODES
+            # A call that has reached its deadline is not retried.
+            attempts = self._attempts * (code == "UNAVAILABLE")
+            raise (UnavailableError if passing else ServingError)(
+                f"{self._address}: {code}: {error.details()}{attempts}", code
+            ) from None

@@ -18,7 +18,7 @@ from keras_vit.export.formats.saved_model import (
     expected_records,
     make_endpoints,
 )
-from keras_vit.serving.warmup import WARMUP_FILE, read_warmup
+from keras_vit.serving.tf_serving import WARMUP_FILE, read_warmup
 from tests import commands
 from tests.export.conftest import make_model
 

@@ -1,8 +1,10 @@
-"""Fixtures of the tests of the client."""
+"""Fixtures of the tests of the client and of the server."""
 
 import pytest
 
+from keras_vit.serving.models import ServedModel
 from tests.serving.made import export_model, write_model, write_odd_model
+from tests.serving.running import run_server
 from tests.serving.servers import SERVERS, Models
 
 
@@ -42,3 +44,11 @@ def transport(request):
 def server(models, transport):
     with SERVERS[transport](models) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def served(zoo):
+    """Return a server of the exported model `zoo`, also called `model`."""
+    model = ServedModel("zoo", zoo / "zoo")
+    with run_server({"zoo": model, "model": model}) as address:
+        yield address

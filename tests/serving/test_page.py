@@ -23,9 +23,12 @@ from google.protobuf import (
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.export import Serving, export_saved_model
 from keras_vit.serving import connect
-from keras_vit.serving.json_tensors import to_json
-from keras_vit.serving.models_config import models_config, write_models_config
-from keras_vit.serving.warmup import WARMUP_FILE
+from keras_vit.serving.client import to_json
+from keras_vit.serving.tf_serving import (
+    WARMUP_FILE,
+    models_config,
+    write_models_config,
+)
 from tests import commands
 from tests.serving.servers import GrpcServer, Models, RestServer
 
@@ -190,8 +193,8 @@ def test_commands_of_the_check(checkout, here, subprocess_environment):
 @pytest.mark.slow
 def test_a_run_is_exported_and_served(tmp_path, subprocess_environment):
     """By the page's commands: train (a little), export twice, check."""
-    from keras_vit.serving.checks import check_server
-    from keras_vit.serving.exported_version import read_version
+    from keras_vit.serving.tf_serving import read_version
+    from trainers.export.server_check import check_server
 
     run = "--run_dir=saved_models/digits"
     train = ["-m", "trainers.train", "--recipe=digits", "--total_steps=2"]

@@ -42,8 +42,12 @@ from keras_vit.layers.dtypes import as_float32
 from keras_vit.models.features import CLASSIFIER_ACTIVATIONS, name_output
 from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
-from keras_vit.serving.models_config import write_models_config
-from keras_vit.serving.warmup import WARMUP_FILE, WarmupRecord, write_warmup
+from keras_vit.serving.tf_serving import (
+    WARMUP_FILE,
+    WarmupRecord,
+    write_models_config,
+    write_warmup,
+)
 
 DESCRIPTION_FILE = "assets.extra/keras_vit.json"
 

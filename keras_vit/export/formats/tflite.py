@@ -42,7 +42,7 @@ from keras_vit.files import atomic_write
 from keras_vit.models.features import name_output
 from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.normalization import Mode, to_uint8
-from keras_vit.serving.server.litert import open_litert
+from keras_vit.serving.models import load_litert
 from keras_vit.tables import pick
 
 
@@ -637,7 +637,7 @@ def run_tflite(content: bytes, images: np.ndarray) -> np.ndarray:
 
     Integer inputs and outputs are converted with the scales in the file.
     """
-    model = open_litert(content)
+    model = load_litert(content)
     (name,) = model.signatures["serving_default"].inputs
 
     def run(batch):

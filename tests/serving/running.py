@@ -1,5 +1,6 @@
 """The server on a thread of the tests, and requests to it."""
 
+import base64
 import contextlib
 import json
 import threading
@@ -9,12 +10,9 @@ import numpy as np
 import urllib3
 
 from keras_vit.serve import LOOPBACK, listen
-from keras_vit.serving.server.app import make_app
-from keras_vit.serving.server.limits import Limits
-from keras_vit.serving.server.loaded_model import LoadedModel
-from keras_vit.serving.server.served_models import load_version
-from keras_vit.serving.server.uvicorn_server import make_server
-from keras_vit.serving.server.versions import ServedModel
+from keras_vit.serving.limits import Limits
+from keras_vit.serving.models import LoadedModel, ServedModel
+from keras_vit.serving.server import make_server
 
 POOL = urllib3.PoolManager(maxsize=64, retries=False, timeout=20)
 
@@ -44,12 +42,16 @@ class Address(str):
         return status, json.loads(data)
 
 
+def of_files(*contents):
+    """Return the body of a request for the classes of image files."""
+    rows = [{"b64": base64.b64encode(x).decode()} for x in contents]
+    return {"signature_name": "serve_bytes", "instances": rows}
+
+
 @contextlib.contextmanager
-def run_server(models, limits=None, any_address=False, **options):
-    """Yield the address of a server of models that have been polled."""
-    limits = limits or Limits()
-    app = make_app(models, LOOPBACK, any_address, limits, **options)
-    server = make_server(app, limits)
+def run_server(models, limits=None, **options):
+    """Yield the address of a server of models."""
+    server = make_server(models, limits or Limits(), LOOPBACK, **options)
     with listen("127.0.0.1", 0) as listener:
         address = Address(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -63,17 +65,27 @@ def run_server(models, limits=None, any_address=False, **options):
             assert not thread.is_alive()
 
 
-def poll_model(name, folder, load=load_version):
-    """Return a model of which the newest version is loaded."""
-    model = ServedModel(name, folder, load)
-    model.poll()
-    return model
+def in_threads(*calls):
+    """Return the results of functions that are called at the same time."""
+    results = [None] * len(calls)
+
+    def call(index):
+        results[index] = calls[index]()
+
+    threads = [
+        threading.Thread(target=call, args=(i,)) for i in range(len(calls))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def serve_functions(folder, signatures, name="m"):
     """Return a model of Python functions, as if it were a version on disk."""
     (folder / "7").mkdir()
-    return poll_model(name, folder, lambda path: make_model(signatures))
+    return ServedModel(name, folder, lambda path: make_model(signatures))
 
 
 def wait_until(check, seconds=10):

@@ -1,4 +1,7 @@
-"""Limits of the requests that the server accepts."""
+"""Limits of the requests that the small server accepts, which are flags.
+
+Without Starlette, so that the command can tell its flags.
+"""
 
 import dataclasses
 

@@ -8,10 +8,10 @@ import subprocess
 import pytest
 
 from keras_vit import serve
-from keras_vit.serving.server.limits import Limits
+from keras_vit.serving.limits import Limits
 from tests import commands
 from tests.serving.made import SIGNATURES, make_files
-from tests.serving.server.running import wait_until
+from tests.serving.running import wait_until
 from tests.test_docs import ROOT, blocks
 
 PAGE = (ROOT / "docs/serving/local_server.md").read_text()
@@ -129,11 +129,11 @@ def test_limits_out_of_range(tmp_path, capsys):
 def test_flags_reach_the_server(zoo, capsys, monkeypatch):
     given = {}
 
-    def record(models, names, is_public, limits):
+    def record(models, limits, names, is_public):
         given.update(names=names, is_public=is_public, limits=vars(limits))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keras_vit.serving.server.app.make_app", record)
+    monkeypatch.setattr("keras_vit.serving.server.make_server", record)
     numbers = {name: index for index, name in enumerate(vars(Limits()), 2)}
     flags = [f"--{name}={number}" for name, number in numbers.items()]
     flags += ["--host=0.0.0.0", "--port=0"]

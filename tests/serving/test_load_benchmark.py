@@ -9,7 +9,8 @@ import tensorflow as tf
 from benchmarks import serve_load
 
 
-def test_good_requests_are_right_and_faults_refused(served, loaded):
+def test_good_requests_are_right_and_faults_refused(served, zoo):
+    loaded = tf.saved_model.load(str(zoo / "zoo" / "3"))
     files = serve_load.make_jpegs(2)
     faults = serve_load.make_faults(files[0])
     found = loaded.signatures["serve_bytes"](image_bytes=tf.constant(files))

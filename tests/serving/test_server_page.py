@@ -11,16 +11,11 @@ from keras_vit import decode_predictions
 from keras_vit.export import Serving, export_model
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.serving import connect
-from keras_vit.serving.server.guard import HEADERS
-from keras_vit.serving.server.served_models import find_models
+from keras_vit.serving.models import ServedModel, find_models
+from keras_vit.serving.server import HEADERS
 from tests.analysis.browsing import PATIENCE, open_browser
 from tests.serving.made import NAMES, make_files
-from tests.serving.server.running import (
-    poll_model,
-    run_server,
-    serve_functions,
-    spec,
-)
+from tests.serving.running import run_server, serve_functions, spec
 
 NASTY = '<img src=x onerror="document.title=1">'
 IMAGES = {"image_bytes": spec("DT_STRING", -1)}
@@ -271,7 +266,7 @@ def test_tflite_files(browser, tmp_path):
     scores = model(decode_inputs(tf.constant([content]), (6, 4, 3), serving))
     [expected] = decode_predictions(tf.sigmoid(scores), 5, NAMES)
     models = {
-        name: poll_model(name, folder)
+        name: ServedModel(name, folder)
         for name, folder in find_models(tmp_path).items()
     }
     with run_server(models) as address, browser.new_context() as context:

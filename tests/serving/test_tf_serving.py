@@ -1,14 +1,18 @@
-"""The warm-up file, against the messages that TF Serving itself reads."""
+"""The files for TF Serving, against the messages that it reads itself."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
-from keras_vit.serving.warmup import (
+from keras_vit.serving.tf_serving import (
     MOST_RECORDS,
     WARMUP_FILE,
     WarmupRecord,
+    models_config,
+    read_version,
     read_warmup,
     write_warmup,
 )
@@ -117,20 +121,6 @@ def test_reads_what_the_messages_of_tf_serving_write(tmp_path):
     assert (empty.signature, empty.inputs) == ("serving_default", {})
 
 
-def test_writes_the_bytes_of_the_wire_format(tmp_path):
-    """Worked out by hand from the fields' numbers and kinds."""
-    record = WarmupRecord("s", {"x": np.array(b"a")}, {})
-    write_warmup(tmp_path / "file", [record], model_name="m")
-    [content] = tf.data.TFRecordDataset(str(tmp_path / "file"))
-    spec = b"\x0a\x06" + b"\x0a\x01m" + b"\x1a\x01s"
-    tensor = b"\x08\x07" + b"\x12\x00" + b"\x42\x01a"
-    pair = b"\x0a\x01x" + b"\x12\x07" + tensor
-    request = spec + b"\x12\x0c" + pair
-    response = b"\x12\x06" + spec[2:]
-    log = b"\x0a\x16" + request + b"\x12\x08" + response
-    assert content.numpy() == b"\x32\x22" + log
-
-
 @pytest.mark.parametrize("count", [0, MOST_RECORDS + 1])
 def test_more_or_fewer_records_than_a_server_reads(tmp_path, count):
     record = WarmupRecord("s", {}, {})
@@ -201,3 +191,73 @@ def test_records_that_are_no_requests(tmp_path, content, reason):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="nothing"):
         read_warmup(tmp_path / "nothing")
+
+
+def test_folders_that_are_no_export(tmp_path, zoo):
+    with pytest.raises(ValueError, match="NAME/NUMBER. Received"):
+        read_version(zoo / "zoo")
+    with pytest.raises(FileNotFoundError):
+        read_version(tmp_path / "1")
+    (tmp_path / "1").mkdir()  # As of an export to TFLite.
+    with pytest.raises(ValueError, match="must be a version of a SavedModel"):
+        read_version(tmp_path / "1")
+    for content in (b"", b"no model"):
+        (tmp_path / "1/saved_model.pb").write_bytes(content)
+        with pytest.raises(ValueError, match="No SavedModel with the tag"):
+            read_version(tmp_path / "1")
+    (tmp_path / "1/saved_model.pb").write_bytes(
+        (zoo / "zoo/3/saved_model.pb").read_bytes()
+    )
+    with pytest.raises(FileNotFoundError, match="warmup"):
+        read_version(tmp_path / "1")
+
+
+# -------------------------------------------------------------- models.config
+
+
+def make_models(folder, models):
+    for name, numbers in models.items():
+        for number in numbers:
+            path = folder / name / str(number)
+            path.mkdir(parents=True)
+            (path / "saved_model.pb").touch()
+
+
+def parse(text):
+    config = text_format.Parse(text, ModelServerConfig())
+    return {c.name: c for c in config.model_config_list.config}
+
+
+def test_tf_serving_reads_models_config(tmp_path):
+    names = {"digits": [2, 9, 10], "plants": [1], 'a "b" \\': [1, 2]}
+    make_models(tmp_path, names)
+    configs = parse(models_config(tmp_path, root="/srv/models/"))
+    assert list(configs) == sorted(names)
+    for name, config in configs.items():
+        assert config.base_path == f"/srv/models/{name}"
+        assert config.model_platform == "tensorflow"
+        policy = config.model_version_policy
+        assert policy.WhichOneof("policy_choice") == "all"
+    labels = {n: dict(c.version_labels) for n, c in configs.items()}
+    # The newest by number, not by the letters of the name.
+    assert labels["digits"] == {"stable": 9, "canary": 10}
+    assert labels["plants"] == {"stable": 1}
+
+
+def test_drafts_and_invalid_versions_are_ignored(tmp_path):
+    make_models(
+        tmp_path,
+        {"digits": [3, ".draft-4", "5a", "-6", "٧", "notes"], ".old": [1]},
+    )
+    (tmp_path / "digits" / "8").mkdir()  # Without a model.
+    (tmp_path / "models.config").touch()
+    (tmp_path / "empty").mkdir()
+    config = parse(models_config(tmp_path))
+    assert list(config) == ["digits"]
+    assert dict(config["digits"].version_labels) == {"stable": 3}
+
+
+def test_a_folder_without_models(tmp_path):
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ValueError, match="<model>/<version>.*Received"):
+            models_config(folder)

@@ -1,19 +1,18 @@
-"""Versions that appear, fail and vanish while the server runs."""
+"""The models on the disk: versions that come and go, and TFLite files."""
 
 import shutil
 
+import keras
 import numpy as np
 import pytest
 
-from keras_vit.serving import ServingError
-from keras_vit.serving.server.served_models import find_models
-from tests.serving.server.running import (
-    make_model,
-    poll_model,
-    run_server,
-    spec,
-    wait_until,
-)
+from keras_vit.export.formats.tflite import export_tflite, to_tflite
+from keras_vit.serving import ServingError, connect
+from keras_vit.serving.models import ServedModel, find_models
+from tests.serving.running import make_model, run_server, spec, wait_until
+
+SHAPE = (6, 4, 3)
+IMAGES = np.random.default_rng(0).uniform(-1, 1, (5, *SHAPE)).astype("f4")
 
 
 def put(folder, version, content="good"):
@@ -39,7 +38,7 @@ def load(folder):
 @pytest.fixture
 def model(tmp_path):
     put(tmp_path, 1)
-    return poll_model("m", tmp_path, load)
+    return ServedModel("m", tmp_path, load)
 
 
 def states(model):
@@ -113,7 +112,7 @@ def test_a_new_version_while_the_server_runs(model, tmp_path):
 
 def test_without_a_version_the_server_is_not_well(tmp_path):
     put(tmp_path, 1, "cut")
-    model = poll_model("m", tmp_path, load)
+    model = ServedModel("m", tmp_path, load)
     with run_server({"m": model}) as address:
         assert address.get("/healthz") == (503, {"status": "unavailable"})
         assert address.get("/models.json") == (200, {})
@@ -153,7 +152,7 @@ def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):
     """TF Serving would serve it, and answer 400."""
     shutil.copytree(zoo / "zoo" / "3", tmp_path / "4")
     shutil.rmtree(tmp_path / "4" / "variables")
-    model = poll_model("zoo", tmp_path)
+    model = ServedModel("zoo", tmp_path)
     assert states(model) == {4: "END"}
     shutil.copytree(
         zoo / "zoo" / "3" / "variables", tmp_path / "4" / "variables"
@@ -165,3 +164,82 @@ def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):
         "serve_uint8", {"images": np.zeros((2, 8, 12, 3), "uint8")}
     )
     assert answer["logits"].shape == (2, 7)
+
+
+# --------------------------------------------------------------- TFLite files
+
+
+@pytest.fixture(scope="module")
+def network():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input(SHAPE),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5, activation="softmax"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def address(network, tmp_path_factory):
+    """Return a server of three files: of any batch, of 2, and in int8."""
+    folder = tmp_path_factory.mktemp("tflite")
+    path = folder / "any" / "1" / "float32.tflite"
+    path.parent.mkdir(parents=True)
+    export_tflite(network, path, IMAGES, "float32", batch_size=None)
+    for name, arguments in (
+        ("two", ("float32", 2)),
+        ("int8", ("int8", 1, IMAGES)),
+    ):
+        (folder / name / "1").mkdir(parents=True)
+        content = to_tflite(network, *arguments)
+        (folder / name / "1" / "model.tflite").write_bytes(content)
+    names = ("any", "two", "int8")
+    models = {name: ServedModel(name, folder / name) for name in names}
+    with run_server(models) as address:
+        yield address
+
+
+@pytest.mark.parametrize("name", ["any", "two", "int8"])
+def test_answers_are_those_of_the_model(address, network, name):
+    """For any number of images, floats in and out."""
+    with connect(address, model=name) as client:
+        found = client.predict({"images": IMAGES})["probabilities"]
+        alone = client.predict({"images": IMAGES[4:]})["probabilities"]
+    np.testing.assert_allclose(alone, found[4:], atol=1e-6)
+    close = {"atol": 0.03 if name == "int8" else 1e-5}
+    np.testing.assert_allclose(
+        found, network.predict(IMAGES, verbose=0), **close
+    )
+
+
+def test_signatures(address):
+    with connect(address, model="int8") as client:
+        [(name, signature)] = client.metadata().items()
+    assert name == "serving_default"
+    assert signature.inputs["images"].shape == (None, *SHAPE)
+    assert signature.outputs["probabilities"].dtype == "float32"
+
+
+def test_images_of_another_size(address):
+    """LiteRT would resize its input."""
+    with connect(address, model="any") as client:
+        with pytest.raises(ServingError, match="not compatible with expected"):
+            client.predict({"images": IMAGES.reshape(10, 3, 4, 3)})
+
+
+def test_folders_that_hold_no_model(tmp_path):
+    for files, message in (
+        ({}, "Received: neither"),
+        ({"a.tflite": b"", "b.tflite": b""}, "Received: a.tflite, b.tflite"),
+        ({"damaged.tflite": b"no model"}, "ValueError: "),
+    ):
+        folder = tmp_path / str(len(files) + len(message)) / "1"
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        model = ServedModel("m", folder.parent)
+        [row] = model.status()["model_version_status"]
+        assert row["state"] == "END" and not model.is_available
+        assert message in row["status"]["error_message"]

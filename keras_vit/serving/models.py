@@ -1,0 +1,353 @@
+"""The models of an export on the disk: SavedModels and TFLite files.
+
+Each is a function of arrays by name, with the signatures of TF Serving.
+"""
+
+import dataclasses
+import importlib.util
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from keras_vit.serving.client import (
+    SIGNATURE_DTYPES,
+    ServingError,
+    read_signatures,
+)
+from keras_vit.serving.tf_serving import (
+    WARMUP_FILE,
+    read_signature_defs,
+    read_warmup,
+)
+
+# The folders of an export that can be served, the preferred one first.
+SERVED_FORMATS = ("saved_model", "tflite")
+IMAGE_INPUT = "image_bytes"  # Of the signatures that take image files.
+
+server_logger = logging.getLogger("keras_vit.serving.server")
+
+
+@dataclasses.dataclass(eq=False)
+class LoadedModel:
+    """A version of a model in memory.
+
+    Args:
+        signature_defs: SignatureDefs by name, in their JSON form.
+        call: Takes the name of a signature and its inputs; returns its
+            outputs, both arrays by name.
+        description: For the page, of a TFLite file; see
+            `keras_vit.export.description`.
+        image_steps: What the signatures do with image files; see
+            `keras_vit.export.image_steps`. Default: the worst case.
+    """
+
+    signature_defs: Mapping[str, dict]
+    call: Callable[[str, Mapping], dict[str, np.ndarray]]
+    description: dict | None = None
+    image_steps: Sequence[Mapping] | None = None
+
+    def __post_init__(self):
+        self.signatures = read_signatures(self.signature_defs)
+        shapes = [
+            spec.shape
+            for signature in self.signatures.values()
+            for spec in signature.inputs.values()
+            if spec.shape and len(spec.shape) == 4 and all(spec.shape[1:])
+        ]
+        if self.image_steps is None:
+            kind = "resize_to_cover"
+            self.image_steps = [
+                {"kind": kind, "height": height, "width": width}
+                for _, height, width, _ in shapes[:1]
+            ]
+
+    def has_rows(self, name: str) -> bool:
+        """Return whether all inputs and outputs have one row per instance."""
+        row = self.signatures[name]
+        specs = [*row.inputs.values(), *row.outputs.values()]
+        return all(spec.shape and spec.shape[0] is None for spec in specs)
+
+
+def load_version(folder: pathlib.Path) -> LoadedModel:
+    """Load the SavedModel or the TFLite file in the folder of a version.
+
+    Raises:
+        ValueError: If it holds neither, or several .tflite files.
+        Exception: If the model cannot be loaded.
+    """
+    if (folder / "saved_model.pb").exists():
+        return load_saved_model(folder)
+    files = sorted(folder.glob("*.tflite"))
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "neither"
+        rule = f"{folder} must hold saved_model.pb or one .tflite file"
+        raise ValueError(f"{rule}. Received: {names}")
+    description = _read_json(folder / "model.json")
+    return load_litert(files[0].read_bytes(), description)
+
+
+def _read_json(path):
+    return json.loads(path.read_text("utf-8")) if path.exists() else None
+
+
+def load_saved_model(folder: pathlib.Path) -> LoadedModel:
+    """Load a SavedModel, and run the requests of its warm-up file."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(folder), tags=["serve"])
+    faults = (tf.errors.InvalidArgumentError, TypeError, ValueError)
+
+    def call(name, inputs):
+        tensors = {key: tf.constant(x) for key, x in inputs.items()}
+        try:
+            outputs = loaded.signatures[name](**tensors)
+        except faults as error:
+            text = shorten_error(str(error))
+            if IMAGE_INPUT in inputs:
+                text = f"An image file cannot be decoded: {text}"
+            raise ServingError(text, "INVALID_ARGUMENT") from None
+        return {key: x.numpy() for key, x in sorted(outputs.items())}
+
+    path = folder / WARMUP_FILE
+    # As in TF Serving, a version that fails at its warm-up is not served.
+    if path.exists() and importlib.util.find_spec("tensorflow_serving"):
+        for record in read_warmup(path):
+            call(record.signature, record.inputs)
+    description = _read_json(folder / "assets.extra/keras_vit.json") or {}
+    steps = description.get("image_steps")
+    return LoadedModel(read_signature_defs(folder), call, image_steps=steps)
+
+
+def shorten_error(message: str) -> str:
+    r"""Return the first line of TensorFlow's message that is not about graphs.
+
+    Example:
+        >>> shorten_error("Graph execution error:\n\nDetected at node x\n"
+        ...               "Unknown image file format.\n\t [[{{node x}}]]")
+        'Unknown image file format.'
+    """
+    graph = ("Graph execution error", "Detected at node", "<stack", "\t [[")
+    for line in message.splitlines():
+        if line.strip() and not line.startswith(graph):
+            return line.partition(" [Op:")[0].strip()
+    return message.strip()
+
+
+def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
+    """Load a TFLite file.
+
+    Integers with a scale are shown as the floats that they stand for, and a
+    fixed batch size as any.
+
+    Raises:
+        ValueError: If the file is damaged.
+    """
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content, num_threads=os.cpu_count())
+    runners = {
+        name: interpreter.get_signature_runner(name)
+        for name in interpreter.get_signature_list()
+    }
+
+    def call(name, inputs):
+        into = runners[name].get_input_details()
+        out_of = runners[name].get_output_details()
+        num_rows = len(next(iter(inputs.values())))
+        size = next(iter(into.values()))["shape_signature"][0]
+        size = num_rows if size < 0 else size
+        parts = []
+        for start in range(0, num_rows, size):
+            rows = range(start, start + size)
+            # The last row fills up the last batch.
+            batch = {
+                key: _quantize(np.take(x, rows, 0, mode="clip"), into[key])
+                for key, x in inputs.items()
+            }
+            parts.append(runners[name](**batch))
+        outputs = {}
+        for key, row in out_of.items():
+            outputs[key] = np.concatenate([x[key] for x in parts])[:num_rows]
+            scale, zero = row["quantization"]
+            if scale:
+                outputs[key] = (outputs[key].astype("float32") - zero) * scale
+        return outputs
+
+    signature_defs = {
+        name: {
+            "inputs": _describe(runner.get_input_details()),
+            "outputs": _describe(runner.get_output_details()),
+            "method_name": "tensorflow/serving/predict",
+            "defaults": {},
+        }
+        for name, runner in runners.items()
+    }
+    return LoadedModel(signature_defs, call, description)
+
+
+def _describe(details):
+    """Return the TensorInfos of LiteRT's tensors, in their JSON form."""
+    names = {dtype: name for name, dtype in SIGNATURE_DTYPES.items()}
+    infos = {}
+    for name, row in details.items():
+        has_scale = row["quantization"][0]
+        sizes = (-1, *row["shape_signature"][1:])
+        axes = [{"size": str(size), "name": ""} for size in sizes]
+        infos[name] = {
+            "dtype": names["float32" if has_scale else row["dtype"].__name__],
+            "tensor_shape": {"dim": axes, "unknown_rank": False},
+            "name": row["name"],
+        }
+    return infos
+
+
+def _quantize(numbers, row):
+    """Convert numbers to the type of LiteRT's tensor."""
+    scale, zero = row["quantization"]
+    if scale:
+        bounds = np.iinfo(row["dtype"])
+        numbers = np.round(numbers / scale) + zero
+        numbers = np.clip(numbers, bounds.min, bounds.max)
+    return numbers.astype(row["dtype"])
+
+
+def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Return the folders of the models in a folder, by their names.
+
+    Args:
+        folder: An export, the folder of one of its formats, the folder of a
+            model, or a run with an export.
+
+    Raises:
+        ValueError: If there is no model.
+    """
+    if (folder / "export").is_dir():
+        folder = folder / "export"
+    if find_versions(folder):
+        return {folder.resolve().name: folder}
+    for place in (*(folder / name for name in SERVED_FORMATS), folder):
+        paths = sorted(place.glob("[!.]*"))
+        if found := {path.name: path for path in paths if find_versions(path)}:
+            return found
+    parent = folder.resolve().parent
+    if not folder.is_dir():
+        rule = "must be a folder"
+    elif folder.resolve() in find_versions(parent).values():
+        rule = f"must be the folder of a model, not of a version: {parent}"
+    else:
+        rule = (
+            f"must hold an export, as {'|'.join(SERVED_FORMATS)}/NAME/VERSION; "
+            "`keras-vit export` writes one"
+        )
+    raise ValueError(f"EXPORT_DIR {rule}. Received: {folder}")
+
+
+def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Return the folders of the versions of a model, by number."""
+    return {
+        int(path.name): path
+        for path in sorted(folder.glob("[0-9]*"))
+        if path.name.isdecimal() and path.name.isascii() and path.is_dir()
+    }
+
+
+class ServedModel:
+    """The newest version of a model on the disk.
+
+    A new version is loaded before the old one is given up. If it cannot be
+    loaded, the old one stays; it is tried again once its files change.
+
+    Args:
+        name: The name in URLs.
+        folder: Holds a folder for each version, named by its number.
+        load: Takes the folder of a version; returns the model.
+    """
+
+    def __init__(
+        self, name: str, folder: pathlib.Path, load: Callable = load_version
+    ):
+        self.name = name
+        self._folder = folder
+        self._load = load
+        self._served = None  # (version, model).
+        self._failed = None  # The state of the files of a failed version.
+        self._states = {}  # (state, error), by version.
+        self.poll()
+
+    def poll(self):
+        """Load the newest version, unless it is served already."""
+        folders = find_versions(self._folder)
+        version = max(folders, default=None)
+        served = self._served and self._served[0]
+        if version in (None, served):
+            return
+        files = {
+            (str(path), (status := path.stat()).st_size, status.st_mtime_ns)
+            for path in folders[version].rglob("*")
+        }
+        if files == self._failed:
+            return
+        self._states[version] = "LOADING", ""
+        try:
+            self._served = version, self._load(folders[version])
+        except Exception as error:
+            self._failed = files
+            reason = f"{type(error).__name__}: {error}"
+            self._states[version] = "END", reason
+            server_logger.error("%s/%d: %s", self.name, version, reason)
+            return
+        self._states[version] = "AVAILABLE", ""
+        server_logger.info("%s: version %d is served", self.name, version)
+        if served is not None:
+            self._states[served] = "END", ""
+
+    @property
+    def is_available(self) -> bool:
+        """Whether any version answers."""
+        return self._served is not None
+
+    def find(self, version: str | None = None) -> tuple[int, LoadedModel]:
+        """Return the version that is served.
+
+        Args:
+            version: Its number, as in the URL. Default: any.
+
+        Raises:
+            ServingError: If it is not served.
+        """
+        if self._served and version in (None, str(self._served[0])):
+            return self._served
+        raise not_found(self.name, version)
+
+    def status(self, version: str | None = None) -> dict:
+        """Return the states of the versions, the newest first, as JSON.
+
+        Args:
+            version: The number of one, as in the URL. Default: all.
+
+        Raises:
+            ServingError: If there are none.
+        """
+        rows = []
+        for number, (state, fault) in sorted(self._states.items())[::-1]:
+            if version in (None, str(number)):
+                code = "UNKNOWN" if fault else "OK"
+                row = {"version": str(number), "state": state}
+                row["status"] = {"error_code": code, "error_message": fault}
+                rows.append(row)
+        if not rows:
+            raise not_found(self.name, version)
+        return {"model_version_status": rows}
+
+
+def not_found(name: str, version: str | None) -> ServingError:
+    """Return the error for a model or a version that is not served."""
+    wanted = (
+        f"Latest({name})" if version is None else f"Specific({name}, {version})"
+    )
+    text = f"Servable not found for request: {wanted}"
+    return ServingError(text, "NOT_FOUND")

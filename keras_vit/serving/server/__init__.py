@@ -1,1 +1,0 @@
-"""A small server with the REST interface of TF Serving, for one machine."""
