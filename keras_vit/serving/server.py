@@ -662,7 +662,7 @@ class _Batcher:
         """Return the outputs of each task, computed together."""
         first, size = batch[0], self._limits.max_batch_size
         call = functools.partial(first.model.call, first.signature)
-        if first.num_rows is None:
+        if len(batch) == 1 and (first.num_rows or 0) <= size:
             return [call(first.inputs)]
         inputs = {
             name: np.concatenate([task.inputs[name] for task in batch])

@@ -23,9 +23,7 @@ from google.protobuf import (
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.export import Serving, export_saved_model
 from keras_vit.serving import connect
-from keras_vit.serving.client import to_json
 from keras_vit.serving.tf_serving import (
-    WARMUP_FILE,
     models_config,
     write_models_config,
 )
@@ -37,15 +35,6 @@ PAGE = (ROOT / "docs/serving.md").read_text()
 FILES = ROOT / "docs/serving"
 FOLDER = "saved_models/digits/export/saved_model"
 IMAGE = "tensorflow/serving:2.20.0"
-# Of tensorflow_model_server, in its main.cc.
-SERVER_FLAGS = {
-    "allow_version_labels_for_unavailable_models",
-    "batching_parameters_file",
-    "enable_batching",
-    "model_config_file",
-    "model_config_file_poll_wait_seconds",
-    "monitoring_config_file",
-}
 
 
 def blocks(language):
@@ -249,32 +238,6 @@ def test_python(checkout, models, here, monkeypatch, capsys):
         write_models_config(checkout / FOLDER)
 
 
-def test_other_commands_name_what_there_is():
-    [start, copy] = blocks("console")
-    docker, compose, kubectl = re.split(r"(?<!\\)\n", start.strip())
-    assert IMAGE in docker and f"$PWD/{FOLDER}:/models:ro" in docker
-    for command in (compose, kubectl):
-        [path] = re.findall(r"\S+\.yaml", command)
-        assert (ROOT / path).is_file()
-    assert copy.count(f"{FOLDER}/digits/2") == 1
-    from trainers import export_model
-
-    [line] = [x for x in blocks("bash") if "export_model" in x]
-    source = pathlib.Path(export_model.__file__).read_text()
-    source += (ROOT / "trainers/runs/source_flags.py").read_text()
-    for flag in re.findall(r"--(\w+)", line):
-        assert f'"{flag}"' in source
-
-
-def test_flags_of_the_server_are_known():
-    [start, _] = blocks("console")
-    texts = [start.split(IMAGE)[1].split("\ndocker")[0]]
-    for path in FILES.glob("*.yaml"):
-        texts.append(re.sub(r"^#.*\n", "", path.read_text(), flags=re.M))
-    found = [set(re.findall(r"--(\w+)=", text)) for text in texts]
-    assert all(found) and set.union(*found) == SERVER_FLAGS
-
-
 # ------------------------------------------------------------------- the files
 
 
@@ -399,12 +362,6 @@ def test_batching_parameters():
     sizes = list(found.allowed_batch_sizes)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == found.max_batch_size.value
-    # What the client sends by itself is not refused.
-    import inspect
-
-    default = inspect.signature(connect).parameters["batch_size"].default
-    assert default <= found.max_batch_size.value
-    assert f"batches of {default}" in PAGE
     assert 0 < found.batch_timeout_micros.value < 100_000
 
 
@@ -420,55 +377,3 @@ def test_monitoring():
     assert found.enable and f"http://localhost:8501{found.path}`" in PAGE
     [scrape] = yaml.safe_load(blocks("yaml")[0])["scrape_configs"]
     assert scrape["metrics_path"] == found.path
-
-
-# -------------------------------------------------------------------- the words
-
-
-def test_table_of_signatures_is_the_export(models):
-    rows = re.findall(
-        r"^\| `(\w+)`[^|]* \| `(\w+)` (\w+) .*? \| (.*) \|$", PAGE, re.M
-    )
-    with RestServer(models) as server:
-        with connect(server.address, model="digits") as client:
-            signatures = client.metadata()
-    names = [name for name, *_ in rows]
-    on_request = {"attention", "attention_bytes"}
-    assert sorted(names) == sorted({*signatures, *on_request})
-    for name, key, dtype, outputs in rows:
-        if name not in signatures:
-            continue
-        [(input_name, spec)] = signatures[name].inputs.items()
-        assert (input_name, spec.dtype) == (key, dtype)
-        named = set(re.findall(r"`(\w+)`", outputs))
-        assert outputs == "the same" or set(signatures[name].outputs) <= named
-
-
-def test_exit_codes_and_defaults():
-    from trainers import serve_check
-
-    source = pathlib.Path(serve_check.__file__).read_text()
-    codes = re.findall(r"^\| (\d+) \|", PAGE, re.M)
-    assert codes == ["0", "1", "69"]
-    assert "EX_UNAVAILABLE" in source
-    [tolerance] = re.findall(r"`--tolerance` \((\S+)\)", PAGE)
-    assert f"\n        {tolerance},\n" in source
-    assert WARMUP_FILE in PAGE
-
-
-def test_sizes_of_requests():
-    table = PAGE.split("| | REST | gRPC |")[1]
-    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", table, re.M)[:3]
-    random = np.random.default_rng(0)
-    images = random.uniform(-1, 1, (1, 224, 224, 3)).astype("float32")
-    pixels = random.integers(0, 256, images.shape, "uint8")
-    files = np.array([random.bytes(40_000)], object)
-    units = {"kB": 1e3, "MB": 1e6}
-    for (_, rest, grpc), array in zip(rows, (images, pixels, files)):
-        for text, size in (
-            (rest, len(json.dumps(to_json(array), separators=(",", ":")))),
-            (grpc, len(tf.make_tensor_proto(array).SerializeToString())),
-        ):
-            number, unit = text.split()
-            written = float(number) * units[unit]
-            assert abs(size - written) <= 0.1 * written, text

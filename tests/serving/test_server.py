@@ -24,7 +24,7 @@ from PIL import Image
 from keras_vit.serving import ServingError, connect
 from keras_vit.serving.limits import Limits
 from keras_vit.serving.models import ServedModel
-from keras_vit.serving.server import _Batcher
+from keras_vit.serving.server import _Batcher, count_pixels
 from keras_vit.serving.tf_serving import read_version
 from tests.serving.made import NAMES, SIGNATURES, make_files
 from tests.serving.running import (
@@ -432,7 +432,8 @@ def strict(zoo):
         ((30_000, 2), "JPEG", 1, False),
         ((16_000, 1), "WEBP", 1, False),
         ((1000, 1), "PNG", 1, True),
-        ((1000, 1), "PNG", 16, False),
+        ((1000, 1), "PNG", 16, True),
+        ((1000, 1), "PNG", 17, False),
         ((60, 20), "PNG", 64, True),
         ((700, 700), "PNG", 1, True),
         ((710, 710), "PNG", 1, False),
@@ -441,11 +442,29 @@ def strict(zoo):
 def test_long_thin_images_count_as_they_are_resized(
     strict, size, kind, count, is_accepted
 ):
-    """For a model of 8 x 12 pixels, 60,000 x 1 becomes 480,000 x 8 floats."""
+    """For a model of 8 x 12 pixels, 60,000 x 1 becomes 60,000 x 8 floats."""
     files = [picture(kind, "red", size=size)] * count
     status, answer = strict.post(ZOO, of_files(*files))
     assert status == (200 if is_accepted else 400)
     assert is_accepted or "500,000 are allowed" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"kind": "resize_to_cover", "height": 32, "width": 32},
+        {"kind": "resize_small", "size": 40},
+    ],
+)
+def test_cropped_parts_count_as_well(step):
+    """60,000 x 1 becomes 1,920,000 x 32 floats, of which 32 x 32 are left."""
+    steps = [step, {"kind": "central_crop", "height": 32, "width": 32}]
+    for size in ((60_000, 1), (1, 60_000), (3000, 1)):
+        files = np.array([picture("PNG", "red", size=size)] * 10, object)
+        with pytest.raises(ServingError, match="70,000,000 are allowed"):
+            count_pixels(files, steps, 70_000_000)
+    files = np.array([picture("PNG", "red", size=(320, 200))] * 1000, object)
+    assert count_pixels(files, steps, 70_000_000) == 64_000_000
 
 
 def test_many_bad_requests_at_a_time(served):
