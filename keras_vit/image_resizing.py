@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
+# Of an image with its aspect ratio kept: as floats, they take 800 MB.
+MOST_RESIZED_PIXELS = 2**26
+
 
 def resize_image(
     image: tf.Tensor, image_size: tuple[int, int], method: str
@@ -41,7 +44,8 @@ def resize_short_side(image: tf.Tensor, size: int) -> tf.Tensor:
     """
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
     target = tf.round(sides * (size / tf.reduce_min(sides)))
-    return resize_image(image, tf.cast(target, tf.int32), "area")
+    target = refuse_thin(tf.cast(target, tf.int32))
+    return resize_image(image, target, "area")
 
 
 def cover_size(
@@ -67,7 +71,24 @@ def cover_size(
         lambda: (tf.maximum(columns * height // width, rows), columns),
         lambda: (rows, tf.maximum(rows * width // height, columns)),
     )
-    return resize_image(image, tf.stack(size), method)
+    return resize_image(image, refuse_thin(tf.stack(size)), method)
+
+
+def refuse_thin(size: tf.Tensor) -> tf.Tensor:
+    """Return the size of an image to resize to, unless it is enormous.
+
+    An image of 60,000 x 1 pixels is a small file, and would be resized to
+    13,440,000 x 224.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If it is.
+    """
+    is_thin = tf.reduce_prod(tf.cast(size, tf.int64)) > MOST_RESIZED_PIXELS
+    check = tf.debugging.Assert(
+        ~is_thin, ["The image is too long and thin to be resized to", size]
+    )
+    with tf.control_dependencies([check] if check is not None else []):
+        return tf.identity(size)
 
 
 def crop_middle(image: tf.Tensor, image_size: tuple[int, int]) -> tf.Tensor:

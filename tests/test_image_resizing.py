@@ -40,3 +40,24 @@ def test_steps_are_what_pillow_does(mode, interpolation):
     # Pillow rounds to whole numbers twice.
     np.testing.assert_allclose(found, expected, atol=1.1)
     assert np.abs(found - expected).mean() < 0.4
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"kind": "resize_small", "size": 224},
+        {
+            "kind": "resize_to_cover",
+            "height": 224,
+            "width": 224,
+            "method": "antialias",
+        },
+    ],
+)
+def test_an_image_that_would_become_enormous_is_refused(step, size):
+    """In a graph, where tf.data and servers resize."""
+    resize = tf.function(lambda image: apply_steps(image, [step]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="too long"):
+        resize(tf.zeros((*size, 1)))
+    assert min(resize(tf.zeros((30, 600, 1))).shape[:2]) == 224

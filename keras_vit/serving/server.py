@@ -221,7 +221,7 @@ class _RestInterface:
                 )
         except Exception as error:
             code = CODES.get(name_fault(error)[0], "UNKNOWN")
-            self._count(request, code, began)
+            await self._count(request, code, began)
             raise
         finally:
             self._in_progress -= 1
@@ -229,7 +229,7 @@ class _RestInterface:
         answer.background = BackgroundTask(self._count, request, "OK", began)
         return answer
 
-    def _count(self, request, code, began):
+    async def _count(self, request, code, began):
         # Clients must not be able to make up any number of names.
         name = request.path_params["name"]
         name = name if name in self._models else "unknown"

@@ -253,7 +253,7 @@ def test_kept_connections_answer_at_once_and_metrics_say_so(tmp_path):
         text = address.ask("/monitoring/prometheus/metrics")[2].decode()
     assert min(seen) < 0.03
     [told] = re.findall(r'_sum{model_name="m".*} (\S+)', text)
-    assert 0.25 * sum(seen) < float(told) / 1e6 < sum(seen)
+    assert 0.25 * sum(seen) < float(told) / 1e6 < 2 * sum(seen)
     assert re.search(r'_count{model_name="m".*} 20$', text, re.M)
 
 
@@ -616,7 +616,7 @@ def test_a_slow_inference_and_a_full_queue(server, gate):
 def test_a_fault_of_the_model_is_an_error_500(server, caplog):
     status, answer = server.post(PATH, of("broken", instances=[1]))
     assert (status, answer) == (500, {"error": "Internal error: MemoryError"})
-    assert "MemoryError" in caplog.text
+    wait_until(lambda: "MemoryError" in caplog.text)
     caplog.clear()
 
 
