@@ -40,7 +40,7 @@ class LoadedModel:
         call: Takes the name of a signature and its inputs; returns its
             outputs, both arrays by name.
         description: For the page, of a TFLite file; see
-            `keras_vit.export.description`.
+            `keras_vit.export.contract.describe`.
         image_steps: What the signatures do with image files; see
             `keras_vit.export.image_steps`. Default: the worst case.
     """
