@@ -107,6 +107,11 @@ STATED_HEADS = {
         9,
     ),
     "timm_features": (TIMM, {**OF_TIMM, "num_classes": 0}, 0),
+    "wrapped_features": (
+        TIMM,
+        {**OF_TIMM, "num_classes": 7, "architectures": ["TimmWrapperModel"]},
+        0,
+    ),
     "trunk": (
         TIMM,
         {

@@ -74,7 +74,9 @@ def read_hints(json: dict) -> dict:
         _check_rotation(hints, settings)
     rows = (arguments, json, published)
     stated = [row["num_classes"] for row in rows if "num_classes" in row]
-    names["stated_classes"] = stated[0] if stated else None
+    # This class of transformers builds the model without its head.
+    if stated and json.get("architectures") != ["TimmWrapperModel"]:
+        names["stated_classes"] = stated[0]
     return {**names, **settings, **hints}
 
 
