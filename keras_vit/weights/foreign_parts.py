@@ -46,7 +46,8 @@ FOREIGN_FORMATS = {
     r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": (
         "a Swin Transformer"
     ),
-    r"layer1\.0\.conv1\.weight$": "a ResNet",
+    # Not that of a hybrid, patch_embed.backbone.
+    r"(?<!patch_embed\.backbone\.)layer1\.0\.conv1\.weight$": "a ResNet",
 }
 # Pattern of a name, and the part of the model that the array belongs to.
 FOREIGN_PARTS = (

@@ -7,7 +7,11 @@ import pytest
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.foreign_parts import FOREIGN_PARTS, foreign_parts
+from keras_vit.weights.foreign_parts import (
+    FOREIGN_PARTS,
+    foreign_format,
+    foreign_parts,
+)
 
 FOREIGN = {
     "dist_token": "a distillation token",
@@ -66,6 +70,11 @@ def test_a_network_of_another_library_is_named(name, tmp_path):
     np.savez(path, **{key: np.zeros((2, 2), "f4") for key in known})
     with pytest.raises(ValueError, match=FORMATS[name]):
         from_checkpoint(path)
+
+
+def test_the_stem_of_a_hybrid_is_no_resnet():
+    name = "patch_embed.backbone.layer1.0.conv1.weight"
+    assert foreign_format([name]) is None
 
 
 @pytest.mark.parametrize("name", FOREIGN)
