@@ -201,7 +201,8 @@ def written_together(folder: Path) -> Iterator[pathlib.Path]:
 def write_atomically(path: str | os.PathLike, text: str):
     """Write a text file; readers see either the old or the new content."""
     with draft_of(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+        # The name of a file need not be UTF-8.
+        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 class ContentError(ValueError):

@@ -20,7 +20,7 @@ from trainers.data.file_lists import (
     LIST_NAMES,
     check_is_no_path,
 )
-from trainers.data.readers.image_files import number_classes
+from trainers.data.readers.image_files import ImageFiles, number_classes
 from trainers.data.readers.tfds import DATASETS, open_tfds
 from trainers.data.readers.tfrecord import open_tfrecords
 from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS, find_split
@@ -102,6 +102,20 @@ class ImageDataset:
         """
         names = getattr(self.reader, "model_class_names", None)
         return self.class_names if names is None else names
+
+    def with_forms_of(self, class_names: Sequence[str]) -> "ImageDataset":
+        """Return the data set with its classes as a model has them.
+
+        Equal names in another Unicode form, as of folders on a Mac, get that of
+        the model. If all classes are equal, their order is that of the model.
+
+        Args:
+            class_names: Those of the model, in the order of its logits.
+        """
+        if not class_names or not isinstance(self.reader, ImageFiles):
+            return self
+        reader = self.reader.with_forms_of(class_names)
+        return dataclasses.replace(self, reader=reader)
 
     @property
     def logit_columns(self) -> slice | Sequence[int]:

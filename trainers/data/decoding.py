@@ -13,6 +13,7 @@ from keras_vit.image_decoding import (
 )
 from trainers.data.bad_examples import BadExampleError, BadExamples
 from trainers.data.datasets import ImageDataset
+from trainers.data.readers.image_paths import printable
 
 # Largest size of a decoded split that is cached in memory, in bytes.
 CACHE_BYTES = 2**28
@@ -50,7 +51,7 @@ def make_decode(
 
     def report(name):
         try:
-            bad_examples.report(name.decode("utf-8", "replace"))
+            bad_examples.report(printable(name))
         except BadExampleError:
             return False  # If it were raised here, TensorFlow would log it.
         return True

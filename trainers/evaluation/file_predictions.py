@@ -15,6 +15,7 @@ from trainers.data.readers.image_paths import (
     can_read_heif,
     is_heif,
     list_images,
+    printable,
 )
 from trainers.evaluation.predictions import load_image, predict_probabilities
 from trainers.runs.named_model import NamedModel
@@ -27,7 +28,7 @@ class FilePrediction(NamedTuple):
     """The most probable classes of an image file.
 
     Args:
-        path: The file.
+        path: The file; bytes that are not UTF-8 are escapes.
         classes: (name, probability) pairs, best first; empty with a fault.
         fault: Why the file could not be read; empty if it could.
     """
@@ -130,7 +131,8 @@ def predict_each(
             found = dict(zip(images, rows))
         for path in batch:
             classes = [(name, p) for _, name, p in found.get(path, [])]
-            yield FilePrediction(path, classes, faults.get(path, ""))
+            fault = printable(faults.get(path, ""))
+            yield FilePrediction(printable(path), classes, fault)
 
 
 def _advise(path):

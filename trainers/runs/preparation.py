@@ -25,6 +25,7 @@ from trainers.loop.best import Best
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.loop import Loop
 from trainers.models.factory import build_model
+from trainers.models.initial_notes import read_initial_classes
 from trainers.models.initial_preprocessing import initial_preprocessing
 from trainers.models.objectives import class_names_of
 from trainers.models.patch_sizes import make_variants
@@ -92,6 +93,11 @@ def prepare(
         dataset = open_in_turn(recipe, strategy)
         check_labels(recipe, dataset)
         started = None if force else run.started_recipe()
+        if started:
+            dataset = dataset.with_forms_of(run.load_class_names())
+        elif recipe.init_from:
+            names = read_initial_classes(recipe.init_from)
+            dataset = dataset.with_forms_of(names)
         replicas = strategy.num_replicas_in_sync
         recipe, free = _fit(recipe, chosen, dataset, started, replicas)
         recipe = _normalize(recipe, started, dataset.channels)

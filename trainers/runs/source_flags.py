@@ -59,7 +59,7 @@ def open_source(
         raise ValueError(f"{error}{hint}") from None
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
-    return source, data
+    return source, data.with_forms_of(source.load_class_names())
 
 
 def define_source_flags():

@@ -81,6 +81,21 @@ def test_a_table_is_written_while_the_rest_is_computed():
     assert file.getvalue().count("broken.png") == 2
 
 
+def test_names_that_are_not_utf8_are_written_with_escapes(run, folder):
+    for name in ("a.png", "broken.png"):
+        path = os.fsencode(folder / name)
+        os.rename(
+            path, path.replace(b"/a.", b"/\xe4.").replace(b"n.", b"\xf1.")
+        )
+    rows = list(predict_each(run, expand_folders([str(folder)]), top=1))
+    for write in OUTPUT_FORMS.values():
+        file = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        write(rows, file)
+        file.flush()
+        assert "xe4.png" in file.buffer.getvalue().decode()
+    assert [bool(row.fault) for row in rows].count(True) == 1
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 def test_a_broken_file_does_not_stop_the_others(
     run, folder, monkeypatch, batch_size

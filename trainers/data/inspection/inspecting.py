@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import FILE_ERRORS
 from trainers.data.datasets import ImageDataset
 from trainers.data.inspection.examination import Examined, examine
+from trainers.data.readers.image_paths import printable
 
 
 def inspect_images(dataset: ImageDataset) -> list[Examined]:
@@ -65,4 +65,4 @@ def read_files(
         except FILE_ERRORS:
             encoded = b""
         text = ", ".join(names[int(index)] for index in classes)
-        yield tf.compat.as_str(name.numpy()), text, encoded
+        yield printable(name.numpy()), text, encoded

@@ -17,6 +17,7 @@ from trainers.data.readers.folder import (
     list_loose_images,
 )
 from trainers.data.readers.image_files import ImageFiles
+from trainers.data.readers.image_paths import printable
 from trainers.data.split_names import EVAL_SPLITS, meaning_of
 
 
@@ -98,7 +99,7 @@ def judge_loose_images(paths: list[str]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{number} outside the folders of the classes, not read: "
-            f"{', '.join(paths[:NUM_FILES_LISTED])}"
+            f"{', '.join(map(printable, paths[:NUM_FILES_LISTED]))}"
             f"{f' and {more} more' if more > 0 else ''}; move each into the "
             "folder of its class",
         )

@@ -3,16 +3,26 @@
 import collections
 import os
 import random
+import unicodedata
+import warnings
 from collections.abc import Iterable
 
 from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
-    IMAGE_ENDINGS,
+    is_image_name,
+    leads_nowhere,
     leave_out_hidden,
     leave_out_unreadable,
     list_images,
+    walk,
 )
-from trainers.data.split_names import KNOWN_SPLITS, find_split, meaning_of
+from trainers.data.split_names import (
+    EVAL_SPLITS,
+    KNOWN_SPLITS,
+    TRAIN_SPLITS,
+    find_split,
+    meaning_of,
+)
 
 
 def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
@@ -20,15 +30,17 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
 
     The pairs of each split are in a list. Without splits, `split_by_content`
     makes the splits `train` and `test`. An image may also be in a folder inside
-    that of its class. The order of the images is random but always the same, so
-    a slice of a split has images of all classes.
+    that of its class, or in one that is linked there. The order of the images
+    is random but always the same, so a slice of a split has images of all
+    classes. A split to evaluate on whose images are in no class of the others
+    is left out with a warning, if there is another.
 
     Args:
         path: Path of the folder.
 
     Raises:
-        ValueError: If there is no such folder, a split has no images, or there
-            are neither splits nor two classes.
+        ValueError: If there is no such folder, a split has no images of the
+            classes, or there are neither splits nor two classes.
         OSError: If a file cannot be read.
     """
     path = os.path.expanduser(path)
@@ -39,6 +51,7 @@ def list_image_folder(path: str) -> dict[str, list[tuple[str, str]]]:
         if not files:
             raise _not_of_the_form(path)
         _check_depth(path, files)
+        _check_is_no_split(path, {label for _, label in files})
         files = split_by_content(files, f"folder:{path}")
     return files
 
@@ -69,13 +82,23 @@ def _has_splits(path):
 
 def _list_classes(path):
     """Return the (path, class) pairs of the images PATH/CLASS/IMAGE."""
-    return leave_out_unreadable(
-        [
-            (file, label)
-            for label in list_folders(path)
-            for file in list_images(os.path.join(path, label))
-        ]
-    )
+    rows = [
+        (file, label)
+        for label in list_folders(path)
+        for file in list_images(os.path.join(path, label))
+    ]
+    rows += [(os.path.join(path, name), name) for name in _broken_links(path)]
+    return leave_out_unreadable(rows)
+
+
+def _broken_links(path):
+    """Return the names of links in `path` that would be classes."""
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    return [
+        name
+        for name in names
+        if not is_image_name(name) and leads_nowhere(os.path.join(path, name))
+    ]
 
 
 def _check_depth(path, files):
@@ -98,6 +121,29 @@ def _check_depth(path, files):
         )
 
 
+def _check_is_no_split(path, labels):
+    """Tell the folder of a split, whose images are in no class, from a class.
+
+    Raises:
+        ValueError: If all classes have names of splits.
+    """
+    if all(meaning_of(label) in KNOWN_SPLITS for label in labels):
+        raise ValueError(
+            "`dataset=folder:PATH` must have folders of classes in those of "
+            f"its splits. Received: PATH={path!r}, with images that are in no "
+            f"class in {' and '.join(map(repr, sorted(labels)))}; csv:PATH "
+            "reads the classes from a table"
+        )
+    for label in sorted(labels):
+        if meaning_of(label) == "test":
+            warnings.warn(
+                f"{label!r} beside the folders of other classes is read as a "
+                "class; move it elsewhere if the classes of its images are "
+                "unknown",
+                stacklevel=2,
+            )
+
+
 def _list_splits(path):
     """Return the pairs of each split of a folder PATH/SPLIT/CLASS/IMAGE."""
     found = {}
@@ -108,12 +154,39 @@ def _list_splits(path):
             found[split] = rows
     if not find_split(found, KNOWN_SPLITS):
         raise _not_of_the_form(path)
-    for split, rows in found.items():
-        if not rows:
-            raise ValueError(
-                "`dataset=folder:PATH` must have images in each split. "
-                f"Received: PATH={path!r} with no image in its split {split!r}"
+    return _leave_out_unknown(path, found)
+
+
+def _leave_out_unknown(path, found):
+    """Return the splits whose images are in the classes of the training."""
+    train = find_split(found, TRAIN_SPLITS)
+    known = {label for _, label in found.get(train, [])}
+    for split, rows in list(found.items()):
+        labels = {label for _, label in rows}
+        is_for_training = meaning_of(split) in TRAIN_SPLITS
+        if rows and (is_for_training or not known or labels & known):
+            continue
+        place = os.path.join(path, split)
+        fault = f"no image in its split {split!r}"
+        if any(map(is_image_name, walk(place))):
+            which = "no class" if not rows else "no class of the training"
+            fault = f"images in its split {split!r} that are in {which}"
+        others = {name: rows for name, rows in found.items() if name != split}
+        if known and find_split(others, EVAL_SPLITS) and not is_for_training:
+            warnings.warn(f"{place} is left out: {fault}", stacklevel=2)
+            del found[split]
+            continue
+        advice = ""
+        if len(known) > 1:
+            place = os.path.join(path, train)
+            advice = (
+                f"; folder:{place} has classes, and a part of it will be for "
+                "testing"
             )
+        raise ValueError(
+            "`dataset=folder:PATH` must have images of the classes in each "
+            f"split. Received: PATH={path!r} with {fault}{advice}"
+        )
     return found
 
 
@@ -131,8 +204,15 @@ def list_empty_classes(path: str, class_names: Iterable[str]) -> list[str]:
     places = [path]
     if _has_splits(path):
         places = [os.path.join(path, split) for split in list_folders(path)]
-    names = {name for place in places for name in list_folders(place)}
-    return sorted(names.difference(class_names))
+    names = {
+        name
+        for place in places
+        for name in [*list_folders(place), *_broken_links(place)]
+    }
+    read = {unicodedata.normalize("NFC", name) for name in class_names}
+    return sorted(
+        name for name in names if unicodedata.normalize("NFC", name) not in read
+    )
 
 
 def list_loose_images(path: str) -> list[str]:
@@ -149,7 +229,7 @@ def list_loose_images(path: str) -> list[str]:
         entry.path
         for place in places
         for entry in os.scandir(place)
-        if entry.name.lower().endswith(IMAGE_ENDINGS)
+        if is_image_name(entry.name)
         and not entry.name.startswith(".")
         and entry.is_file()
     )
@@ -169,14 +249,11 @@ def count_other_files(path: str) -> dict[str, int]:
     path = os.path.expanduser(path)
     counts = collections.Counter()
     for label in list_folders(path):
-        for place, folders, files in os.walk(os.path.join(path, label)):
-            leave_out_hidden(folders)
-            counts.update(
-                _describe_ending(os.path.join(place, name))
-                for name in files
-                if not name.startswith(".")
-                and name.lower() not in FILES_OF_SYSTEMS
-            )
+        counts.update(
+            _describe_ending(file)
+            for file in walk(os.path.join(path, label))
+            if os.path.basename(file).lower() not in FILES_OF_SYSTEMS
+        )
     counts.pop("", None)
     return dict(counts.most_common())
 
@@ -185,7 +262,7 @@ def _describe_ending(path):
     """Return how a file that is not read ends; "" for an image."""
     if not os.path.isfile(path):
         return "links that lead nowhere"
-    if path.lower().endswith(IMAGE_ENDINGS):
+    if is_image_name(path):
         return ""
     return os.path.splitext(path)[1].lower() or "no ending"
 
@@ -193,8 +270,7 @@ def _describe_ending(path):
 def _not_of_the_form(path):
     found = ", and there is no such folder"
     if os.path.isdir(path):
-        names = [name.lower() for name in os.listdir(path)]
-        count = sum(name.endswith(IMAGE_ENDINGS) for name in names)
+        count = sum(map(is_image_name, os.listdir(path)))
         found = f", with {count:,} images that are in no class" if count else ""
     return ValueError(
         "`dataset=folder:PATH` must name a folder of the form "
@@ -203,4 +279,4 @@ def _not_of_the_form(path):
     )
 
 
-FILES_OF_SYSTEMS = ("thumbs.db", "desktop.ini")
+FILES_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "icon\r")

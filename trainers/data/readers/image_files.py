@@ -3,13 +3,16 @@
 import contextlib
 import dataclasses
 import io
+import os
+import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.image_decoding import decode_image
 from keras_vit.preprocessing import read_image
-from trainers.data.readers.image_paths import PILLOW_ENDINGS
+from trainers.data.readers.image_paths import PILLOW_ENDINGS, printable
 from trainers.data.splits import count_split
 
 
@@ -39,10 +42,34 @@ class ImageFiles:
             for name, first, last in ranges
             for row in self.files[name][first:last]
         ]
-        paths, labels = zip(*rows)
-        labels = tf.constant(labels, tf.int64)
-        return tf.data.Dataset.from_tensor_slices((list(paths), labels)).map(
+        # As bytes, because a name need not be UTF-8.
+        paths = tf.constant([os.fsencode(path) for path, _ in rows])
+        labels = tf.constant([label for _, label in rows], tf.int64)
+        return tf.data.Dataset.from_tensor_slices((paths, labels)).map(
             lambda path, label: (path, label, path)
+        )
+
+    def with_forms_of(self, class_names):
+        """Return the reader with classes named and numbered as in a model.
+
+        Names that differ in their Unicode form are those of one class.
+
+        Args:
+            class_names: The classes of the model, in the order of its logits.
+        """
+        by_form = {normal_form(name): name for name in class_names}
+        own = [by_form.get(normal_form(n), n) for n in self.class_names]
+        order = sorted(own)
+        if sorted(own) == sorted(class_names):
+            order = list(class_names)
+        new = [order.index(name) for name in own]
+        return dataclasses.replace(
+            self,
+            class_names=order,
+            files={
+                split: [(path, new[label]) for path, label in rows]
+                for split, rows in self.files.items()
+            },
         )
 
     def fetch(self, stored):
@@ -70,18 +97,53 @@ class ImageFiles:
 def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:
     """Return the reader of files whose labels are class names.
 
+    Names that differ only in their Unicode form, as of folders that came from
+    a Mac and from elsewhere, are those of one class.
+
     Args:
         files: (path, class) pairs of each split.
+
+    Raises:
+        ValueError: If a name is not UTF-8 or has a line break.
     """
-    names = sorted({label for rows in files.values() for _, label in rows})
-    number = {name: index for index, name in enumerate(names)}
+    forms = {}
+    for rows in files.values():
+        for _, label in rows:
+            forms.setdefault(normal_form(label), set()).add(label)
+    check_names([name for found in forms.values() for name in found])
+    shown = {
+        form: found.pop() if len(found) == 1 else form
+        for form, found in forms.items()
+    }
+    names = sorted(shown.values())
+    number = {form: names.index(name) for form, name in shown.items()}
     return ImageFiles(
         names,
         {
-            split: [(file, number[label]) for file, label in rows]
+            split: [(file, number[normal_form(label)]) for file, label in rows]
             for split, rows in files.items()
         },
     )
+
+
+def normal_form(name: str) -> str:
+    """Return the name of a class in the form in which equal ones are equal."""
+    return unicodedata.normalize("NFC", name)
+
+
+def check_names(names: Sequence[str]):
+    """Raise a ValueError if files of class names cannot hold some names."""
+    for name in names:
+        if printable(name) != name:
+            fault = f"{printable(name)}, which is not UTF-8; rename the folder"
+        elif name.splitlines() != [name]:
+            fault = f"{name!r}, which has a line break"
+        else:
+            continue
+        raise ValueError(
+            "`dataset` must have names of classes that fit in a line of text. "
+            f"Received: {fault}"
+        )
 
 
 def has_other_format(encoded: tf.Tensor) -> tf.Tensor:

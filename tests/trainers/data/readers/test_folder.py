@@ -1,4 +1,6 @@
+import os
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import tensorflow as tf
 from tests.trainers.data.reading import take
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
+from trainers.data.inspection.inspecting import read_files
 from trainers.data.readers.folder import list_empty_classes, list_loose_images
 from trainers.data.readers.image_paths import list_images
 
@@ -114,8 +117,107 @@ def test_folder_to_evaluate_on_only(folder):
 def test_folder_with_an_empty_split(folder):
     shutil.rmtree(folder / "test")
     (folder / "test/white").mkdir(parents=True)
-    with pytest.raises(ValueError, match="images in each split.*'test'"):
+    with pytest.raises(ValueError, match="no image in its split 'test'"):
         open_dataset(f"folder:{folder}")
+
+
+@pytest.mark.parametrize("inside", ["", "unknown"])
+def test_a_test_split_without_the_classes(folder, inside):
+    """Kaggle keeps the classes of the images to test on secret."""
+    shutil.copytree(folder / "test", folder / "val")
+    (folder / "test").rename(folder / "old")
+    (folder / "test" / inside).mkdir(parents=True)
+    for number, path in enumerate((folder / "old").glob("*/*")):
+        path.rename(folder / "test" / inside / f"{number}{path.suffix}")
+    shutil.rmtree(folder / "old")
+    with pytest.warns(UserWarning, match="test is left out"):
+        dataset = open_dataset(f"folder:{folder}")
+    assert (dataset.eval_split, dataset.num_examples("val")) == ("val", 6)
+    assert dataset.class_names == ["black", "white"]
+    shutil.rmtree(folder / "val")
+    with pytest.raises(ValueError, match="'test'.*no class.*folder:.*/train"):
+        open_dataset(f"folder:{folder}")
+    assert open_dataset(f"folder:{folder}/train").num_examples("train") > 6
+
+
+def test_splits_without_classes_are_no_classes(folder):
+    for split in ("train", "test"):
+        for path in (folder / split).glob("*/*"):
+            path.rename(folder / split / f"{path.parent.name}{path.name}")
+        for name in ("black", "white"):
+            (folder / split / name).rmdir()
+    with pytest.raises(ValueError, match="no class in 'test' and 'train'"):
+        open_dataset(f"folder:{folder}")
+
+
+def test_linked_folders_are_read_once(folder, tmp_path_factory):
+    """A link to a folder around it would read other classes, or forever."""
+    disk = tmp_path_factory.mktemp("disk")
+    black = folder / "train/black"
+    shutil.copytree(black, disk / "inner")
+    (disk / "back").symlink_to(folder / "train")
+    for name, target in (("more", disk), ("again", disk), ("up", "..")):
+        (black / name).symlink_to(target)
+    (folder / "train/grey").symlink_to(folder / "test/white")
+    found = list_images(str(black))
+    assert len(found) == 12
+    assert len({os.path.realpath(path) for path in found}) == 12
+    dataset = open_dataset(f"folder:{folder}/train")
+    assert dataset.class_names == ["black", "grey", "white"]
+    assert sum(map(len, dataset.reader.files.values())) == 12 + 3 + 6
+
+
+def test_links_that_lead_nowhere_are_told(folder):
+    for name in ("train/black/a.jpg", "train/black/more", "train/blue"):
+        (folder / name).symlink_to("absent")
+    with pytest.warns(
+        UserWarning, match="3 broken links.*a.jpg.*black/more.*blue"
+    ):
+        dataset = open_dataset(f"folder:{folder}")
+    assert dataset.num_examples("train") == 12
+    assert list_empty_classes(str(folder), dataset.class_names) == ["blue"]
+
+
+def test_names_that_are_not_utf8(folder):
+    """As in zip archives that were made on Windows."""
+    path = os.fsencode(folder)
+    black = path + b"/train/black/"
+    os.rename(black + b"0.jpg", black + b"k\xf6ln.jpg")
+    os.rename(path, path + b"\xe9")
+    name = os.fsdecode(path + b"\xe9")
+    dataset = open_dataset(f"folder:{name}")
+    assert len(list(dataset.examples("train"))) == 12
+    found = [file for file, *_ in read_files(dataset, "train")]
+    assert f"{folder}\\xe9/train/black/k\\xf6ln.jpg" in found
+    os.rename(path + b"\xe9/train/black", path + b"\xe9/train/\xf6")
+    with pytest.raises(ValueError, match=r"classes.*\\xf6.*UTF-8"):
+        open_dataset(f"folder:{name}")
+    os.rename(path + b"\xe9", path)
+
+
+def test_a_class_whose_name_has_a_line_break_is_refused(folder):
+    (folder / "train/black").rename(folder / "train/bl\nack")
+    with pytest.raises(ValueError, match="line break"):
+        open_dataset(f"folder:{folder}")
+
+
+def test_forms_of_accents_are_of_one_class(folder):
+    """Folders that were copied from a Mac have the other form."""
+    nfc, nfd = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
+    for split, name in (("train", nfc), ("test", nfd)):
+        (folder / split / "black").rename(folder / split / name)
+        (folder / split / "white").rename(folder / split / "f")
+    both = open_dataset(f"folder:{folder}")
+    assert both.class_names == ["f", nfc]
+    assert list_empty_classes(str(folder), both.class_names) == []
+    mac = open_dataset(f"folder:{folder}/test")
+    assert mac.class_names == [nfd, "f"]
+    same = mac.with_forms_of(both.class_names)
+    assert same.class_names == both.class_names
+    for split in ("train", "test"):
+        for path, label in same.reader.files[split]:
+            assert ("/f/" in path) == (label == 0)
+    assert mac.with_forms_of([]) == mac
 
 
 def test_empty_folders_are_no_classes(folder):
