@@ -1,3 +1,6 @@
+import os
+import unicodedata
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -59,6 +62,62 @@ def test_without_splits_they_are_made_by_content(folder):
         assert [label for _, label in levels(dataset, split)] == ["one", "two"]
 
 
+SIMPLE = [(name, "ab"[i % 2]) for i, name in enumerate(PHOTOS)]
+
+
+@pytest.mark.parametrize("path", ["File Name", "image_id", "img-path", "ID"])
+@pytest.mark.parametrize("label", ["class_name", "Target"])
+def test_names_of_columns_of_other_programs(folder, path, label):
+    assert len(write(folder, (path, label), SIMPLE).reader.files["train"]) == 2
+
+
+@pytest.mark.parametrize(
+    "start, separator, end",
+    [
+        ('"sep=;"\r\n', ";", ""),
+        ("sep=|\n", "|", ""),
+        ("\n\n", ";", ";;\r\n;;\r\n"),
+        ("\ufeff", "|", ""),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le"])
+def test_tables_of_excel(folder, start, separator, end, encoding):
+    lines = [
+        ("path", "label", '"a, b, c, d"'),
+        *((*row, "1") for row in SIMPLE),
+    ]
+    text = "".join(separator.join(line) + "\r\n" for line in lines)
+    (folder / "t.csv").write_bytes((start + text + end).encode(encoding))
+    dataset = open_dataset(f"csv:{folder}/t.csv")
+    assert sum(map(len, dataset.reader.files.values())) == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.replace("/", "\\"),
+        lambda path: path.removesuffix(".png"),
+        lambda path: unicodedata.normalize("NFD", path),
+    ],
+)
+def test_paths_as_other_systems_write_them(folder, change):
+    rows = [(change(name), label) for name, label in SIMPLE]
+    files = write(folder, ("path", "label"), rows).reader.files
+    paths = {path for pairs in files.values() for path, _ in pairs}
+    assert paths == {str(folder / name) for name in PHOTOS}
+
+
+def test_tables_and_names_that_are_not_utf8(folder):
+    (folder / "c.png").rename(os.fsdecode(bytes(folder) + b"/\xf6.png"))
+    text = "path,label\n" + "\n".join(map(",".join, SIMPLE))
+    content = text.encode().replace(b"c.png", b"\xf6.png")
+    (folder / "labels.csv").write_bytes(content)
+    assert open_dataset(f"csv:{folder}/labels.csv").class_names == ["a", "b"]
+    (folder / "labels.csv").write_bytes(content.replace(b",a", b",\xe4"))
+    with pytest.raises(ValueError, match=r"line 2: .xe4 is not in UTF-8"):
+        open_dataset(f"csv:{folder}/labels.csv")
+
+
 @pytest.mark.parametrize(
     "header, rows, fault",
     [
@@ -68,6 +127,8 @@ def test_without_splits_they_are_made_by_content(folder):
             "label or class or category.*note",
         ),
         (("path", "label"), [], "without lines"),
+        (("path", "label"), [("c.png", "x", "y")], "line 2 has more cells"),
+        (("path", "label"), [("猫.png", "x")], "no file .*but ä/猫.png"),
         (
             ("path", "label"),
             [("c.png", "x"), ("d.png", ""), ("e.png", "y")],
