@@ -2,12 +2,20 @@
 
 import collections
 import dataclasses
+import itertools
 import os
+import re
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from keras_vit.image_decoding import decode_image
 from trainers.data.bad_examples import describe_error
+from trainers.data.readers.image_paths import (
+    NUM_LISTED,
+    printable,
+    warn_of,
+)
 from trainers.data.split_names import EVAL_SPLITS, TRAIN_SPLITS
 from trainers.data.splits import count_split
 
@@ -45,6 +53,7 @@ class TFRecordReader:
                 if low < high:
                     rows.append((path, low, high - low))
         paths, lows, counts = zip(*rows)
+        paths = [os.fsencode(path) for path in paths]
 
         def read_file(path, low, count):
             def parse(index, record):
@@ -90,13 +99,15 @@ def open_tfrecords(path: str) -> TFRecordReader:
     SPLIT is `train`, `test`, `validation` or `val`. A record is a
     `tf.train.Example` with `image/encoded`, the bytes of an image file, and
     `image/class/label`, counted from 0. `PATH/labels.txt` names the classes,
-    one per line. The files must not be compressed.
+    one per line. The files must not be compressed. Warns about empty files,
+    which writers of more files than records leave behind.
 
     Args:
         path: Path of the folder.
 
     Raises:
-        ValueError: If there is no such folder, or a file is damaged.
+        ValueError: If there is no such folder, a file is damaged, or one of
+            the files SPLIT-00000-of-00002 is missing.
     """
     path = os.path.expanduser(path)
     labels_path = os.path.join(path, "labels.txt")
@@ -112,11 +123,55 @@ def open_tfrecords(path: str) -> TFRecordReader:
             "PATH/train-*, PATH/test-* and PATH/labels.txt. "
             f"Received: PATH={path!r}"
         )
+    for split, rows in files.items():
+        check_shards(path, split, [file for file, _ in rows])
+    empty = [
+        file for rows in files.values() for file, count in rows if not count
+    ]
+    if empty:
+        warn_of(set(empty), "file", "without records")
     reader = TFRecordReader(read_labels(labels_path), dict(files))
     for split, info in reader.splits.items():
         if info.num_examples:
             check_first_record(path, reader, split)
     return reader
+
+
+def check_shards(path: str, split: str, files: Sequence[str]):
+    """Raise a ValueError unless all numbered files of a split are there.
+
+    Args:
+        path: Path of the folder.
+        split: Name of the split.
+        files: The paths of its files.
+    """
+    numbers = collections.defaultdict(set)
+    for file in files:
+        found = re.fullmatch(r"(.+)-(\d+)-of-(\d+).*", os.path.basename(file))
+        if found:
+            numbers[found[1], found[3]].add(int(found[2]))
+    faults = []
+    for (name, total), present in numbers.items():
+        missing = (n for n in range(int(total)) if n not in present)
+        named = [
+            f"{name}-{number:0{len(total)}d}-of-{total}"
+            for number in itertools.islice(missing, NUM_LISTED)
+        ]
+        more = int(total) - len(present) - len(named)
+        if named:
+            faults.append(
+                f"{', '.join(named)}{f' and {more:,} more' if more > 0 else ''}"
+                " missing"
+            )
+    if len({name for name, _ in numbers}) < len(numbers):
+        totals = sorted({total for _, total in numbers})
+        faults.append(f"files of different numbers, {' and '.join(totals)}")
+    if faults:
+        raise ValueError(
+            "`dataset=tfrecord:PATH` must have all files of a split, and none "
+            f"of another writing. Received: PATH={path!r}, split {split!r} "
+            f"with {'; '.join(faults)}"
+        )
 
 
 def read_labels(path: str) -> list[str]:
@@ -127,12 +182,12 @@ def read_labels(path: str) -> list[str]:
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
-            names = file.read().rstrip().splitlines()
+            names = file.read().rstrip().split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path} must be a text file in UTF-8. Received: {error}"
         ) from None
-    if not names:
+    if names == [""]:
         raise ValueError(
             f"{path} must name the classes, one per line. Received: no name"
         )
@@ -145,7 +200,7 @@ def check_first_record(path: str, reader: TFRecordReader, split: str):
     try:
         stored, _, name = next(iter(reader.read([(split, 0, 1)])))
         if not stored.numpy():
-            hint = f"{name.numpy().decode()} has no image/encoded"
+            hint = f"{printable(name.numpy())} has no image/encoded"
     except tf.errors.OpError as error:
         hint = describe_error(error)
     if hint:

@@ -79,11 +79,29 @@ class TestTFRecords:
         dataset = open_dataset(f"tfrecord:{records}")
         assert dataset.class_names == ["größe", "small dog"]
 
-    def test_empty_files_hold_nothing(self, records):
-        want = len(list(open_dataset(f"tfrecord:{records}").examples("train")))
-        self.write(records / "train-00001a", [])
-        dataset = open_dataset(f"tfrecord:{records}")
-        assert len(list(dataset.examples("train"))) == want
+    def test_empty_files_are_told(self, records):
+        self.write(records / "train-00001-of-00003", [])
+        with pytest.warns(UserWarning, match="without records.*train-00001-of"):
+            dataset = open_dataset(f"tfrecord:{records}")
+        assert len(list(dataset.examples("train"))) == 9
+
+    @pytest.mark.parametrize(
+        "old, new, fault",
+        [
+            ("train-00001-of-00003", None, "train-00001-of-00003 missing"),
+            ("train-00001-of-00003", "train-00001-of-00004", "00003 and 00004"),
+            (
+                "test-0.tfrecord",
+                "test-0-of-9999999999",
+                "test-0000000001-of-9999999999, .* and 9,999,999,993 more",
+            ),
+        ],
+    )
+    def test_files_that_are_missing(self, records, old, new, fault):
+        path = records / old
+        path.rename(records / new) if new else path.unlink()
+        with pytest.raises(ValueError, match=fault):
+            open_dataset(f"tfrecord:{records}")
 
     def test_records_further_on_are_named(self, records):
         self.write(
