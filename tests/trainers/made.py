@@ -45,9 +45,12 @@ class MadeDataset:
         )
 
 
-def made_batches(dataset, *, image_size, batch_size, **_):
+def made_batches(dataset, *, image_size, batch_size, with_names=False, **_):
     """Stand for `eval_batches`, with labels and weights as they were made."""
     arrays = dataset.splits[dataset.eval_split]
+    if with_names:
+        names = [f"{dataset.eval_split}{n}" for n in range(len(arrays[0]))]
+        arrays = (*arrays, names)
     assert arrays[0].shape[1:3] == image_size
     return tf.data.Dataset.from_tensor_slices(arrays).batch(batch_size)
 

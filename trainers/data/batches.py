@@ -201,6 +201,7 @@ def eval_batches(
     worker: int = 0,
     num_workers: int = 1,
     bad_examples: BadExamples | None = None,
+    with_names: bool = False,
 ) -> tf.data.Dataset:
     """Return the evaluation batches of one worker, for one pass.
 
@@ -211,6 +212,7 @@ def eval_batches(
     Shapes:
         yields images (B, H, W, C), floats in the range of `preprocess`, labels
         (B, classes) and weights (B,), where B is batch_size / num_replicas.
+        With `with_names`, also the names of the examples (B,), strings.
 
     Args:
         dataset: The data set to read.
@@ -223,6 +225,7 @@ def eval_batches(
         num_workers: Number of workers. Must divide num_replicas.
         bad_examples: Records the images that cannot be read; None stops at
             the first one.
+        with_names: Whether to yield the names of the examples as well.
 
     Raises:
         ValueError: If the numbers do not divide as stated, or the evaluation
@@ -239,21 +242,25 @@ def eval_batches(
         position % batch_size in slots.slots
         for position in range(num_examples, filled)
     )
-    filler = tf.data.Dataset.from_tensors(
-        (
-            tf.zeros((*image_size, dataset.channels)),
-            tf.zeros((len(dataset.class_names),)),
-            tf.zeros(()),
-        )
-    ).repeat(missing)
+    filler = (
+        tf.zeros((*image_size, dataset.channels)),
+        tf.zeros((len(dataset.class_names),)),
+        tf.zeros(()),
+        *([tf.constant("")] if with_names else []),
+    )
+
+    def prepare_named(position, stored, label, name):
+        prepared = prepare(position, stored, label, name)
+        return (*prepared, name) if with_names else prepared
+
     examples = (
         dataset.reader.read(ranges)
         .enumerate()
         .filter(lambda position, _: slots.contains(position % batch_size))
     )
     return (
-        prepare_examples(examples, prepare)
-        .concatenate(filler)
+        prepare_examples(examples, prepare_named)
+        .concatenate(tf.data.Dataset.from_tensors(filler).repeat(missing))
         .batch(slots.per_replica, drop_remainder=True)
         .prefetch(tf.data.AUTOTUNE)
     )

@@ -23,7 +23,6 @@ from trainers.evaluation.scores import Tally
 from trainers.evaluation.telling import (
     TellingImages,
     make_pictures,
-    name_images,
 )
 from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import (
@@ -100,7 +99,7 @@ def evaluate(
     bad_examples = BadExamples(max_bad_examples)
     telling = TellingImages(other.predictions if other else {})
     results = Results(Tally(dataset.class_names, source.activation), telling)
-    for images, logits, labels, positions in predict_dataset(
+    for images, logits, labels, positions, names in predict_dataset(
         model,
         dataset,
         batch_size=batch_size,
@@ -108,7 +107,7 @@ def evaluate(
         bad_examples=bad_examples,
     ):
         logits = logits[:, dataset.logit_columns]
-        results.add(images, logits, labels > 0, positions)
+        results.add(images, logits, labels > 0, positions, names)
     found = results.tally.report()
     report = {
         **entries_of_model(source),
@@ -127,7 +126,7 @@ def evaluate(
     if folder:
         with naming_folder(folder, "report_dir"):
             with written_together(folder) as draft:
-                write_results(draft, results, report, model, dataset, other)
+                write_results(draft, results, report, model, other)
             if folder == source.folder:
                 write_card(source, model)
     return report
@@ -181,16 +180,17 @@ class Results:
         default_factory=lambda: Examples([])
     )
 
-    def add(self, images, logits, truths, positions):
+    def add(self, images, logits, truths, positions, names):
         """Add a batch.
 
         Shapes:
             images: (B, H, W, C). logits, truths: (B, C). positions: (B,).
+            names: B strings.
         """
         hits = self.tally.add(logits, truths)
         self.examples.add(images, logits, truths, hits)
         probabilities = to_probabilities(logits, self.tally.activation)
-        self.telling.add(positions, images, probabilities, truths)
+        self.telling.add(positions, images, probabilities, truths, names)
 
 
 def write_results(
@@ -198,7 +198,6 @@ def write_results(
     results: Results,
     report: Mapping,
     model: keras.Model,
-    dataset: ImageDataset,
     other: OtherModel | None,
 ):
     """Write all files of an evaluation.
@@ -208,21 +207,19 @@ def write_results(
         results: What was collected.
         report: The report.
         model: The evaluated model.
-        dataset: The data set.
         other: See `evaluate`.
     """
-    tally, names = results.tally, dataset.class_names
+    tally, telling = results.tally, results.telling
+    names = tally.class_names
     size = model.input_shape[1:3]
     normalization = parse_augmentation(
         report["preprocess"], size, "preprocess"
     ).normalization
-    telling = results.telling
-    images = name_images(dataset, telling.predictions)
-    pictures = make_pictures(telling, model, images, normalization)
+    pictures = make_pictures(telling, model, normalization)
     write_report(folder, "evaluation.json", report)
     write_confusion(folder / "confusion.csv", tally.confusion, names)
     write_image_predictions(
-        folder / PREDICTIONS_NAME, telling.predictions, names, images
+        folder / PREDICTIONS_NAME, telling.predictions, names, telling.names
     )
     results.examples.draw(
         names, tally.activation, normalization, folder / "predictions.png"

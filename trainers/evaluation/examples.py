@@ -13,6 +13,11 @@ from trainers.runs.pictures import plot_predictions
 NUM_PICTURES = 32
 
 
+def own(array: np.ndarray) -> np.ndarray:
+    """Return an array that keeps no larger one in memory."""
+    return array if array.base is None else array.copy()
+
+
 @dataclasses.dataclass(frozen=True)
 class Examples:
     """Some images of a data set with their predictions, mistakes first.
@@ -32,9 +37,13 @@ class Examples:
         # Of several right classes, the one with the highest logit is shown.
         nearest = np.argmax(np.where(truths, logits, -np.inf), -1)
         self.rows.extend(zip(images, logits, nearest, hits))
-        # Not all images of a large split fit into memory.
+        # Not all images of a large split fit into memory; a view of one would
+        # keep its batch.
         self.rows.sort(key=lambda row: row[-1])
         del self.rows[NUM_PICTURES:]
+        self.rows[:] = [
+            (own(image), own(row), *rest) for image, row, *rest in self.rows
+        ]
 
     def draw(
         self,

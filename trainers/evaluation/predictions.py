@@ -12,6 +12,7 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
+from trainers.data.readers.image_paths import printable
 from trainers.runs.run import Run
 
 BATCH_SIZE = 64  # Of images that are only read.
@@ -105,7 +106,7 @@ def predict_dataset(
     batch_size: int = 128,
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, list[str]]]:
     """Yield the images of a data set, the outputs of a model, and the labels.
 
     The images are in the order of the evaluation split; those of weight 0 are
@@ -113,7 +114,8 @@ def predict_dataset(
 
     Shapes:
         yields images (b, H, W, C), outputs (b, D), labels (b, classes) and the
-        positions of the images in the split (b,), with b at most batch_size.
+        positions of the images in the split (b,), with b at most batch_size;
+        and the names of the images, b strings.
 
     Args:
         model: Maps images of a fixed size to one vector per image.
@@ -133,7 +135,7 @@ def predict_dataset(
         dataset, model.input_shape[1:3], batch_size, preprocess, bad_examples
     )
     with ProgressBar("Predicting", "images", num_images) as bar:
-        for index, (images, labels, counts) in enumerate(batches):
+        for index, (images, labels, counts, names) in enumerate(batches):
             outputs = model.predict_on_batch(images)[counts].astype("float32")
             if not np.isfinite(outputs).all():
                 raise ValueError(
@@ -145,7 +147,13 @@ def predict_dataset(
             num_outputs += len(outputs)
             if len(outputs):
                 positions = first + np.flatnonzero(counts)
-                yield images[counts], outputs, labels[counts], positions
+                yield (
+                    images[counts],
+                    outputs,
+                    labels[counts],
+                    positions,
+                    [printable(name) for name in names[counts]],
+                )
     if not num_outputs:
         raise ValueError(
             "`dataset` must have images with a label. Received: "
@@ -179,7 +187,7 @@ def take_images(
     check_classifier(model, dataset)
     found, num_found = [], 0
     size, batch_size = model.input_shape[1:3], min(count, BATCH_SIZE)
-    for images, _, counts in read_batches(
+    for images, _, counts, _ in read_batches(
         dataset, size, batch_size, preprocess, bad_examples
     ):
         found.append(images[counts])
@@ -195,12 +203,12 @@ def read_batches(
     batch_size: int,
     preprocess: str = "",
     bad_examples: BadExamples | None = None,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the batches of the evaluation split as arrays.
 
     Shapes:
-        yields images (B, H, W, C), labels (B, classes) and whether each image
-        counts (B,), with B = batch_size.
+        yields images (B, H, W, C), labels (B, classes), whether each image
+        counts (B,) and its name (B,), bytes, with B = batch_size.
 
     Args:
         dataset: The data set; its evaluation split is read.
@@ -220,10 +228,11 @@ def read_batches(
         batch_size=batch_size,
         preprocess=preprocess,
         bad_examples=bad_examples,
-    )
+        with_names=True,
+    ).as_numpy_iterator()
     with bad_examples.named_errors():
-        for images, labels, weights in batches:
-            yield images.numpy(), labels.numpy(), weights.numpy() > 0
+        for images, labels, weights, names in batches:
+            yield images, labels, weights > 0, names
 
 
 def check_classifier(model: keras.Model, dataset: ImageDataset):

@@ -157,7 +157,7 @@ def extract_features(
         part = dataclasses.replace(dataset, eval_split=split)
         pairs = [
             (features, describe(labels > 0))
-            for _, features, labels, _ in predict_dataset(
+            for _, features, labels, *_ in predict_dataset(
                 model,
                 part,
                 batch_size=batch_size,

@@ -2,8 +2,7 @@
 
 import dataclasses
 import io
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -15,13 +14,12 @@ from keras_vit.preprocessing.normalization import (
     Normalization,
     to_fractions,
 )
-from trainers.data.datasets import ImageDataset
+from trainers.evaluation.examples import own
 from trainers.evaluation.image_predictions import ImagePrediction
 
 NUM_SHOWN = 24
 NUM_OF_CELL = 6  # Of each kind of mistake.
 NUM_CELLS = 60
-NUM_NAMES_READ = 1024  # At once.
 PICTURE_SIDE = 112  # Pixels of a picture on a page.
 
 
@@ -59,6 +57,7 @@ class TellingImages:
         doubtful: The predictions with the smallest margin, the smallest first.
         cells: Some mistakes for each (class, prediction).
         predictions: The prediction for each image, by its position.
+        names: The name of each image, by its position.
         won, lost: Images that only this model gets right, and only the other;
             the most confident predictions of this one first.
     """
@@ -74,6 +73,7 @@ class TellingImages:
     predictions: dict[int, ImagePrediction] = dataclasses.field(
         default_factory=dict
     )
+    names: dict[int, str] = dataclasses.field(default_factory=dict)
     won: list[Telling] = dataclasses.field(default_factory=list)
     lost: list[Telling] = dataclasses.field(default_factory=list)
 
@@ -83,13 +83,15 @@ class TellingImages:
         images: np.ndarray,
         probabilities: np.ndarray,
         truths: np.ndarray,
+        names: Sequence[str],
     ):
         """Add a batch.
 
         Shapes:
             positions: (B,). images: (B, H, W, C). probabilities: (B, C).
-            truths: (B, C), True for the right classes.
+            truths: (B, C), True for the right classes. names: B strings.
         """
+        self.names.update(zip(map(int, positions), names))
         nearest = np.argmax(np.where(truths, probabilities, -1), -1)
         order = np.sort(probabilities, -1)
         margins = order[:, -1] - order[:, -2:-1].sum(-1)
@@ -120,6 +122,9 @@ class TellingImages:
         for rows in (self.mistakes, self.won, self.lost):
             rows.sort(key=lambda row: -row.probability)
             del rows[NUM_SHOWN:]
+        kept = {row.position: own(row.image) for row in self.all}
+        for rows in self._lists:
+            rows[:] = [row._replace(image=kept[row.position]) for row in rows]
 
     def _add_to_cell(self, row):
         key = row.truth, row.prediction
@@ -130,11 +135,15 @@ class TellingImages:
             cell.append(row)
 
     @property
+    def _lists(self):
+        """The lists of images that are kept."""
+        own_lists = self.mistakes, self.doubtful, self.won, self.lost
+        return [*own_lists, *self.cells.values()]
+
+    @property
     def all(self) -> list[Telling]:
         """Each image once, in the order of the split."""
-        rows = [*self.mistakes, *self.doubtful, *self.won, *self.lost]
-        rows += [row for cell in self.cells.values() for row in cell]
-        by_position = {row.position: row for row in rows}
+        by_position = {row.position: row for x in self._lists for row in x}
         return [by_position[position] for position in sorted(by_position)]
 
 
@@ -155,7 +164,6 @@ class Pictures(NamedTuple):
 def make_pictures(
     telling: TellingImages,
     model: keras.Model,
-    image_names: Mapping[int, str],
     normalization: Normalization,
 ) -> dict[int, Pictures]:
     """Return the pictures of the telling images by their positions.
@@ -166,7 +174,6 @@ def make_pictures(
     Args:
         telling: The images.
         model: The evaluated model.
-        image_names: Names of the images by their positions.
         normalization: Mean and deviation of the images.
     """
     rows = telling.all
@@ -178,31 +185,11 @@ def make_pictures(
         looks = head_grid(model, images, attention_rollout(model, images))
     found = {}
     for row, image, look in zip(rows, images, looks):
-        name = image_names[row.position]
+        name = telling.names[row.position]
         pixels = np.clip(to_fractions(image, normalization), 0, 1)
         shown = b"" if look is None else encode(shade(pixels, look))
         found[row.position] = Pictures(name, encode(pixels), shown)
     return found
-
-
-def name_images(
-    dataset: ImageDataset, positions: Iterable[int]
-) -> dict[int, str]:
-    """Return the names of images of the evaluation split by their positions.
-
-    Args:
-        dataset: The data set.
-        positions: Positions in the split.
-    """
-    ranges = dataset.ranges(dataset.eval_split)
-    names = dataset.reader.read(ranges).map(lambda stored, label, name: name)
-    batches = names.batch(NUM_NAMES_READ).as_numpy_iterator()
-    wanted = set(positions)
-    return {
-        position: name.decode("utf-8", "replace")
-        for position, name in enumerate(itertools.chain.from_iterable(batches))
-        if position in wanted
-    }
 
 
 def shade(pixels: np.ndarray, look: np.ndarray) -> np.ndarray:

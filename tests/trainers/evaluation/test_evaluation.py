@@ -1,5 +1,6 @@
 """Models that come from no run, other splits, several right classes."""
 
+import csv
 import dataclasses
 import errno
 import json
@@ -12,6 +13,7 @@ import pytest
 
 import keras_vit
 import trainers.evaluation.predictions
+from tests.trainers.data.reading import counted
 from tests.trainers.made import (
     MadeDataset,
     made_batches,
@@ -299,6 +301,15 @@ def test_a_model_that_answers_something_else_is_refused(
         ValueError, match=re.escape(message).replace(r"\.\*", ".*")
     ):
         evaluate(NamedModel(path), several)
+
+
+def test_a_data_set_is_read_once_for_images_and_names(run, digits, tmp_path):
+    dataset = counted(digits)
+    evaluate(run, dataset, report_dir=tmp_path, batch_size=100)
+    names = dataset.reader.read_names
+    with open(tmp_path / "image_predictions.csv", newline="") as file:
+        found = [row["image"] for row in csv.DictReader(file)]
+    assert found == names and len(names) == digits.num_examples("test")
 
 
 def collect(model, dataset, **choices):

@@ -37,7 +37,9 @@ def make_page(tmp_path):
 
     def make(confusion=tally.confusion, bins=all_bins, other=None):
         telling = TellingImages(other.predictions if other else {})
-        telling.add(np.arange(6), np.zeros((6, 1, 1, 1)), shares, truths)
+        names = [f"photos/{n}.jpg" for n in range(6)]
+        images = np.zeros((6, 1, 1, 1))
+        telling.add(np.arange(6), images, shares, truths, names)
         path = tmp_path / "evaluation.html"
         write_evaluation_page(
             path,

@@ -3,13 +3,12 @@ import io
 import numpy as np
 from PIL import Image
 
-from tests.trainers.made import MadeDataset, made_split
 from trainers.evaluation import telling
+from trainers.evaluation.examples import Examples
 from trainers.evaluation.telling import (
     TellingImages,
     encode,
     make_pictures,
-    name_images,
     shade,
 )
 
@@ -17,10 +16,17 @@ from trainers.evaluation.telling import (
 def collect(probabilities, truths, batch_size):
     found = TellingImages()
     images = np.arange(len(truths))[:, None, None, None]
+    names = [f"{i}.png" for i in range(len(truths))]
     for start in range(0, len(truths), batch_size):
         part = slice(start, start + batch_size)
         positions = np.arange(len(truths))[part]
-        found.add(positions, images[part], probabilities[part], truths[part])
+        found.add(
+            positions,
+            images[part].copy(),
+            probabilities[part],
+            truths[part],
+            names[part],
+        )
     return found
 
 
@@ -47,6 +53,7 @@ def test_the_worst_and_the_doubtful_as_by_sorting_everything():
             assert row.truth == labels[row.position]
             assert row.prediction == predictions[row.position]
             assert row.image.item() == row.position
+            assert found.names[row.position] == f"{row.position}.png"
             np.testing.assert_allclose(row.margin, margins[row.position])
 
 
@@ -71,11 +78,19 @@ def test_a_prediction_of_one_of_several_classes_is_no_mistake():
     assert (found.doubtful[0].truth, found.doubtful[0].prediction) == (0, 0)
 
 
-def test_images_are_named_by_their_position():
-    split = made_split(np.eye(9), np.eye(9))
-    dataset = MadeDataset({"test": split}, list("abcdefghi"))
-    expected = {1: "test1", 4: "test4", 8: "test8"}
-    assert name_images(dataset, [4, 1, 8]) == expected
+def test_only_the_kept_images_are_in_memory():
+    """A view of an image would keep its batch."""
+    probabilities, truths = made()
+    found, drawn = collect(probabilities, truths, 10), Examples([])
+    for start in range(0, 200, 10):
+        part = slice(start, start + 10)
+        images = np.zeros((10, 1, 1, 1))
+        hits = np.zeros(10, bool)
+        drawn.add(images, probabilities[part], truths[part], hits)
+    kept = [row.image for rows in found._lists for row in rows]
+    kept += [array for row in drawn.rows for array in row[:2]]
+    assert {array.base is None for array in kept} == {True}
+    assert len({id(row.image) for row in found.all}) == len(found.all)
 
 
 def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
@@ -85,11 +100,15 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
     )
     scaled = images.astype("float32") / 127.5 - 1
     found = TellingImages()
+    names = ["a.png", "b.png", "c.png"]
     found.add(
-        np.arange(3), scaled, np.full((3, 10), 0.1), np.eye(10, dtype=bool)[:3]
+        np.arange(3),
+        scaled,
+        np.full((3, 10), 0.1),
+        np.eye(10, dtype=bool)[:3],
+        names,
     )
-    names = name_images(digits, range(3))
-    pictures = make_pictures(found, model, names, "vit")
+    pictures = make_pictures(found, model, "vit")
     assert sorted(pictures) == [0, 1, 2]
     for position, shown in pictures.items():
         assert shown.name == names[position]
@@ -106,14 +125,18 @@ def test_pictures_show_the_image_and_where_the_model_looked(run, digits):
 def test_a_model_without_attention_has_no_look():
     found = TellingImages()
     found.add(
-        np.arange(1), np.zeros((1, 8, 8, 1)), np.eye(10)[:1], np.eye(10)[:1] > 0
+        np.arange(1),
+        np.zeros((1, 8, 8, 1)),
+        np.eye(10)[:1],
+        np.eye(10)[:1] > 0,
+        ["a.png"],
     )
-    [shown] = make_pictures(found, object(), {0: "a.png"}, "vit").values()
+    [shown] = make_pictures(found, object(), "vit").values()
     assert shown.look == b""
 
 
-def test_no_images_have_no_pictures(digits):
-    assert make_pictures(TellingImages(), None, digits, "vit") == {}
+def test_no_images_have_no_pictures():
+    assert make_pictures(TellingImages(), None, "vit") == {}
 
 
 def test_shade_is_darkest_where_nothing_was_looked_at():
