@@ -1,8 +1,10 @@
-"""Files of version 0.1 as it was before its folders were rebuilt.
+"""Files of version 0.1 as it was before its modules were merged.
 
-Written at commit c2616b5; `expected.npz` contains the outputs of that commit.
+Written at commit d1acaf4; `expected.npz` and `finished/evaluation.json` are the
+outputs of that commit.
 """
 
+import json
 import pathlib
 import shutil
 
@@ -42,6 +44,21 @@ job = prepare(Run(pathlib.Path("run")).load_recipe(), "run")
 assert job.loop.step == 4
 train(job)
 """
+
+
+@tensorflow_only
+def test_a_finished_run_is_evaluated_as_it_was(tmp_path):
+    from trainers.evaluation.evaluation import evaluate
+    from trainers.runs.source_flags import open_source
+
+    folder = shutil.copytree(FOLDER / "finished", tmp_path / "finished")
+    expected = json.loads((folder / "evaluation.json").read_text())
+    report = evaluate(*open_source(str(folder)))
+    del report["model"]
+    for name, value in report.items():
+        if isinstance(value, float):
+            value = pytest.approx(value, abs=1e-5)
+        assert expected[name] == value, name
 
 
 @tensorflow_only
