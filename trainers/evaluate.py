@@ -13,8 +13,8 @@ from absl import flags
 from trainers.data.datasets import ImageDataset
 from trainers.evaluation.evaluation import choose_folder, evaluate
 from trainers.evaluation.image_predictions import (
+    PREDICTIONS_NAME,
     OtherModel,
-    find_image_predictions,
     read_image_predictions,
 )
 from trainers.paths import as_path, parse_object, read_written
@@ -123,10 +123,13 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
             "was trained since; evaluate that run again. Received: "
             f"compare={folder!r}"
         )
-    found = find_image_predictions(as_path(folder))
-    if found is None:  # The evaluation is of an earlier version.
-        return OtherModel(report, {})
-    predictions = read_image_predictions(found, dataset.class_names)
+    path = as_path(folder) / PREDICTIONS_NAME
+    if not path.is_file():
+        raise ValueError(
+            f"`compare` must be a folder with {PREDICTIONS_NAME}; evaluate "
+            f"that model again. Received: compare={folder!r}"
+        )
+    predictions = read_image_predictions(path, dataset.class_names)
     return OtherModel(report, predictions)
 
 

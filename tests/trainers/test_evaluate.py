@@ -20,23 +20,22 @@ def folder(tmp_path, digits):
 
 
 def test_an_evaluation_of_the_same_images_is_read(folder, digits):
-    other = read_other(str(folder), digits)
-    assert other.report["model"] == "other"
-    assert other.predictions == {}  # It was written by an earlier version.
-
-
-@pytest.mark.parametrize("name", ["image_predictions.csv", "guesses.csv"])
-def test_the_predictions_are_read(folder, digits, name):
-    """Earlier versions wrote guesses.csv."""
+    with pytest.raises(ValueError, match="`compare`.*image_predictions.csv"):
+        read_other(str(folder), digits)
     predictions = {
         0: ImagePrediction(3, 3, 0.5),
         1: ImagePrediction(3, 8, 0.25),
     }
     images = {0: "a.png", 1: "b.png"}
     write_image_predictions(
-        folder / name, predictions, digits.class_names, images
+        folder / "image_predictions.csv",
+        predictions,
+        digits.class_names,
+        images,
     )
-    assert read_other(str(folder), digits).predictions == predictions
+    other = read_other(str(folder), digits)
+    assert other.report["model"] == "other"
+    assert other.predictions == predictions
 
 
 @pytest.mark.parametrize(

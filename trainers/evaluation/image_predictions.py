@@ -8,7 +8,6 @@ from typing import NamedTuple
 from trainers.paths import Path, read_written, write_csv_file
 
 PREDICTIONS_NAME = "image_predictions.csv"
-EARLIER_NAME = "guesses.csv"  # Of the same table, in earlier versions.
 PREDICTION_COLUMNS = (
     "position",
     "image",
@@ -16,7 +15,6 @@ PREDICTION_COLUMNS = (
     "prediction",
     "probability",
 )
-# Earlier versions wrote no names of images.
 COLUMNS_READ = tuple(name for name in PREDICTION_COLUMNS if name != "image")
 
 
@@ -44,8 +42,7 @@ class OtherModel(NamedTuple):
 
     Args:
         report: Its report, see `evaluate`.
-        predictions: Its predictions by the position of the image; empty if
-            they are not known.
+        predictions: Its predictions by the position of the image.
     """
 
     report: Mapping
@@ -68,17 +65,6 @@ def check_same_images(
             f"model again. Received: one of {len(others)} images, and "
             f"{len(predictions)} now"
         )
-
-
-def find_image_predictions(folder: Path) -> Path | None:
-    """Return the table of predictions in the folder of an evaluation.
-
-    Args:
-        folder: The folder. The file may have the name of earlier versions, the
-            first of which wrote none.
-    """
-    paths = (folder / name for name in (PREDICTIONS_NAME, EARLIER_NAME))
-    return next((path for path in paths if path.is_file()), None)
 
 
 def write_image_predictions(

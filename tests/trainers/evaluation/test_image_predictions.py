@@ -6,7 +6,6 @@ from trainers.evaluation.image_predictions import (
     ImagePrediction,
     OtherModel,
     check_same_images,
-    find_image_predictions,
     read_image_predictions,
     write_image_predictions,
 )
@@ -33,19 +32,6 @@ def test_a_table_for_people_that_is_read_back(tmp_path):
     found = read_image_predictions(path, NAMES)
     assert found == PREDICTIONS
     assert [found[n].is_right for n in (0, 7)] == [True, False]
-
-
-def test_a_table_of_an_earlier_version_is_read(tmp_path):
-    assert find_image_predictions(tmp_path) is None
-    (tmp_path / "guesses.csv").write_text(
-        "position,true class,prediction,probability\n7,bird,犬,0.5\n",
-        encoding="utf-8",
-    )
-    path = find_image_predictions(tmp_path)
-    assert read_image_predictions(path, NAMES) == {7: PREDICTIONS[7]}
-    new = tmp_path / "image_predictions.csv"
-    new.write_text("")
-    assert find_image_predictions(tmp_path) == new
 
 
 @pytest.mark.parametrize(
