@@ -37,7 +37,8 @@ def run_main(main: Callable):
     app.call_after_init(_check_process)
     warnings.formatwarning = format_warning
     # The name of a file need not be UTF-8.
-    sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stdout:
+        sys.stdout.reconfigure(errors="backslashreplace")
     app.run(main, flags_parser=parse_flags)
 
 
