@@ -367,7 +367,7 @@ class Stopwatch(keras.callbacks.Callback):
         self.step = logs["step"]
 
     def on_epoch_end(self, epoch, logs=None):
-        self.evaluations.append((logs["step"], logs["val_accuracy"]))
+        self.evaluations.append((int(logs["step"]), logs["val_accuracy"]))
 
 
 def train_once(
