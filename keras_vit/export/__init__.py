@@ -11,7 +11,12 @@ from keras_vit.export.bundle import (
     read_class_names,
     read_description,
 )
-from keras_vit.export.contract import ExportOptions, Format, Serving
+from keras_vit.export.contract import (
+    ExportOptions,
+    Format,
+    Serving,
+    export_file,
+)
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.formats.onnx import export_onnx
 from keras_vit.export.formats.openvino import export_openvino
@@ -34,6 +39,7 @@ __all__ = [
     "Latency",
     "Serving",
     "Tolerance",
+    "export_file",
     "export_model",
     "export_onnx",
     "export_openvino",

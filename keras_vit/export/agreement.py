@@ -75,34 +75,34 @@ class DisagreementError(RuntimeError):
 
 
 def compare(
-    path: str,
-    kind: str,
     expected: np.ndarray,
     outputs: np.ndarray,
-    num_bytes: int,
     tolerance: Tolerance,
-    must_agree: bool = True,
+    *,
+    path: str | os.PathLike = "",
+    kind: str = "",
+    num_bytes: int = 0,
 ) -> Agreement:
-    """Compare the outputs of an export with the expected ones.
+    """Compare the outputs of a predictor with the expected ones.
 
     Args:
-        path: Final path of the export, for the report.
-        kind: The kind of export.
         expected: Outputs of the Keras model, (B, ...).
-        outputs: Outputs of the export, (B, ...).
-        num_bytes: Size of the export.
+        outputs: Outputs of the predictor, (B, ...).
         tolerance: The allowed differences.
-        must_agree: Whether a larger difference is an error. Otherwise, the
-            result contains the faults.
+        path: Path of the predictor, for the report.
+        kind: The kind of predictor, for the report.
+        num_bytes: Its size, for the report.
+
+    Returns:
+        The comparison. Differences that are too large are among its faults.
 
     Raises:
-        DisagreementError: If the outputs differ too much, are not finite, or
-            have another shape.
+        DisagreementError: If the outputs have another shape.
     """
     if expected.shape != outputs.shape:
         raise DisagreementError(
             f"The export ({kind}) gives outputs of shape {outputs.shape}, the "
-            f"Keras model {expected.shape}. Nothing was written to {path}."
+            f"Keras model {expected.shape}. Nothing was written."
         )
     expected, outputs = (
         np.asarray(x, "float64").reshape(len(x), -1)
@@ -115,7 +115,7 @@ def compare(
         cosines = cosine_similarities(expected, outputs)
     is_same = np.argmax(expected, axis=1) == np.argmax(outputs, axis=1)
     agreement = Agreement(
-        path=path,
+        path=os.fspath(path),
         kind=kind,
         num_bytes=num_bytes,
         num_images=len(expected),
@@ -127,12 +127,9 @@ def compare(
     faults, warnings = find_not_finite(expected, outputs), []
     if not faults:
         faults, warnings = find_faults(agreement, tolerance, cosines[~is_same])
-    agreement = dataclasses.replace(
+    return dataclasses.replace(
         agreement, faults=tuple(faults), warnings=tuple(warnings)
     )
-    if must_agree:
-        refuse_faults(agreement)
-    return agreement
 
 
 def compare_outputs(
@@ -171,7 +168,7 @@ def compare_outputs(
             shape = "none" if found is None else found.shape
             faults.append(f"{name}: expected {want.shape}, got {shape}")
         elif want.dtype.kind not in "OSU" and want.size:
-            agreement = compare(path, kind, want, found, 0, tolerance, False)
+            agreement = compare(want, found, tolerance, path=path, kind=kind)
             agreements.append(agreement.named(name))
     if agreements:
         report = join(agreements)
@@ -325,14 +322,15 @@ def expected_outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
     return np.asarray(outputs, "float32")
 
 
-def run_in_batches(run: Callable, inputs: np.ndarray):
+def run_in_batches(run: Callable, inputs: np.ndarray, batch_size: int = 0):
     """Return the outputs of `run` for all inputs.
 
     Args:
         run: Takes a batch; returns an array or a dict of arrays.
         inputs: Images or other inputs of `run`, (B, ...).
+        batch_size: The only batch size that `run` accepts; 0 for any.
     """
-    size = min(BATCH_SIZE, len(inputs))
+    size = batch_size or min(BATCH_SIZE, len(inputs))
     parts = [run(batch) for batch in batches(inputs, size)]
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays)[: len(inputs)], *parts

@@ -28,12 +28,14 @@ from keras_vit.export.contract import (
     check_packages,
 )
 from keras_vit.export.formats import FORMATS, find_format
-from keras_vit.export.latency import Latency, measure_in, started
+from keras_vit.export.latency import Latency, measure_latency, started
 from keras_vit.files import DRAFT
 from keras_vit.models.tuning import without_lora
 from keras_vit.serving.tf_serving import MODELS_CONFIG
 from keras_vit.tables import format_table, pick
 from keras_vit.version import __version__
+
+REPORT = "report"  # The folder beside those of the formats.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +118,7 @@ class ExportReport:
         return format_table(columns, rows)
 
     def write(self, folder: pathlib.Path):
-        """Write `report.json` and `report.md` into a new folder."""
-        folder.mkdir(parents=True)
+        """Write `report.json` and `report.md` into a folder."""
         content = {
             "keras_vit": __version__,
             **dataclasses.asdict(self),
@@ -202,39 +203,68 @@ def export_model(
         report = export_model(model, "exported", images)
     """
     options = ExportOptions(**options)
-    is_calibrated = options.calibration_images is not None
-    check_formats(formats, options, is_calibrated)
+    check_formats(formats, options, options.calibration_images is not None)
     check_exportable(model, images)
     model = without_lora(model)
     export_dir = pathlib.Path(export_dir)
     name = name or model.name
     version = check_destination(export_dir, name, version)
-    folders = [export_dir / key / name for key in ordered(formats)]
+    rows = {key: FORMATS[key] for key in formats}
+    # Folders that servers watch are published last.
+    watched = [key for key, row in rows.items() if row.announce is not None]
+    keys = sorted([*rows, REPORT], key=watched.__contains__)
+    folders = [export_dir / key / name for key in keys]
     request = ExportRequest(model, images, options, name)
-    say = _say if verbose else _keep_silent
+
+    def say(text):
+        if verbose:
+            print(text, file=sys.stderr, flush=True)
+
     with (
         naming_a_full_disk(export_dir),
         published_together(folders, str(version)) as drafts,
         started(threads) as processes,  # They import while others write.
     ):
-        drafts = dict(zip(ordered(formats), drafts))
-        agreements = write_formats(request, formats, drafts, say)
-        latencies = measure_all(request, agreements, processes, say)
-        final = {
-            str(drafts[key]): str(export_dir / key / name / str(version))
-            for key in drafts
-        }
+        drafts = dict(zip(keys, drafts))
+        agreements, latencies, timed = [], [], {}
+        for key, row in rows.items():
+            say(f"Writing {key} and comparing it with the model ...")
+            found = row.write(request, drafts[key])
+            if row.start is not None:
+                timed |= {a.kind: a.path for a in found}
+            agreements += [
+                dataclasses.replace(
+                    a,
+                    path=a.path.replace(
+                        str(drafts[key]),
+                        str(export_dir / key / name / str(version)),
+                    ),
+                )
+                for a in found
+            ]
+        if processes:
+            say("Measuring latencies ...")
+            latencies = measure_latency(
+                model,
+                timed,
+                batch_size=options.tflite_batch_size or 1,
+                processes=processes,
+            )
         report = ExportReport(
             name=name,
             version=version,
             parameters=model.count_params(),
-            agreements=tuple(move(a, final) for a in agreements),
+            agreements=tuple(agreements),
             latencies=tuple(latencies),
         )
-        if not force:
-            refuse_disagreement(report)
+        if report.faults and not force:
+            raise DisagreementError(
+                f"{report}\n\nNothing was written, because outputs differ from "
+                f"those of the model: {'; '.join(report.faults)}"
+            )
         report.write(drafts[REPORT])
-    announce(formats, export_dir)
+    for key in watched:
+        rows[key].announce(export_dir / key)
     return report
 
 
@@ -259,77 +289,8 @@ def check_formats(
             "`formats` must name one or more of "
             f"{', '.join(FORMATS)}. Received: none"
         )
-    rows = [pick(FORMATS, key, "formats") for key in formats]
-    for row in rows:
-        check_packages(row.packages)
-        row.check(options, is_calibrated)
-
-
-def ordered(formats: Sequence[str]) -> list[str]:
-    """Return the folders to publish; folders that servers watch come last."""
-    return sorted({*formats, REPORT}, key=_is_announced)
-
-
-def _is_announced(key):
-    return key in FORMATS and FORMATS[key].announce is not None
-
-
-def write_formats(request, formats, drafts, say) -> list[Agreement]:
-    """Write each format to its draft folder; return all agreements."""
-    agreements = []
-    for key in dict.fromkeys(formats):
-        say(f"Writing {key} and comparing it with the model ...")
-        agreements += FORMATS[key].write(request, drafts[key])
-    return agreements
-
-
-def measure_all(request, agreements, processes, say) -> list[Latency]:
-    """Return the latencies of the exports that Python can run."""
-    if not processes:
-        return []
-    say("Measuring latencies ...")
-    rows = [(a, find_format(a.path)) for a in agreements]
-    return measure_in(
-        processes,
-        request.model,
-        {a.kind: a.path for a, row in rows if row.start},
-        request.options.timed_batch_size,
-    )
-
-
-def announce(formats: Sequence[str], export_dir: pathlib.Path):
-    """Announce the new version to servers, for formats that they watch."""
-    for key in filter(_is_announced, dict.fromkeys(formats)):
-        FORMATS[key].announce(export_dir / key)
-
-
-def move(agreement: Agreement, folders: dict[str, str]) -> Agreement:
-    """Return the agreement of a file whose folder was renamed."""
-    for old, new in folders.items():
-        if agreement.path.startswith(old):
-            path = new + agreement.path.removeprefix(old)
-            return dataclasses.replace(agreement, path=path)
-    return agreement
-
-
-def refuse_disagreement(report: ExportReport):
-    """Raise a DisagreementError if the report has faults."""
-    if report.faults:
-        raise DisagreementError(
-            f"{report}\n\nNothing was written, because outputs differ from "
-            f"those of the model: {'; '.join(report.faults)}"
-        )
-
-
-def _say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def _keep_silent(text):
-    pass
-
-
-REPORT = "report"  # The folder beside those of the formats.
+    for row in [pick(FORMATS, key, "formats") for key in formats]:
+        row.check_options(options, is_calibrated)
 
 
 # Letters that Unicode does not take apart into one of A-Z and an accent.
@@ -458,8 +419,8 @@ def published_together(
 ) -> Iterator[list[pathlib.Path]]:
     """Yield draft folders that appear as `name` in each folder on success.
 
-    After an error, all drafts are removed. The yielded folders do not exist
-    yet. Their parents have names that begin with a dot, which servers ignore.
+    After an error, all drafts are removed. The yielded folders are empty, in
+    parents whose names begin with a dot, which servers ignore.
     """
     made = {
         path
@@ -473,7 +434,8 @@ def published_together(
             with naming_export_dir(folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 parent = tempfile.mkdtemp(prefix=DRAFT, dir=folder)
-            drafts.append(pathlib.Path(parent, name))
+                drafts.append(pathlib.Path(parent, name))
+                drafts[-1].mkdir()
         yield drafts
         _rename_all(drafts, [folder / name for folder in folders])
     finally:

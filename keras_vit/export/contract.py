@@ -12,8 +12,14 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import Agreement, Tolerance, expected_outputs
+from keras_vit.export.agreement import (
+    Agreement,
+    Tolerance,
+    expected_outputs,
+    refuse_faults,
+)
 from keras_vit.export.image_steps import ImageStep, scale_steps, steps_of
+from keras_vit.files import draft_folder
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
 from keras_vit.models.features import (
@@ -22,6 +28,7 @@ from keras_vit.models.features import (
     name_output,
     split_at_head,
 )
+from keras_vit.models.tuning import without_lora
 from keras_vit.packages import missing_packages
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.normalization import Mode
@@ -81,19 +88,15 @@ class Serving:
         found = model.config.preprocessing
         return dataclasses.replace(self, preprocessing=found)
 
+    def steps(self, image_size: Sequence[int]) -> list[ImageStep] | None:
+        """Return the steps of the preprocessing; None if they are not known.
 
-def find_steps(
-    serving: Serving, image_size: Sequence[int]
-) -> list[ImageStep] | None:
-    """Return the steps of the preprocessing; None if they are not known.
-
-    Args:
-        serving: Pre- and post-processing of the model, complete.
-        image_size: (height, width) of the model.
-    """
-    if serving.read_image is None:
-        return steps_of(serving.settings, image_size)
-    return None if serving.image_steps is None else [*serving.image_steps]
+        Args:
+            image_size: (height, width) of the model.
+        """
+        if self.read_image is None:
+            return steps_of(self.settings, image_size)
+        return None if self.image_steps is None else [*self.image_steps]
 
 
 def check_serving(model: keras.Model, serving: Serving):
@@ -215,7 +218,11 @@ def describe(
     check_serving(model, serving)
     height, width, channels = model.input_shape[1:]
     output = name_output(model, serving.output)
-    steps = find_steps(serving, (height, width))
+    names = None
+    if output != "features":
+        numbers = range(model.output_shape[-1])
+        names = [*map(str, serving.class_names or numbers)]
+    steps = serving.steps((height, width))
     mean, deviation = serving.settings.for_channels(channels)
     factor = pixels_per_side or 1
     return {
@@ -233,18 +240,8 @@ def describe(
         "deviation": None if pixels_per_side else deviation,
         "output": output,
         "activation": serving.activation if output == "logits" else None,
-        "class_names": name_all_classes(model, serving, output),
+        "class_names": names,
     }
-
-
-def name_all_classes(
-    model: keras.Model, serving: Serving, output: str
-) -> Sequence[str] | None:
-    """Return the name of each class, or None if the outputs are features."""
-    if output == "features":
-        return None
-    numbers = map(str, range(model.output_shape[-1]))
-    return [*map(str, serving.class_names or numbers)]
 
 
 def to_text(description: Mapping[str, Any]) -> str:
@@ -266,59 +263,38 @@ def in_float32(model: keras.Model) -> keras.Model:
             "A model quantized by Keras cannot be converted; export the model "
             f"that it was quantized from. Received: model={model.name!r}"
         )
-    if computes_in_float32(model):
+    if compute_dtypes(model) == {"float32"}:
         return model
     try:
         copy = rebuild(model)
         copy.set_weights(model.get_weights())
+        reason = "a layer still computes in another type"
     except Exception as error:  # A layer may raise anything.
-        raise conversion_error(
-            model, f"{type(error).__name__}: {error}"
-        ) from error
-    if not computes_in_float32(copy):
-        raise conversion_error(model, "a layer still computes in another type")
+        copy, reason = None, f"{type(error).__name__}: {error}"
+    if copy is None or compute_dtypes(copy) != {"float32"}:
+        raise ValueError(
+            "`model` must compute in float32, and this one cannot be converted "
+            f"to it ({reason}). Build a new model after "
+            "keras.config.set_dtype_policy('float32'), copy the weights with "
+            "new_model.set_weights(model.get_weights()), and export new_model. "
+            f"Received: {type(model).__name__} {model.name!r}"
+        )
     return copy
 
 
-def rebuild(model: keras.Model) -> keras.Model:
-    """Return a model with the layers of `model`, all in float32."""
-    if hasattr(model, "with_dtype"):  # A VisionTransformer.
-        return model.with_dtype("float32")
-    return keras.models.clone_model(model, clone_function=rebuild_layer)
-
-
-def rebuild_layer(layer: keras.Layer) -> keras.Layer:
-    """Return a new layer with the config of `layer`, in float32."""
+def rebuild(layer: keras.Layer) -> keras.Layer:
+    """Return a new layer or model with the config of `layer`, in float32."""
+    if hasattr(layer, "with_dtype"):  # A VisionTransformer.
+        return layer.with_dtype("float32")
     if isinstance(layer, keras.Model):
-        return rebuild(layer)
+        return keras.models.clone_model(layer, clone_function=rebuild)
     config = {**layer.get_config(), "dtype": "float32"}
     return type(layer).from_config(config)
 
 
-def computes_in_float32(model: keras.Model) -> bool:
-    """Return whether all layers compute in float32."""
-    return all(
-        layer.compute_dtype == "float32" for layer in model._flatten_layers()
-    )
-
-
-def computes_in_16_bits(model: keras.Model) -> bool:
-    """Return whether any layer computes in bfloat16 or float16."""
-    return any(
-        layer.compute_dtype in ("bfloat16", "float16")
-        for layer in model._flatten_layers()
-    )
-
-
-def conversion_error(model: keras.Model, reason: str) -> ValueError:
-    """Return the error for a model that cannot be converted."""
-    return ValueError(
-        "`model` must compute in float32, and this one cannot be converted to "
-        f"it ({reason}). Build a new model after "
-        "keras.config.set_dtype_policy('float32'), copy the weights with "
-        "new_model.set_weights(model.get_weights()), and export new_model. "
-        f"Received: {type(model).__name__} {model.name!r}"
-    )
+def compute_dtypes(model: keras.Model) -> set[str]:
+    """Return the types that the layers compute in."""
+    return {layer.compute_dtype for layer in model._flatten_layers()}
 
 
 def check_exportable(model: keras.Model, images: np.ndarray):
@@ -334,10 +310,14 @@ def check_exportable(model: keras.Model, images: np.ndarray):
             f"`model` must be a Keras model. Received: {type(model).__name__}"
         )
     if not is_graph(model):
+        advice = ""
+        if isinstance(model, FlexibleVisionTransformer):
+            advice = "; export its `vision_transformer`"
+        elif isinstance(model, keras.Sequential) and not model.built:
+            advice = ", which is not built; call it on images first"
         raise ValueError(
             "`model` must be functional or sequential, with one input and one "
-            f"output. Received: {type(model).__name__} {model.name!r}"
-            f"{_advise(model)}"
+            f"output. Received: {type(model).__name__} {model.name!r}{advice}"
         )
     if None in model.input_shape[1:]:
         raise ValueError(
@@ -353,15 +333,6 @@ def check_exportable(model: keras.Model, images: np.ndarray):
         )
 
 
-def _advise(model):
-    """Return advice on a model that has no graph; empty if there is none."""
-    if isinstance(model, FlexibleVisionTransformer):
-        return "; export its `vision_transformer`"
-    if isinstance(model, keras.Sequential) and not model.built:
-        return ", which is not built; call it on images first"
-    return ""
-
-
 def check_backend():
     """Raise a ValueError unless Keras runs on TensorFlow."""
     if keras.backend.backend() != "tensorflow":
@@ -369,24 +340,6 @@ def check_backend():
             "Exporting needs the TensorFlow backend of Keras: set the "
             "environment variable KERAS_BACKEND=tensorflow before importing "
             f"keras. Received: KERAS_BACKEND={keras.backend.backend()}"
-        )
-
-
-def check_path(path: str, suffix: str = ""):
-    """Raise a ValueError unless a new file or folder can be written there.
-
-    Args:
-        path: Must not exist.
-        suffix: The required ending.
-    """
-    if os.path.exists(path):
-        raise ValueError(
-            "`path` must not exist yet; nothing is overwritten. "
-            f"Received: path={path!r}"
-        )
-    if not path.endswith(suffix):
-        raise ValueError(
-            f"`path` must end in `{suffix}`. Received: path={path!r}"
         )
 
 
@@ -435,12 +388,7 @@ class ExportOptions:
     tflite_takes_pixels: bool = False
     onnx_takes_pixels: bool = False
     web_quantization: str = "float32"
-    web_engine_dir: str | None = None
-
-    @property
-    def timed_batch_size(self) -> int:
-        """The batch size that all formats accept."""
-        return self.tflite_batch_size or 1
+    web_engine_dir: str | os.PathLike | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -448,26 +396,37 @@ class ExportRequest:
     """A model to export.
 
     Args:
-        model: A model with a fixed image size.
+        model: A model with a fixed image size, without LoRA weights.
         images: Images to compare outputs on, (B, H, W, C).
         options: The options of the formats.
         name: Name of the model on servers. Default: the name of `model`.
+        tolerance: The allowed differences. Default: those of the format.
     """
 
     model: keras.Model
     images: np.ndarray
     options: ExportOptions
     name: str | None = None
+    tolerance: Tolerance | None = None
+
+    @functools.cached_property
+    def serving(self) -> Serving:
+        """Pre- and post-processing on the server, complete."""
+        return self.options.serving.for_model(self.model)
 
     @functools.cached_property
     def float32_model(self) -> keras.Model:
         """The model in float32, from which most formats are converted."""
         return in_float32(self.model)
 
-    @functools.cached_property
-    def description(self) -> dict:
-        """The description of the model, with floats as its input."""
-        return describe(self.model, self.options.serving, name=self.name)
+    def describe(self, pixels_per_side: int | None = None) -> dict:
+        """Return `describe` of the model."""
+        return describe(
+            self.model,
+            self.serving,
+            name=self.name,
+            pixels_per_side=pixels_per_side,
+        )
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -482,22 +441,13 @@ class ExportRequest:
         return expected_outputs(self.float32_model, self.images)
 
 
-def _read_nothing(path):
-    """Return None: the format stores no description."""
-
-
-def _accept(options, is_calibrated):
-    """Accept all options."""
-
-
 class Format(NamedTuple):
     """An export format.
 
     Args:
-        write: Takes an ExportRequest and a folder that does not exist yet.
-            Writes the files and returns the Agreement of each file.
+        write: Takes an ExportRequest and an empty folder. Writes the files
+            and returns the Agreement of each file.
         suffix: The ending of its files; empty if it writes a folder.
-        tolerances: The tolerance of each kind of file.
         start: Takes the path of a file, an image shape (B, H, W, C) and a
             number of threads. Loads the file and returns a function that
             runs it once on a batch of noise, to measure the latency. None if
@@ -516,11 +466,92 @@ class Format(NamedTuple):
 
     write: Callable[[ExportRequest, pathlib.Path], list[Agreement]]
     suffix: str
-    tolerances: Mapping[str, Tolerance]
+    read: Callable[[str], dict | None]
     start: Callable[[str, tuple[int, ...], int], Callable] | None = None
     entry: str = ""
-    read: Callable[[str], dict | None] = _read_nothing
     readers: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    check: Callable[[ExportOptions, bool], None] = _accept
+    check: Callable[[ExportOptions, bool], None] | None = None
     announce: Callable[[pathlib.Path], None] | None = None
+
+    def check_options(self, options: ExportOptions, is_calibrated: bool):
+        """Raise an error if a package is missing or an option is invalid.
+
+        Args:
+            options: The options of the formats.
+            is_calibrated: Whether there are or will be calibration images.
+        """
+        check_packages(self.packages)
+        if self.check is not None:
+            self.check(options, is_calibrated)
+
+
+def export_file(
+    row: Format,
+    model: keras.Model,
+    path: str | os.PathLike,
+    images: np.ndarray,
+    *,
+    name: str | None = None,
+    tolerance: Tolerance | None = None,
+    must_agree: bool = True,
+    **options,
+) -> Agreement:
+    """Write one file or folder of a format, complete or not at all.
+
+    Args:
+        row: A value of FORMATS.
+        model: A model with a fixed image size.
+        path: The file or folder to write; must not exist.
+        images: Images to compare outputs on, (B, H, W, C), in the range of
+            the model.
+        name: Name of the model in its description. Default: that of `model`.
+        tolerance: The allowed differences. Default: those of the format.
+        must_agree: Whether a larger difference is an error.
+        **options: The fields of ExportOptions.
+
+    Returns:
+        The comparison of the export with `model`.
+
+    Raises:
+        ValueError: If the model cannot be exported, an argument is invalid,
+            or `path` exists.
+        ModuleNotFoundError: If a package is missing.
+        DisagreementError: If the outputs differ. Nothing is written.
+    """
+    path = pathlib.Path(path)
+    check_exportable(model, images)
+    check_new(path)
+    if path.suffix != row.suffix and row.suffix:
+        raise ValueError(
+            f"`path` must end in `{row.suffix}`. Received: path={str(path)!r}"
+        )
+    options = ExportOptions(**options)
+    row.check_options(options, options.calibration_images is not None)
+    model = without_lora(model)
+    request = ExportRequest(model, images, options, name, tolerance)
+    # Servers ignore names that begin with a dot.
+    with draft_folder(path) as draft:
+        (agreement,) = row.write(request, draft)
+        written = pathlib.Path(agreement.path)
+        agreement = dataclasses.replace(agreement, path=str(path))
+        if must_agree:
+            refuse_faults(agreement)
+        if not row.suffix:
+            os.rename(draft, path)
+            return agreement
+        # OpenVINO's .xml file refers to the .bin file, so it comes last.
+        parts = draft.glob(f"{written.stem}.*")
+        for part in sorted(parts, key=lambda part: part == written):
+            check_new(path.with_suffix(part.suffix))
+            os.replace(part, path.with_suffix(part.suffix))
+    return agreement
+
+
+def check_new(path: pathlib.Path):
+    """Raise a ValueError if there is already something at `path`."""
+    if path.exists():
+        raise ValueError(
+            "`path` must not exist yet; nothing is overwritten. "
+            f"Received: path={str(path)!r}"
+        )

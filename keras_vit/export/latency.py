@@ -25,11 +25,8 @@ from keras_vit.export.agreement import make_noise
 from keras_vit.export.formats import find_format
 
 TIME_LIMIT = 1800  # Seconds, for one number of threads.
-
-
+WARM_UP = 3  # Runs before the first measured one.
 READY = "ready\n"
-
-
 # Python's garbage collector would go through the objects of TensorFlow, which
 # stay until the end, again and again.
 PROGRAM = f"""
@@ -83,6 +80,8 @@ def measure_latency(
     threads: Sequence[int] = (1, 2),
     batch_size: int = 1,
     repetitions: int = 20,
+    *,
+    processes: Sequence[tuple[int, subprocess.Popen]] | None = None,
 ) -> list[Latency]:
     """Measure the latency of exports, absolute and relative to `model`.
 
@@ -96,41 +95,30 @@ def measure_latency(
         threads: Numbers of threads, each measured in its own process.
         batch_size: Number of images in a batch.
         repetitions: Number of measurements of each export.
+        processes: The processes of `started`, if they are running already.
 
     Returns:
         One entry for each number of threads and each export, in this order.
-    """
-    with started(threads) as processes:
-        return measure_in(processes, model, exports, batch_size, repetitions)
-
-
-def measure_in(
-    processes: Sequence[tuple[int, subprocess.Popen]],
-    model: keras.Model,
-    exports: Mapping[str, str | os.PathLike],
-    batch_size: int = 1,
-    repetitions: int = 20,
-) -> list[Latency]:
-    """Return the result of `measure_latency`, measured in `processes`.
-
-    Args:
-        processes: See `started`.
-        model: See `measure_latency`, as for the other arguments.
-        exports: Paths by name.
-        batch_size: Number of images in a batch.
-        repetitions: Number of measurements of each export.
     """
     request = {
         "exports": {name: os.fspath(path) for name, path in exports.items()},
         "batch_size": batch_size,
         "repetitions": repetitions,
     }
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        reason = save(model, folder / "model.keras")
-        for _, process in processes:
-            wait_until_ready(process)
+    rows, reason = [], ""
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
+        if processes is None:
+            processes = stack.enter_context(started(threads))
+        try:
+            model.save(folder / "model.keras")
+        except Exception as error:  # A layer may raise anything.
+            reason = f"the model cannot be saved: {in_short(error)}"
+        for _, process in processes:  # Until it has imported TensorFlow.
+            while process.stdout.readline() not in (READY, ""):
+                pass
         for number, process in processes:
             request["threads"] = number
             found = {} if reason else run_process(process, folder, request)
@@ -144,15 +132,6 @@ def measure_in(
                 for name in exports
             ]
     return rows
-
-
-def save(model: keras.Model, path: pathlib.Path) -> str:
-    """Save a model; return the reason if it fails, else an empty text."""
-    try:
-        model.save(path)
-    except Exception as error:  # A layer may raise anything.
-        return f"the model cannot be saved: {in_short(error)}"
-    return ""
 
 
 @contextlib.contextmanager
@@ -190,12 +169,6 @@ def started(
             stack.callback(process.kill)
             processes.append((number, process))
         yield processes
-
-
-def wait_until_ready(process: subprocess.Popen):
-    """Wait until a process of `started` has imported TensorFlow, or ended."""
-    while process.stdout.readline() not in (READY, ""):
-        pass
 
 
 def run_process(
@@ -237,9 +210,6 @@ def in_short(error: BaseException) -> str:
     return textwrap.shorten(text, 150, placeholder=" ...")
 
 
-WARM_UP = 3
-
-
 def measure_request(folder: str):
     """Run the request in a folder and write the result to the same folder.
 
@@ -256,6 +226,12 @@ def measure_request(folder: str):
     else:
         found = measure_exports(model, request)
     (folder / "result.json").write_text(json.dumps(found))
+
+
+def warm_up(run: Callable):
+    """Run until one-time work, such as tracing, is done."""
+    for _ in range(WARM_UP):
+        run()
 
 
 def measure_exports(model: keras.Model, request: dict) -> dict[str, dict]:
@@ -287,12 +263,6 @@ def set_threads(threads: int):
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.list_logical_devices()  # Starts TensorFlow.
-
-
-def warm_up(run: Callable):
-    """Run until one-time work, such as tracing, is done."""
-    for _ in range(WARM_UP):
-        run()
 
 
 def compare_times(

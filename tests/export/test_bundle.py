@@ -375,7 +375,6 @@ def test_what_is_published_together_appears_at_once(tmp_path):
     folders = [tmp_path / "a" / "x", tmp_path / "b" / "x"]
     with published_together(folders, "1") as drafts:
         for draft in drafts:
-            draft.mkdir()
             (draft / "file").write_text("")
         # A server that looks now sees no version.
         assert not list(tmp_path.glob("*/x/[!.]*"))
@@ -435,8 +434,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, error):
     (tmp_path / "b" / "mine").write_text("")
     folders = [tmp_path / "a" / "x", tmp_path / "b" / "x"]
     with pytest.raises(error):
-        with published_together(folders, "1") as drafts:
-            drafts[0].mkdir()
+        with published_together(folders, "1"):
             raise error
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     assert files(tmp_path) == ["b/mine"]
@@ -447,9 +445,8 @@ def test_all_are_taken_back_if_one_cannot_be_published(tmp_path):
     (tmp_path / "b" / "1").mkdir(parents=True)
     (tmp_path / "b" / "1" / "file").write_text("of another process")
     with pytest.raises(OSError):
-        with published_together(folders, "1") as drafts:
-            for draft in drafts:
-                draft.mkdir()
+        with published_together(folders, "1"):
+            pass
     assert files(tmp_path) == ["b/1/file"]
     assert not (tmp_path / "a").exists()
 
@@ -500,7 +497,6 @@ def test_a_full_disk_is_said_plainly(
     model, images, tmp_path, monkeypatch, error
 ):
     def write(request, folder):
-        folder.mkdir()
         (folder / "half").write_text("written")
         raise error
 

@@ -1,12 +1,15 @@
 """Exports of a model with LoRA: its LoRA weights are merged."""
 
-import importlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.export import FORMATS, export_model, export_saved_model
+from keras_vit.export import (
+    FORMATS,
+    export_file,
+    export_model,
+    export_saved_model,
+)
 from keras_vit.models.tuning import layers_with_lora
 from tests.export.conftest import make_model
 from tests.tiny import noise
@@ -43,33 +46,20 @@ class Stop(Exception):
     pass
 
 
-ENDINGS = {"onnx": ".onnx", "openvino": ".xml", "tflite": ".tflite"}
+def stop(request, folder):
+    assert not layers_with_lora(request.model)
+    raise Stop
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-def test_every_format_gets_the_merged_model(
-    tuned, images, tmp_path, monkeypatch, name
-):
-    module = importlib.import_module(f"keras_vit.export.formats.{name}")
-
-    def stop(model):
-        assert not layers_with_lora(model)
-        raise Stop
-
-    monkeypatch.setattr(module, "in_float32", stop)
-    monkeypatch.setattr(module, "check_packages", lambda packages: None)
+def test_a_file_is_made_of_the_merged_model(tuned, images, tmp_path):
+    row = FORMATS["onnx"]._replace(write=stop, packages=())
     with pytest.raises(Stop):
-        export = getattr(module, f"export_{name}")
-        export(tuned, tmp_path / f"model{ENDINGS[name]}", images)
+        export_file(row, tuned, tmp_path / "model.onnx", images)
 
 
 def test_the_bundle_compares_and_times_the_merged_model(
     tuned, images, tmp_path, monkeypatch
 ):
-    def stop(request, folder):
-        assert not layers_with_lora(request.model)
-        raise Stop
-
     row = FORMATS["saved_model"]._replace(write=stop)
     monkeypatch.setitem(FORMATS, "saved_model", row)
     with pytest.raises(Stop):

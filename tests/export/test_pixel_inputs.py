@@ -8,6 +8,7 @@ from ai_edge_litert.compiled_model import CompiledModel
 from ai_edge_litert.interpreter import Interpreter
 from sklearn.datasets import load_sample_images
 
+from keras_vit import Preprocessing
 from keras_vit.export import (
     ExportOptions,
     Serving,
@@ -41,7 +42,19 @@ def pixels(request):
 @pytest.fixture(scope="module")
 def path(shallow, images, pixels, tmp_path_factory):
     path = tmp_path_factory.mktemp("pixels") / "model.tflite"
-    export_tflite(shallow, path, (images + 1) / 2, "float32", pixels=pixels)
+    step = resize_step(SIZE, pixels.method or "bilinear")
+    export_tflite(
+        shallow,
+        path,
+        (images + 1) / 2,
+        "float32",
+        takes_pixels=True,
+        serving=Serving(
+            preprocessing=Preprocessing("zero_one"),
+            read_image=lambda encoded: encoded,
+            image_steps=[step],
+        ),
+    )
     return str(path)
 
 

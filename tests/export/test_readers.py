@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.export import Serving, export_saved_model
+from keras_vit.export import ExportOptions, Serving, export_saved_model
+from keras_vit.export.contract import ExportRequest
 from keras_vit.export.formats.saved_model import (
     expected_records,
     make_endpoints,
@@ -54,14 +55,10 @@ def folder(model, images, tmp_path_factory):
 @pytest.fixture(scope="module")
 def questions(model, images):
     """Return a request for each signature, with the outputs of Keras."""
-    endpoints = make_endpoints(model, SERVING)
-    answers = model.predict(images, verbose=0)
-    return {
-        question.signature: question
-        for question in expected_records(
-            model, SERVING, endpoints, images, answers
-        )
-    }
+    request = ExportRequest(model, images, ExportOptions(SERVING))
+    endpoints = make_endpoints(model, request.serving)
+    records = expected_records(request, endpoints)
+    return {question.signature: question for question in records}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from sklearn.datasets import load_sample_images
 
 from keras_vit import preprocess_input
 from keras_vit.export import Serving, export_web
-from keras_vit.export.contract import find_steps
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.export.formats.web import fetch_engine
 from keras_vit.export.image_steps import (
@@ -74,7 +73,7 @@ def site(sharp_model, tmp_path_factory):
         folder / "my page",
         images.astype("float32"),
         serving=Serving(class_names=NAMES),
-        title="Cats & dogs",
+        name="Cats & dogs",
     )
     return folder
 
@@ -383,13 +382,13 @@ def test_a_photo_too_small_for_a_crop_is_named(visit):
 
 
 def test_steps_of_a_preprocessing():
-    assert find_steps(Serving(), SIZE) == [resize_step(SIZE, "antialias")]
+    assert Serving().steps(SIZE) == [resize_step(SIZE, "antialias")]
     read_image, _ = make_reader("resize_small(36)|central_crop", (*SIZE, 3))
-    assert find_steps(Serving(read_image=read_image), SIZE) is None
+    assert Serving(read_image=read_image).steps(SIZE) is None
     steps = find_image_steps("resize_small(36)|central_crop", SIZE)
     assert steps == [resize_small_step(36), central_crop_step(SIZE)]
     serving = Serving(read_image=read_image, image_steps=steps)
-    assert find_steps(serving, SIZE) == steps
+    assert serving.steps(SIZE) == steps
     assert find_image_steps("flip_lr|resize", SIZE) is None
 
 

@@ -3,8 +3,8 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+import pathlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from keras_vit.export.agreement import (
     FLOAT32,
     Agreement,
-    Tolerance,
     compare,
     expected_outputs,
     make_noise,
@@ -20,19 +19,15 @@ from keras_vit.export.agreement import (
 )
 from keras_vit.export.contract import (
     KEY,
+    ExportRequest,
     Format,
-    check_exportable,
-    check_packages,
-    check_path,
-    describe,
-    in_float32,
+    Serving,
+    export_file,
     make_forward,
     normalize_images,
     to_text,
 )
-from keras_vit.files import atomic_write
 from keras_vit.models.features import name_output
-from keras_vit.models.tuning import without_lora
 from keras_vit.preprocessing.normalization import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
@@ -41,15 +36,12 @@ MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.
 
 def export_onnx(
     model: keras.Model,
-    path: str,
+    path: str | os.PathLike,
     images: np.ndarray,
     *,
-    preprocess: Callable | None = None,
-    output: str | None = None,
-    description: Mapping[str, Any] | None = None,
-    tolerance: Tolerance | None = None,
-    must_agree: bool = True,
-    expected: np.ndarray | None = None,
+    serving: Serving | None = None,
+    takes_pixels: bool = False,
+    **choices,
 ) -> Agreement:
     """Write `model` as an ONNX file that accepts any batch size.
 
@@ -57,68 +49,66 @@ def export_onnx(
     output is `logits`, `probabilities` or `features`. Images of another size
     are an error. A mixed-precision model is converted to float32. The complete
     file appears after ONNX's checker has validated it and the outputs of ONNX
-    Runtime were compared with those of `model`. Needs the packages onnx,
-    onnxruntime and tf2onnx.
+    Runtime were compared with those of `model`. Its metadata has the
+    description of the model under the key "keras_vit", as JSON. Needs the
+    packages onnx, onnxruntime and tf2onnx.
 
     Args:
         model: A model with a fixed image size, below 2 GiB.
         path: The file to write; must not exist and end in `.onnx`.
-        images: Images to compare outputs on, (B, H, W, C); uint8 pixels from
-            0 to 255 with `preprocess`.
-        preprocess: A function from pixels to the range of the model, such as
-            `keras_vit.preprocess_input`. It becomes part of the file, which
-            then takes uint8.
-        output: The kind of output of the model; see `name_output`.
-        description: Stored in the file, under the key "keras_vit" of its
-            metadata, as JSON.
-        tolerance: The allowed differences. Default: those of FORMAT.
-        must_agree: Whether a larger difference is an error.
-        expected: The outputs of the model in float32, if known.
-
-    Returns:
-        The comparison of the export with `model`.
-
-    Raises:
-        ValueError: If the model cannot be exported or `path` exists.
-        ModuleNotFoundError: If a package is missing.
-        DisagreementError: If the outputs differ. Nothing is written.
+        images: Images to compare outputs on, (B, H, W, C), in the range of
+            the model.
+        serving: Pre- and post-processing of the model, for the description.
+        takes_pixels: Whether the file takes uint8 pixels from 0 to 255, which
+            it normalises itself. `images` are rounded for the comparison.
+        **choices: The arguments `name`, `tolerance` and `must_agree` of
+            `keras_vit.export.export_file`, which also has the results and
+            the errors.
     """
-    path = os.fspath(path)
-    check_exportable(model, images)
-    model = without_lora(model)
-    check_path(path, ".onnx")
+    return export_file(
+        FORMAT,
+        model,
+        path,
+        images,
+        serving=serving or Serving(),
+        onnx_takes_pixels=takes_pixels,
+        **choices,
+    )
+
+
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+    """Write `model.onnx` into an empty folder."""
+    import onnx
+
+    model, path = request.float32_model, folder / "model.onnx"
     if 4 * model.count_params() >= MAX_BYTES:
         raise ValueError(
             "`model` must be below 2 GiB, the limit of the format. Received: "
             f"{model.count_params():,} weights of 4 bytes"
         )
-    if preprocess is not None and np.asarray(images).dtype != "uint8":
-        raise ValueError(
-            "`images` must be pixels, uint8, with `preprocess`. Received: "
-            f"dtype={np.asarray(images).dtype}"
-        )
-    check_packages(FORMAT.packages)
-    import onnx
-
-    model = in_float32(model)
-    with atomic_write(path) as draft:
-        proto = to_onnx(model, preprocess, output)
-        if description is not None:
-            onnx.helper.set_model_props(proto, {KEY: to_text(description)})
-        onnx.save(proto, draft)
-        onnx.checker.check_model(draft, full_check=True)
-        if expected is None:
-            scaled = images if preprocess is None else preprocess(images)
-            expected = expected_outputs(model, scaled)
-        return compare(
-            path,
-            "onnx",
-            expected,
-            run_onnx(draft, images),
-            os.path.getsize(draft),
-            tolerance or FORMAT.tolerances["onnx"],
-            must_agree,
-        )
+    images, preprocess, pixels_per_side = request.images, None, None
+    if request.options.onnx_takes_pixels:
+        mode = request.serving.settings.normalization
+        preprocess = functools.partial(normalize_images, mode=mode)
+        images, pixels_per_side = to_uint8(images, mode), 1
+        # Rounding to pixels changes the outputs.
+        expected = expected_outputs(model, preprocess(images).numpy())
+    else:
+        expected = request.float32_expected
+    proto = to_onnx(model, preprocess, request.serving.output)
+    description = request.describe(pixels_per_side)
+    onnx.helper.set_model_props(proto, {KEY: to_text(description)})
+    onnx.save(proto, path)
+    onnx.checker.check_model(path, full_check=True)
+    agreement = compare(
+        expected,
+        run_onnx(path, images),
+        request.tolerance or FLOAT32,
+        path=path,
+        kind="onnx",
+        num_bytes=path.stat().st_size,
+    )
+    return [agreement]
 
 
 def to_onnx(
@@ -233,39 +223,6 @@ def input_dtype(tensor) -> str:
     return "uint8" if tensor.type == "tensor(uint8)" else "float32"
 
 
-def write(request, folder) -> list[Agreement]:
-    """Write `model.onnx` into a new folder."""
-    options = request.options
-    if options.onnx_takes_pixels:
-        serving = options.serving.for_model(request.model)
-        mode = serving.settings.normalization
-        images = to_uint8(request.images, mode)
-        description = describe(
-            request.model,
-            options.serving,
-            name=request.name,
-            pixels_per_side=1,
-        )
-        preprocess = functools.partial(normalize_images, mode=mode)
-        expected = None  # Rounding to pixels changes the outputs.
-    else:
-        images, preprocess = request.images, None
-        description = request.description
-        expected = request.float32_expected
-    return [
-        export_onnx(
-            request.float32_model,
-            folder / "model.onnx",
-            images,
-            preprocess=preprocess,
-            output=options.serving.output,
-            description=description,
-            must_agree=False,
-            expected=expected,
-        )
-    ]
-
-
 def start(path: str, shape: tuple[int, ...], threads: int) -> Callable:
     """Load an ONNX file; return a function that runs it on noise."""
     import onnxruntime
@@ -296,7 +253,6 @@ FORMAT = Format(
     write=write,
     start=start,
     suffix=".onnx",
-    tolerances={"onnx": FLOAT32},
     packages=("onnx", "onnxruntime", "tf2onnx"),
     read=read_metadata,
     readers=("onnx",),

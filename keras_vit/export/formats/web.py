@@ -20,164 +20,32 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.export.agreement import (
-    Agreement,
-    Tolerance,
-    refuse_faults,
-    size_on_disk,
-)
+from keras_vit.export.agreement import Agreement, size_on_disk
 from keras_vit.export.contract import (
     ExportOptions,
+    ExportRequest,
     Format,
     Serving,
-    check_exportable,
-    check_path,
-    describe,
+    export_file,
     to_text,
 )
-from keras_vit.export.formats.tflite import QUANTIZATIONS, export_tflite
+from keras_vit.export.formats.tflite import QUANTIZATIONS, write_file
 from keras_vit.files import draft_folder
 from keras_vit.tables import pick
 from keras_vit.version import __version__
 from keras_vit.weights.hub import cache_dir
 
-
-def export_web(
-    model: keras.Model,
-    path: str,
-    images: np.ndarray,
-    *,
-    serving: Serving | None = None,
-    title: str | None = None,
-    quantization: str = "float32",
-    engine_dir: str | os.PathLike | None = None,
-    tolerance: Tolerance | None = None,
-    must_agree: bool = True,
-    expected: np.ndarray | None = None,
-) -> Agreement:
-    """Write a web page that classifies photos with `model`.
-
-    The folder has only static files: the page, the model as a TFLite file,
-    and LiteRT.js from the npm registry, checked against a hash. Any web
-    server can serve it; the page sends requests only for these files, and
-    photos stay in the browser. The folder appears after the outputs of the
-    TFLite file were compared with those of `model`.
-
-    Args:
-        model: A classifier with a fixed image size, and 1 or 3 channels.
-        path: The folder to write; must not exist.
-        images: Images to compare outputs on, (B, H, W, C).
-        serving: Pre- and post-processing; the page does the same.
-        title: Title of the page. Default: the name of the model.
-        quantization: A key of QUANTIZATIONS that needs no calibration.
-        engine_dir: A folder with the packages that `npm pack` writes.
-            Default: they are fetched once and kept in the cache.
-        tolerance: The allowed differences. Default: those of the quantization.
-        must_agree: Whether a larger difference is an error.
-        expected: The outputs of the model in float32, if known.
-
-    Returns:
-        The comparison of the TFLite file with `model`. The size is that of
-        the folder.
-
-    Raises:
-        ValueError: If the model cannot be exported or `path` exists.
-        OSError: If the packages cannot be fetched.
-        DisagreementError: If the outputs differ. Nothing is written.
-    """
-    path, serving = os.fspath(path), serving or Serving()
-    check_exportable(model, images)
-    check_path(path)
-    check_web_quantization(quantization)
-    description = describe(model, serving, name=title)
-    check_description(description)
-    with draft_folder(path) as draft:
-        write_page_files(draft, description)
-        write_engine(draft, engine_dir)
-        agreement = export_tflite(
-            model,
-            draft / "model.tflite",
-            images,
-            quantization,
-            output=serving.output,
-            tolerance=tolerance,
-            must_agree=False,
-            expected=expected,
-        )
-        write_manifest(draft)
-        agreement = dataclasses.replace(
-            agreement,
-            path=path,
-            kind=f"web {quantization}",
-            num_bytes=size_on_disk(draft),
-        )
-        if must_agree:
-            refuse_faults(agreement)
-        os.rename(draft, path)
-    return agreement
-
-
-def check_web_quantization(quantization: str):
-    """Raise a ValueError unless LiteRT.js can run this quantization."""
-    usable = {k: q for k, q in QUANTIZATIONS.items() if not q.needs_calibration}
-    pick(usable, quantization, "web_quantization")
-
-
-def check_description(description: Mapping):
-    """Raise a ValueError unless the page can run such a model."""
-    channels = description["input"]["channels"]
-    if channels not in (1, 3):
-        raise ValueError(
-            "`model` must take images with 1 or 3 channels to run in a web "
-            f"page. Received: {channels} channels"
-        )
-    if description["class_names"] is None:
-        raise ValueError(
-            "`model` must be a classifier to run in a web page; if its last "
-            "layer is one, pass `output`. Received: "
-            f"{description['name']!r}, which returns features"
-        )
-    if description["image_steps"] is None:
-        raise ValueError(
-            "`serving` must have `image_steps` beside `read_image`, because a "
-            "web page cannot call Python. Received: image_steps=None"
-        )
-
-
-def check_web_options(options: ExportOptions, is_calibrated: bool):
-    """Fetch the packages, and check the quantization; see `Format.check`."""
-    check_web_quantization(options.web_quantization)
-    fetch_engine(options.web_engine_dir)
-
-
-def write(request, folder) -> list[Agreement]:
-    """Write the page into a new folder."""
-    options = request.options
-    return [
-        export_web(
-            request.float32_model,
-            folder,
-            request.images,
-            serving=options.serving,
-            title=request.name,
-            quantization=options.web_quantization,
-            engine_dir=options.web_engine_dir,
-            must_agree=False,
-            expected=request.float32_expected,
-        )
-    ]
-
-
-def read_page(path: str) -> dict:
-    """Return the description of the model of a page."""
-    text = pathlib.Path(path, "model.json").read_text(encoding="utf-8")
-    return json.loads(text)
-
-
 FETCH_SECONDS = 300
-
-
 MAX_FILE_BYTES = 40_000_000  # Of a file in a package.
+# The other files of the page, in the folder `data/web` of this package.
+PAGE_FILES = (
+    "camera.js",
+    "classifier.js",
+    "description.js",
+    "page.js",
+    "photo.js",
+    "resize.js",
+)
 
 
 class NpmPackage(NamedTuple):
@@ -205,6 +73,226 @@ REMEDY = (
     "Without a network, leave `web` out of the formats, or pass a folder with "
     "the packages as `web_engine_dir`, see docs/web.md."
 )
+LICENSE_FILE = "litert/LICENSE"
+LITERT = NpmPackage(
+    "@litertjs/core",
+    "2.5.3",
+    "sha512-PlGmbMOq9WitX7FO0jhbdJw9GthatsyuCQXjTt/wJZo0FLaw48q4tz8IwqgqCIkviY"
+    "Gr9OFDL1kCnN4nzWoyJQ==",
+)
+WASM_UTILS = NpmPackage(
+    "@litertjs/wasm-utils",
+    "2.5.3",
+    "sha512-4fJiw6tBQnIs+0jH/OQ16nYOiSl8/+zZnn5h2ul8aTKHi05sVqZW580Tmk78pC2kT3"
+    "9A9OYBVdFawteZ/sI1kQ==",
+)
+# The files of the packages, and where the page has them. Browsers without
+# relaxed SIMD load the second pair.
+ENGINE_FILES = {
+    LITERT: {
+        "dist/index.js": "litert/index.js",
+        "wasm/litert_wasm_internal.js": "litert/wasm/litert_wasm_internal.js",
+        "wasm/litert_wasm_internal.wasm": (
+            "litert/wasm/litert_wasm_internal.wasm"
+        ),
+        "wasm/litert_wasm_compat_internal.js": (
+            "litert/wasm/litert_wasm_compat_internal.js"
+        ),
+        "wasm/litert_wasm_compat_internal.wasm": (
+            "litert/wasm/litert_wasm_compat_internal.wasm"
+        ),
+    },
+    WASM_UTILS: {"dist/index.js": "litert/wasm-utils.js"},
+}
+IMPORT_MAP = json.dumps(
+    {
+        "imports": {
+            LITERT.name: "./litert/index.js",
+            WASM_UTILS.name: "./litert/wasm-utils.js",
+        }
+    }
+)
+# Nothing from other servers; `data:` is the empty icon.
+POLICY = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "connect-src 'self'; img-src blob: data:; style-src 'self'; "
+    "script-src 'self' 'wasm-unsafe-eval' 'sha256-{}'"
+)
+
+
+def export_web(
+    model: keras.Model,
+    path: str | os.PathLike,
+    images: np.ndarray,
+    *,
+    serving: Serving | None = None,
+    quantization: str = "float32",
+    engine_dir: str | os.PathLike | None = None,
+    **choices,
+) -> Agreement:
+    """Write a web page that classifies photos with `model`.
+
+    The folder has only static files: the page, the model as a TFLite file,
+    and LiteRT.js from the npm registry, checked against a hash. Any web
+    server can serve it; the page sends requests only for these files, and
+    photos stay in the browser. The folder appears after the outputs of the
+    TFLite file were compared with those of `model`.
+
+    Args:
+        model: A classifier with a fixed image size, and 1 or 3 channels.
+        path: The folder to write; must not exist.
+        images: Images to compare outputs on, (B, H, W, C).
+        serving: Pre- and post-processing; the page does the same.
+        quantization: A key of QUANTIZATIONS that needs no calibration.
+        engine_dir: A folder with the packages that `npm pack` writes.
+            Default: they are fetched once and kept in the cache.
+        **choices: The arguments `name`, the title of the page, `tolerance`
+            and `must_agree` of `keras_vit.export.export_file`, which also has
+            the results and the errors.
+
+    Raises:
+        OSError: If the packages cannot be fetched.
+    """
+    return export_file(
+        FORMAT,
+        model,
+        path,
+        images,
+        serving=serving or Serving(),
+        web_quantization=quantization,
+        web_engine_dir=engine_dir,
+        **choices,
+    )
+
+
+def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
+    """Write the page into an empty folder."""
+    quantization = request.options.web_quantization
+    description = request.describe()
+    check_description(description)
+    write_page_files(folder, description)
+    write_engine(folder, request.options.web_engine_dir)
+    agreement = write_file(request, folder / "model.tflite", quantization)
+    write_manifest(folder)
+    agreement = dataclasses.replace(
+        agreement,
+        path=str(folder),
+        kind=f"web {quantization}",
+        num_bytes=size_on_disk(folder),
+    )
+    return [agreement]
+
+
+def check_options(options: ExportOptions, is_calibrated: bool):
+    """Check the quantization and fetch the packages; see `Format.check`."""
+    usable = {k: q for k, q in QUANTIZATIONS.items() if not q.needs_calibration}
+    pick(usable, options.web_quantization, "web_quantization")
+    fetch_engine(options.web_engine_dir)
+
+
+def check_description(description: Mapping):
+    """Raise a ValueError unless the page can run such a model."""
+    channels = description["input"]["channels"]
+    if channels not in (1, 3):
+        raise ValueError(
+            "`model` must take images with 1 or 3 channels to run in a web "
+            f"page. Received: {channels} channels"
+        )
+    if description["class_names"] is None:
+        raise ValueError(
+            "`model` must be a classifier to run in a web page; if its last "
+            "layer is one, pass `output`. Received: "
+            f"{description['name']!r}, which returns features"
+        )
+    if description["image_steps"] is None:
+        raise ValueError(
+            "`serving` must have `image_steps` beside `read_image`, because a "
+            "web page cannot call Python. Received: image_steps=None"
+        )
+
+
+def write_page_files(folder: pathlib.Path, description: Mapping):
+    """Write the files of the page into a folder."""
+    data = importlib.resources.files("keras_vit") / "data"
+    source = data / "web"
+    for name in PAGE_FILES:
+        content = (source / name).read_text(encoding="utf-8")
+        write_text(folder / name, content)
+    styles = (data / "cards.css", source / "style.css")
+    style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
+    write_text(folder / "style.css", style)
+    digest = hashlib.sha256(IMPORT_MAP.encode()).digest()
+    parts = {
+        "import_map": IMPORT_MAP,
+        "policy": POLICY.format(base64.b64encode(digest).decode()),
+        "title": html.escape(description["name"]),
+        "version": __version__,
+    }
+    page = (source / "index.html").read_text(encoding="utf-8")
+    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
+    write_text(folder / "index.html", page)
+    write_text(folder / "model.json", to_text(description))
+
+
+def fetch_engine(
+    engine_dir: str | os.PathLike | None = None,
+) -> dict[NpmPackage, pathlib.Path]:
+    """Return the path of each npm package of LiteRT.js, fetching them once.
+
+    Args:
+        engine_dir: See `keras_vit.export.export_web`.
+    """
+    return {
+        package: find_archive(package, engine_dir) for package in ENGINE_FILES
+    }
+
+
+def write_engine(
+    folder: pathlib.Path, engine_dir: str | os.PathLike | None = None
+):
+    """Write the files of LiteRT.js and its licence into a folder.
+
+    Args:
+        folder: The folder of the page.
+        engine_dir: See `keras_vit.export.export_web`.
+    """
+    for package, archive in fetch_engine(engine_dir).items():
+        names = ENGINE_FILES[package]
+        contents = unpack(archive, names)
+        for name, content in contents.items():
+            path = folder / names[name]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    # The packages state their licence, but do not contain its text.
+    source = importlib.resources.files("keras_vit") / "data" / "web"
+    content = (source / "LICENSE-LiteRT.txt").read_text(encoding="utf-8")
+    write_text(folder / LICENSE_FILE, content)
+
+
+def write_manifest(folder: pathlib.Path):
+    """Write `manifest.json`: the packages, and a checksum of each file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = {
+        "packages": [package._asdict() for package in ENGINE_FILES],
+        "sha256": {
+            path.relative_to(folder).as_posix(): hashlib.sha256(
+                path.read_bytes()
+            ).hexdigest()
+            for path in files
+        },
+    }
+    write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
+
+
+def write_text(path: pathlib.Path, text: str):
+    """Write a text with the line ends of Unix, on every system."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def read_page(path: str) -> dict:
+    """Return the description of the model of a page."""
+    text = pathlib.Path(path, "model.json").read_text(encoding="utf-8")
+    return json.loads(text)
 
 
 def find_archive(
@@ -369,161 +457,11 @@ def unpack(archive: pathlib.Path, names: Iterable[str]) -> dict[str, bytes]:
     return contents
 
 
-PAGE_FILES = (
-    "camera.js",
-    "classifier.js",
-    "description.js",
-    "page.js",
-    "photo.js",
-    "resize.js",
-)
-
-
-LICENSE_FILE = "litert/LICENSE"
-
-
-LITERT = NpmPackage(
-    "@litertjs/core",
-    "2.5.3",
-    "sha512-PlGmbMOq9WitX7FO0jhbdJw9GthatsyuCQXjTt/wJZo0FLaw48q4tz8IwqgqCIkviY"
-    "Gr9OFDL1kCnN4nzWoyJQ==",
-)
-
-
-WASM_UTILS = NpmPackage(
-    "@litertjs/wasm-utils",
-    "2.5.3",
-    "sha512-4fJiw6tBQnIs+0jH/OQ16nYOiSl8/+zZnn5h2ul8aTKHi05sVqZW580Tmk78pC2kT3"
-    "9A9OYBVdFawteZ/sI1kQ==",
-)
-
-
-# The files of the packages, and where the page has them. Browsers without
-# relaxed SIMD load the second pair.
-ENGINE_FILES = {
-    LITERT: {
-        "dist/index.js": "litert/index.js",
-        "wasm/litert_wasm_internal.js": "litert/wasm/litert_wasm_internal.js",
-        "wasm/litert_wasm_internal.wasm": (
-            "litert/wasm/litert_wasm_internal.wasm"
-        ),
-        "wasm/litert_wasm_compat_internal.js": (
-            "litert/wasm/litert_wasm_compat_internal.js"
-        ),
-        "wasm/litert_wasm_compat_internal.wasm": (
-            "litert/wasm/litert_wasm_compat_internal.wasm"
-        ),
-    },
-    WASM_UTILS: {"dist/index.js": "litert/wasm-utils.js"},
-}
-
-
-IMPORT_MAP = json.dumps(
-    {
-        "imports": {
-            LITERT.name: "./litert/index.js",
-            WASM_UTILS.name: "./litert/wasm-utils.js",
-        }
-    }
-)
-
-
-# Nothing from other servers; `data:` is the empty icon.
-POLICY = (
-    "default-src 'none'; base-uri 'none'; form-action 'none'; "
-    "connect-src 'self'; img-src blob: data:; style-src 'self'; "
-    "script-src 'self' 'wasm-unsafe-eval' 'sha256-{}'"
-)
-
-
-def write_page_files(folder: pathlib.Path, description: Mapping):
-    """Write the files of the page into a folder."""
-    data = importlib.resources.files("keras_vit") / "data"
-    source = data / "web"
-    for name in PAGE_FILES:
-        content = (source / name).read_text(encoding="utf-8")
-        write_text(folder / name, content)
-    styles = (data / "cards.css", source / "style.css")
-    style = "\n".join(part.read_text(encoding="utf-8") for part in styles)
-    write_text(folder / "style.css", style)
-    digest = hashlib.sha256(IMPORT_MAP.encode()).digest()
-    parts = {
-        "import_map": IMPORT_MAP,
-        "policy": POLICY.format(base64.b64encode(digest).decode()),
-        "title": html.escape(description["name"]),
-        "version": __version__,
-    }
-    page = (source / "index.html").read_text(encoding="utf-8")
-    page = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], page)
-    write_text(folder / "index.html", page)
-    write_text(folder / "model.json", to_text(description))
-
-
-def fetch_engine(
-    engine_dir: str | os.PathLike | None = None,
-) -> dict[NpmPackage, pathlib.Path]:
-    """Return the path of each npm package of LiteRT.js, fetching them once.
-
-    Args:
-        engine_dir: See `keras_vit.export.export_web`.
-    """
-    return {
-        package: find_archive(package, engine_dir) for package in ENGINE_FILES
-    }
-
-
-def write_engine(
-    folder: pathlib.Path, engine_dir: str | os.PathLike | None = None
-):
-    """Write the files of LiteRT.js and its licence into a folder.
-
-    Args:
-        folder: The folder of the page.
-        engine_dir: See `keras_vit.export.export_web`.
-    """
-    for package, archive in fetch_engine(engine_dir).items():
-        names = ENGINE_FILES[package]
-        contents = unpack(archive, names)
-        for name, content in contents.items():
-            path = folder / names[name]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-    # The packages state their licence, but do not contain its text.
-    source = importlib.resources.files("keras_vit") / "data" / "web"
-    content = (source / "LICENSE-LiteRT.txt").read_text(encoding="utf-8")
-    write_text(folder / LICENSE_FILE, content)
-
-
-def write_manifest(folder: pathlib.Path):
-    """Write `manifest.json`: the packages, and a checksum of each file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    manifest = {
-        "packages": [package._asdict() for package in ENGINE_FILES],
-        "sha256": {
-            path.relative_to(folder).as_posix(): hashlib.sha256(
-                path.read_bytes()
-            ).hexdigest()
-            for path in files
-        },
-    }
-    write_text(folder / "manifest.json", json.dumps(manifest, indent=1))
-
-
-def write_text(path: pathlib.Path, text: str):
-    """Write a text with the line ends of Unix, on every system."""
-    path.write_text(text, encoding="utf-8", newline="\n")
-
-
 FORMAT = Format(
     write=write,
     suffix="",
     entry="index.html",
-    tolerances={
-        f"web {name}": row.tolerance
-        for name, row in QUANTIZATIONS.items()
-        if not row.needs_calibration
-    },
     packages=("ai_edge_litert",),
-    check=check_web_options,
+    check=check_options,
     read=read_page,
 )

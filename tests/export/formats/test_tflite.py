@@ -15,6 +15,7 @@ from keras_vit import ViT_Ti16
 from keras_vit.export import (
     QUANTIZATIONS,
     DisagreementError,
+    Serving,
     export_tflite,
 )
 from keras_vit.export.formats.tflite import to_tflite
@@ -22,6 +23,7 @@ from tests.export.conftest import make_model
 from tests.tiny import LATER_KINDS, noise
 
 CLASS_NAMES = [f"class, {index}" for index in range(7)]
+SERVING = Serving(class_names=CLASS_NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def exported(model, images, tmp_path_factory):
                 quantization,
                 batch_size=batch_size,
                 calibration_images=images,
-                class_names=CLASS_NAMES,
+                serving=SERVING,
             )
         return reports[quantization, batch_size]
 
@@ -228,9 +230,9 @@ def test_an_image_side_of_1_is_checked_as_well(image_size, tmp_path):
 def test_labels_are_in_a_zip_behind_the_model(exported, model, images):
     path = exported("float32").path
     with zipfile.ZipFile(path) as archive:
-        assert archive.namelist() == ["labels.txt"]
+        assert archive.namelist() == ["labels.txt", "model.json"]
         labels = archive.read("labels.txt").decode().splitlines()
-        (entry,) = archive.infolist()
+        entry, _ = archive.infolist()
     assert labels == CLASS_NAMES
     assert entry.compress_type == zipfile.ZIP_STORED
     np.testing.assert_allclose(
@@ -240,7 +242,7 @@ def test_labels_are_in_a_zip_behind_the_model(exported, model, images):
 
 def test_equal_models_give_equal_files(exported, model, images, tmp_path):
     path = tmp_path / "model.tflite"
-    export_tflite(model, path, images, "float32", class_names=CLASS_NAMES)
+    export_tflite(model, path, images, "float32", serving=SERVING)
     first = pathlib.Path(exported("float32").path)
     assert path.read_bytes() == first.read_bytes()
 
@@ -268,8 +270,14 @@ def test_equal_models_give_equal_files(exported, model, images, tmp_path):
             r"\(None, 32, 24, 3\). Received: shape=\(2, 8, 8, 3\)",
         ),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
-        ({"class_names": ["a", "b"]}, "output of the model, 7.*2 names"),
-        ({"class_names": [*"abcdef", "g\nh"]}, "line of text.*'g.*nh'"),
+        (
+            {"serving": Serving(class_names=["a", "b"])},
+            "`class_names` .*2 names for 7",
+        ),
+        (
+            {"serving": Serving(class_names=[*"abcdef", "g\nh"])},
+            "line of text.*'g.*nh'",
+        ),
     ],
     ids=str,
 )
@@ -362,12 +370,9 @@ def test_an_int8_file_of_other_weights_is_found_out(
     model, other = shallow, make_model(depth=1)
     other.get_layer("predictions").bias.assign(np.arange(7) / 10)
     monkeypatch.setattr(
-        keras_vit.export.formats.tflite, "in_float32", lambda model: other
-    )
-    monkeypatch.setattr(
         keras_vit.export.formats.tflite,
-        "expected_outputs",
-        lambda _, images: model.predict(images, verbose=0),
+        "to_tflite",
+        lambda model, *args: to_tflite(other, *args),
     )
     with pytest.raises(DisagreementError, match="differ"):
         export_tflite(model, tmp_path / "x.tflite", images)

@@ -34,7 +34,7 @@ def page(shallow, images, engine, tmp_path_factory):
         serving=Serving(
             class_names=NAMES, preprocessing=Preprocessing("zero_one")
         ),
-        title="<Cats & dogs>",
+        name="<Cats & dogs>",
         engine_dir=engine,
     )
     return path
@@ -130,10 +130,11 @@ def test_quantizations(shallow, images, engine, tmp_path):
         )
         FORMAT.check(options, False)
         folder = tmp_path / quantization
+        folder.mkdir()
         request = ExportRequest(shallow, images, options, "name")
         [agreement] = FORMAT.write(request, folder)
         assert agreement.kind == f"web {quantization}"
-        assert agreement.kind in FORMAT.tolerances and not agreement.faults
+        assert not agreement.faults
         assert find_format(agreement.path) is FORMAT
         assert json.loads((folder / "model.json").read_text())["name"] == "name"
     with pytest.raises(ValueError, match="`web_quantization` must be one of"):
