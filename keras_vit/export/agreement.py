@@ -189,6 +189,33 @@ def join(agreements: Sequence[Agreement]) -> Agreement:
     return dataclasses.replace(agreements[0], faults=faults, **largest)
 
 
+def find_wrong_scale(images: np.ndarray, fractions: np.ndarray) -> list[str]:
+    """Return a fault if images are not scaled as a server would scale them.
+
+    Otherwise both sides of a comparison could be wrong alike, such as a model
+    that scales its pixels itself and a server that scales them before.
+
+    Shapes:
+        images, fractions: (B, H, W, C).
+
+    Args:
+        images: Images as the model reads them.
+        fractions: The pixels that they would be on a server; 0 for black and
+            1 for white.
+    """
+    low, high = np.min(fractions), np.max(fractions)
+    outside = np.mean((fractions < -0.05) | (fractions > 1.05))
+    is_one_colour = np.ptp(images) > 0 and high - low < 0.02
+    if outside <= 0.5 and not is_one_colour:
+        return []
+    return [
+        "the images reach the model as numbers from "
+        f"{np.min(images):.4g} to {np.max(images):.4g}; normalised as "
+        f"`preprocessing` says, these are pixels from {255 * low:.4g} to "
+        f"{255 * high:.4g}, not from 0 to 255"
+    ]
+
+
 def find_wrong_labels(expected: Mapping, outputs: Mapping, width: float):
     """Return a fault for the first label that has no right to its place.
 

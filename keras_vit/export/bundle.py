@@ -229,7 +229,7 @@ def export_model(
         agreements, latencies, timed = [], [], {}
         for key, row in rows.items():
             say(f"Writing {key} and comparing it with the model ...")
-            found = row.write(request, drafts[key])
+            found = request.write(row, drafts[key])
             if row.start is not None:
                 timed |= {a.kind: a.path for a in found}
             agreements += [

@@ -16,6 +16,7 @@ from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
     expected_outputs,
+    find_wrong_scale,
     refuse_faults,
 )
 from keras_vit.export.image_steps import ImageStep, scale_steps, steps_of
@@ -31,7 +32,7 @@ from keras_vit.models.features import (
 from keras_vit.models.tuning import without_lora
 from keras_vit.packages import missing_packages
 from keras_vit.preprocessing.inputs import preprocess_input
-from keras_vit.preprocessing.normalization import Mode
+from keras_vit.preprocessing.normalization import Mode, to_fractions
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 from keras_vit.version import __version__
@@ -379,6 +380,9 @@ class ExportOptions:
         web_quantization: The quantization of the model in the web page.
         web_engine_dir: A folder with the npm packages of LiteRT.js, as
             `npm pack` writes them. Default: they are fetched once and cached.
+        files: JPEG or PNG files that some of the images to compare outputs on
+            were read from, by the index of the image. Servers must give for
+            them what the model gives for the images.
     """
 
     serving: Serving = dataclasses.field(default_factory=Serving)
@@ -389,6 +393,7 @@ class ExportOptions:
     onnx_takes_pixels: bool = False
     web_quantization: str = "float32"
     web_engine_dir: str | os.PathLike | None = None
+    files: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -419,6 +424,18 @@ class ExportRequest:
         """The model in float32, from which most formats are converted."""
         return in_float32(self.model)
 
+    def write(self, row: "Format", folder: pathlib.Path) -> list[Agreement]:
+        """Write the files of a format into an empty folder, and compare them.
+
+        Args:
+            row: A value of FORMATS.
+            folder: The folder.
+        """
+        return [
+            dataclasses.replace(a, faults=(*self.scale_faults, *a.faults))
+            for a in row.write(self, folder)
+        ]
+
     def describe(self, pixels_per_side: int | None = None) -> dict:
         """Return `describe` of the model."""
         return describe(
@@ -427,6 +444,13 @@ class ExportRequest:
             name=self.name,
             pixels_per_side=pixels_per_side,
         )
+
+    @functools.cached_property
+    def scale_faults(self) -> list[str]:
+        """What is wrong with the scale of the images; see there."""
+        mode = self.serving.settings.normalization
+        fractions = to_fractions(self.images, mode)
+        return find_wrong_scale(self.images, fractions)
 
     @functools.cached_property
     def expected(self) -> np.ndarray:
@@ -532,7 +556,7 @@ def export_file(
     request = ExportRequest(model, images, options, name, tolerance)
     # Servers ignore names that begin with a dot.
     with draft_folder(path) as draft:
-        (agreement,) = row.write(request, draft)
+        (agreement,) = request.write(row, draft)
         written = pathlib.Path(agreement.path)
         agreement = dataclasses.replace(agreement, path=str(path))
         if must_agree:

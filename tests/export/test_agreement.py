@@ -9,8 +9,10 @@ from keras_vit.export.agreement import (
     FLOAT32,
     compare,
     compare_outputs,
+    find_wrong_scale,
     refuse_faults,
 )
+from keras_vit.preprocessing.normalization import from_range, to_fractions
 
 CLOSE = Tolerance(relative_difference=1e-4)
 
@@ -187,3 +189,29 @@ def test_all_outputs_of_a_predictor_are_compared():
     outputs["z"] = np.ones((3, 2))
     report = compare_outputs(expected, outputs, Tolerance())
     assert report.faults == ("z: expected (3, 1), got (3, 2)",)
+
+
+@pytest.mark.parametrize(
+    ("normalization", "low", "high", "is_right"),
+    [
+        ("vit", -1, 1, True),
+        ("vit", -0.2, 0.1, True),
+        ("zero_one", 0, 1, True),
+        # A model that scales its pixels itself, and a server that does.
+        ("vit", 0, 255, False),
+        (from_range(0, 255), -1, 1, False),
+        (from_range(0, 255), 0, 1, False),
+        ("zero_one", 0, 255, False),
+    ],
+)
+def test_images_must_have_the_scale_that_a_server_gives_them(
+    normalization, low, high, is_right
+):
+    images = np.linspace(low, high, 96, dtype="float32").reshape(2, 4, 4, 3)
+    fractions = to_fractions(images, normalization)
+    assert (not find_wrong_scale(images, fractions)) == is_right
+
+
+def test_images_of_one_colour_may_have_any_scale():
+    black = np.zeros((2, 4, 4, 3))
+    assert not find_wrong_scale(black, black)

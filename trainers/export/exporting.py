@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.export import (
     ExportOptions,
@@ -42,6 +43,7 @@ from trainers.runs.named_model import NamedModel
 from trainers.runs.run import CARD, Run
 
 NUM_CALIBRATION = 256
+NUM_FILES = 16  # Image files that are sent to the exported signatures.
 FILE_COLUMNS = (
     *("model", "version", "format", "MiB"),
     *("largest difference", "same class"),
@@ -118,6 +120,8 @@ def export_source(
     read_image, normalization = make_reader(preprocess, model.input_shape[1:])
     bad_examples = BadExamples(max_bad_examples)
     images = take_images(dataset, preprocess, model, num_images, bad_examples)
+    if not bad_examples.names:
+        choices["files"] = take_files(dataset, min(NUM_FILES, len(images)))
     if calibration_split:
         choices["calibration_images"] = take_images(
             dataclasses.replace(dataset, eval_split=calibration_split),
@@ -142,6 +146,34 @@ def export_source(
         text = f"{card}\n{describe_exports(export_dir, report)}"
         write_atomically(export_dir / CARD, text)
     return report
+
+
+def take_files(dataset: ImageDataset, count: int) -> dict[int, bytes]:
+    """Return the first images of the evaluation split that are files.
+
+    Args:
+        dataset: The data set.
+        count: How many images to look at.
+
+    Returns:
+        The JPEG and PNG files among them, by the number of the image. Nothing
+        if an image has no class, since `take_images` leaves it out, or if the
+        pixels are changed after decoding.
+    """
+    reader = dataset.reader
+    if getattr(getattr(reader, "row", None), "pixels", None):
+        return {}
+    examples = reader.read(dataset.ranges(dataset.eval_split)).take(count)
+    files = {}
+    for index, (stored, label, _) in enumerate(examples):
+        if not np.any(np.reshape(label, -1) >= 0):
+            return {}
+        content = reader.fetch(stored)
+        if content.dtype.name == "string" and content.numpy().startswith(
+            (b"\xff\xd8\xff", b"\x89PNG")
+        ):
+            files[index] = content.numpy()
+    return files
 
 
 def describe_source(source: Run | NamedModel, model: keras.Model) -> str | None:

@@ -47,6 +47,8 @@ DESCRIPTION_FILE = "assets.extra/keras_vit.json"  # Servers ignore it.
 FILE_CHANNELS = (1, 3, 4)  # Channels that PNG and JPEG files can have.
 # In 16 bits, rounding alone can change the last bit of a pixel.
 IN_16_BITS = Tolerance(cosine=0.9999)
+# A file may be decoded and resized with another order of operations.
+OF_FILES = Tolerance(cosine=0.999)
 
 
 def export_saved_model(
@@ -117,6 +119,19 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
         response = call_signature(serve, first)
         records.append(WarmupRecord(record.signature, first, response))
     write_warmup(folder / WARMUP_FILE, records)
+    files = request.options.files
+    if files and "serve_bytes" in endpoints:
+        rows = sorted(files)
+        inputs = {"image_bytes": np.array([files[i] for i in rows], object)}
+        outputs = call_signature(loaded.signatures["serve_bytes"], inputs)
+        agreement = compare_outputs(
+            rank(request, request.expected[rows]),
+            outputs,
+            OF_FILES,
+            path=folder,
+            kind="saved_model",
+        )
+        agreements.append(agreement.named("image files to serve_bytes"))
     agreement = join(agreements)
     return [dataclasses.replace(agreement, num_bytes=size_on_disk(folder))]
 
@@ -292,8 +307,6 @@ def expected_records(
         request: The model to export.
         endpoints: The signatures of `make_endpoints`.
     """
-    import tensorflow as tf
-
     model, serving = request.model, request.serving
     name = name_output(model, serving.output)
     images = np.asarray(request.images, "float32")
@@ -309,12 +322,7 @@ def expected_records(
     if "serve_bytes" in endpoints:
         shape = model.input_shape[1:]
         scaled = decode_inputs(files["image_bytes"], shape, serving).numpy()
-        outputs = {name: tf.constant(expected_outputs(model, scaled))}
-        # All classes are ranked, since those with equal probabilities may
-        # swap places.
-        ranking = dataclasses.replace(serving, top=model.output_shape[-1])
-        outputs = name_classes(outputs, ranking)
-        outputs = {key: np.asarray(x) for key, x in outputs.items()}
+        outputs = rank(request, expected_outputs(model, scaled))
         yield WarmupRecord("serve_bytes", files, outputs)
     # The layers run one by one, without tracing, on all tokens.
     forward = make_forward(model, serving.output, is_short=False)
@@ -328,6 +336,20 @@ def expected_records(
             outputs = endpoints[name][0](*inputs.values())
             outputs = {key: as_float32(x) for key, x in outputs.items()}
             yield WarmupRecord(name, inputs, outputs)
+
+
+def rank(request: ExportRequest, outputs: np.ndarray) -> dict:
+    """Return what `serve_bytes` gives for outputs, but with all classes.
+
+    Classes with equal probabilities may swap places.
+    """
+    import tensorflow as tf
+
+    model, serving = request.model, request.serving
+    ranking = dataclasses.replace(serving, top=model.output_shape[-1])
+    outputs = {name_output(model, serving.output): tf.constant(outputs)}
+    outputs = name_classes(outputs, ranking)
+    return {key: np.asarray(x) for key, x in outputs.items()}
 
 
 def encode_larger(pixels: np.ndarray) -> np.ndarray:

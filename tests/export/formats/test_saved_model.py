@@ -134,6 +134,40 @@ def test_files_of_all_sizes_and_kinds_in_one_request(named, model):
     )
 
 
+def test_image_files_must_get_the_answers_of_their_images(
+    shallow, tmp_path, monkeypatch
+):
+    """The images are read by Pillow; a signature that reads wrong is found."""
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (3, 32, 24, 3), "uint8")
+    images = pixels.astype("float32") / 127.5 - 1
+    files = {i: encode(pixels[i], format="PNG") for i in (0, 2)}
+    module = sys.modules[export_saved_model.__module__]
+    decode = module.decode_inputs
+    export_saved_model(shallow, tmp_path / "1", images, files=files)
+    # It also reads wrong what it is compared with.
+    monkeypatch.setattr(
+        module, "decode_inputs", lambda *args: decode(*args) / 127.5 - 1
+    )
+    export_saved_model(shallow, tmp_path / "2", images)
+    with pytest.raises(DisagreementError, match="image files to serve_bytes"):
+        export_saved_model(shallow, tmp_path / "3", images, files=files)
+
+
+def test_images_of_another_scale_are_found_out(images, tmp_path):
+    vit = make_model(depth=1)
+    pixels = keras.Input(vit.input_shape[1:])
+    scaled = keras.layers.Rescaling(1 / 127.5, -1)(pixels)
+    model = keras.Model(pixels, vit(scaled))
+    raw = 127.5 * (images + 1)
+    twice = Serving(preprocessing=Preprocessing("vit"))
+    with pytest.raises(DisagreementError, match="`preprocessing` says"):
+        export_saved_model(model, tmp_path / "1", raw, twice)
+    once = Serving(preprocessing=Preprocessing(from_range(0, 255)))
+    report = export_saved_model(model, tmp_path / "2", raw, once)
+    assert not report.faults
+
+
 def test_photos_are_turned_upright(named):
     pixels = np.zeros((32, 24, 3), "uint8")
     pixels[:16] = 255  # Bright above.
