@@ -217,15 +217,7 @@ def find_wrong_scale(images: np.ndarray, fractions: np.ndarray) -> list[str]:
 
 
 def find_wrong_labels(expected: Mapping, outputs: Mapping, width: float):
-    """Return a fault for the first label that has no right to its place.
-
-    Args:
-        expected: `labels` and `probabilities`, the highest first.
-        outputs: The same of the predictor.
-        width: Largest difference between two equal probabilities. A label
-            that is not expected at all may replace one that ties with the
-            last.
-    """
+    """Return a fault for the first label that has no right to its place."""
     for labels, numbers, others in zip(
         expected["labels"], expected["probabilities"], outputs["labels"]
     ):
@@ -274,13 +266,7 @@ def find_not_finite(expected: np.ndarray, outputs: np.ndarray) -> list[str]:
 def find_faults(
     agreement: Agreement, tolerance: Tolerance, cosines: np.ndarray
 ) -> tuple[list[str], list[str]]:
-    """Return the faults and the warnings.
-
-    Args:
-        agreement: The measured figures.
-        tolerance: Their bounds.
-        cosines: Cosine similarity of each image with another top-1 class.
-    """
+    """Return the faults and the warnings."""
     faults, warnings = [], []
     if agreement.max_difference > tolerance.max_difference:
         faults.append(
@@ -350,13 +336,7 @@ def expected_outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
 
 
 def run_in_batches(run: Callable, inputs: np.ndarray, batch_size: int = 0):
-    """Return the outputs of `run` for all inputs.
-
-    Args:
-        run: Takes a batch; returns an array or a dict of arrays.
-        inputs: Images or other inputs of `run`, (B, ...).
-        batch_size: The only batch size that `run` accepts; 0 for any.
-    """
+    """Return the outputs of `run` for all inputs."""
     size = batch_size or min(BATCH_SIZE, len(inputs))
     parts = [run(batch) for batch in batches(inputs, size)]
     return keras.tree.map_structure(
@@ -372,11 +352,7 @@ def batches(inputs: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def make_noise(shape: tuple[int, ...], dtype) -> np.ndarray:
-    """Return uniform noise: floats in [-1, 1], or the full range of integers.
-
-    Raises:
-        ValueError: If `dtype` is not a type of numbers.
-    """
+    """Return uniform noise: floats in [-1, 1], or integers of their range."""
     random = np.random.default_rng(0)
     dtype = np.dtype(dtype)
     if dtype.kind == "f":

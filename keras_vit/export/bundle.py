@@ -307,17 +307,7 @@ OTHER_LETTERS = str.maketrans(
 def check_destination(
     export_dir: pathlib.Path, name: str | None, version: int | None
 ) -> int:
-    """Check that a version can be written, and return its number.
-
-    Args:
-        export_dir: See `export_model`.
-        name: Name of the model on servers; None if not known yet.
-        version: See `export_model`.
-
-    Raises:
-        ValueError: If the name is not allowed, or the version exists.
-        OSError: If the folder cannot be written.
-    """
+    """Check that a version can be written, and return its number."""
     if name is not None:
         check_model_name(name)
     folder = next(p for p in (export_dir, *export_dir.parents) if p.exists())
@@ -392,9 +382,6 @@ def choose_version(
     """Return `version`, or the first version that is free in all formats.
 
     Without a name, all versions are free.
-
-    Raises:
-        ValueError: If the version is below 1 or exists.
     """
     taken = {
         int(path.name)

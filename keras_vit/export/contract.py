@@ -77,11 +77,7 @@ class Serving:
         return self.preprocessing or Preprocessing()
 
     def for_model(self, model: keras.Model) -> "Serving":
-        """Return these options with the preprocessing of a model, if missing.
-
-        Args:
-            model: The model.
-        """
+        """Return these options, with the preprocessing of a model."""
         if self.preprocessing is not None:
             return self
         if not isinstance(model, VisionTransformer):
@@ -90,11 +86,7 @@ class Serving:
         return dataclasses.replace(self, preprocessing=found)
 
     def steps(self, image_size: Sequence[int]) -> list[ImageStep] | None:
-        """Return the steps of the preprocessing; None if they are not known.
-
-        Args:
-            image_size: (height, width) of the model.
-        """
+        """Return the steps of the preprocessing; None if they are not known."""
         if self.read_image is None:
             return steps_of(self.settings, image_size)
         return None if self.image_steps is None else [*self.image_steps]
@@ -146,10 +138,6 @@ def normalize_images(pixels, mode: Mode):
 
     Shapes:
         pixels: (..., C). returns: the same, float32.
-
-    Args:
-        pixels: The pixels.
-        mode: See `preprocess_input`.
     """
     import tensorflow as tf
 
@@ -171,11 +159,6 @@ def make_forward(
         The function takes images (B, H, W, C) and returns a dict: the outputs
         under the name that `name_output` returns, and "features" (B, D), the
         input of the head, which is the last layer with weights.
-
-    Args:
-        model: A model with one input and one output. Its layers are shared.
-        output: See `name_output`.
-        is_short: Whether to skip the tokens that the head does not read.
     """
     name = name_output(model, output)
     compute = split_at_head(model, name != "features", is_short)
@@ -254,10 +237,6 @@ def in_float32(model: keras.Model) -> keras.Model:
     """Return a copy of `model` that computes in float32, with equal weights.
 
     A model that already computes in float32 is returned unchanged.
-
-    Raises:
-        ValueError: If Keras quantized the model, or a layer cannot be rebuilt
-            from its config.
     """
     if is_quantized(model):
         raise ValueError(
@@ -299,12 +278,7 @@ def compute_dtypes(model: keras.Model) -> set[str]:
 
 
 def check_exportable(model: keras.Model, images: np.ndarray):
-    """Raise a ValueError unless `model` can be exported and compared.
-
-    Args:
-        model: The model to export.
-        images: The images to compare outputs on.
-    """
+    """Raise a ValueError unless `model` can be exported and compared."""
     check_backend()
     if not isinstance(model, keras.Model):
         raise ValueError(
@@ -345,11 +319,7 @@ def check_backend():
 
 
 def check_packages(modules: Iterable[str]):
-    """Raise a ModuleNotFoundError unless all modules can be imported.
-
-    Args:
-        modules: Import names.
-    """
+    """Raise a ModuleNotFoundError unless all modules can be imported."""
     missing, cause = [], None
     for module in modules:
         try:
@@ -425,12 +395,7 @@ class ExportRequest:
         return in_float32(self.model)
 
     def write(self, row: "Format", folder: pathlib.Path) -> list[Agreement]:
-        """Write the files of a format into an empty folder, and compare them.
-
-        Args:
-            row: A value of FORMATS.
-            folder: The folder.
-        """
+        """Write and compare the files of a format, in an empty folder."""
         return [
             dataclasses.replace(a, faults=(*self.scale_faults, *a.faults))
             for a in row.write(self, folder)
@@ -499,12 +464,7 @@ class Format(NamedTuple):
     announce: Callable[[pathlib.Path], None] | None = None
 
     def check_options(self, options: ExportOptions, is_calibrated: bool):
-        """Raise an error if a package is missing or an option is invalid.
-
-        Args:
-            options: The options of the formats.
-            is_calibrated: Whether there are or will be calibration images.
-        """
+        """Raise an error if a package is missing or an option is invalid."""
         check_packages(self.packages)
         if self.check is not None:
             self.check(options, is_calibrated)

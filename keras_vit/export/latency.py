@@ -142,9 +142,6 @@ def started(
 
     All of them import TensorFlow at once, and then wait to be asked. Yields
     the numbers, each with its process.
-
-    Args:
-        threads: The numbers of threads.
     """
     with contextlib.ExitStack() as stack:
         processes = []
@@ -174,17 +171,7 @@ def started(
 def run_process(
     process: subprocess.Popen, folder: pathlib.Path, request: dict
 ) -> dict:
-    """Measure latencies in a process.
-
-    Args:
-        process: See `started`.
-        folder: Folder with the model, for the request and the result.
-        request: The arguments of the measurement.
-
-    Returns:
-        The fields of Latency, by the names of the exports. The key "" has the
-        reason for all exports that are missing.
-    """
+    """Measure latencies in a process."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     (folder / "request.json").write_text(json.dumps(request))
@@ -211,11 +198,7 @@ def in_short(error: BaseException) -> str:
 
 
 def measure_request(folder: str):
-    """Run the request in a folder and write the result to the same folder.
-
-    Args:
-        folder: See `run_process`.
-    """
+    """Run the request in a folder and write the result to the same folder."""
     folder = pathlib.Path(folder)
     request = json.loads((folder / "request.json").read_text())
     set_threads(request["threads"])
@@ -253,11 +236,7 @@ def measure_exports(model: keras.Model, request: dict) -> dict[str, dict]:
 
 
 def set_threads(threads: int):
-    """Set the number of TensorFlow's threads, before TensorFlow starts.
-
-    Raises:
-        RuntimeError: If TensorFlow has started.
-    """
+    """Set the number of TensorFlow's threads, before TensorFlow starts."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -268,13 +247,7 @@ def set_threads(threads: int):
 def compare_times(
     keras_run: Callable, runs: Mapping[str, Callable], repetitions: int
 ) -> dict[str, dict]:
-    """Return the fields of Latency that are measured, by name.
-
-    Args:
-        keras_run: Runs Keras on a batch.
-        runs: Functions that run the exports on this batch, by name.
-        repetitions: Number of measurements of each function.
-    """
+    """Return the fields of Latency that are measured, by name."""
     everyone = [keras_run, *runs.values()]
     seconds = np.zeros((repetitions, len(everyone)))
     busy = np.zeros_like(seconds)

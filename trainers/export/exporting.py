@@ -149,17 +149,7 @@ def export_source(
 
 
 def take_files(dataset: ImageDataset, count: int) -> dict[int, bytes]:
-    """Return the first images of the evaluation split that are files.
-
-    Args:
-        dataset: The data set.
-        count: How many images to look at.
-
-    Returns:
-        The JPEG and PNG files among them, by the number of the image. Nothing
-        if an image has no class, since `take_images` leaves it out, or if the
-        pixels are changed after decoding.
-    """
+    """Return the first images of the evaluation split that are files."""
     reader = dataset.reader
     if getattr(getattr(reader, "row", None), "pixels", None):
         return {}
@@ -177,12 +167,7 @@ def take_files(dataset: ImageDataset, count: int) -> dict[int, bytes]:
 
 
 def describe_source(source: Run | NamedModel, model: keras.Model) -> str | None:
-    """Return the model card of an exported source; None if it is no run.
-
-    Args:
-        source: The exported source.
-        model: Its model.
-    """
+    """Return the model card of an exported source; None if it is no run."""
     if not isinstance(source, Run):
         return None
     return describe_run(source, model, str(source.model_path))
@@ -213,15 +198,7 @@ def check_export_arguments(export_dir, num_images, name, version):
 def make_reader(
     preprocess: str, image_shape: tuple[int, int, int]
 ) -> tuple[Callable, Normalization]:
-    """Return the function that reads an image file, and its normalisation.
-
-    Args:
-        preprocess: The operations of the evaluation.
-        image_shape: (H, W, C) of the model.
-
-    Returns:
-        See `read_image` of `Serving`; mean and deviation.
-    """
+    """Return the function that reads an image file, and its normalisation."""
     prepare, normalization = make_prepare_one(preprocess, image_shape[:2])
 
     def read_image(encoded):
@@ -242,12 +219,7 @@ def find_class_names(
 
 
 def describe_exports(export_dir: pathlib.Path, report: ExportReport) -> str:
-    """Return the report on a version, and a table of the others there.
-
-    Args:
-        export_dir: The folder of the exports.
-        report: The report on the version that was just written.
-    """
+    """Return the report on a version, and a table of the others there."""
     text = f"## Export\n\n{report}\n"
     versions = list_versions(export_dir)
     this = report.name, report.version
@@ -268,9 +240,6 @@ def list_versions(
 
     The newest version of a name is first. Files that were deleted since are
     left out, and so are versions whose report cannot be read.
-
-    Args:
-        export_dir: The folder of the exports.
     """
     found = []
     for path in sorted(export_dir.glob(f"{REPORT}/*/*/report.json")):

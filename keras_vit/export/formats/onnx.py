@@ -116,13 +116,7 @@ def to_onnx(
     preprocess: Callable | None = None,
     output: str | None = None,
 ):
-    """Convert a float32 `model` to an `onnx.ModelProto`.
-
-    Args:
-        model: A model with a fixed image size.
-        preprocess: See `export_onnx`.
-        output: See `name_output`.
-    """
+    """Convert a float32 `model` to an `onnx.ModelProto`."""
     import tensorflow as tf
     import tf2onnx
 
@@ -160,12 +154,7 @@ def to_onnx(
 
 
 def store_weights(graph, weights: dict):
-    """Turn inputs of an ONNX graph into stored weights.
-
-    Args:
-        graph: An `onnx.GraphProto`, changed in place.
-        weights: Keras variables by the names of the inputs.
-    """
+    """Turn inputs of an ONNX graph into stored weights."""
     import onnx
 
     used = {key for node in graph.node for key in node.input}
@@ -180,14 +169,7 @@ def store_weights(graph, weights: dict):
 
 
 def convert_erfc(graph, node, name, arguments):
-    """Replace erfc(x), which TensorFlow uses for the exact GELU, by 1 - erf(x).
-
-    Args:
-        graph: tf2onnx's graph.
-        node: The operation in it.
-        name: The name of the operation.
-        arguments: None; tf2onnx passes them to every handler.
-    """
+    """Replace erfc(x), which is in the exact GELU, by 1 - erf(x)."""
     import tf2onnx
 
     (output,) = node.output

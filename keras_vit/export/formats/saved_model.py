@@ -301,12 +301,7 @@ def name_classes(outputs: dict, serving: Serving) -> dict:
 def expected_records(
     request: ExportRequest, endpoints: dict[str, tuple]
 ) -> Iterator[WarmupRecord]:
-    """Yield a request for each signature and the response of Keras to it.
-
-    Args:
-        request: The model to export.
-        endpoints: The signatures of `make_endpoints`.
-    """
+    """Yield a request for each signature and the response of Keras to it."""
     model, serving = request.model, request.serving
     name = name_output(model, serving.output)
     images = np.asarray(request.images, "float32")

@@ -165,17 +165,7 @@ def write_file(
     texts: Mapping[str, str] | None = None,
     pixels: "PixelInput | None" = None,
 ) -> Agreement:
-    """Write a TFLite file, and compare it with the model.
-
-    Args:
-        request: The model to export.
-        path: The file to write.
-        quantization: A key of QUANTIZATIONS.
-        batch_size: See `export_tflite`.
-        texts: The content of `make_texts`, stored in the file.
-        pixels: If given, the file takes uint8 pixels. The images are rounded
-            to pixels for the comparison.
-    """
+    """Write a TFLite file, and compare it with the model."""
     model, output = request.float32_model, request.serving.output
     tolerance = request.tolerance or QUANTIZATIONS[quantization].tolerance
     if name_output(model, output) == "features":
@@ -322,10 +312,6 @@ def append_archive(content: bytes, texts: Mapping[str, str]) -> bytes:
 
     TFLite's metadata stores associated files in this way. A runtime reads only
     the model before the archive.
-
-    Args:
-        content: The file.
-        texts: The content of each file in the archive, by its name.
     """
     buffer = io.BytesIO(content)
     with zipfile.ZipFile(buffer, "a") as archive:
@@ -459,10 +445,6 @@ def halve(images, weights: Sequence[float]):
 
     Shapes:
         images: (B, 2 H, 2 W, C), float32. returns: (B, H, W, C).
-
-    Args:
-        images: Images to resize.
-        weights: The weights of the pixels around the middle of a new pixel.
     """
     import tensorflow as tf
 
@@ -482,10 +464,6 @@ def sum_inside(weights: Sequence[float], side: int) -> np.ndarray:
     """Return the sum of the weights of each new pixel, without a border.
 
     Beyond the edge there are no pixels, so the others have more weight.
-
-    Args:
-        weights: See `halve`.
-        side: Number of pixels before the halving.
     """
     is_inside = np.pad(np.ones(side), len(weights) // 2 - 1)
     windows = np.lib.stride_tricks.sliding_window_view(is_inside, len(weights))
@@ -499,10 +477,6 @@ def find_pixel_input(
 
     A file that halves the image is exact only if the last resizing is
     antialiased, and the only one.
-
-    Args:
-        steps: See `keras_vit.export.image_steps`; None if they are not known.
-        normalization: How the images of the model are normalised.
     """
     methods = [
         step.get("method", "area")
@@ -571,11 +545,7 @@ def to_static_int8(converter, calibration_images, batch_size) -> bytes:
 
 @contextlib.contextmanager
 def silence(words: str):
-    """Hide the output of a library, and its warnings about itself.
-
-    Args:
-        words: A part of the first line of the warning.
-    """
+    """Hide the output of a library, and its warnings about itself."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),

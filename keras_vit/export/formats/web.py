@@ -237,11 +237,7 @@ def write_page_files(folder: pathlib.Path, description: Mapping):
 def fetch_engine(
     engine_dir: str | os.PathLike | None = None,
 ) -> dict[NpmPackage, pathlib.Path]:
-    """Return the path of each npm package of LiteRT.js, fetching them once.
-
-    Args:
-        engine_dir: See `keras_vit.export.export_web`.
-    """
+    """Return the path of each npm package of LiteRT.js, fetching them once."""
     return {
         package: find_archive(package, engine_dir) for package in ENGINE_FILES
     }
@@ -250,12 +246,7 @@ def fetch_engine(
 def write_engine(
     folder: pathlib.Path, engine_dir: str | os.PathLike | None = None
 ):
-    """Write the files of LiteRT.js and its licence into a folder.
-
-    Args:
-        folder: The folder of the page.
-        engine_dir: See `keras_vit.export.export_web`.
-    """
+    """Write the files of LiteRT.js and its licence into a folder."""
     for package, archive in fetch_engine(engine_dir).items():
         names = ENGINE_FILES[package]
         contents = unpack(archive, names)
@@ -298,17 +289,7 @@ def read_page(path: str) -> dict:
 def find_archive(
     package: NpmPackage, folder: str | os.PathLike | None = None
 ) -> pathlib.Path:
-    """Return the path of the archive of a package, fetching it if needed.
-
-    Args:
-        package: The package.
-        folder: A folder that contains the archive, as `npm pack` writes it.
-            Default: the cache of keras_vit, into which it is downloaded.
-
-    Raises:
-        ValueError: If the archive has another checksum.
-        OSError: If it cannot be fetched.
-    """
+    """Return the path of the archive of a package, fetching it if needed."""
     if folder is not None:
         path = pathlib.Path(folder, package.file_name)
         if not path.is_file():
@@ -345,11 +326,7 @@ def check_integrity(path: pathlib.Path, package: NpmPackage):
 
 
 def download(package: NpmPackage, folder: pathlib.Path):
-    """Write the archive of a package into a folder, unchecked.
-
-    Raises:
-        OSError: If it cannot be fetched.
-    """
+    """Write the archive of a package into a folder, unchecked."""
     npm = shutil.which("npm")
     if npm:
         pack_with_npm(npm, package, folder)
@@ -366,13 +343,7 @@ def download(package: NpmPackage, folder: pathlib.Path):
 
 
 def pack_with_npm(npm: str, package: NpmPackage, folder: pathlib.Path):
-    """Write the archive of a package into a folder with `npm pack`.
-
-    Args:
-        npm: Path of the program.
-        package: The package.
-        folder: The folder.
-    """
+    """Write the archive of a package into a folder with `npm pack`."""
     name = f"{package.name}@{package.version}"
     try:
         result = subprocess.run(
@@ -400,11 +371,7 @@ def pack_with_npm(npm: str, package: NpmPackage, folder: pathlib.Path):
 
 
 def find_registry(package: NpmPackage) -> str:
-    """Return the address of the registry in the configuration of npm.
-
-    Raises:
-        OSError: If there is none.
-    """
+    """Return the address of the registry in the configuration of npm."""
     settings = {}
     for folder in (pathlib.Path.home(), pathlib.Path()):
         with contextlib.suppress(OSError):
@@ -430,15 +397,7 @@ def find_registry(package: NpmPackage) -> str:
 
 
 def unpack(archive: pathlib.Path, names: Iterable[str]) -> dict[str, bytes]:
-    """Return the content of files of a package.
-
-    Args:
-        archive: Path of the archive.
-        names: The names of the files in the package.
-
-    Raises:
-        ValueError: If a file is missing or too large.
-    """
+    """Return the content of files of a package."""
     contents = {}
     with tarfile.open(archive) as tar:
         for name in names:
