@@ -64,15 +64,6 @@ class Latency:
     busy_threads: float | None = None
     reason: str = ""
 
-    def __str__(self):
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        if self.ratio is None:
-            return f"{self.name}, {threads}: not measured, {self.reason}"
-        return (
-            f"{self.name}, {threads}: {self.milliseconds:.2f} ms, "
-            f"{self.ratio:.2g} of Keras' predict_on_batch"
-        )
-
 
 def measure_latency(
     model: keras.Model,

@@ -410,16 +410,6 @@ def test_report_shows_times_and_notes(tmp_path):
     ]
 
 
-def test_openvino_is_published(model, images, tmp_path):
-    pytest.importorskip("openvino")
-    report = export_model(model, tmp_path, images, ["openvino"], **QUIET)
-    assert sorted(p.name for p in tmp_path.glob("openvino/tiny/1/*")) == [
-        "model.bin",
-        "model.xml",
-    ]
-    assert report.agreements[0].max_difference < 1e-5
-
-
 def test_folders_that_were_there_stay(model, images, tmp_path):
     (tmp_path / "mine").mkdir()
     for folder in ("mine", "new/deep"):

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import keras
@@ -229,7 +228,6 @@ def test_what_goes_wrong_is_a_reason_and_no_error(
     (row,) = measure_latency(Lambda(), one, [1])
     words = "the model cannot be saved: NotImplementedError: it holds a lambda"
     assert row == Latency("a", 1, 1, reason=words)
-    assert str(row) == f"a, 1 thread: not measured, {words}"
     with monkeypatch.context() as patch:
         patch.setattr(keras_vit.export.latency, "TIME_LIMIT", 0.001)
         (row,) = measure_latency(model, one, [2])
@@ -244,12 +242,3 @@ def test_threads_of_a_running_tensorflow_are_an_error():
     make_model()
     with pytest.raises(RuntimeError, match="cannot be modified after"):
         set_threads(7)
-
-
-def test_a_row_in_words():
-    row = Latency("tflite", 2, 1, 12.345, 37.4, 0.3301, 1.9)
-    assert str(row) == (
-        "tflite, 2 threads: 12.35 ms, 0.33 of Keras' predict_on_batch"
-    )
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        row.ratio = 1

@@ -1,12 +1,9 @@
 """A SavedModel read by others than the program that wrote it."""
 
-import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import textwrap
-import zlib
 
 import numpy as np
 import pytest
@@ -224,51 +221,6 @@ class TestCFunctions:
         process, _ = run_c_api(folder, definitions[name], quarters, tmp_path)
         assert process.returncode == 3  # TF_INVALID_ARGUMENT
         assert "16,12" in process.stderr
-
-
-def compiled_loader():
-    """Return the program of load_saved_model.cc, compiled by the first run.
-
-    That takes ten seconds; a change of what goes into it begins anew.
-    """
-    source = pathlib.Path(__file__).parent / "load_saved_model.cc"
-    words = [
-        "g++",
-        "-std=c++17",
-        "-w",
-        f"-I{TENSORFLOW / 'include'}",
-        str(source),
-        f"-L{TENSORFLOW}",
-        f"-Wl,-rpath,{TENSORFLOW}",
-        # It registers what makes sessions, and no name of it is used.
-        "-Wl,--no-as-needed",
-        "-l:libtensorflow_cc.so.2",
-        "-l:libtensorflow_framework.so.2",
-    ]
-    parts = f"{tf.__version__} {words} {source.read_text()}"
-    name = f"load_saved_model-{zlib.crc32(parts.encode()):08x}"
-    program = ROOT / "build" / "tests" / name
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        draft = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([*words, "-o", str(draft)], check=True)
-        draft.rename(program)
-    return str(program)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
-def test_the_loader_of_tf_serving(folder, model):
-    run = subprocess.run(
-        [compiled_loader(), str(folder), "32", "24", "3"],
-        env={"TF_CPP_MIN_LOG_LEVEL": "3"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    expected = model.predict_on_batch(np.zeros((1, 32, 24, 3), "float32"))
-    found = np.array(run.stdout.split(), float)
-    np.testing.assert_allclose(found[None], expected, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -75,18 +75,6 @@ def test_weights_are_stored_once_and_not_copied_while_converting(
     assert 0 <= sum(sizes) - exact.count_params() < 200
 
 
-def test_pixels_are_scaled_within_the_file(model, tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 24, 3))
-    pixels = pixels.astype("uint8")
-    path = tmp_path / "model.onnx"
-    export_onnx(model, path, pixels / 127.5 - 1, takes_pixels=True)
-    np.testing.assert_allclose(
-        answer(path, pixels),
-        model.predict_on_batch(pixels / 127.5 - 1),
-        atol=1e-5,
-    )
-
-
 def test_other_conversions_do_not_meet_our_operation(report):
     from tf2onnx.handler import tf_op
 
