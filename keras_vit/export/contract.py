@@ -351,8 +351,8 @@ class ExportOptions:
         web_engine_dir: A folder with the npm packages of LiteRT.js, as
             `npm pack` writes them. Default: they are fetched once and cached.
         files: JPEG or PNG files that some of the images to compare outputs on
-            were read from, by the index of the image. Servers must give for
-            them what the model gives for the images.
+            were read from, by the index of the image. `serve_bytes` must give
+            for them what the model gives for the images.
     """
 
     serving: Serving = dataclasses.field(default_factory=Serving)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.analysis.rollout import attention_grid
+from keras_vit.errors import first_line
 from keras_vit.export.agreement import (
     BATCH_SIZE,
     FLOAT32,
@@ -119,21 +120,31 @@ def write(request: ExportRequest, folder: pathlib.Path) -> list[Agreement]:
         response = call_signature(serve, first)
         records.append(WarmupRecord(record.signature, first, response))
     write_warmup(folder / WARMUP_FILE, records)
-    files = request.options.files
-    if files and "serve_bytes" in endpoints:
-        rows = sorted(files)
-        inputs = {"image_bytes": np.array([files[i] for i in rows], object)}
-        outputs = call_signature(loaded.signatures["serve_bytes"], inputs)
+    warnings = []
+    serve = loaded.signatures.get("serve_bytes")
+    files = request.options.files if serve else {}
+    for index, content in files.items():
+        try:
+            outputs = serve(image_bytes=tf.constant([content]))
+        except tf.errors.OpError as error:
+            text = f"serve_bytes cannot read the file of image {index}"
+            warnings.append(f"{text}: {first_line(error)}")
+            continue
         agreement = compare_outputs(
-            rank(request, request.expected[rows]),
-            outputs,
+            rank(request, request.expected[index : index + 1]),
+            {name: x.numpy() for name, x in outputs.items()},
             OF_FILES,
             path=folder,
             kind="saved_model",
         )
-        agreements.append(agreement.named("image files to serve_bytes"))
+        agreements.append(agreement.named(f"file of image {index}"))
     agreement = join(agreements)
-    return [dataclasses.replace(agreement, num_bytes=size_on_disk(folder))]
+    agreement = dataclasses.replace(
+        agreement,
+        num_bytes=size_on_disk(folder),
+        warnings=(*agreement.warnings, *warnings),
+    )
+    return [agreement]
 
 
 def make_endpoints(model: keras.Model, serving: Serving) -> dict[str, tuple]:

@@ -144,13 +144,17 @@ def test_image_files_must_get_the_answers_of_their_images(
     files = {i: encode(pixels[i], format="PNG") for i in (0, 2)}
     module = sys.modules[export_saved_model.__module__]
     decode = module.decode_inputs
-    export_saved_model(shallow, tmp_path / "1", images, files=files)
+    report = export_saved_model(
+        shallow, tmp_path / "1", images, files=files | {1: b"none"}
+    )
+    [warning] = report.warnings
+    assert warning.startswith("serve_bytes cannot read the file of image 1: ")
     # It also reads wrong what it is compared with.
     monkeypatch.setattr(
         module, "decode_inputs", lambda *args: decode(*args) / 127.5 - 1
     )
     export_saved_model(shallow, tmp_path / "2", images)
-    with pytest.raises(DisagreementError, match="image files to serve_bytes"):
+    with pytest.raises(DisagreementError, match="file of image 0: "):
         export_saved_model(shallow, tmp_path / "3", images, files=files)
 
 
