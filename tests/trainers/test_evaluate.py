@@ -69,6 +69,8 @@ def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
     report = json.loads(path.read_text())
     digest = hashlib.sha256(b"model").hexdigest()
     path.write_text(json.dumps({**report, "model_digest": digest}))
+    table = folder / "image_predictions.csv"
+    write_image_predictions(table, {}, digits.class_names, {})
     assert read_other(str(folder), digits).report["model"] == "other"
     model.write_bytes(b"trained since")
     with pytest.raises(ValueError, match="was trained since; evaluate that"):
