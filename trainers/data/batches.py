@@ -6,9 +6,11 @@ slots. Each worker fills an equal number of consecutive slots, one batch per
 replica.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from trainers.augment.augmentation import Augmentation, parse_augmentation
@@ -16,8 +18,94 @@ from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.decoding import as_written, fits_into_memory, make_decode
 from trainers.data.model_inputs import make_prepare
-from trainers.data.slots import BatchSlots
-from trainers.data.streams import read_stream
+from trainers.data.splits import count_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSlots:
+    """The slots of the global batch that one worker fills.
+
+    The global batch has `batch_size` slots. They are divided in order among
+    the workers, and the slots of each worker among its replicas. Each stream
+    also fills an equal share of consecutive slots.
+
+    Args:
+        batch_size: Number of images in the global batch.
+        num_replicas: Number of replicas of all workers. Must divide
+            batch_size.
+        worker: Index of this worker, from 0.
+        num_workers: Number of workers. Must divide num_replicas.
+        num_streams: Number of streams. Must divide batch_size, and must
+            divide num_workers or be a multiple of it.
+
+    Raises:
+        ValueError: If the numbers do not divide as stated.
+
+    Example:
+        >>> BatchSlots(32, num_replicas=4, worker=1, num_workers=2).slots
+        range(16, 32)
+    """
+
+    batch_size: int
+    num_replicas: int = 1
+    worker: int = 0
+    num_workers: int = 1
+    num_streams: int = 1
+
+    def __post_init__(self):
+        for name, divisor in (
+            ("batch_size", "num_replicas"),
+            ("num_replicas", "num_workers"),
+            ("batch_size", "num_streams"),
+        ):
+            number, by = getattr(self, name), getattr(self, divisor)
+            if number < 1 or by < 1 or number % by:
+                raise ValueError(
+                    f"`{name}` must be a multiple of `{divisor}`. "
+                    f"Received: {name}={number}, {divisor}={by}"
+                )
+        if self.worker not in range(self.num_workers):
+            raise ValueError(
+                f"`worker` must be from 0 to {self.num_workers - 1}. "
+                f"Received: worker={self.worker}"
+            )
+        workers, streams = self.num_workers, self.num_streams
+        if streams % workers and workers % streams:
+            raise ValueError(
+                "`num_streams` must be a multiple of `num_workers` or divide "
+                f"it. Received: num_streams={streams}, num_workers={workers}"
+            )
+
+    @property
+    def slots(self) -> range:
+        """The slots of this worker."""
+        size = self.batch_size // self.num_workers
+        return range(self.worker * size, (self.worker + 1) * size)
+
+    @property
+    def per_replica(self) -> int:
+        """Number of slots of a replica."""
+        return self.batch_size // self.num_replicas
+
+    @property
+    def per_stream(self) -> int:
+        """Number of slots of a stream."""
+        return self.batch_size // self.num_streams
+
+    @property
+    def per_piece(self) -> int:
+        """Number of slots that a stream and this worker share."""
+        return min(self.per_stream, len(self.slots))
+
+    @property
+    def streams(self) -> range:
+        """The streams that fill the slots of this worker."""
+        slots, size = self.slots, self.per_stream
+        return range(slots.start // size, math.ceil(slots.stop / size))
+
+    def contains(self, slot: tf.Tensor) -> tf.Tensor:
+        """Return whether `slot` belongs to this worker."""
+        return (self.slots.start <= slot) & (slot < self.slots.stop)
 
 
 def train_batches(
@@ -279,3 +367,89 @@ def check_data_service(num_streams: int, bad_examples: BadExamples | None):
             "cannot report names. "
             f"Received: max_bad_examples={bad_examples.limit}"
         )
+
+
+ENDLESS = np.iinfo(np.int64).max
+
+
+def read_stream(
+    dataset: ImageDataset,
+    stream: int,
+    slots: BatchSlots,
+    *,
+    seed: int,
+    first_step: int,
+    decode=None,
+) -> tf.data.Dataset:
+    """Return the endless examples of a stream for the slots of a worker.
+
+    The order of an epoch depends only on the seed, the stream and the epoch,
+    so resuming in the middle of an epoch reads at most one epoch.
+
+    Shapes:
+        yields the position in the run and an example, as a pair.
+
+    Args:
+        dataset: The data set; its train split is read.
+        stream: Index of the stream, from 0.
+        slots: The slots to fill.
+        seed: Seed of the order.
+        first_step: Number of global batches to skip at the start.
+        decode: See `make_decode`; the decoded images are cached in memory.
+            None returns examples as they are stored.
+
+    Raises:
+        ValueError: If there are fewer examples than streams.
+    """
+    ranges = dataset.ranges(dataset.train_split, stream, slots.num_streams)
+    num_examples = count_examples(ranges)
+    if not num_examples:
+        raise ValueError(
+            "`num_streams` must not exceed the number of training examples. "
+            f"Received: num_streams={slots.num_streams}, "
+            f"dataset={dataset.name!r}"
+        )
+    examples = dataset.reader.read(ranges)
+    if decode is not None:
+        examples = examples.map(
+            as_written(decode), num_parallel_calls=tf.data.AUTOTUNE
+        ).cache()
+    buffer = dataset.reader.shuffle_buffer // slots.num_streams
+    buffer = min(max(buffer, 1), num_examples)
+    size = slots.per_stream
+    first_epoch, rest = divmod(first_step * size, num_examples)
+    ordered = _shuffle_epochs(
+        examples, num_examples, buffer, (seed, stream), first_epoch
+    ).skip(rest)
+
+    def find_slot(index):
+        return stream * size + index % size
+
+    def find_position(index, example):
+        return index // size * slots.batch_size + find_slot(index), example
+
+    if len(slots.slots) < size:
+        ordered = ordered.filter(
+            as_written(lambda index, _: slots.contains(find_slot(index)))
+        )
+    return ordered.map(as_written(find_position))
+
+
+def _shuffle_epochs(examples, num_examples, buffer, seeds, first_epoch):
+    """Return (index, example) of all epochs from `first_epoch` on."""
+
+    def order_epoch(epoch):
+        # Sets the seed of the graph of this function, so that the order does
+        # not depend on the global seed of the program.
+        tf.random.set_seed(1)
+        key = tf.random.fold_in(tf.constant(seeds, tf.int64), epoch)
+        shuffle_seed = tf.random.stateless_uniform(
+            (), key, 0, 2**31 - 1, tf.int64
+        )
+        return examples.shuffle(buffer, shuffle_seed).enumerate(
+            epoch * num_examples
+        )
+
+    return tf.data.Dataset.range(first_epoch, ENDLESS).flat_map(
+        as_written(order_epoch)
+    )

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from trainers.data.readers.csv_table import list_csv
-from trainers.data.readers.folder import list_image_folder
-from trainers.data.readers.unlabelled import list_unlabelled_images
+from trainers.data.readers.folder import (
+    list_image_folder,
+    list_unlabelled_images,
+)
 
 
 def is_file_list(name: str) -> bool:

@@ -3,10 +3,14 @@
 import dataclasses
 import shlex
 
-from trainers.data.inspection.findings import Finding, find
-from trainers.data.inspection.inspecting import inspect_images
+from trainers.data.inspection.examination import inspect_images
+from trainers.data.inspection.findings import (
+    Finding,
+    find,
+    find_unread,
+    judge_labels,
+)
 from trainers.data.inspection.page import write_data_page
-from trainers.data.inspection.unread import find_unread, judge_labels
 from trainers.data.readers.image_files import ImageFiles
 from trainers.recipes.schema import Recipe
 from trainers.runs.job import Job

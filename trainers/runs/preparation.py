@@ -11,7 +11,7 @@ from keras_vit.models import VisionTransformer
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.file_lists import is_file_list
-from trainers.data.readers.unlabelled import UNLABELLED
+from trainers.data.readers.folder import UNLABELLED
 from trainers.distribute.cluster import ALONE, WorkerConfig
 from trainers.distribute.rendezvous import wait_for_service
 from trainers.distribute.strategies import make_strategy

@@ -17,7 +17,7 @@ from tests.trainers.data.reading import (
 )
 from trainers.data import batches, decoding
 from trainers.data.bad_examples import BadExamples
-from trainers.data.batches import eval_batches, train_batches
+from trainers.data.batches import BatchSlots, eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import to_model_input
 
@@ -491,3 +491,22 @@ def test_numbers_that_do_not_fit(photos, choices, match):
         train_batches(
             photos, **{"image_size": (8, 8), "batch_size": 8, **choices}
         )
+
+
+def test_slots_cover_the_batch():
+    slots = [BatchSlots(24, 6, worker, 3).slots for worker in range(3)]
+    assert [p for part in slots for p in part] == list(range(24))
+
+
+def test_model_range_is_minus_one_to_one():
+    image = tf.constant([[[0.0], [255.0]], [[127.5], [51.0]]])
+    np.testing.assert_allclose(
+        to_model_input(image, (2, 2))[..., 0], [[-1, 1], [0, -0.6]], atol=1e-6
+    )
+    every = np.arange(256, dtype="float32").reshape(16, 16, 1)
+    np.testing.assert_array_equal(
+        to_model_input(every, (16, 16)), every / np.float32(127.5) - 1
+    )
+    np.testing.assert_allclose(
+        to_model_input(image, (2, 2), "zero_one")[..., 0], [[0, 1], [0.5, 0.2]]
+    )

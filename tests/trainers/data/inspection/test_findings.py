@@ -1,10 +1,22 @@
+import itertools
 import random
+import shutil
 
 import pytest
+from PIL import Image
 
+from tests.trainers.data.inspection.test_examination import waves
+from trainers.data.datasets import open_dataset
 from trainers.data.inspection.examination import Examined
-from trainers.data.inspection.findings import count_classes, find, judge_names
-from trainers.data.inspection.unread import judge_loose_images
+from trainers.data.inspection.findings import (
+    count_classes,
+    find,
+    find_copies,
+    find_near_copies,
+    find_unread,
+    judge_loose_images,
+    judge_names,
+)
 
 GOOD = {"look": 0, "size": (300, 200), "kind": "JPEG RGB"}
 
@@ -168,3 +180,101 @@ def test_usual_files_are_not_noted(name, kind):
     facts = {"kind": kind, "num_frames": 2 if "MPO" in kind else 1}
     rows = [*balanced(), image(name, look=ANOTHER, **facts)]
     assert texts(rows) == []
+
+
+def looking(name, look=None, digest=None):
+    return Examined(name, "train", "cat", digest or name, look=look)
+
+
+def names(groups):
+    return sorted(sorted(image.name for image in group) for group in groups)
+
+
+def test_equal_files_are_copies():
+    rows = [looking("a", digest="1"), looking("b"), looking("c", digest="1")]
+    assert names(find_copies(rows)) == [["a", "c"]]
+
+
+def test_looks_of_few_different_bits_are_near_copies():
+    rows = [
+        looking("a", 0),
+        looking("b", 0b1111),
+        looking("c", 0b1111 << 60),
+        looking("far", 0b11111 << 30),
+        looking("flat"),
+        looking("flat too"),
+    ]
+    assert names(find_near_copies(rows)) == [["a", "b", "c"]]
+
+
+def test_a_copy_is_no_near_copy():
+    rows = [looking("a", 5, "1"), looking("b", 5, "1")]
+    assert not find_near_copies(rows)
+
+
+def test_no_pair_is_missed():
+    """As by comparing each with each other."""
+    draws = random.Random(0)
+    looks = [draws.getrandbits(64) for _ in range(150)]
+    for look in looks[:100]:
+        for bit in draws.sample(range(64), draws.randrange(7)):
+            look ^= 1 << bit
+        looks.append(look)
+    rows = [looking(str(index), look) for index, look in enumerate(looks)]
+    together = {
+        name: group for group in names(find_near_copies(rows)) for name in group
+    }
+    pairs = 0
+    for one, other in itertools.combinations(rows, 2):
+        if (one.look ^ other.look).bit_count() <= 4:
+            pairs += 1
+            assert other.name in together[one.name]
+    assert pairs > 50
+    # No chain of pairs joins different originals: random bits are far apart.
+    assert max(map(len, together.values())) <= 2
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Return a folder with a photo of each class in three splits."""
+    for index in range(6):
+        place = tmp_path / ("train", "test", "val")[index // 2]
+        place = place / ("cat", "dog")[index % 2]
+        place.mkdir(parents=True)
+        Image.fromarray(waves(index)).save(place / f"{index}.png")
+    return tmp_path
+
+
+def test_a_split_that_nobody_reads_is_named_with_its_use(photos):
+    [found] = find_unread(open_dataset(f"folder:{photos}"))
+    assert str(found).startswith("Warning: the split 'val', 2 images, is not")
+    assert "with --eval_split=val" in found.text
+    assert "evaluate --eval_split=test" in found.text
+    dataset = open_dataset(
+        f"folder:{photos}", train_split="train+val", eval_split="test[:1]"
+    )
+    assert find_unread(dataset) == []
+
+
+def test_an_unknown_split_may_be_for_either(photos):
+    (photos / "val").rename(photos / "fold_1")
+    [found] = find_unread(open_dataset(f"folder:{photos}"))
+    assert "--train_split or --eval_split=fold_1 reads it" in found.text
+
+
+def test_files_of_no_image_are_counted_by_their_endings(photos):
+    shutil.rmtree(photos / "val")
+    for name in ("a.TXT", "b.txt", "c.psd", "d", ".hidden", "Thumbs.db"):
+        (photos / "train/cat" / name).write_bytes(b"")
+    (photos / "test/dog/lost.jpg").symlink_to(photos / "nowhere.jpg")
+    with pytest.warns(UserWarning, match="1 broken link is left out.*lost.jpg"):
+        dataset = open_dataset(f"folder:{photos}")
+    [found] = find_unread(dataset)
+    assert "not read: 2 of .txt, 1 of " in found.text
+    for part in ("1 of .psd", "1 of no ending", "1 of links that lead nowhere"):
+        assert part in found.text
+    assert "hidden" not in found.text and ".db" not in found.text
+
+
+def test_data_sets_of_others_have_splits_of_their_own():
+    assert find_unread(open_dataset("digits")) == []

@@ -14,7 +14,7 @@ from tests.trainers.data.reading import take
 from tests.trainers.mocked import write_metadata
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.readers import derived_labels
+from trainers.data.readers import vtab
 from trainers.data.readers.tfds import DATASETS
 from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
 from trainers.recipes.vtab_rules import NO_CROP, NO_FLIP
@@ -143,7 +143,7 @@ def clevr(distances):
 
 @pytest.mark.parametrize("number", range(3, 11))
 def test_clevr_counts_from_three_objects(number):
-    rule = derived_labels.CLEVR_COUNT
+    rule = vtab.CLEVR_COUNT
     label = int(rule.compute(clevr([9.0] * number)))
     assert label == number - 3
     assert rule.class_names[label] == f"{number} objects"
@@ -164,7 +164,7 @@ def test_clevr_counts_from_three_objects(number):
     ],
 )
 def test_clevr_takes_the_nearest_object(distances, label):
-    assert derived_labels.CLEVR_DISTANCE.compute(clevr(distances)) == label
+    assert vtab.CLEVR_DISTANCE.compute(clevr(distances)) == label
 
 
 CAR, VAN, TRUCK, PEDESTRIAN, TRAM = 0, 1, 2, 3, 6
@@ -196,14 +196,14 @@ KITTI_EXAMPLES = [
 
 @pytest.mark.parametrize("objects, label", KITTI_EXAMPLES)
 def test_kitti_takes_the_nearest_vehicle(objects, label):
-    assert derived_labels.KITTI_DISTANCE.compute(kitti(objects)) == label
+    assert vtab.KITTI_DISTANCE.compute(kitti(objects)) == label
 
 
 @pytest.mark.parametrize(
     "rule, feature, number",
     [
-        (derived_labels.DSPRITES_LOCATION, "label_x_position", 32),
-        (derived_labels.DSPRITES_ORIENTATION, "label_orientation", 40),
+        (vtab.DSPRITES_LOCATION, "label_x_position", 32),
+        (vtab.DSPRITES_ORIENTATION, "label_orientation", 40),
     ],
 )
 def test_dsprites_merges_neighbours_as_the_formula_in_floats(
