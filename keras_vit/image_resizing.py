@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-# Of an image with its aspect ratio kept: as floats, they take 800 MB.
-MOST_RESIZED_PIXELS = 2**26
+# Of an image with its aspect ratio kept: as floats, they take 400 MB.
+MOST_RESIZED_PIXELS = 2**25
 
 
 def resize_image(

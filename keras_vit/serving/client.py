@@ -46,30 +46,27 @@ class UnavailableError(ServingError):
     """
 
 
-# The statuses of HTTP, by gRPC's names, as TF Serving maps them.
-HTTP_STATUSES = {
-    "INVALID_ARGUMENT": 400,
-    "UNAUTHENTICATED": 401,
-    "PERMISSION_DENIED": 403,
-    "NOT_FOUND": 404,
-    "RESOURCE_EXHAUSTED": 429,
-    "INTERNAL": 500,
-    "UNIMPLEMENTED": 501,
-    "UNAVAILABLE": 503,
-    "DEADLINE_EXCEEDED": 504,
-}
-# gRPC's names, by statuses of HTTP, also of proxies and of the small server.
-CODES = {status: code for code, status in HTTP_STATUSES.items()} | {
+# gRPC's names, by the statuses of HTTP that TF Serving maps them to; also of
+# proxies and of the small server.
+CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED",
     413: "RESOURCE_EXHAUSTED",
     415: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
     502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
 }
 # After these the same request may succeed: a proxy without its server, a full
 # queue, a deadline.
 PASSING_STATUSES = (502, 503, 504)
-PASSING_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 # --------------------------------------------------------------- signatures
 
@@ -326,10 +323,11 @@ def connect(
             "Give one of `version` and `label`. "
             f"Received: version={version}, label={label!r}"
         )
-    most = MOST_GRPC_RETRIES if grpc else max(0, retries)
+    is_few = grpc is None or retries <= MOST_GRPC_RETRIES
     for name, value, is_right, rule in (
         ("timeout", timeout, timeout > 0, "positive"),
-        ("retries", retries, 0 <= retries <= most, f"from 0 to {most}"),
+        ("retries", retries, retries >= 0, "0 or more"),
+        ("retries", retries, is_few, f"{MOST_GRPC_RETRIES} or fewer over gRPC"),
         ("batch_size", batch_size, batch_size >= 1, "1 or more"),
         ("concurrency", concurrency, concurrency >= 1, "1 or more"),
     ):
@@ -428,7 +426,11 @@ class Client:
             for name, value in inputs.items()
         }
         lengths = {len(x) if x.ndim else 0 for x in arrays.values()}
-        if arrays.keys() != row.inputs.keys() or len(lengths - {0}) != 1:
+        if (
+            arrays.keys() != row.inputs.keys()
+            or len(lengths) != 1
+            or 0 in lengths
+        ):
             shapes = {name: x.shape for name, x in arrays.items()}
             raise ValueError(
                 f"`inputs` must be {', '.join(row.inputs)}, all with the same "
@@ -779,7 +781,7 @@ class _Grpc:
             return method(request, timeout=self._timeout)
         except grpc.RpcError as error:
             code = error.code().name
-            passing = code in PASSING_CODES
+            passing = code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
             # A call that has reached its deadline is not retried.
             attempts = self._attempts * (code == "UNAVAILABLE")
             raise (UnavailableError if passing else ServingError)(

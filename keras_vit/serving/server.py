@@ -36,7 +36,6 @@ from starlette.staticfiles import StaticFiles
 
 from keras_vit.serving.client import (
     CODES,
-    HTTP_STATUSES,
     ServingError,
     TensorSpec,
     from_json,
@@ -51,6 +50,13 @@ from keras_vit.serving.models import (
     not_found,
 )
 
+# Of the errors that the server raises itself.
+STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "NOT_FOUND": 404,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
 FILES_SIGNATURE = "serve_bytes"
 FILE_KINDS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 # The files of the page, and those that it shares with the web export.
@@ -336,7 +342,7 @@ def name_fault(error: Exception) -> tuple[int, str]:
     For a fault of the server or of the model, the message is only its type.
     """
     if isinstance(error, ServingError):
-        return HTTP_STATUSES[error.code], str(error)
+        return STATUSES[error.code], str(error)
     if isinstance(error, HTTPException):
         return error.status_code, error.detail
     if isinstance(error, ClientDisconnect):

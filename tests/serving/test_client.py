@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.serving import (
+    Client,
     ServingError,
     Signature,
     TensorSpec,
@@ -392,37 +393,6 @@ def test_a_server_that_comes_later(transport, models):
     started[0].__exit__()
 
 
-def test_a_server_that_is_started_again(transport, models):
-    port = free_port()
-    images = make_images(1)
-    with connect_to_port(transport, port, retries=4) as client:
-        with SERVERS[transport](models, port):
-            before = client.predict({"images": images})["logits"]
-        started = []
-        timer = threading.Timer(
-            0.5, lambda: started.append(SERVERS[transport](models, port))
-        )
-        timer.start()
-        after = client.predict({"images": images})["logits"]
-        np.testing.assert_array_equal(after, before)
-    timer.join()
-    started[0].__exit__()
-
-
-def test_pauses_grow_and_differ(monkeypatch):
-    pauses = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    with connect_to_port("url", free_port(), retries=9) as client:
-        for _ in range(2):
-            with pytest.raises(UnavailableError, match=r"\(10 attempts\)"):
-                client.status()
-    assert len(pauses) == 16  # The first retry comes at once.
-    for index, pause in enumerate(pauses[:8], 1):
-        shortest = min(0.2 * 2**index, 10)
-        assert shortest <= pause <= min(shortest + 0.1, 10)
-    assert pauses[:8] != pauses[8:]
-
-
 # ------------------------------------------------------ what is not even sent
 
 
@@ -451,6 +421,19 @@ def test_inputs_that_do_not_fit(open_client, server, inputs, signature, words):
     assert server.faults.num_requests == 0
 
 
+def test_inputs_of_different_lengths():
+    class Transport:
+        def metadata(self):
+            spec = TensorSpec("float64", None)
+            return {"s": Signature({"a": spec, "b": spec}, {})}
+
+    client = Client(Transport(), 8, 1)
+    for lengths in ((3, 2), (3, 0), (0, 0)):
+        inputs = dict(zip("ab", map(np.zeros, lengths)))
+        with pytest.raises(ValueError, match="`inputs` must"):
+            client.predict(inputs, "s")
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -461,8 +444,8 @@ def test_inputs_that_do_not_fit(open_client, server, inputs, signature, words):
         ({"grpc": "localhost"}, "HOST:PORT"),
         ({"url": "http://a", "version": 1, "label": "b"}, "one of `version`"),
         ({"url": "http://a", "timeout": 0}, "`timeout` must be positive"),
-        ({"url": "http://a", "retries": -1}, "`retries` must be from 0"),
-        ({"grpc": "a:1", "retries": 5}, "`retries` must be from 0 to 4"),
+        ({"url": "http://a", "retries": -1}, "`retries` must be 0 or more"),
+        ({"grpc": "a:1", "retries": 5}, "`retries` must be 4 or fewer"),
         ({"url": "http://a", "batch_size": 0}, "`batch_size` must be 1"),
         ({"url": "http://a", "concurrency": 0}, "`concurrency` must be 1"),
     ],

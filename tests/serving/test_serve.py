@@ -77,14 +77,6 @@ def test_commands_of_the_page(zoo, tmp_path, subprocess_environment):
     assert text.endswith("Stopped.\n") and "Traceback" not in text
 
 
-def test_help_says_what_it_is_for(capsys):
-    with pytest.raises(SystemExit):
-        serve.main(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert "In production, use TF Serving" in text
-    assert all(f"--{name} N" in text for name in vars(Limits()))
-
-
 def fail(capsys, *arguments):
     """Return the output of a command that fails."""
     assert serve.main([*map(str, arguments)]) == 1
