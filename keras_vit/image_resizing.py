@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-# Of an image with its aspect ratio kept: as floats, they take 400 MB.
-MOST_RESIZED_PIXELS = 2**25
+from keras_vit.preprocessing.settings import MOST_RESIZED_PIXELS
 
 
 def resize_image(

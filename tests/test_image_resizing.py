@@ -56,7 +56,10 @@ def test_steps_are_what_pillow_does(mode, interpolation):
     ],
 )
 def test_an_image_that_would_become_enormous_is_refused(step, size):
-    """In a graph, where tf.data and servers resize."""
+    """In a graph, where tf.data and servers resize, and by Pillow."""
+    settings = Preprocessing(resize_mode="shortest")
+    with pytest.raises(ValueError, match=f"too long.*{size[0]} x {size[1]}"):
+        fit_image(Image.new("L", size[::-1]), (224, 224), settings)
     resize = tf.function(lambda image: apply_steps(image, [step]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="too long"):
         resize(tf.zeros((*size, 1)))

@@ -12,6 +12,9 @@ from keras_vit.preprocessing.normalization import (
 )
 from keras_vit.tables import pick
 
+# Of an image with its aspect ratio kept: as floats, they take 400 MB.
+MOST_RESIZED_PIXELS = 2**25
+
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
@@ -105,13 +108,23 @@ class Preprocessing:
             shape: (height, width) of the image.
             image_size: (height, width) of the model.
 
+        Raises:
+            ValueError: If the image is so long and thin that it would become
+                enormous.
+
         Example:
             >>> settings = Preprocessing(resize_mode="shortest")
             >>> settings.resized_size((480, 640), (224, 224))
             (224, 298)
         """
         target = self.uncropped_size(image_size)
-        return RESIZE_MODES[self.resize_mode](shape, target)
+        height, width = RESIZE_MODES[self.resize_mode](shape, target)
+        if height * width > MOST_RESIZED_PIXELS:
+            raise ValueError(
+                f"The image is too long and thin to be resized to {height} x "
+                f"{width} pixels. Received: {shape[0]} x {shape[1]}"
+            )
+        return height, width
 
 
 def as_preprocessing(value):
