@@ -32,6 +32,7 @@ from keras_vit.models.features import (
 from keras_vit.models.tuning import without_lora
 from keras_vit.packages import missing_packages
 from keras_vit.preprocessing.inputs import preprocess_input
+from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Mode, to_fractions
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
@@ -49,8 +50,8 @@ class Serving:
         activation: The function that turns logits into probabilities, a key of
             CLASSIFIER_ACTIVATIONS.
         preprocessing: How images are resized, cropped and normalised.
-            Default: as `config.preprocessing` of a VisionTransformer says; for
-            another model, as in `Preprocessing()`.
+            Default: as the model states, see `input_preprocessing`; for one
+            that scales no pixels, as in `Preprocessing()`.
         read_image: Maps the content of an image file, a scalar string tensor,
             to the input of the model, (H, W, C) floats. Default: the image is
             turned upright, and then as `preprocessing` says.
@@ -77,12 +78,14 @@ class Serving:
         return self.preprocessing or Preprocessing()
 
     def for_model(self, model: keras.Model) -> "Serving":
-        """Return these options, with the preprocessing of a model."""
+        """Return these options with the preprocessing of a model, if missing.
+
+        Raises:
+            ValueError: If its first layers do not tell what images it reads.
+        """
         if self.preprocessing is not None:
             return self
-        if not isinstance(model, VisionTransformer):
-            return self
-        found = model.config.preprocessing
+        found = find_scaling(model) if is_graph(model) else None
         return dataclasses.replace(self, preprocessing=found)
 
     def steps(self, image_size: Sequence[int]) -> list[ImageStep] | None:

@@ -1,5 +1,6 @@
 """The preprocessing of a model as a line of operations, and back."""
 
+from keras_vit.preprocessing.model_inputs import RAW
 from keras_vit.preprocessing.settings import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
 from trainers.augment.operations import BATCH_OPS, NORMALIZING
@@ -10,7 +11,8 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
     """Return the operations that prepare images for a model.
 
     With the default settings, the line is empty: the official code does not
-    antialias.
+    antialias. Nor do the functions with which Keras reads files for a model
+    that scales pixels itself.
 
     Args:
         settings: The preprocessing of the model.
@@ -21,8 +23,9 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
         >>> line_of(settings, (224, 224))
         'resize_to_cover(256, bicubic)|central_crop|normalize(clip)'
     """
-    if settings == Preprocessing():
-        return ""
+    mode = settings.normalization
+    if mode in ("vit", RAW) and settings == Preprocessing(mode):
+        return add_normalization("", settings)
     whole = settings.uncropped_size(image_size)
     is_whole = whole == tuple(image_size) or whole[0] != whole[1]
     size = None if is_whole else whole[0]
@@ -51,11 +54,16 @@ def add_normalization(line: str, settings: Preprocessing) -> str:
     if states_it or settings.normalization == "vit":
         return line
     mode = settings.normalization
-    arguments = mode if isinstance(mode, str) else f"{mode[0]}, {mode[1]}"
+    if mode == RAW:
+        operation = "value_range(0, 255)"
+    elif isinstance(mode, str):
+        operation = f"normalize({mode})"
+    else:
+        operation = f"normalize({mode[0]}, {mode[1]})"
     operations = [text.strip() for text in line.split("|") if text.strip()]
     # Operations on batches come last.
     place = sum(call.name not in BATCH_OPS for call in calls)
-    operations.insert(place, f"normalize({arguments})")
+    operations.insert(place, operation)
     return "|".join(operations)
 
 

@@ -11,8 +11,10 @@ from keras_vit.class_names import stated_class_names
 from keras_vit.keras_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import name_activation
+from keras_vit.preprocessing.model_inputs import input_preprocessing
 from keras_vit.run_folders import RUN_MODEL
 from trainers.augment.operation_lines import line_of
+from trainers.models.bit_checkpoints import is_bit_resnet
 from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path
 from trainers.runs.run import Run
@@ -71,13 +73,17 @@ class NamedModel:
 
     @property
     def preprocess(self) -> str:
-        """The operations on images of the run or the model, in one line."""
+        """The operations on images of the run or the model, in one line.
+
+        Raises:
+            ValueError: If the model does not tell what images it reads.
+        """
         if self._run:
             return self._run.preprocess
         model = self.load_model()
-        if not isinstance(model, VisionTransformer):
+        if is_bit_resnet(model):
             return ""
-        return line_of(model.config.preprocessing, model.config.image_size)
+        return line_of(input_preprocessing(model), model.input_shape[1:3])
 
     def load_model(self) -> keras.Model:
         """Return the model; a VisionTransformer returns logits.

@@ -4,13 +4,13 @@ import keras
 import tensorflow as tf
 
 from keras_vit.layers import DistilledHead
-from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
     is_graph,
     name_activation,
     name_output,
 )
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.run_folders import RUN_RECIPE
 from trainers.data.datasets import ImageDataset
@@ -86,24 +86,20 @@ def find_normalization(
 ) -> tuple[Normalization, str]:
     """Return the normalisation of a teacher without a run, and its source.
 
-    A VisionTransformer knows, also inside of another model. Other models of
-    Keras do not, so they read images as the trained model does.
+    A VisionTransformer knows, also inside of another model, and so do layers
+    that scale pixels. Other models read images as the trained model does.
 
     Args:
         model: The teacher.
         ours: Mean and deviation of the images of the trained model.
+
+    Raises:
+        ValueError: If its first layers do not tell.
     """
-    found = {
-        layer.config.preprocessing.mean_and_deviation
-        for layer in model._flatten_layers()
-        if isinstance(layer, VisionTransformer)
-    }
-    if len(found) == 1:
-        return found.pop(), "as its VisionTransformer says"
-    return ours, (
-        "as the trained model does, because it does not say how; layers of "
-        "its own that rescale pixels would rescale them twice"
-    )
+    found = find_scaling(model)
+    if found is None:
+        return ours, "as the trained model does, because it does not say how"
+    return found.mean_and_deviation, "as its first layers say"
 
 
 def _check(model, names, recipe, dataset):

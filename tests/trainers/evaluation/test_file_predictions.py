@@ -151,7 +151,7 @@ def test_a_model_without_class_names(folder, tmp_path, num_classes, name):
     model.layers[-1].bias.assign(bias)
     model.save(tmp_path / "model.keras")
     source = NamedModel(str(tmp_path / "model.keras"))
-    [row] = predict_each(source, [str(folder / "a.png")], top=1)
+    [row] = predict_each(source, [str(folder / "a.png")], 1, "resize")
     assert row.classes == [(name, pytest.approx(1.0))]
 
 
@@ -174,8 +174,8 @@ def test_probabilities_are_those_of_the_model(
     model.save(tmp_path / "model.keras")
     path = str(folder / "a.png")
     source = NamedModel(str(tmp_path / "model.keras"))
-    [row] = predict_each(source, [path], top=10)
-    image = load_image(path, (8, 8, 1), source.preprocess)
+    [row] = predict_each(source, [path], 10, "resize")
+    image = load_image(path, (8, 8, 1), "resize")
     [expected] = model.predict_on_batch(image[None])
     found = dict(row.classes)
     np.testing.assert_allclose(
