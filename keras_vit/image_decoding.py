@@ -1,6 +1,8 @@
 """Decoding image files, or windows of them, in a TensorFlow graph.
 
-A served model decodes its images in the graph, so Pillow cannot be used.
+A served model decodes its images in the graph, so Pillow cannot be used. The
+pixels are those of `read_image`: of an image with transparent pixels, the
+colours that are stored; of one with several frames, the first.
 """
 
 from collections.abc import Callable
@@ -11,68 +13,195 @@ JPEG_START, JPEG_END = b"\xff\xd8", b"\xff\xd9"
 # The same pixels as in Pillow and in browsers. TensorFlow's default is as fast,
 # and differs from them by one level on average.
 JPEG_METHOD = "INTEGER_ACCURATE"
+# Parts of red, green and blue in a grey level, of 65,536; as in Pillow.
+LUMA = (19_595, 38_470, 7_471)
+ORIENTATION = 0x0112  # Tag of Exif.
 
 
 def decode_image(encoded: tf.Tensor, channels: int = 3) -> tf.Tensor:
     """Return the pixels (H, W, C) of an image file, as they are stored.
 
-    If the file has several frames, the first one is returned.
+    Reads JPEG, PNG, GIF, BMP and WebP, whatever the file is called. The first
+    frame of several is returned, but an animated WebP is an error.
 
     Differs: the official ViT code decodes JPEG files with TensorFlow's default
         method, which is less accurate.
 
     Args:
         encoded: The bytes of the file.
-        channels: Number of channels of the result: 3; 1 for grey (JPEG and
-            PNG files only); or 4 (PNG and BMP files only).
+        channels: Number of channels of the result: 3; 1 for grey; or 4 (PNG
+            and BMP files only).
     """
-
-    def decode():
-        return tf.io.decode_image(encoded, channels, expand_animations=False)
-
     if channels == 4:
-        image = decode()
-    else:
-        image = tf.cond(
-            is_jpeg(encoded),
-            lambda: tf.io.decode_jpeg(
-                encoded, channels, dct_method=JPEG_METHOD
-            ),
-            decode,
-        )
-    if channels == 3:
-        image = tf.cond(
-            tf.strings.substr(encoded, 0, 2) == b"BM",
-            lambda: look_up_colours(image, encoded),
-            lambda: image,
-        )
-    return tf.ensure_shape(image, (None, None, channels))
+        image = tf.io.decode_image(encoded, 4, expand_animations=False)
+        return tf.ensure_shape(image, (None, None, 4))
+    image = tf.case(
+        [
+            (is_jpeg(encoded), lambda: decode_jpeg(encoded)),
+            (starts_with(encoded, b"BM"), lambda: decode_bmp(encoded)),
+            (starts_with(encoded, b"GIF8"), lambda: decode_gif(encoded)),
+            (is_webp(encoded), lambda: decode_webp(encoded)),
+        ],
+        lambda: tf.io.decode_png(encoded, 3),
+    )
+    image = tf.ensure_shape(image, (None, None, 3))
+    if channels == 1:
+        parts = tf.cast(image, tf.int32) * tf.constant(LUMA)
+        grey = (tf.reduce_sum(parts, -1, keepdims=True) + 2**15) // 2**16
+        image = tf.cast(grey, tf.uint8)
+    return image
 
 
-def look_up_colours(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
-    """Return the pixels of a BMP file with the colours of its palette, if any.
+def take(encoded: tf.Tensor, place: int, length: int) -> tf.Tensor:
+    """Return the bytes from a place on, fewer or none beyond the end."""
+    place = tf.minimum(place, tf.strings.length(encoded))
+    return tf.strings.substr(encoded, place, length)
+
+
+def starts_with(encoded: tf.Tensor, start: bytes, place: int = 0) -> tf.Tensor:
+    """Return whether the bytes at a place are the given ones."""
+    return take(encoded, place, len(start)) == start
+
+
+def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether a file starts like a JPEG."""
+    return starts_with(encoded, JPEG_START)
+
+
+def is_webp(encoded: tf.Tensor) -> tf.Tensor:
+    """Return whether a file starts like a WebP."""
+    return starts_with(encoded, b"RIFF") & starts_with(encoded, b"WEBP", 8)
+
+
+def decode_jpeg(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of a JPEG."""
+    return tf.io.decode_jpeg(encoded, 3, dct_method=JPEG_METHOD)
+
+
+def decode_webp(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of a WebP, without those of transparency.
+
+    Of an animation, TensorFlow would end the process.
+    """
+    # The first chunk of extended files; bit 1 of its flags is the animation.
+    is_extended = starts_with(encoded, b"VP8X", 12)
+    flags = bytes_of(take(encoded, 20, 1), 1)[0]
+    is_animated = is_extended & (flags & 2 > 0)
+    check = tf.debugging.Assert(~is_animated, ["an animated WebP"])
+    with tf.control_dependencies([check] if check is not None else []):
+        image = tf.io.decode_image(encoded, 0, expand_animations=False)
+    return tf.ensure_shape(image, (None, None, None))[..., :3]
+
+
+def decode_bmp(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of a BMP, with the colours of its palette.
 
     TensorFlow decodes the indices into the palette as grey levels. Bytes
     10 to 13 of the file are the offset of the pixels, 14 to 17 the length of
     the header that begins there, 28 and 29 the bits of a pixel. The colours
     follow the header, 4 bytes each, blue first.
-
-    Args:
-        image: Pixels (H, W, 3), as TensorFlow decodes them.
-        encoded: The bytes of the file.
     """
+    image = tf.ensure_shape(tf.io.decode_bmp(encoded), (None, None, None))
 
     def read(place, kind):
-        part = tf.strings.substr(encoded, place, kind.size)
+        part = take(encoded, place, kind.size)
         return tf.cast(tf.io.decode_raw(part, kind)[0], tf.int32)
 
     def look_up():
         start = 14 + read(14, tf.int32)
-        colours = tf.strings.substr(encoded, start, read(10, tf.int32) - start)
+        colours = take(encoded, start, read(10, tf.int32) - start)
         colours = tf.reshape(tf.io.decode_raw(colours, tf.uint8), (-1, 4))
         return tf.gather(colours[:, 2::-1], tf.cast(image[..., 0], tf.int32))
 
-    return tf.cond(read(28, tf.uint16) == 8, look_up, lambda: image)
+    has_palette = read(28, tf.uint16) == 8
+    return tf.cond(has_palette, look_up, lambda: image[..., :3])
+
+
+def decode_gif(encoded: tf.Tensor) -> tf.Tensor:
+    """Return the pixels (H, W, 3) of the first frame of a GIF.
+
+    TensorFlow makes the pixels black that are transparent or outside of the
+    frame. Here, they have the stored colour, and the transparent or the first
+    colour.
+
+    A GIF has the size of the screen in bytes 6 to 9, flags in byte 10, and a
+    palette of colours from byte 13 on. Then come extensions, of which one
+    states the transparent colour, and the frame: its place and size, flags,
+    and perhaps a palette of its own.
+
+    Reference: GIF89a, sections 18, 20 and 23.
+    """
+    data = bytes_of(encoded)
+
+    def palette_size(flags):
+        return tf.where(flags & 128 > 0, 3 * 2 ** (flags % 8 + 1), 0)
+
+    def skip(place, control):
+        """Skip an extension: two bytes, and parts that begin with a length."""
+        control = tf.where(data[place + 1] == 0xF9, place + 3, control)
+        (end,) = tf.while_loop(
+            lambda place: data[place] > 0,
+            lambda place: (place + data[place] + 1,),
+            (place + 2,),
+        )
+        return end + 1, control
+
+    none = tf.constant(0)
+    frame, control = tf.while_loop(
+        lambda place, control: data[place] == 0x21,
+        skip,
+        (13 + palette_size(data[10]), none),
+    )  # The places of the frame and of the flags of its extension.
+    sizes = data[frame + 1 : frame + 9]
+    left, top, width, height = tf.unstack(sizes[::2] + 256 * sizes[1::2], 4)
+    columns, rows = tf.unstack(data[6:9:2] + 256 * data[7:10:2], 2)
+
+    def part(first, last):
+        return take(encoded, first, last - first)
+
+    # The frame as an opaque picture of its own.
+    between = tf.cond(
+        control > 0,
+        lambda: part(10, control) + b"\0" + part(control + 1, frame + 1),
+        lambda: part(10, frame + 1),
+    )
+    image = tf.io.decode_image(
+        tf.strings.join(
+            [
+                part(0, 6),
+                part(frame + 5, frame + 9),
+                between,
+                b"\0\0\0\0",
+                part(frame + 5, tf.size(data)),
+            ]
+        ),
+        3,
+        expand_animations=False,
+    )
+    is_transparent = (control > 0) & (data[control] % 2 > 0)
+    index = tf.where(
+        is_transparent, data[tf.where(control > 0, control + 3, 0)], 0
+    )
+    palette = tf.where(data[frame + 9] & 128 > 0, frame + 10, 13)
+    colour = tf.cast(data[palette + 3 * index :][:3], tf.uint8)
+    below, beside = (
+        tf.maximum(rows - top - height, 0),
+        tf.maximum(columns - left - width, 0),
+    )
+    border = [[top, below], [left, beside], [0, 0]]
+    is_inside = tf.pad(tf.ones_like(image, tf.bool), border)
+    return tf.where(is_inside, tf.pad(image, border), colour)
+
+
+def bytes_of(encoded: tf.Tensor, length: int | None = None) -> tf.Tensor:
+    """Return the bytes of a string as integers, followed by zeros.
+
+    Args:
+        encoded: The string.
+        length: Number of bytes of the result.
+    """
+    data = tf.io.decode_raw(encoded, tf.uint8, fixed_length=length)
+    return tf.cast(data, tf.int32)
 
 
 def decode_window(
@@ -118,61 +247,142 @@ def cut_window(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(part, (None, None, image.shape[-1]))
 
 
-def is_jpeg(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether a file starts like a JPEG."""
-    return tf.strings.substr(encoded, 0, 2) == JPEG_START
-
-
 def turn_upright(image: tf.Tensor, encoded: tf.Tensor) -> tf.Tensor:
     """Return the image (H, W, C) or (W, H, C), turned upright.
 
-    Phones store photos in the orientation of the sensor; the Exif data of the
-    file state how to turn them.
+    Phones store photos in the orientation of the sensor; the Exif data of a
+    JPEG, PNG or WebP, or else its XMP data, state how to turn them.
 
     Args:
         image: Pixels (H, W, C), as they are stored.
         encoded: The bytes of the file.
     """
-    # In a JPEG, the Exif data come first.
-    parts = tf.raw_ops.StringSplitV2(
-        input=tf.strings.substr(encoded, 0, 4096)[None],
-        sep="Exif\0\0",
-        maxsplit=1,
-    ).values
-    return tf.cond(
-        is_jpeg(encoded) & (tf.size(parts) > 1),
-        lambda: turn(image, read_orientation(parts[-1])),
-        lambda: image,
+    exif, xmp = tf.case(
+        [
+            (is_jpeg(encoded), lambda: metadata_of_jpeg(encoded)),
+            (
+                starts_with(encoded, b"\x89PNG"),
+                lambda: (split_after(encoded, "eXIf"), encoded),
+            ),
+            (
+                is_webp(encoded),
+                lambda: (
+                    # Behind the name of the chunk comes its length.
+                    take(split_after(encoded, "EXIF"), 4, MOST),
+                    encoded,
+                ),
+            ),
+        ],
+        lambda: (NOTHING, NOTHING),
     )
+    exif = tf.cond(
+        starts_with(exif, b"Exif\0\0"),
+        lambda: take(exif, 6, MOST),
+        lambda: exif,
+    )
+    turns = tf.concat([read_exif(exif), read_xmp(xmp), [1]], 0)
+    return turn(image, tf.where(turns[0] <= 8, turns[0], 1))
 
 
-def read_orientation(exif: tf.Tensor) -> tf.Tensor:
+def split_after(encoded: tf.Tensor, word: str) -> tf.Tensor:
+    """Return what follows the first place of a word; nothing without it."""
+    parts = tf.raw_ops.StringSplitV2(
+        input=tf.reshape(encoded, (1,)), sep=word, maxsplit=1
+    ).values
+    return tf.concat([parts, [NOTHING]], 0)[1]
+
+
+def metadata_of_jpeg(encoded: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the Exif and XMP data of a JPEG; empty if there are none.
+
+    A JPEG consists of segments: 0xFF, a marker, and the length of what follows
+    (2 bytes, itself included). They end with the marker 0xDA, before the
+    pixels.
+
+    Reference: Exif 2.32, section 4.5; ITU-T T.81, annex B.
+    """
+
+    def read_segment(place, exif, xmp):
+        head = bytes_of(take(encoded, place, 4), 4)
+        size = tf.maximum(256 * head[2] + head[3], 2)
+        content = take(encoded, place + 4, size - 2)
+        is_app1, is_filler = head[1] == 0xE1, head[1] == 0xFF
+        is_exif = is_app1 & starts_with(content, b"Exif\0\0")
+        is_exif &= tf.strings.length(exif) == 0
+        is_xmp = is_app1 & starts_with(content, b"http://ns.adobe.com/xap/")
+        is_end = (head[0] != 0xFF) | (head[1] == 0xDA)
+        place += tf.where(is_filler, 1, 2 + size)
+        return (
+            tf.where(is_end, tf.strings.length(encoded), place),
+            tf.where(is_exif, content, exif),
+            tf.where(is_xmp, content, xmp),
+        )
+
+    _, exif, xmp = tf.while_loop(
+        lambda place, exif, xmp: place < tf.strings.length(encoded),
+        read_segment,
+        (tf.constant(2), NOTHING, NOTHING),
+    )
+    return exif, xmp
+
+
+def read_exif(exif: tf.Tensor) -> tf.Tensor:
     """Return the orientation of a picture, from 1 (upright) to 8.
 
     Exif data are a TIFF file: the byte order ("II" or "MM"), the number 42
     and the offset of a list of entries (4 bytes). The list begins with their
     number. An entry has 12 bytes: tag, type, count and value.
 
+    Shapes:
+        returns: (1,), or (0,) if nothing is stated.
+
     Args:
-        exif: The bytes that follow "Exif" in the file; may be cut off.
+        exif: The data, without "Exif"; they may be cut off.
 
     Reference: Exif 2.32, section 4.6; TIFF 6.0, section 2.
     """
-    exif = tf.strings.substr(exif, 0, tf.strings.length(exif) // 2 * 2)
-    is_little = tf.strings.substr(exif, 0, 2) == b"II"
-    words = tf.where(
-        is_little,
-        tf.io.decode_raw(exif, tf.uint16, little_endian=True),
-        tf.io.decode_raw(exif, tf.uint16, little_endian=False),
+    data = bytes_of(take(exif, 0, MOST))
+    data = tf.concat([data, [0] * 16], 0)
+    is_little = data[0] == 0x49
+
+    def number(places, size):
+        """Return the numbers of 2 or 4 bytes at some places."""
+        places = tf.minimum(
+            places[..., None] + tf.range(size), tf.size(data) - 1
+        )
+        digits = tf.gather(data, places)
+        digits = tf.where(is_little, digits[..., ::-1], digits)
+        return tf.reduce_sum(digits * 256 ** tf.range(size)[::-1], -1)
+
+    is_tiff = tf.reduce_any(
+        [starts_with(exif, start) for start in (b"II*\0", b"MM\0*")]
     )
-    words = tf.cast(tf.concat([words, [0] * 4], 0), tf.int32)
-    place = tf.where(is_little, words[2], words[3]) // 2
-    count = words[tf.minimum(place, tf.size(words) - 1)]
-    entries = words[place + 1 :][: 6 * count]
-    entries = tf.reshape(entries[: tf.size(entries) // 6 * 6], (-1, 6))
-    turns = tf.boolean_mask(entries[:, 4], entries[:, 0] == 0x0112)
-    turn = tf.reduce_max(tf.concat([turns, [1]], 0))
-    return tf.where(turn <= 8, turn, 1)
+    first = number(tf.constant(4), 4)
+    count = tf.where(is_tiff & (first >= 8), number(first, 2), 0)
+    entries = first + 2 + 12 * tf.range(count)
+    entries = tf.boolean_mask(
+        entries, (entries > 0) & (entries < tf.size(data) - 16)
+    )
+    entries = tf.boolean_mask(entries, number(entries, 2) == ORIENTATION)[-1:]
+    kinds, values = number(entries + 2, 2), tf.ones_like(entries)
+    for size, types in WHOLE_NUMBERS.items():
+        is_one = tf.reduce_any(kinds[:, None] == types, -1)
+        values = tf.where(is_one, number(entries + 8, size), values)
+    return values
+
+
+def read_xmp(xmp: tf.Tensor) -> tf.Tensor:
+    """Return the orientation that XMP data state, (1,), or (0,) without one.
+
+    Reference: XMP specification, part 2, section 3.7 (tiff:Orientation).
+    """
+    rest = bytes_of(split_after(xmp, "tiff:Orientation"), 3)
+    is_attribute = tf.reduce_all(rest[:2] == [*b'="'])
+    digit = tf.where(
+        is_attribute, rest[2], tf.where(rest[0] == ord(">"), rest[1], 0)
+    )
+    digit -= ord("0")
+    return tf.boolean_mask(digit[None], ((0 <= digit) & (digit <= 9))[None])
 
 
 def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
@@ -180,7 +390,7 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
 
     Args:
         image: Pixels (H, W, C).
-        orientation: See `read_orientation`.
+        orientation: See `read_exif`.
     """
 
     def is_one_of(*numbers):
@@ -203,3 +413,9 @@ def turn(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
         return tf.gather(pixels, columns[:, None] + rows)  # (W, H, C)
 
     return tf.cond(orientation >= 5, transpose, flip)
+
+
+# The types of whole numbers in TIFF, by their bytes.
+WHOLE_NUMBERS = {1: [6], 2: [3, 8], 4: [4, 9]}
+MOST = 2**16  # Bytes of Exif data; a segment of a JPEG has no more.
+NOTHING = ""

@@ -1,5 +1,4 @@
 import io
-import struct
 
 import numpy as np
 import pytest
@@ -7,104 +6,41 @@ import tensorflow as tf
 from PIL import Image, ImageOps
 
 from keras_vit.image_decoding import decode_image, decode_window, turn_upright
-from tests import commands
+from keras_vit.preprocessing import read_image
+from tests import commands, pictures
 
 
-def read_photo(encoded):
+@tf.function(input_signature=[tf.TensorSpec((), tf.string)])
+def read_colours(encoded):
     return turn_upright(decode_image(encoded), encoded)
 
 
-class TestTurned:
-    def encode(self, exif=b"", form="JPEG"):
-        """Return an image file with four different corners."""
-        pixels = np.zeros((24, 40, 3), "uint8")
-        pixels[:12, :20] = 250, 0, 0
-        pixels[:12, 20:] = 0, 250, 0
-        pixels[12:, :20] = 0, 0, 250
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, form, exif=exif, quality=95)
-        return file.getvalue()
-
-    def exif(self, order, entries, padding=b""):
-        """Return Exif data with (tag, value) entries of 16 bits."""
-        start = b"II*\0" if order == "<" else b"MM\0*"
-        rows = [
-            struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0)
-            for tag, value in entries
-        ]
-        return b"".join(
-            [
-                b"Exif\0\0" + start,
-                struct.pack(f"{order}I", 8 + len(padding)),
-                padding,
-                struct.pack(f"{order}H", len(rows)),
-                *rows,
-                bytes(4),
-            ]
-        )
-
-    @pytest.mark.parametrize("order", "<>")
-    @pytest.mark.parametrize("turn", range(1, 9))
-    def test_are_turned_upright_as_pillow_does(self, order, turn):
-        exif = self.exif(order, [(0x0100, 40), (0x0112, turn), (0x0128, 2)])
-        encoded = self.encode(exif)
-        image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
-        found = read_photo(encoded).numpy()
-        assert found.shape == np.shape(image)
-        np.testing.assert_allclose(found, image, atol=12)
-
-    @pytest.mark.parametrize(
-        "exif",
-        [
-            b"",
-            b"Exif\0\0",
-            b"Exif\0\0II*\0",
-            b"Exif\0\0II*\0\xff\xff\xff\xff",
-            b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01\x03",
-        ],
-    )
-    def test_with_no_such_note(self, exif):
-        want = read_photo(self.encode())
-        np.testing.assert_array_equal(read_photo(self.encode(exif)), want)
-
-    def test_with_a_list_further_on_and_values_that_are_none(self):
-        want = read_photo(self.encode(self.exif(">", [(0x0112, 6)])))
-        assert want.shape == (40, 24, 3)
-        further = self.exif(">", [(0x0112, 6)], bytes(30))
-        np.testing.assert_array_equal(read_photo(self.encode(further)), want)
-        for value in (0, 9, 60_000):
-            exif = self.exif("<", [(0x0112, value)])
-            image = read_photo(self.encode(exif))
-            assert image.shape == (24, 40, 3)
-
-    def test_the_first_picture_of_an_animation(self):
-        frames = [Image.new("RGB", (9, 7), shade) for shade in ("red", "blue")]
-        file = io.BytesIO()
-        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
-        image = read_photo(file.getvalue())
-        np.testing.assert_array_equal(image, np.asarray(frames[0]))
+@tf.function(input_signature=[tf.TensorSpec((), tf.string)])
+def read_grey(encoded):
+    return turn_upright(decode_image(encoded, 1), encoded)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "GIF", "BMP", "WEBP"])
-def test_each_lossless_kind_of_file_has_the_pixels_of_pillow(kind):
-    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), "uint8")
-    image = Image.fromarray(pixels).quantize(256).convert("RGB")
-    file = io.BytesIO()
-    image.save(file, kind, **({"lossless": True} if kind == "WEBP" else {}))
-    np.testing.assert_array_equal(decode_image(file.getvalue()), image)
+@pytest.mark.parametrize("name", pictures.COMMON)
+def test_the_pixels_are_those_of_pillow(name):
+    """To the bit: upright, with the colours of transparent pixels."""
+    encoded = pictures.COMMON[name]
+    for read, channels in ((read_colours, 3), (read_grey, 1)):
+        want = read_image(io.BytesIO(encoded), channels)
+        np.testing.assert_array_equal(read(encoded), want)
 
 
-@pytest.mark.parametrize("mode, colours", [("L", 0), ("P", 5), ("P", 256)])
-def test_a_bmp_has_the_colours_of_its_palette(mode, colours):
-    """Also inside of a graph, where other files come the same way."""
-    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), "uint8")
-    image = Image.fromarray(pixels)
-    image = image.quantize(colours) if colours else image.convert(mode)
-    file = io.BytesIO()
-    image.save(file, "BMP")
-    want = np.asarray(image.convert("RGB"))
-    for decode in (decode_image, tf.function(decode_image)):
-        np.testing.assert_array_equal(decode(file.getvalue()), want)
+@pytest.mark.parametrize("name", pictures.OTHER | pictures.UNREADABLE)
+def test_other_files_are_errors(name):
+    """Not other pixels, and not the end of the process."""
+    with pytest.raises(tf.errors.OpError):
+        read_colours((pictures.OTHER | pictures.UNREADABLE)[name])
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_photos_are_turned_as_pillow_turns_them(turn):
+    encoded = pictures.COMMON[f"turn_{turn}<.jpg"]
+    image = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
+    np.testing.assert_array_equal(read_colours(encoded), image)
 
 
 def encode(height, width, mode="RGB", **options):

@@ -27,7 +27,7 @@ def read_image(
 
     Args:
         path: Any image that Pillow reads, or an open file of one. Of several
-            frames, the first is used.
+            frames, the first is used; of transparent pixels, their colour.
         channels: 3 for colours, or 1 for grey levels.
         image_size: (H, W) to resize the image to, bilinear with antialiasing,
             ignoring its aspect ratio. None keeps the size of the file.
@@ -36,11 +36,12 @@ def read_image(
             its size as its `config.preprocessing` says.
 
     Raises:
-        ValueError: If the file is not an image, is damaged or is too large, or
-            `model` is not a VisionTransformer.
+        ValueError: If the file is not an image, is damaged or is too large, has
+            pixels of floats or of 32 bits, whose white is not known, or `model`
+            is not a VisionTransformer.
         OSError: If the file cannot be read.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     if not (isinstance(path, str | os.PathLike) or hasattr(path, "read")):
         raise ValueError(
@@ -53,25 +54,79 @@ def read_image(
     elif image_size is not None:
         image_size = as_size(image_size, "image_size")
     mode = pick({1: "L", 3: "RGB"}, channels, "channels")
+    name = getattr(path, "name", path) if hasattr(path, "read") else path
     try:
         with Image.open(path) as image:
-            # Phones store photos as the sensor saw them.
-            image = ImageOps.exif_transpose(image)
-            if image.mode.startswith("I"):  # 16 bits, which convert() clips.
-                image = Image.fromarray((np.asarray(image) // 256).astype("u1"))
-            image = image.convert(mode)
+            image.load()
+            image = with_eight_bits(turn_upright(image)).convert(mode)
             if image_size is not None:
                 image = fit_image(image, image_size, settings)
             pixels = np.asarray(image)
     except UnidentifiedImageError:
-        raise ValueError(f"Not an image that can be read: {path}") from None
-    except (OSError, Image.DecompressionBombError) as error:
+        raise ValueError(f"Not an image that can be read: {name}") from None
+    except Exception as error:  # Of damaged files, Pillow raises any kind.
         if isinstance(error, OSError) and error.filename:
             raise  # It names the file itself.
         raise ValueError(
-            f"Not an image that can be read: {path} ({error})"
+            f"Not an image that can be read: {name} "
+            f"({str(error) or type(error).__name__})"
         ) from None
     return pixels.reshape((*pixels.shape[:2], channels))
+
+
+def turn_upright(image):
+    """Return an image of Pillow as it is meant to be seen.
+
+    Phones store photos as the sensor saw them, and say so in Exif or XMP data.
+    """
+    from PIL import ExifTags, Image
+
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # The data are damaged, not the picture.
+        orientation = None
+    if not isinstance(orientation, int):  # Exif states a whole number.
+        return image
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    if orientation not in turns:
+        return image
+    return image.transpose(turns[orientation])
+
+
+def with_eight_bits(image):
+    """Return an image of Pillow with at most 8 bits for each number.
+
+    Raises:
+        ValueError: If the file does not state which numbers are black and
+            white.
+    """
+    from PIL import Image
+
+    if not image.mode.startswith(("I", "F")):
+        return image
+    tags = getattr(image, "tag_v2", {})  # Of TIFF.
+    bits, *_ = tags.get(BITS_PER_SAMPLE, (16,))
+    if image.mode == "F" or (tags and image.mode == "I"):
+        raise ValueError(
+            f"its numbers, {image.mode!r} of Pillow, have no known white; save "
+            "it with 8 or 16 bits for a pixel"
+        )
+    pixels = np.clip(np.asarray(image) >> (bits - 8), 0, 255).astype("u1")
+    if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:
+        pixels = 255 - pixels
+    return Image.fromarray(pixels)
+
+
+# Tags of TIFF, and a value of the second one.
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 
 
 def fit_image(image, image_size: tuple[int, int], settings: Preprocessing):

@@ -93,7 +93,7 @@ def find_reader(model, before):
             inner one takes.
 
     Returns:
-        The pairs, and the layer.
+        The pairs, and the layer; None if no layer has a kernel.
     """
     graph = getattr(model, "_functional", None) or model  # Of Sequential.
     if not hasattr(graph, "_nodes_by_depth") or len(graph.inputs) != 1:
@@ -118,7 +118,7 @@ def find_reader(model, before):
             refuse(model, f"a layer of its own, {operation.name!r}, holds it")
         if getattr(operation, "kernel", None) is not None:
             return here, operation
-    refuse(model, "no layer of it has a kernel")
+    return before, None
 
 
 def is_scaling(model) -> bool:

@@ -14,7 +14,8 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.errors import first_line
-from keras_vit.image_decoding import turn_upright
+from trainers.data.bad_examples import BadExamples
+from trainers.data.decoding import as_written, make_decode
 from trainers.data.file_lists import (
     FILE_LISTS,
     LIST_NAMES,
@@ -47,7 +48,8 @@ class ExampleReader(Protocol):
         train_split, eval_split: The default splits; None for the first of
             TRAIN_SPLITS and EVAL_SPLITS that exists.
         shuffle_buffer: Number of examples that the shuffle buffer may hold.
-        has_exif: Whether the files may have an Exif orientation.
+        has_exif: Whether the files may be of any kind, as people have them:
+            with an Exif orientation, or one that TensorFlow cannot read.
     """
 
     class_names: list[str]
@@ -133,16 +135,10 @@ class ImageDataset:
 
     def examples(self, split: str | None) -> tf.data.Dataset:
         """Return the (image, label) pairs of `split`, in a fixed order."""
-
-        def decode(stored, label, name):
-            encoded = self.reader.fetch(stored)
-            image = self.reader.decode(encoded)
-            if self.reader.has_exif:
-                image = turn_upright(image, encoded)
-            return image, label
-
+        decode = make_decode(self, BadExamples())
         return self.reader.read(self.ranges(split)).map(
-            decode, num_parallel_calls=tf.data.AUTOTUNE
+            as_written(lambda *example: decode(*example)[:2]),
+            num_parallel_calls=tf.data.AUTOTUNE,
         )
 
     def has_several_classes(self, split: str | None) -> bool:

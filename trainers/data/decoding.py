@@ -1,19 +1,29 @@
 """Decoding the images of a data set inside its pipeline."""
 
+import contextlib
+import io
 import math
+import typing
+import warnings
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.image_decoding import (
     JPEG_END,
+    JPEG_START,
     cut_window,
+    decode_image,
     decode_window,
     turn_upright,
 )
+from keras_vit.preprocessing import read_image
 from trainers.data.bad_examples import BadExampleError, BadExamples
-from trainers.data.datasets import ImageDataset
 from trainers.data.readers.image_paths import printable
+
+if typing.TYPE_CHECKING:
+    from trainers.data.datasets import ImageDataset
 
 # Largest size of a decoded split that is cached in memory, in bytes.
 CACHE_BYTES = 2**28
@@ -23,7 +33,7 @@ CACHE_BYTES = 2**28
 as_written = tf.autograph.experimental.do_not_convert
 
 
-def fits_into_memory(dataset: ImageDataset) -> bool:
+def fits_into_memory(dataset: "ImageDataset") -> bool:
     """Return whether the decoded train split is small enough to cache."""
     shape = dataset.reader.image_shape
     if None in shape:
@@ -33,7 +43,7 @@ def fits_into_memory(dataset: ImageDataset) -> bool:
 
 
 def make_decode(
-    dataset: ImageDataset, bad_examples: BadExamples | None = None
+    dataset: "ImageDataset", bad_examples: BadExamples | None = None
 ) -> Callable:
     """Return a function that decodes an example, even if it is unreadable.
 
@@ -85,7 +95,34 @@ def _decode_whole(reader, stored, attempt):
         encoded = reader.fetch(stored)
         return reader.decode(encoded), encoded
 
-    return _turn(reader, *attempt(decode, stored, reader.image_shape[-1]))
+    if not reader.has_exif:
+        return attempt(decode, stored, reader.image_shape[-1])[0]
+    if attempt is _run:
+        return turn_upright(*decode(stored))
+    image, encoded = _attempt(decode, stored, reader.image_shape[-1])
+    return tf.cond(
+        tf.size(image) > 0,
+        lambda: turn_upright(image, encoded),
+        lambda: _decode_by_pillow(reader, stored),
+    )
+
+
+def _decode_by_pillow(reader, stored):
+    """Return the upright image of a file that TensorFlow cannot read."""
+    channels = reader.image_shape[-1]
+
+    def read(encoded):
+        try:
+            return read_file(encoded, channels)
+        except ValueError:
+            return np.zeros((0, 0, channels), np.uint8)
+
+    def fetch(stored):
+        return tf.zeros((0, 0, channels), tf.uint8), reader.fetch(stored)
+
+    _, encoded = _attempt(fetch, stored, channels)
+    image = tf.numpy_function(read, [encoded], tf.uint8)
+    return tf.ensure_shape(image, (None, None, channels))
 
 
 def _decode_window(reader, stored, attempt, pick_window):
@@ -96,28 +133,22 @@ def _decode_window(reader, stored, attempt, pick_window):
         encoded = reader.fetch(stored)
         return decode_window(encoded, pick_window, channels), encoded
 
-    def decode_and_cut(stored):
-        encoded = reader.fetch(stored)
-        image = reader.decode(encoded)
-        return cut_window(image, pick_window(tf.shape(image))), encoded
+    def cut():
+        image = _decode_whole(reader, stored, attempt)
+        return tf.cond(
+            tf.size(image) > 0,
+            lambda: cut_window(image, pick_window(tf.shape(image))),
+            lambda: image,
+        )
 
     # Decoding a window does not detect a truncated file. So a file that does
     # not end as a JPEG does is decoded completely.
     image, encoded = _attempt(decode_part, stored, channels)
-    image, encoded = tf.cond(
+    return tf.cond(
         tf.strings.substr(encoded, -2, 2) == JPEG_END,
-        lambda: (image, encoded),
-        lambda: attempt(decode_and_cut, stored, channels),
+        lambda: turn_upright(image, encoded) if reader.has_exif else image,
+        cut,
     )
-    return _turn(reader, image, encoded)
-
-
-def _turn(reader, image, encoded):
-    return turn_upright(image, encoded) if reader.has_exif else image
-
-
-def _run(function, stored, channels):
-    return function(stored)
 
 
 def _attempt(function, stored, channels):
@@ -132,3 +163,55 @@ def _attempt(function, stored, channels):
         tf.data.Dataset.from_tensors(nothing)
     )
     return both.take(1).get_single_element()
+
+
+def _run(function, stored, channels):
+    return function(stored)
+
+
+def decode_file(
+    encoded: bytes, channels: int = 3, name: str = "the file"
+) -> np.ndarray:
+    """Return the upright pixels of an image file, as a pipeline does.
+
+    Shapes:
+        returns: (H, W, C), uint8.
+
+    Args:
+        encoded: The bytes of the file.
+        channels: 3 for colours, or 1 for grey levels.
+        name: Its name in the error.
+
+    Raises:
+        ValueError: If neither TensorFlow nor Pillow can read it.
+    """
+    if encoded.startswith(STARTS):
+        try:
+            content = tf.constant(encoded)
+            image = decode_image(content, channels)
+            return turn_upright(image, content).numpy()
+        except tf.errors.OpError:
+            pass  # Pillow may read it, or says better what is wrong.
+    return read_file(encoded, channels, name)
+
+
+def read_file(
+    encoded: bytes, channels: int, name: str = "the file"
+) -> np.ndarray:
+    """Return the upright pixels of an image file, read by Pillow.
+
+    HEIC files are read if the package pi-heif is installed.
+    """
+    with contextlib.suppress(ModuleNotFoundError):
+        import pi_heif
+
+        pi_heif.register_heif_opener()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About damaged Exif data.
+        file = io.BytesIO(encoded)
+        file.name = name
+        return read_image(file, channels)
+
+
+# The first bytes of the files that TensorFlow reads.
+STARTS = (JPEG_START, b"\x89PNG", b"GIF8", b"BM", b"RIFF")

@@ -10,7 +10,6 @@ from typing import NamedTuple, TextIO
 
 from keras_vit.errors import message_of
 from keras_vit.preprocessing import decode_predictions
-from trainers.data.readers.image_files import register_heif
 from trainers.data.readers.image_paths import (
     can_read_heif,
     is_heif,
@@ -111,7 +110,6 @@ def predict_each(
     num_classes = model.output_shape[-1]
     if names is None and num_classes != 1000:
         names = [str(index) for index in range(num_classes)]
-    register_heif()
     rest = iter(paths)
     while batch := list(itertools.islice(rest, BATCH_SIZE)):
         images, faults = {}, {}

@@ -6,11 +6,12 @@ import keras
 import numpy as np
 
 from keras_vit.models.features import name_activation
-from keras_vit.preprocessing import decode_predictions, read_image
+from keras_vit.preprocessing import decode_predictions
 from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import decode_file
 from trainers.data.model_inputs import make_prepare_one
 from trainers.data.readers.image_paths import printable
 from trainers.runs.run import Run
@@ -27,7 +28,8 @@ def load_image(
         returns: (H, W, C), floats in the range of the model.
 
     Args:
-        path: Any image that Pillow reads. Of several frames, the first is used.
+        path: An image file, decoded as in training. Of several frames, the
+            first is used.
         input_shape: (H, W, C) of the model; C is 1 or 3.
         preprocess: Operations on the image, see `eval_batches`.
 
@@ -36,7 +38,9 @@ def load_image(
         OSError: If the file cannot be read.
     """
     prepare, _ = make_prepare_one(preprocess, input_shape[:2])
-    return prepare(read_image(path, input_shape[-1])).numpy()
+    with open(path, "rb") as file:
+        pixels = decode_file(file.read(), input_shape[-1], path)
+    return prepare(pixels).numpy()
 
 
 def predict_files(

@@ -1,9 +1,13 @@
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
 from keras_vit.image_decoding import cut_window, decode_image
+from keras_vit.preprocessing import read_image
+from tests import pictures
 from tests.trainers.data.reading import assert_equal, join, noise, take
 from trainers.data import decoding
 from trainers.data.bad_examples import BadExamples
@@ -82,3 +86,54 @@ class TestWindows:
         )
         assert bad_examples.names == [str(file)]
         assert weights.sum() == 12
+
+
+def test_every_kind_of_file_is_decoded_as_by_pillow(tmp_path):
+    """By content, whatever the name says; and what cannot be read is named."""
+    files = pictures.COMMON | pictures.OTHER
+    folder = tmp_path / "test/all"
+    folder.mkdir(parents=True)
+    for name, content in (files | pictures.UNREADABLE).items():
+        # Names that say nothing, or something wrong.
+        (folder / f"{name}.jpg").write_bytes(content)
+    dataset = open_dataset(f"folder:{tmp_path}", eval_split="test")
+    bad_examples = BadExamples(100)
+    decode = decoding.make_decode(dataset, bad_examples)
+    examples = dataset.reader.read(dataset.ranges("test"))
+    for (image, _, is_good), name in examples.map(
+        lambda *example: (decode(*example), example[2])
+    ):
+        name = name.numpy().decode().rpartition("/")[2][:-4]
+        assert is_good == (name in files), name
+        if name in files:
+            want = read_image(io.BytesIO(files[name]))
+            np.testing.assert_array_equal(image, want, name)
+            found = decoding.decode_file(files[name])
+            np.testing.assert_array_equal(found, want, name)
+    names = {name.rpartition("/")[2][:-4] for name in bad_examples.names}
+    assert names == {*pictures.UNREADABLE}
+
+
+@pytest.mark.parametrize("name", pictures.UNREADABLE)
+def test_a_file_that_cannot_be_read_is_a_value_error(name):
+    with pytest.raises(ValueError, match=name):
+        decoding.decode_file(pictures.UNREADABLE[name], name=name)
+
+
+def test_a_window_of_a_file_that_is_no_jpeg(tmp_path):
+    folder = tmp_path / "train/all"
+    folder.mkdir(parents=True)
+    for name in ("exif.png", "tiff.jpg", "film.webp", "far.jpg"):
+        content = (pictures.COMMON | pictures.OTHER)[name]
+        (folder / f"{name}.jpg").write_bytes(content)
+    dataset = open_dataset(f"folder:{tmp_path}", eval_split="train")
+    choices = {"image_size": (30, 30), "batch_size": 4}
+    [images] = [
+        batch[0]
+        for batch in take(
+            train_batches(dataset, augment="inception_crop(30, 1)", **choices),
+            1,
+        )
+    ]
+    whole = take(train_batches(dataset, augment="resize(30)", **choices), 1)
+    np.testing.assert_allclose(images, whole[0][0], atol=0.02)

@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_vit.preprocessing import read_image
 from keras_vit.progress import ProgressBar
 from trainers.data.bad_examples import FILE_ERRORS
 from trainers.data.datasets import ImageDataset
-from trainers.data.readers.image_files import register_heif
+from trainers.data.decoding import decode_file
 from trainers.data.readers.image_paths import can_read_heif, printable
 
 SIDE = 32  # Pixels of the grey image that a look is computed from.
@@ -66,28 +65,13 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
         label: Its class.
         encoded: The bytes of the file.
     """
-    from PIL import Image
-
-    register_heif()
     digest = hashlib.sha256(encoded).hexdigest()
     try:
-        with Image.open(io.BytesIO(encoded)) as image:
-            facts = {
-                "size": image.size,
-                "kind": f"{image.format} {image.mode}",
-                "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
-                "num_frames": getattr(image, "n_frames", 1),
-                "is_transparent": is_transparent(image),
-            }
-        pixels = read_image(io.BytesIO(encoded))
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        Image.DecompressionBombError,
-    ) as error:
+        pixels = decode_file(encoded)
+    except ValueError as error:
         fault = describe_fault(encoded, error)
         return Examined(name, split, label, digest, fault)
+    height, width = pixels.shape[:2]
     return Examined(
         name,
         split,
@@ -95,8 +79,25 @@ def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
         digest,
         look=compute_look(pixels),
         thumbnail=make_thumbnail(pixels),
-        **facts,
+        **({"size": (width, height)} | read_facts(encoded)),
     )
+
+
+def read_facts(encoded: bytes) -> dict:
+    """Return what Pillow tells of an image, fields of `Examined`."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return {
+                "size": image.size,
+                "kind": f"{image.format} {image.mode}",
+                "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
+                "num_frames": getattr(image, "n_frames", 1),
+                "is_transparent": is_transparent(image),
+            }
+    except Exception:  # It raises any kind; the pixels could be read.
+        return {}
 
 
 def is_transparent(image) -> bool:

@@ -1,18 +1,14 @@
-"""A reader of labelled image files, and the files that it can read."""
+"""A reader of labelled image files."""
 
-import contextlib
 import dataclasses
-import io
 import os
 import unicodedata
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.image_decoding import decode_image
-from keras_vit.preprocessing import read_image
-from trainers.data.readers.image_paths import PILLOW_ENDINGS, printable
+from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 
 
@@ -76,22 +72,7 @@ class ImageFiles:
         return tf.io.read_file(stored)
 
     def decode(self, encoded):
-        if not self.needs_pillow:
-            return decode_image(encoded)
-        return tf.cond(
-            has_other_format(encoded),
-            lambda: decode_by_pillow(encoded),
-            lambda: decode_image(encoded),
-        )
-
-    @property
-    def needs_pillow(self) -> bool:
-        """Whether TensorFlow cannot read some of the files."""
-        return any(
-            path.lower().endswith((*PILLOW_ENDINGS, ".webp", ".bmp"))
-            for rows in self.files.values()
-            for path, _ in rows
-        )
+        return decode_image(encoded)
 
 
 def number_classes(files: dict[str, list[tuple[str, str]]]) -> ImageFiles:
@@ -144,58 +125,3 @@ def check_names(names: Sequence[str]):
             "`dataset` must have names of classes that fit in a line of text. "
             f"Received: {fault}"
         )
-
-
-def has_other_format(encoded: tf.Tensor) -> tf.Tensor:
-    """Return whether TensorFlow reads no such file, by its first bytes.
-
-    It reads no HEIC, AVIF or TIFF, no animated WebP, and of BMP only the files
-    with 24 or 32 bits for a pixel: it would ignore a palette.
-    """
-    start = tf.strings.substr(encoded, 0, LONGEST_HEADER)
-    start = tf.io.decode_raw(start, tf.uint8, fixed_length=LONGEST_HEADER)
-
-    def has(place, *words):
-        return tf.reduce_any(
-            [
-                tf.reduce_all(start[place : place + len(word)] == [*word])
-                for word in words
-            ]
-        )
-
-    # Files of ISO media begin with the length of this entry.
-    is_other = has(0, b"II*\0", b"MM\0*") | has(4, b"ftyp")
-    is_animated = has(8, b"WEBPVP8X") & (start[20] & 2 > 0)
-    is_bmp = has(0, b"BM") & ~has(28, bytes([24]), bytes([32]))
-    return is_other | is_animated | is_bmp
-
-
-def decode_by_pillow(encoded: tf.Tensor) -> tf.Tensor:
-    """Return the pixels (H, W, 3) of a file that only Pillow can read."""
-    image = tf.numpy_function(_read_bytes, [encoded], tf.uint8)
-    image = tf.ensure_shape(image, (None, None, 3))
-    # An error of the Python function would be printed for each image.
-    check = tf.debugging.Assert(tf.size(image) > 0, ["not a readable image"])
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(image)
-
-
-def _read_bytes(encoded):
-    register_heif()
-    try:
-        return read_image(io.BytesIO(encoded))
-    # Pillow warns about some damaged files, which a program may turn into an
-    # error.
-    except (ValueError, OSError, UserWarning):
-        return np.zeros((0, 0, 3), np.uint8)
-
-
-def register_heif():
-    """Let Pillow read HEIC files, if the package pi-heif is installed."""
-    with contextlib.suppress(ModuleNotFoundError):
-        import pi_heif
-
-        pi_heif.register_heif_opener()
-
-
-LONGEST_HEADER = 32  # Bytes that tell how a file is read.

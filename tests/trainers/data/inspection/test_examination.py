@@ -1,10 +1,13 @@
 import io
 import pathlib
+import struct
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests import pictures
 from trainers.data.datasets import open_dataset
 from trainers.data.inspection import examination
 from trainers.data.inspection.examination import (
@@ -146,9 +149,26 @@ def test_faults_are_told_apart(encoded, fault, monkeypatch):
     assert not found.thumbnail
 
 
-def test_an_image_of_too_many_pixels_is_a_fault(monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    found = examine("a.jpg", "train", "cat", PHOTO)
+@pytest.mark.parametrize("name", pictures.UNREADABLE)
+def test_what_training_cannot_read_is_a_fault(name):
+    assert examine(name, "train", "cat", pictures.UNREADABLE[name]).fault
+
+
+@pytest.mark.parametrize(
+    "name", ["alpha.webp", "avif.jpg", "film.webp", "damaged_exif.png"]
+)
+def test_what_training_reads_is_none(name):
+    encoded = (pictures.COMMON | pictures.OTHER)[name]
+    found = examine(name, "train", "cat", encoded)
+    assert (found.fault, found.size) == ("", (30, 20))
+
+
+def test_an_image_of_too_many_pixels_is_a_fault():
+    size = struct.pack(">II", 20_000, 10_000)
+    png = pictures.encode(pictures.PHOTO, "PNG")
+    head = b"IHDR" + size + png[24:29]
+    encoded = png[:12] + head + struct.pack(">I", zlib.crc32(head)) + png[33:]
+    found = examine("a.png", "train", "cat", encoded)
     assert found.fault == "too many pixels"
 
 
