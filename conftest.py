@@ -131,7 +131,8 @@ def collect_for_others(collect, generation=2):
 @pytest.fixture(autouse=True)
 def doctest_names(doctest_namespace):
     """Let docstring examples use the public names without importing them."""
-    doctest_namespace.update(vars(keras_vit))
+    names = {name: getattr(keras_vit, name) for name in keras_vit.__all__}
+    doctest_namespace.update(names)
     doctest_namespace["np"] = np
 
 

@@ -67,10 +67,12 @@ DEV = [
     *DOCS,  # Tests look at how docstrings are read.
     "hypothesis>=6.100",
     "jax>=0.4.36",
+    "mypy>=1.15",
     "optax>=0.2",
     "PyYAML>=6",
     "pytest>=8",
     "pytest-xdist>=3.5",
+    "pyright[nodejs]>=1.1.400",
     "ruff>=0.9",
     "scipy>=1.11",
 ]
@@ -87,6 +89,7 @@ setup(
     packages=find_packages(include=["keras_vit*", "trainers*"]),
     package_data={
         "keras_vit": [
+            "py.typed",
             "data/*",
             "data/report/*",
             "data/serve/*",

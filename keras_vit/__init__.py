@@ -1,55 +1,106 @@
-"""The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3."""
+"""The Vision Transformer (Dosovitskiy et al. 2021) for Keras 3.
 
-# First: they quiet Ctrl-C and the start of TensorFlow, which the others import.
-from keras_vit import interrupts, startup  # noqa: F401
+Keras takes seconds to import, so the names below are imported when the program
+imports Keras or uses one of them. The commands answer `--help` without either.
+"""
 
-# isort: split
-from keras_vit import (
-    analysis,
-    applications,
-    distribution,
-    layers,
-    models,
-    pretraining,
-    weights,
-)
-from keras_vit.applications import *  # noqa: F403  ViT_B16 ... of VARIANTS
-from keras_vit.layer_decay import layer_decay_optimizer
-from keras_vit.models import (
-    VARIANTS,
-    FlexibleVisionTransformer,
-    VisionTransformer,
-    ViTConfig,
-    preprocess_patches,
-)
-from keras_vit.preprocessing import (
-    Preprocessing,
-    decode_predictions,
-    preprocess_input,
-    read_image,
-)
+import importlib
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
 from keras_vit.version import __version__
-from keras_vit.weights import (
-    HUB_MODELS,
-    PRETRAINED,
-    from_checkpoint,
-    load_checkpoint,
-    load_lora,
-    save_checkpoint,
-    save_lora,
-)
+
+if TYPE_CHECKING:
+    from keras_vit import (
+        analysis,
+        applications,
+        distribution,
+        layers,
+        models,
+        preprocessing,
+        pretraining,
+        weights,
+    )
+    from keras_vit import export as export
+    from keras_vit import serving as serving
+    from keras_vit.applications import (
+        R26_ViT_B32,
+        R26_ViT_S32,
+        R50_ViT_B16,
+        R50_ViT_B32,
+        R50_ViT_L16,
+        R50_ViT_L32,
+        R_ViT_Ti16,
+        ViT_B8,
+        ViT_B16,
+        ViT_B32,
+        ViT_G14,
+        ViT_g14,
+        ViT_H14,
+        ViT_L16,
+        ViT_L32,
+        ViT_M16,
+        ViT_S16,
+        ViT_S32,
+        ViT_So400m14,
+        ViT_Ti16,
+    )
+    from keras_vit.layer_decay import layer_decay_optimizer
+    from keras_vit.models import (
+        VARIANTS,
+        FlexibleVisionTransformer,
+        VisionTransformer,
+        ViTConfig,
+        preprocess_patches,
+    )
+    from keras_vit.preprocessing import (
+        Preprocessing,
+        decode_predictions,
+        preprocess_input,
+        read_image,
+    )
+    from keras_vit.weights import (
+        HUB_MODELS,
+        PRETRAINED,
+        from_checkpoint,
+        load_checkpoint,
+        load_lora,
+        save_checkpoint,
+        save_lora,
+    )
 
 __all__ = [
-    *applications.BUILDERS,
-    "FlexibleVisionTransformer",
     "HUB_MODELS",
     "PRETRAINED",
-    "Preprocessing",
     "VARIANTS",
+    "FlexibleVisionTransformer",
+    "Preprocessing",
+    "R26_ViT_B32",
+    "R26_ViT_S32",
+    "R50_ViT_B16",
+    "R50_ViT_B32",
+    "R50_ViT_L16",
+    "R50_ViT_L32",
+    "R_ViT_Ti16",
     "ViTConfig",
+    "ViT_B8",
+    "ViT_B16",
+    "ViT_B32",
+    "ViT_G14",
+    "ViT_H14",
+    "ViT_L16",
+    "ViT_L32",
+    "ViT_M16",
+    "ViT_S16",
+    "ViT_S32",
+    "ViT_So400m14",
+    "ViT_Ti16",
+    "ViT_g14",
     "VisionTransformer",
     "__version__",
     "analysis",
+    "applications",
     "decode_predictions",
     "distribution",
     "from_checkpoint",
@@ -60,9 +111,68 @@ __all__ = [
     "models",
     "preprocess_input",
     "preprocess_patches",
+    "preprocessing",
     "pretraining",
     "read_image",
     "save_checkpoint",
     "save_lora",
     "weights",
 ]
+
+# Where the names are; all of them need Keras.
+_HOMES = ("applications", "layer_decay", "models", "preprocessing", "weights")
+_NEED_KERAS = (
+    *("analysis", "applications", "distribution", "export", "layer_decay"),
+    *("layers", "models", "pretraining", "weights"),
+)
+_SUBMODULES = (*_NEED_KERAS, "preprocessing", "serving")
+
+
+def _import_names():
+    for name in (*_HOMES, "analysis", "distribution", "layers", "pretraining"):
+        module = importlib.import_module(f"{__name__}.{name}")
+        public = vars(module) if name in _HOMES else ()
+        globals().update({n: public[n] for n in __all__ if n in public})
+
+
+class _AfterKeras:
+    """Imports the names right after Keras, which then can load our models."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec and spec.loader:
+            exec_module = spec.loader.exec_module
+
+            def exec_both(module):
+                exec_module(module)
+                # Unless it is one of ours that is importing Keras.
+                if not any(
+                    f"{__name__}.{n}" in sys.modules for n in _NEED_KERAS
+                ):
+                    _import_names()
+
+            spec.loader.exec_module = exec_both
+        return spec
+
+
+if "keras" in sys.modules:
+    _import_names()
+else:
+    sys.meta_path.insert(0, _AfterKeras())
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in _SUBMODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in __all__:
+            _import_names()
+            return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *_SUBMODULES, *__all__})

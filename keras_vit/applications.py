@@ -1,11 +1,13 @@
 """The builders ViT_B16() and its family, with the keras.applications interface.
 
-Each row of VARIANTS that names a builder gets one here; keras_vit exports it.
+One function makes them all. Their names are written out at the end, so that
+editors and type checkers see them.
 """
 
 import functools
 import os
 from collections.abc import Sequence
+from typing import Any, Protocol, overload
 
 import keras
 import numpy as np
@@ -58,7 +60,41 @@ DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
     """
 
 
-def make_builder(variant: str):
+class Builder(Protocol):
+    """The signature of a builder; `keras_vit.ViT_B16` describes it."""
+
+    @overload
+    def __call__(
+        self,
+        include_top: bool = True,
+        weights: str | os.PathLike | None = None,
+        input_tensor: None = None,
+        input_shape: Sequence[int | None] | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | None = "softmax",
+        name: str = ...,
+        dtype: Any = None,
+        **choices: Any,
+    ) -> VisionTransformer: ...
+
+    @overload
+    def __call__(
+        self,
+        include_top: bool = True,
+        weights: str | os.PathLike | None = None,
+        input_tensor: Any = None,
+        input_shape: Sequence[int | None] | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | None = "softmax",
+        name: str = ...,
+        dtype: Any = None,
+        **choices: Any,
+    ) -> keras.Model: ...
+
+
+def make_builder(variant: str) -> Builder:
     """Return the builder of a row of VARIANTS.
 
     Args:
@@ -201,10 +237,52 @@ def check_choices(choices: dict) -> dict:
     return choices
 
 
-BUILDERS = {
-    row.builder: make_builder(variant)
-    for variant, row in VARIANTS.items()
+ViT_Ti16 = make_builder("Ti/16")
+ViT_S16 = make_builder("S/16")
+ViT_S32 = make_builder("S/32")
+ViT_B8 = make_builder("B/8")
+ViT_B16 = make_builder("B/16")
+ViT_B32 = make_builder("B/32")
+ViT_L16 = make_builder("L/16")
+ViT_L32 = make_builder("L/32")
+ViT_H14 = make_builder("H/14")
+R_ViT_Ti16 = make_builder("R+Ti/16")
+R26_ViT_S32 = make_builder("R26+S/32")
+R26_ViT_B32 = make_builder("R26+B/32")
+R50_ViT_B16 = make_builder("R50+B/16")
+R50_ViT_B32 = make_builder("R50+B/32")
+R50_ViT_L16 = make_builder("R50+L/16")
+R50_ViT_L32 = make_builder("R50+L/32")
+ViT_M16 = make_builder("M/16")
+ViT_So400m14 = make_builder("So400m/14")
+ViT_g14 = make_builder("g/14")
+ViT_G14 = make_builder("G/14")
+
+# In the order of VARIANTS; each row that names a builder has it above.
+BUILDERS: dict[str, Builder] = {
+    row.builder: globals()[row.builder]
+    for row in VARIANTS.values()
     if row.builder
 }
-globals().update(BUILDERS)
-__all__ = list(BUILDERS)
+__all__ = [
+    "R26_ViT_B32",
+    "R26_ViT_S32",
+    "R50_ViT_B16",
+    "R50_ViT_B32",
+    "R50_ViT_L16",
+    "R50_ViT_L32",
+    "R_ViT_Ti16",
+    "ViT_B16",
+    "ViT_B32",
+    "ViT_B8",
+    "ViT_G14",
+    "ViT_H14",
+    "ViT_L16",
+    "ViT_L32",
+    "ViT_M16",
+    "ViT_S16",
+    "ViT_S32",
+    "ViT_So400m14",
+    "ViT_Ti16",
+    "ViT_g14",
+]
