@@ -95,7 +95,6 @@ setup(
             "data/serve/*",
             "data/web/*",
         ],
-        "trainers": ["help/help.json"],
     },
     entry_points={"console_scripts": ["keras-vit = trainers.console:main"]},
     install_requires=[

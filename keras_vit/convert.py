@@ -1,18 +1,26 @@
 """Convert a checkpoint: `python -m keras_vit.convert SRC DST --layout=timm`."""
 
+if __name__ == "__main__":  # A mistyped argument is found before slow imports.
+    from keras_vit.command_line import begin, make_convert_parser
+
+    begin(make_convert_parser)
+
 import contextlib
 import pathlib
 import sys
 from collections.abc import Iterator
 
 from keras_vit.class_names import write_class_names
-from keras_vit.command_lines import hints_of, make_convert_parser
+from keras_vit.command_line import (
+    hints_of,
+    import_tensorflow,
+    make_convert_parser,
+)
 from keras_vit.errors import first_line, is_out_of_memory, message_of
 from keras_vit.files import atomic_write, check_parents
 from keras_vit.keras_files import load_keras
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.run_folders import find_model, read_classes
-from keras_vit.startup import without_noise
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.loading import from_checkpoint
@@ -80,8 +88,7 @@ def convert(
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)
             return notes
-        # Keras imports TensorFlow to save a model, on other backends as well.
-        with atomic_write(target) as draft, without_noise():
+        with atomic_write(target) as draft:
             model.save(draft)
     return ()
 
@@ -182,6 +189,8 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The arguments; default is the command line of this process.
     """
     options = make_convert_parser().parse_args(arguments)
+    if options.layout == "keras":
+        import_tensorflow()  # Keras does to save a model, on any backend.
     try:
         # Its notes are logged.
         convert(

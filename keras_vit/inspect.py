@@ -4,6 +4,11 @@ Draws the pictures of `keras_vit.analysis.plots` and writes report.html, an
 interactive page. For the folder of a run, use `keras-vit inspect`.
 """
 
+if __name__ == "__main__":  # A mistyped argument is found before slow imports.
+    from keras_vit.command_line import begin, make_inspect_parser
+
+    begin(make_inspect_parser)
+
 import argparse
 import pathlib
 import shlex
@@ -17,7 +22,7 @@ from keras_vit.analysis.gallery import (
     name_apart,
     write_gallery,
 )
-from keras_vit.command_lines import hints_of, make_inspect_parser
+from keras_vit.command_line import hints_of, make_inspect_parser
 from keras_vit.convert import enough_memory, open_model
 from keras_vit.preprocessing import (
     imagenet_classes,

@@ -3,10 +3,15 @@
 Only names and shapes are read: no model is built and no array is loaded.
 """
 
+if __name__ == "__main__":  # A mistyped argument is found before slow imports.
+    from keras_vit.command_line import begin, make_inspect_checkpoint_parser
+
+    begin(make_inspect_checkpoint_parser)
+
 import dataclasses
 import sys
 
-from keras_vit.command_lines import hints_of, make_inspect_checkpoint_parser
+from keras_vit.command_line import hints_of, make_inspect_checkpoint_parser
 from keras_vit.models.variants import VARIANTS
 from keras_vit.run_folders import is_run
 from keras_vit.weights.containers import open_checkpoint

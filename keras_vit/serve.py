@@ -4,6 +4,11 @@ A small server for one machine, with the REST interface of TF Serving and a
 page to try the model. For production, use TF Serving.
 """
 
+if __name__ == "__main__":  # A mistyped argument is found before slow imports.
+    from keras_vit.command_line import begin, make_serve_parser
+
+    begin(make_serve_parser)
+
 import argparse
 import dataclasses
 import importlib.util
@@ -13,7 +18,7 @@ import signal
 import socket
 import sys
 
-from keras_vit.command_lines import PURPOSE, make_serve_parser
+from keras_vit.command_line import PURPOSE, make_serve_parser
 from keras_vit.packages import missing_packages
 from keras_vit.serving.limits import Limits
 from keras_vit.serving.models import ServedModel, find_models

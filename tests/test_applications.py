@@ -11,7 +11,6 @@ import keras_vit
 from keras_vit import VARIANTS, VisionTransformer, ViT_B16
 from keras_vit.applications import BUILDERS
 from keras_vit.weights.builder_weights import load_own_weights
-from tests.golden.reader import FOLDER
 from tests.tiny import noise, randomize, to_numpy
 
 SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}
@@ -25,15 +24,6 @@ each_builder = pytest.mark.parametrize("name", BUILDERS)
 # stands for the others where sizes play no part.
 KINDS = ["ViT_B8", "ViT_L32", "ViT_H14", "ViT_M16", "R_ViT_Ti16", "R26_ViT_S32"]
 each_kind = pytest.mark.parametrize("name", KINDS)
-
-
-def test_the_old_name_of_the_activation_is_read():
-    model = keras_vit.ViT_Ti16(depth=1, gelu="exact", weights=None)
-    assert model.config.activation == "exact"
-    model = keras_vit.from_checkpoint(
-        FOLDER / "official_token.npz", gelu="exact"
-    )
-    assert model.config.activation == "exact"
 
 
 def small(name, **arguments):

@@ -563,7 +563,7 @@ def test_flags_that_the_pages_name_exist():
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import compare, exports, study
     from benchmarks.studies import STUDIES
-    from keras_vit.command_lines import PARSERS
+    from keras_vit.serving.server.limits import Limits
     from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
@@ -572,13 +572,14 @@ def test_flags_that_the_pages_name_exist():
         name
         for file in source
         for name in re.findall(
-            r'flags\.DEFINE_\w+\(\s*"(\w+)"', file.read_text()
+            r'(?:flags\.DEFINE_\w+|define_choice)\(\s*"(\w+)"', file.read_text()
         )
     }
     known |= set(vars(compare.parse([]))) | set(vars(exports.parse([])))
     known |= set(vars(study.parse(STUDIES, ["transfer"])))
-    for make_parser in PARSERS.values():
-        known |= {action.dest for action in make_parser()._actions}
+    source = (ROOT / "keras_vit/command_line.py").read_text()
+    known |= set(re.findall(r'"--(\w+)"', source))
+    known |= {field.name for field in dataclasses.fields(Limits)}
     for path in ("docs/cluster/serve_data.py",):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\(\s*"--(\w+)"', source))

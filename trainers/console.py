@@ -1,15 +1,49 @@
-"""The command `keras-vit`: a shorter name for each `python -m` command.
+"""The command `keras-vit`: a shorter name for each `python -m` command."""
 
-It imports nothing that needs Keras, which would take seconds.
-"""
-
-import os
+import runpy
 import sys
-from importlib.metadata import version
 
-from trainers.help.commands import COMMANDS
-from trainers.help.reading import propose
-from trainers.help.showing import answer_early, print_page
+from keras_vit.tables import guess
+from keras_vit.version import __version__
+
+# The modules of the commands, and what they do.
+COMMANDS = {
+    "inspect-data": (
+        "trainers.inspect_data",
+        "Check the images of a data set, and show them on a page.",
+    ),
+    "train": ("trainers.train", "Train or fine-tune a model."),
+    "sweep": (
+        "trainers.sweep",
+        "Choose a learning rate, and train with several seeds.",
+    ),
+    "vtab": (
+        "trainers.vtab",
+        "Measure a pre-trained model on the 19 tasks of VTAB.",
+    ),
+    "evaluate": ("trainers.evaluate", "Evaluate a model on a data set."),
+    "probe": ("trainers.probe", "Evaluate the features of a model."),
+    "predict": ("trainers.predict", "Predict the classes of image files."),
+    "inspect": ("trainers.inspect", "Show where the model of a run looks."),
+    "inspect-model": (
+        "keras_vit.inspect",
+        "Show where the model of a checkpoint looks.",
+    ),
+    "inspect-checkpoint": (
+        "keras_vit.inspect_checkpoint",
+        "Show what a checkpoint contains.",
+    ),
+    "convert": ("keras_vit.convert", "Convert a checkpoint."),
+    "export": (
+        "trainers.export_model",
+        "Export a model for servers, phones and browsers.",
+    ),
+    "serve": ("keras_vit.serve", "Serve an exported model on this machine."),
+    "serve-check": (
+        "trainers.serve_check",
+        "Compare the answers of a server with those of the export.",
+    ),
+}
 
 
 def main():
@@ -18,40 +52,25 @@ def main():
     if name == "help" and arguments:  # As git has it.
         name, *arguments = *arguments, "--help"
     if name in ("-h", "--help", "help"):
-        print_page(describe_commands())
+        print("Usage: keras-vit COMMAND [ARGUMENTS]\n")
+        for command, (_, purpose) in COMMANDS.items():
+            print(f"  {command:<20}{purpose}")
+        print(
+            "\nkeras-vit COMMAND --help describes the arguments of a command."
+        )
         return
     if name == "--version":
-        print(f"keras_vit {version('keras-vision-transformer')}")
+        print(f"keras_vit {__version__}")
         return
     if name not in COMMANDS:
         sys.exit(
             f"Error: the command must be one of {', '.join(COMMANDS)}. "
-            f"Received: {name}{propose(name, COMMANDS)}"
+            f"Received: {name}{guess(name, COMMANDS)}"
         )
-    module = COMMANDS[name].module
-    answer_early(module, arguments)
-    words = [sys.executable, "-m", module, *arguments]
-    # The package has set it already, and would take it for the user's.
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "2":
-        del os.environ["TF_CPP_MIN_LOG_LEVEL"]
-    # PROGRAM_VARIABLE of `keras_vit.command_lines`.
-    os.environ["KERAS_VIT_PROGRAM"] = f"keras-vit {name}"
-    # Signals and the exit code are those of the command itself.
-    os.execv(sys.executable, words)
+    # In this process: another would find modules of the working directory.
+    sys.argv[1:] = arguments
+    runpy.run_module(COMMANDS[name][0], run_name="__main__", alter_sys=True)
 
 
-def describe_commands() -> str:
-    """Return a line for each command."""
-    width = max(map(len, COMMANDS))
-    lines = [
-        f"  {name:<{width}}  {row.purpose}" for name, row in COMMANDS.items()
-    ]
-    return "\n".join(
-        [
-            "Usage: keras-vit COMMAND [ARGUMENTS]",
-            "",
-            *lines,
-            "",
-            "keras-vit COMMAND --help describes the arguments of a command.",
-        ]
-    )
+if __name__ == "__main__":
+    main()

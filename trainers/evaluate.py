@@ -5,6 +5,11 @@ Example:
     python -m trainers.evaluate --model=B/16-augreg-i1k --dataset=imagenet2012
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.evaluate")
+
 import shlex
 from collections.abc import Mapping
 
@@ -18,10 +23,9 @@ from trainers.evaluation.image_predictions import (
     read_image_predictions,
 )
 from trainers.paths import as_path, parse_object, read_written
-from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
 from trainers.runs.run import Run
-from trainers.runs.source_flags import define_patch_size_flag, open_source
+from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 NUM_CLASSES_SHOWN = 20
@@ -133,18 +137,5 @@ def read_other(folder: str, dataset: ImageDataset) -> OtherModel:
     return OtherModel(report, predictions)
 
 
-def define_flags():
-    """Define the flags of this command."""
-    source_flags.define_evaluation_flags()
-    flags.DEFINE_string(
-        "compare",
-        None,
-        "Folder of another evaluation of the same images, which the page shows "
-        "beside this one.",
-    )
-    define_patch_size_flag()
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

@@ -4,6 +4,11 @@ Example:
     python -m trainers.inspect --run_dir=saved_models/digits
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.inspect")
+
 import pathlib
 from collections.abc import Sequence
 
@@ -199,37 +204,5 @@ def main(arguments):
             print(path)
 
 
-def define_flags():
-    """Define the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.", required=True)
-    flags.DEFINE_string(
-        "out",
-        None,
-        "Folder to write to. Default: `inspection` in the folder of the run.",
-    )
-    flags.DEFINE_string(
-        "compare",
-        None,
-        "A second model, shown beside the first: the folder of a run, a .keras "
-        "file, a checkpoint or the name of a published model.",
-    )
-    flags.DEFINE_integer(
-        "num_images",
-        None,
-        f"Number of test images to inspect. Default: {NUM_IMAGES}.",
-        lower_bound=1,
-    )
-    flags.DEFINE_enum(
-        "format", "png", ["png", "svg"], "Format of the pictures."
-    )
-    flags.DEFINE_integer(
-        "max_bad_examples",
-        0,
-        "Number of unreadable test images to skip before the command stops.",
-        lower_bound=0,
-    )
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

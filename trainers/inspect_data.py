@@ -4,6 +4,11 @@ Example:
     python -m trainers.inspect_data folder:photos --out=seen
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.inspect_data")
+
 import sys
 
 from absl import flags
@@ -84,23 +89,5 @@ def describe_counts(images, class_names) -> str:
     return table + (f"\nand {more:,} more classes" if more > 0 else "")
 
 
-def define_flags():
-    """Define the flags of this command."""
-    flags.DEFINE_string(
-        "dataset", None, "The data set, if it is not named without a flag."
-    )
-    flags.DEFINE_string(
-        "out", None, "Folder for a page with the findings and the images."
-    )
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
-    )
-    for split in ("train_split", "eval_split"):
-        flags.DEFINE_string(
-            split, None, "Split to check. Default: that of the data set."
-        )
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

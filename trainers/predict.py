@@ -5,6 +5,11 @@ Example:
     python -m trainers.predict --model=B/16-augreg-i1k --format=csv FOLDER
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.predict")
+
 import sys
 
 from absl import flags
@@ -18,7 +23,6 @@ from trainers.paths import as_path
 from trainers.runs.command_line import run_main, user_errors
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
-from trainers.runs.source_flags import define_preprocess_flag
 
 FLAGS = flags.FLAGS
 
@@ -54,28 +58,5 @@ def keep_faults(rows, faults: list):
         yield row
 
 
-def define_flags():
-    """Define the flags of this command."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model to use instead of --run_dir: a .keras file, the folder of a "
-        "run, a checkpoint of any family, or the name of a published one.",
-    )
-    flags.DEFINE_integer(
-        "top", 5, "Largest number of classes to print.", lower_bound=1
-    )
-    flags.DEFINE_enum(
-        "format",
-        "text",
-        list(OUTPUT_FORMS),
-        "Form of the output: lines for people, a CSV table, or a JSON object "
-        "on each line.",
-    )
-    define_preprocess_flag()
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

@@ -7,18 +7,20 @@ Example:
     python -m trainers.probe --model=B/16-augreg --dataset=cifar10
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.probe")
+
 from collections.abc import Mapping
 
 from absl import flags
 
 from trainers.evaluation.probes import (
-    MOST_NEIGHBORS,
-    PROBES,
     ProbeChoices,
 )
 from trainers.evaluation.probing import probe
 from trainers.paths import as_path
-from trainers.runs import source_flags
 from trainers.runs.command_line import refuse_arguments, run_main, user_errors
 from trainers.runs.source_flags import open_source
 
@@ -92,36 +94,5 @@ def print_probes(report: Mapping):
         )
 
 
-def define_flags():
-    """Define the flags of this command."""
-    source_flags.define_evaluation_flags()
-    default = ProbeChoices()
-    flags.DEFINE_list(
-        "probes", list(PROBES), f"Comma-separated, of {', '.join(PROBES)}."
-    )
-    flags.DEFINE_list(
-        "shots",
-        list(map(str, default.shots)),
-        "Numbers of images per class for few_shot. A class with fewer images "
-        "uses all of them.",
-    )
-    flags.DEFINE_integer(
-        "num_seeds", default.num_seeds, "Number of random draws for few_shot."
-    )
-    flags.DEFINE_list(
-        "neighbors",
-        None,
-        "Numbers of neighbours for knn, such as 10,20,100,200. Default: "
-        f"{MOST_NEIGHBORS}, or all training images if there are fewer.",
-    )
-    flags.DEFINE_string(
-        "train_split",
-        None,
-        "Split to fit the probes to, or a slice of one. Default: that of the "
-        "data set.",
-    )
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

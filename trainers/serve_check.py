@@ -7,6 +7,11 @@ Example:
         --export=saved_models/digits/export/saved_model/digits/1
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.serve_check")
+
 import json
 import logging
 import math
@@ -87,34 +92,5 @@ def write_check(report: ServerReport, model: str, version: int):
     write_atomically(as_path(FLAGS.json), json.dumps(content, indent=2))
 
 
-def define_flags():
-    """Define the flags of this command."""
-    flags.DEFINE_string("url", None, "REST interface, http://HOST:8501.")
-    flags.DEFINE_string("grpc", None, "gRPC interface, HOST:8500.")
-    flags.DEFINE_string(
-        "export", None, "Folder of the version, .../NAME/NUMBER.", required=True
-    )
-    flags.DEFINE_string(
-        "model_name", None, "Name on the server. Default: NAME of the export."
-    )
-    flags.DEFINE_float(
-        "tolerance",
-        1e-4,
-        "Largest allowed difference from the recorded outputs.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "requests",
-        100,
-        "Number of timed requests for each signature; 0 for none.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "concurrency", 4, "Number of concurrent requests.", lower_bound=1
-    )
-    flags.DEFINE_string("json", None, "File to write the report to.")
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

@@ -8,6 +8,11 @@ Example:
     python -m trainers.sweep --recipe=digits --learning_rates=0.001,0.003,0.01
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.sweep")
+
 from absl import flags
 
 from trainers.distribute.rendezvous import watched_service
@@ -22,7 +27,6 @@ from trainers.runs.command_line import (
     user_errors,
 )
 from trainers.runs.worker_flags import (
-    define_worker_flags,
     worker_config_from_flags,
 )
 from trainers.sweeps.open_sweep import open_sweep
@@ -101,42 +105,5 @@ def print_tables(sweep: Sweep, trials: list[Trial]):
     print(f"\nFiles: {sweep.run}, with sweep.csv and a folder for each run")
 
 
-def define_flags():
-    """Define the flags of the recipe and the others."""
-    recipe_flags.define_recipe_flags()
-    flags.DEFINE_list(
-        "learning_rates",
-        None,
-        "Learning rates to try, separated by commas. Default: those of the "
-        "paper for its fine-tuning, else three around that of the recipe.",
-    )
-    flags.DEFINE_string(
-        "held_out",
-        None,
-        "Training images that choose the learning rate: a share such as 2%, "
-        "or a number. They are the last ones of the training split. Default: "
-        "the share of the paper for its fine-tuning, else 10%.",
-    )
-    flags.DEFINE_integer(
-        "num_seeds",
-        3,
-        "Number of runs with the chosen rate. Their seeds are --seed and the "
-        "numbers after it.",
-    )
-    flags.DEFINE_string(
-        "sweep_dir",
-        None,
-        "Folder of the sweep, with a folder for each run, or an address in a "
-        "bucket. Default: saved_models/<recipe>_sweep.",
-    )
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Print the plan and what its first run would need, and stop.",
-    )
-    define_worker_flags()
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

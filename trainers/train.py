@@ -4,6 +4,11 @@ Example:
     python -m trainers.train --recipe=digits --run_dir=saved_models/digits
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.train")
+
 import time
 
 from absl import flags
@@ -49,7 +54,6 @@ from trainers.runs.resources import (
 from trainers.runs.run import Run
 from trainers.runs.summaries import describe_skipped, final_table
 from trainers.runs.worker_flags import (
-    define_worker_flags,
     worker_config_from_flags,
 )
 
@@ -222,25 +226,5 @@ def dry_run(job: Job):
     )
 
 
-def define_flags():
-    """Define the flags of the recipe and the others."""
-    recipe_flags.define_recipe_flags()
-    flags.DEFINE_string(
-        "run_dir",
-        None,
-        "Folder of the run, or an address in a bucket such as gs://bucket/run. "
-        "Default: saved_models/<recipe>.",
-    )
-    flags.DEFINE_bool(
-        "dry_run",
-        False,
-        "Print what training would need, draw the first batch, and stop. "
-        "This is the model, the memory and the time.",
-    )
-    flags.DEFINE_bool("force", False, "Continue a run with a different recipe.")
-    define_worker_flags()
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

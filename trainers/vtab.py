@@ -9,6 +9,11 @@ Example:
     python -m trainers.vtab --tasks=pets,eurosat --init_from=B/16-i21k
 """
 
+if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
+    from trainers.command_line import begin
+
+    begin("trainers.vtab")
+
 from absl import flags
 
 from trainers import sweep
@@ -66,18 +71,5 @@ def main(arguments):
         print(f"\nFiles: {folder}, with vtab.csv and a folder for each task")
 
 
-def define_flags():
-    """Define the flags of a sweep and the others."""
-    sweep.define_flags()
-    FLAGS.set_default("recipe", "vtab_l16")
-    flags.DEFINE_list(
-        "tasks",
-        None,
-        "Tasks of VTAB, separated by commas, such as pets,clevr_count. "
-        "Default: all 19.",
-    )
-
-
 if __name__ == "__main__":
-    define_flags()
     run_main(main)

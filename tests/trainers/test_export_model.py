@@ -311,7 +311,7 @@ def test_flags_reach_what_is_written(run, command, tmp_path):
         "--export_dir=exports/here",
         "--name=zoo",
         "--version=12",
-        "--tflite_variants=float32,int8",
+        "--tflite_quantizations=float32,int8",
         "--tflite_batch_size=3",
         "--calibration_split=train[:9]",
         "--num_images=30",
@@ -363,7 +363,7 @@ def test_flags_reach_what_is_written(run, command, tmp_path):
     "flags, message",
     [
         (["--formats=saved_model,onx"], "`formats` must be one of 'onnx', 'o"),
-        (["--tflite_variants=int8"], "--calibration_split) must be given"),
+        (["--tflite_quantizations=int8"], "--calibration_split) must be given"),
         (["--export_dir=file"], "`export_dir` must be a folder that can be"),
         (["--output=scores"], "must be one of logits, probabilities, features"),
         (["--version=0"], "version"),

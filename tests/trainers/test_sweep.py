@@ -14,6 +14,7 @@ from absl import flags
 import trainers.sweep
 from trainers.data.readers.tfds import TfdsReader
 from trainers.evaluation.evaluation import evaluate
+from trainers.flags import define_sweep_flags
 from trainers.loop.errors import Interrupted
 from trainers.loop.metrics import read_metrics
 from trainers.recipes import flags as recipe_flags
@@ -80,14 +81,14 @@ def swept(tmp_path_factory):
 def command(monkeypatch):
     """Return a function that runs the command with a line of flags."""
     values = flags.FlagValues()
-    for name in ("string", "integer", "float", "bool", "enum", "alias", "list"):
-        define = getattr(flags, f"DEFINE_{name}")
+    for kind in ("_string", "_integer", "_float", "_bool", "_list", ""):
+        define = getattr(flags, f"DEFINE{kind}")
         monkeypatch.setattr(
             flags,
-            f"DEFINE_{name}",
+            f"DEFINE{kind}",
             functools.partial(define, flag_values=values),
         )
-    trainers.sweep.define_flags()
+    define_sweep_flags()
     for module, name, function in (
         (recipe_flags, "recipe_from_flags", recipe_flags.recipe_from_flags),
         (trainers.sweep, "worker_config_from_flags", worker_config_from_flags),

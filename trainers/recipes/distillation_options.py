@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from trainers.optim.distillation import TARGETS
 from trainers.recipes.options import POSITIVE, NumberRange, option
 
 SHARE = NumberRange("in [0, 1]", lambda x: 0 <= x <= 1)
@@ -24,7 +23,7 @@ class DistillationOptions:
         "hard",
         "What is learned of the teacher: hard is its most likely class, soft "
         "are its probabilities.",
-        TARGETS,
+        ("hard", "soft"),
     )
     distillation_weight: float = option(
         0.5,

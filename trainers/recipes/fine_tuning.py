@@ -2,12 +2,15 @@
 
 import re
 
-from keras_vit.models.tuning import LORA_LAYERS, PARTS
 from keras_vit.tables import pick
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.model_options import ModelOptions
 from trainers.recipes.options import check_unused
 
+# The keys of PARTS and LORA_LAYERS of `keras_vit.models.tuning`, which needs
+# Keras.
+PARTS = ("head", "norms", "biases", "positions", "class_token")
+LORA_LAYERS = ("qkv", "out", "mlp_hidden", "mlp_out", "head")
 ALL, LAST_BLOCKS = "all", "last_blocks:N"
 # Fields that need LoRA, and the value that does without it.
 NEEDS_LORA = {
@@ -48,7 +51,7 @@ def read_train_only(options: ModelOptions) -> tuple[list[str], int]:
     parts = [name for name, block in zip(names, blocks) if not block]
     numbers = [int(block[1]) for block in blocks if block]
     for name in parts:
-        known = {**PARTS, ALL: None, LAST_BLOCKS: None}
+        known = dict.fromkeys((*PARTS, ALL, LAST_BLOCKS))
         if name == LAST_BLOCKS:
             name = "last_blocks"
         pick(known, name, "train_only")
@@ -68,7 +71,7 @@ def read_lora_layers(options: ModelOptions) -> list[str]:
     """
     names = _split(options.lora_layers)
     for name in names or [""]:
-        pick(LORA_LAYERS, name, "lora_layers")
+        pick(dict.fromkeys(LORA_LAYERS), name, "lora_layers")
     return names
 
 

@@ -10,7 +10,7 @@ from trainers.data.file_lists import (
     check_is_no_path,
     is_file_list,
 )
-from trainers.recipes.model_options import OLD_FLAGS
+from trainers.flags import define_choice
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
@@ -27,7 +27,7 @@ def flag_fields() -> list[dataclasses.Field]:
 
 def define_recipe_flags():
     """Define --recipe and one absl flag for each field of Recipe."""
-    flags.DEFINE_enum(
+    define_choice(
         "recipe",
         None,
         list(RECIPES),
@@ -39,7 +39,7 @@ def define_recipe_flags():
         text = field.metadata["help"] + OF_RECIPE
         choices = field.metadata["choices"]
         if choices:
-            flags.DEFINE_enum(field.name, None, choices, text)
+            define_choice(field.name, None, choices, text)
             continue
         kinds = set(typing.get_args(types[field.name])) or {types[field.name]}
         define = {
@@ -49,8 +49,6 @@ def define_recipe_flags():
             bool: flags.DEFINE_bool,
         }[(kinds - {type(None)}).pop()]
         define(field.name, None, text)
-    for old, name in OLD_FLAGS.items():
-        flags.DEFINE_alias(old, name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +67,9 @@ class ChosenRecipe:
     def recipe(self) -> Recipe:
         """The recipe with the flags, and with the settings that they imply."""
         changes = fit_to_task(self.name, self.given)
-        return dataclasses.replace(RECIPES[self.name], **changes)
+        recipe = dataclasses.replace(RECIPES[self.name], **changes)
+        recipe.check_operations()
+        return recipe
 
     def fit(
         self, num_images: int, started: Recipe | None, num_replicas: int = 1

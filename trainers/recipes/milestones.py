@@ -2,8 +2,6 @@
 
 from fractions import Fraction
 
-from trainers.optim.schedules import check_milestones
-
 
 def read_milestones(text: str) -> tuple[float, ...]:
     """Return the milestones as shares of the training.
@@ -12,7 +10,7 @@ def read_milestones(text: str) -> tuple[float, ...]:
         text: Numbers or fractions, separated by commas.
 
     Raises:
-        ValueError: If one is not a number; see also `check_milestones`.
+        ValueError: If one is not a number, or they do not ascend from 0 to 1.
 
     Example:
         >>> read_milestones("1/4,0.5")
@@ -25,5 +23,10 @@ def read_milestones(text: str) -> tuple[float, ...]:
             "`milestones` must be shares such as '0.3,0.6,0.9' or '1/3,2/3'. "
             f"Received: milestones={text!r}"
         ) from None
-    check_milestones(shares)
+    ends = [0, *shares, 1]
+    if not all(low < high for low, high in zip(ends, ends[1:])):
+        raise ValueError(
+            "`milestones` must ascend and lie between 0 and 1. "
+            f"Received: milestones={text!r}"
+        )
     return shares

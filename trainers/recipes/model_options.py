@@ -2,13 +2,6 @@
 
 import dataclasses
 
-from keras_vit.layers import (
-    ACTIVATIONS,
-    POOLINGS,
-    POSITION_EMBEDDINGS,
-    POSITION_PLACEMENTS,
-)
-from keras_vit.models import VARIANTS
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.options import (
     NOT_NEGATIVE,
@@ -17,8 +10,49 @@ from trainers.recipes.options import (
     option,
 )
 
-# The name of a field in version 0.1, and its name now.
-OLD_FLAGS = {"gelu": "mlp_activation"}
+# The names of tables that need Keras are written out, so that --help does not:
+# the keys of VARIANTS of `keras_vit.models`,
+VARIANTS = (
+    "Ti/16",
+    "S/16",
+    "S/32",
+    "B/8",
+    "B/16",
+    "B/32",
+    "L/16",
+    "L/32",
+    "H/14",
+    "R+Ti/16",
+    "R26+S/32",
+    "R26+B/32",
+    "R50+B/16",
+    "R50+B/32",
+    "R50+L/16",
+    "R50+L/32",
+    "S/16-gap",
+    "S/32-gap",
+    "B/16-gap",
+    "B/32-gap",
+    "mu/16",
+    "M/16",
+    "So400m/14",
+    "g/14",
+    "g-opt/16",
+    "G/14",
+    "G-opt/16",
+    "e/14",
+    "Pico/2",
+)
+# and of the tables of `keras_vit.layers`.
+POOLINGS = (
+    *("token", "avg", "max", "token_and_avg", "distilled", "prefix", "map"),
+    *("map_patches", "probe", "none"),
+)
+POSITION_EMBEDDINGS = (
+    *("none", "learned", "learned_2d", "sincos_1d", "sincos_2d"),
+)
+POSITION_PLACEMENTS = ("stem", "every_block", "every_block_shared")
+ACTIVATIONS = ("tanh", "exact", "quick", "silu", "relu", "elu")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from keras_vit.pretraining import PATCH_TARGETS
 from trainers.recipes.baselines import BASELINES
 from trainers.recipes.options import (
     INNER_SHARE,
@@ -14,6 +13,8 @@ from trainers.recipes.options import (
 CLASSIFY = "classify"
 # Share of hidden patches of each objective without labels, as in its paper.
 MASK_RATIOS = {"masked_patches": 0.5, "autoencoder": 0.75}
+# The keys of PATCH_TARGETS of `keras_vit.pretraining`, which needs Keras.
+PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
 # Fields that need a classifier, and the value that does without them.
 NEEDS_LABELS = {
     "teacher": None,

@@ -1,6 +1,5 @@
 """The field of a recipe that lists several patch sizes."""
 
-from keras_vit.layers.pooling import needs_distillation_token
 from trainers.recipes.model_options import ModelOptions
 
 
@@ -18,7 +17,7 @@ def read_patch_sizes(options: ModelOptions) -> tuple[int, ...]:
             "`patch_sizes` must be numbers of pixels such as '4,6,8'. "
             f"Received: patch_sizes={text!r}"
         )
-    if words and needs_distillation_token(options.pooling):
+    if words and options.pooling == "distilled":
         raise ValueError(
             "`patch_sizes` and a distillation token do not go together. "
             f"Received: patch_sizes={text!r}, "

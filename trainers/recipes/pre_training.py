@@ -5,7 +5,6 @@ Those of ViT-B/16 on ImageNet and ImageNet-21k are in `vit.py`.
 
 import dataclasses
 
-from keras_vit.models import VARIANTS
 from trainers.recipes.vit import RECIPES as OF_B16
 
 _I21K = dataclasses.replace(
@@ -23,13 +22,16 @@ _JFT = dataclasses.replace(
 )
 
 
+_WIDTHS = {"B": 768, "L": 1024, "H": 1280}
+
+
 def _recipe(base, model, result, **changes):
     """Return a recipe of a model; the hidden layer is as wide as the model."""
-    row = VARIANTS.get(model)  # A ResNet has no hidden layer.
+    size = model.split("/")[0].split("+")[-1]
     return dataclasses.replace(
         base,
         model=model,
-        representation_size=row and row.config.width,
+        representation_size=_WIDTHS.get(size),  # A ResNet has none.
         expected=f"{model}: {result}. Not run here.",
         **changes,
     )

@@ -1,17 +1,9 @@
 """Recipe: every setting of a training run, with its help text and its range."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from keras_vit.preprocessing.normalization import Normalization
-from keras_vit.preprocessing.settings import Preprocessing
-from trainers.augment.augmentation import parse_augmentation
-from trainers.augment.operation_lines import add_normalization, preprocessing_in
-from trainers.data.datasets import PATH_NAMES
-from trainers.distribute.gradient_sums import SUM_DTYPES
-from trainers.distribute.strategies import STRATEGIES
-from trainers.optim.losses import LOSSES
-from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
-from trainers.optim.schedules import DECAYS, MILESTONES
+from trainers.data.file_lists import LIST_NAMES
 from trainers.recipes.distillation_options import DistillationOptions
 from trainers.recipes.fine_tuning import check_fine_tuning
 from trainers.recipes.milestones import read_milestones
@@ -34,6 +26,18 @@ from trainers.recipes.options import (
 from trainers.recipes.patch_sizes import read_patch_sizes
 from trainers.recipes.precisions import PRECISIONS
 
+if TYPE_CHECKING:
+    from keras_vit.preprocessing.normalization import Normalization
+    from keras_vit.preprocessing.settings import Preprocessing
+
+# The keys of the tables of these names in `trainers.optim` and
+# `trainers.distribute`, written out so that --help imports no TensorFlow.
+LOSSES = ("softmax", "sigmoid")
+OPTIMIZERS = ("adamw", "adam", "lamb", "adafactor", "lion", "sgd")
+DECAYS = ("cosine", "linear", "constant", "rsqrt", "steps")
+DTYPES = ("float32", "bfloat16")  # Of the accumulator and of gradients.
+STRATEGIES = ("one_device", "mirrored", "multi_worker", "tpu")
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
@@ -50,7 +54,8 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
     # Data.
     dataset: str = option(
         "digits",
-        f"Data set: digits, any name of tensorflow-datasets, {PATH_NAMES}.",
+        f"Data set: digits, any name of tensorflow-datasets, {LIST_NAMES} or "
+        "tfrecord:PATH.",
     )
     data_dir: str | None = free_option(
         None, "Folder of the data sets of tensorflow-datasets.", is_local=True
@@ -151,7 +156,7 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
         10_000, "Timescale of the rsqrt schedule, in updates.", range=POSITIVE
     )
     milestones: str = option(
-        ",".join(map(str, MILESTONES)),
+        "0.3,0.6,0.9",
         "Shares of the updates after which the rate of the steps schedule "
         "falls to a tenth, such as '0.3,0.6,0.9' or '1/3,2/3'.",
     )
@@ -168,7 +173,7 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
     accumulator_dtype: str = option(
         "float32",
         "Dtype in which the optimizer keeps the mean of the gradients.",
-        ACCUMULATOR_DTYPES,
+        DTYPES,
     )
     average_decay: float = option(
         0.0,
@@ -203,7 +208,7 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
         "float32",
         "Dtype in which gradients are summed over several devices; those of "
         "vectors always in float32.",
-        SUM_DTYPES,
+        DTYPES,
     )
     steps_per_loop: int = free_option(
         10,
@@ -248,26 +253,30 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
     @property
     def activation(self) -> str:
         """The function that turns the logits into probabilities, by name."""
-        return LOSSES[self.loss].activation
+        return self.loss  # A loss has the name of its function.
 
     @property
-    def normalization(self) -> Normalization:
+    def normalization(self) -> "Normalization":
         """Mean and deviation by which pixels are normalised for the model."""
         return self.preprocessing.mean_and_deviation
 
     @property
-    def preprocessing(self) -> Preprocessing:
+    def preprocessing(self) -> "Preprocessing":
         """The preprocessing of the evaluation, for the model."""
+        from trainers.augment.operation_lines import preprocessing_in
+
         size = (self.image_size, self.image_size)
         return preprocessing_in(self.eval_preprocess, size)
 
-    def normalized_for(self, settings: Preprocessing) -> "Recipe":
+    def normalized_for(self, settings: "Preprocessing") -> "Recipe":
         """Return a recipe that normalises images for a model.
 
         Args:
             settings: The preprocessing of the model. Operations of the recipe
                 that normalise images by themselves stay.
         """
+        from trainers.augment.operation_lines import add_normalization
+
         lines = {
             name: add_normalization(getattr(self, name), settings)
             for name in ("augment", "eval_preprocess")
@@ -287,6 +296,14 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
                 "`patience` needs `keep_best`. Received: "
                 f"patience={self.patience}, keep_best={self.keep_best}"
             )
+
+    def check_operations(self):
+        """Raise a ValueError unless `augment` and `eval_preprocess` are valid.
+
+        This needs TensorFlow; the other fields are checked at once.
+        """
+        from trainers.augment.augmentation import parse_augmentation
+
         size = (self.image_size, self.image_size)
         pairs = [
             parse_augmentation(getattr(self, name), size, name).normalization

@@ -5,65 +5,40 @@ import os
 import signal
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 
 import tensorflow as tf
 from absl import app, flags, logging
 
 from keras_vit.errors import message_of
-from keras_vit.startup import format_warning
+from trainers.command_line import parse_flags
 from trainers.data.bad_examples import DataError, describe_error
 from trainers.distribute.rendezvous import WorkerLostError
-from trainers.help.showing import answer_early
 from trainers.loop.errors import (
     CheckpointError,
     Interrupted,
     NonFiniteLossError,
 )
 from trainers.paths import ContentError
-from trainers.runs.backend import require_tensorflow
 
 
 def run_main(main: Callable):
-    """Parse the flags and call `main`.
+    """Call `main` of a command; `trainers.command_line.begin` came before it.
 
     Args:
         main: Takes the program name and the arguments that are not flags.
     """
-    # A start without `python -m` comes to its help only here.
-    spec = main.__globals__["__spec__"]
-    answer_early(spec.name if spec else "", sys.argv[1:])
-    app.call_after_init(_check_process)
-    warnings.formatwarning = format_warning
     # The name of a file need not be UTF-8.
     if sys.stdout:
         sys.stdout.reconfigure(errors="backslashreplace")
+    app.call_after_init(_set_log_level)
     app.run(main, flags_parser=parse_flags)
 
 
-def parse_flags(words: list[str]) -> list[str]:
-    """Parse a command line; return what is not a flag of it.
-
-    What is wrong with it ends the command with a one-line message, as in
-    `answer_early`. Absl's own message proposes flags that are not answered.
-
-    Args:
-        words: The command line.
-    """
-    try:
-        return flags.FLAGS(words)
-    except flags.Error as error:
-        sys.exit(f"Error: {error}")
-
-
-def _check_process():
-    """Set the log level; end the command unless Keras runs on TensorFlow."""
+def _set_log_level():
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.WARNING)
         tf.get_logger().setLevel("WARNING")
-    # A start without `python -m` comes here only now.
-    require_tensorflow()
 
 
 @contextlib.contextmanager

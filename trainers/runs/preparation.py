@@ -80,6 +80,7 @@ def prepare(
         WorkerLostError: If another process or the data service cannot be
             reached or does not respond.
     """
+    recipe.check_operations()
     run = Run(as_path(run_dir))
     check_folder(run.folder, "run_dir")
     check_place(run, recipe.dataset)

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.run_folders import check_class_names
-from trainers.recipes.model_options import OLD_FLAGS
 from trainers.recipes.schema import Recipe
 
 
@@ -12,7 +11,7 @@ def parse_recipe(fields: Mapping) -> Recipe:
     """Return the recipe of a file.
 
     Args:
-        fields: The values by name, also by names of earlier versions.
+        fields: The values by name.
 
     Raises:
         ValueError: If there are fields of a later version, or a value is not
@@ -20,13 +19,14 @@ def parse_recipe(fields: Mapping) -> Recipe:
     """
     if not isinstance(fields, Mapping):
         raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
-    values = {OLD_FLAGS.get(x, x): value for x, value in fields.items()}
-    unknown = values.keys() - {f.name for f in dataclasses.fields(Recipe)}
+    unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
     if unknown:
         raise ValueError(
             f"fields of another version: {', '.join(sorted(unknown))}"
         )
-    return Recipe(**values)
+    recipe = Recipe(**fields)
+    recipe.check_operations()
+    return recipe
 
 
 def take_class_names(

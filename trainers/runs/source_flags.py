@@ -1,7 +1,5 @@
 """The flags that name a model and a data set to evaluate it on."""
 
-from absl import flags
-
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.paths import as_path
 from trainers.runs.named_model import NamedModel
@@ -60,68 +58,3 @@ def open_source(
     if model:
         source = NamedModel(model, is_grey=data.channels == 1)
     return source, data.with_forms_of(source.load_class_names())
-
-
-def define_source_flags():
-    """Define the flags that name a model and the images for it."""
-    flags.DEFINE_string("run_dir", None, "Folder of the run.")
-    flags.DEFINE_string(
-        "model",
-        None,
-        "Model to use instead of --run_dir: a .keras file, the folder of a "
-        "run, a checkpoint of any family, or the name of a published one. "
-        "Needs --dataset.",
-    )
-    flags.DEFINE_string("dataset", None, "Data set. Default: that of the run.")
-    flags.DEFINE_string(
-        "data_dir", None, "Folder of the data sets of tensorflow-datasets."
-    )
-    flags.DEFINE_string(
-        "eval_split",
-        None,
-        "Split to read, or a slice of one. Default: that of the run.",
-    )
-    define_preprocess_flag()
-
-
-def define_preprocess_flag():
-    """Define the flag of the commands that prepare images for any model."""
-    flags.DEFINE_string(
-        "preprocess",
-        None,
-        "Operations on the images, separated by '|', such as "
-        "'resize_small(256)|central_crop(224)'. Default: those of the run; "
-        "with --model, those that its file states, or the whole image is "
-        "resized.",
-    )
-
-
-def define_patch_size_flag():
-    """Define the flag of the commands that can change the patch size."""
-    flags.DEFINE_integer(
-        "patch_size",
-        None,
-        "Side of the patches in pixels: the model's own are resized to it, as "
-        "in FlexiViT. Default: that of the model.",
-        lower_bound=1,
-    )
-
-
-def define_evaluation_flags():
-    """Define the flags of the commands that evaluate a model."""
-    define_source_flags()
-    flags.DEFINE_integer(
-        "max_bad_examples",
-        0,
-        "Number of unreadable images to skip before the command stops.",
-        lower_bound=0,
-    )
-    flags.DEFINE_integer(
-        "batch_size", 128, "Number of images per batch.", lower_bound=1
-    )
-    flags.DEFINE_string(
-        "report_dir",
-        None,
-        "Folder to write the report to. Default: the folder of the run; with "
-        "--model, the report is only printed.",
-    )

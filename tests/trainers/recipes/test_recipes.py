@@ -11,15 +11,25 @@ import tensorflow_datasets as tfds
 from absl import flags
 
 import keras_vit
-from keras_vit import VARIANTS
+from keras_vit import VARIANTS, export, layers
+from keras_vit.models import tuning
+from keras_vit.pretraining import PATCH_TARGETS
 from keras_vit.weights import PRETRAINED
 from keras_vit.weights.hub import DESCRIPTIONS, HUB_MODELS
 from tests.trainers.mocked import write_metadata
 from tests.weights.bit_arrays import draw_bit_arrays
+from trainers import flags as flag_definitions
 from trainers.augment.augmentation import parse_augmentation
+from trainers.distribute.gradient_sums import SUM_DTYPES
+from trainers.distribute.strategies import STRATEGIES
+from trainers.evaluation.probes import PROBES
 from trainers.models.baselines import build_baseline
 from trainers.models.bit_checkpoints import BIT_CHECKPOINTS
-from trainers.optim.schedules import WarmupSchedule
+from trainers.optim.distillation import TARGETS
+from trainers.optim.losses import LOSSES
+from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
+from trainers.optim.schedules import DECAYS, WarmupSchedule
+from trainers.recipes import fine_tuning
 from trainers.recipes.baselines import APPLICATIONS, BASELINES, BIT_SIZES
 from trainers.recipes.documentation import (
     describe_settings,
@@ -44,11 +54,11 @@ PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 def parse(monkeypatch):
     """Return a function from a command line to a recipe."""
     values = flags.FlagValues()
-    for name in ("string", "integer", "float", "bool", "enum", "alias"):
-        define = getattr(flags, f"DEFINE_{name}")
+    for kind in ("_string", "_integer", "_float", "_bool", ""):
+        define = getattr(flags, f"DEFINE{kind}")
         monkeypatch.setattr(
             flags,
-            f"DEFINE_{name}",
+            f"DEFINE{kind}",
             lambda *args, _define=define: _define(*args, flag_values=values),
         )
     define_recipe_flags()
@@ -85,11 +95,6 @@ def test_every_field_but_the_notes_is_a_flag_that_replaces_it(parse):
         assert getattr(changed, field.name) == want
         given[field.name] = want  # The parser keeps what it has seen.
         assert changed == dataclasses.replace(RECIPES["digits"], **given)
-
-
-def test_the_old_name_of_a_flag_is_read(parse):
-    recipe = parse("--recipe=digits --gelu=exact")
-    assert recipe.mlp_activation == "exact"
 
 
 def test_epochs_win_over_the_steps_of_a_recipe(parse, monkeypatch):
@@ -178,7 +183,7 @@ def test_numbers_of_numpy_and_whole_rates_are_numbers():
 
 def test_augmentation_is_read_at_once():
     with pytest.raises(ValueError, match="`augment`.* must be one of"):
-        Recipe(augment="flip")
+        Recipe(augment="flip").check_operations()
 
 
 def test_unknown_name_is_refused_in_python_too():
@@ -872,3 +877,34 @@ def test_keeping_the_best_and_stopping_early_can_be_turned_off(parse, name):
     assert (recipe.keep_best, recipe.patience) == (True, 0)
     with pytest.raises(ValueError, match="`patience` needs `keep_best`"):
         parse(f"{line} --patience=3")
+
+
+def test_written_out_names_are_those_of_the_tables():
+    """The flags list them without importing Keras or TensorFlow."""
+    choices = {
+        field.name: field.metadata["choices"]
+        for field in dataclasses.fields(Recipe)
+    }
+    for name, table in {
+        "model": [*VARIANTS, *BASELINES],
+        "pooling": layers.POOLINGS,
+        "position_embedding": layers.POSITION_EMBEDDINGS,
+        "position_placement": layers.POSITION_PLACEMENTS,
+        "mlp_activation": layers.ACTIVATIONS,
+        "patch_target": PATCH_TARGETS,
+        "distillation_target": TARGETS,
+        "loss": LOSSES,
+        "optimizer": OPTIMIZERS,
+        "schedule": DECAYS,
+        "strategy": STRATEGIES,
+        "accumulator_dtype": ACCUMULATOR_DTYPES,
+        "gradient_dtype": SUM_DTYPES,
+    }.items():
+        assert set(choices[name]) == set(table), name
+    assert set(fine_tuning.PARTS) == set(tuning.PARTS)
+    assert set(fine_tuning.LORA_LAYERS) == set(tuning.LORA_LAYERS)
+    assert set(flag_definitions.PROBES) == set(PROBES)
+    assert set(flag_definitions.FORMATS) == set(export.FORMATS)
+    assert set(flag_definitions.QUANTIZATIONS) == set(export.QUANTIZATIONS)
+    for name, loss in LOSSES.items():
+        assert loss.activation == name  # As Recipe.activation has it.

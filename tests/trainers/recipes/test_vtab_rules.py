@@ -6,8 +6,6 @@ import tensorflow as tf
 
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.readers.vtab import VTAB_TASKS
-from trainers.help.reading import read_help
-from trainers.help.recipe_values import find_values
 from trainers.recipes.flags import ChosenRecipe, flag_fields
 from trainers.recipes.recipes import RECIPES
 
@@ -55,13 +53,3 @@ def test_only_the_augmentation_depends_on_the_task():
     del given["augment"]
     line = RECIPES["pets_b16"].augment
     assert ChosenRecipe("pets_b16", given).recipe.augment == line
-
-
-def test_the_help_shows_the_augmentation_of_the_task():
-    defaults = {field.name: field.default for field in flag_fields()}
-    recipes = read_help()["recipes"]
-    for dataset in ("vtab:smallnorb_azimuth", "vtab:dmlab"):
-        given = {"recipe": "vtab_l16", "dataset": dataset}
-        want = ChosenRecipe("vtab_l16", {"dataset": dataset}).recipe
-        shown = find_values(recipes, defaults, given).values
-        assert shown["augment"] == want.augment

@@ -15,15 +15,14 @@ from trainers.train import choose_recipe
 def parse(monkeypatch):
     """Return a function that reads a command line as the command does."""
     values = flags.FlagValues()
-    for kind in ("enum", "string", "integer", "float", "bool"):
-        name = f"DEFINE_{kind}"
+    for kind in ("_string", "_integer", "_float", "_bool", ""):
+        name = f"DEFINE{kind}"
         define = getattr(flags, name)
 
         def define_here(*arguments, define=define):
             return define(*arguments, flag_values=values)
 
         monkeypatch.setattr(flags, name, define_here)
-    monkeypatch.setattr(flags, "DEFINE_alias", lambda old, name: None)
     define_recipe_flags()
 
     def parse(words):

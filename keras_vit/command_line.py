@@ -1,33 +1,128 @@
-"""The parsers of commands such as `python -m keras_vit.convert`.
+"""The command lines of `keras_vit`, and how every command starts.
 
-They are parsed twice: by `startup`, so that a mistyped flag is reported before
-Keras is imported, which takes seconds, and by the command itself.
+Nothing here imports Keras, so that --help and a mistyped argument are answered
+at once. A program that imports the package as a library does not call it.
 """
 
 import argparse
+import contextlib
 import dataclasses
+import gc
+import importlib
 import os
-from collections.abc import Callable
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
 
 from keras_vit.tables import guess
 
-# Set by `keras-vit`, which starts these modules: the command as it was typed.
-PROGRAM_VARIABLE = "KERAS_VIT_PROGRAM"
+# Lines that TensorFlow writes to the standard error at each start, on a machine
+# without a GPU, before its own settings about logging apply.
+NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog"
+    rb"|I\d{4} "
+    rb"|To enable the following instructions"
+    rb"|E\d{4} .*cuInit.*(UNKNOWN ERROR|CUDA_ERROR_NO_DEVICE)"
+)
+
+IS_LOUD = "TF_CPP_MIN_LOG_LEVEL" in os.environ  # The user wants to see all.
+
+
+def start():
+    """Make Ctrl-C and warnings of this process one line each."""
+    sys.excepthook = _report_error
+    warnings.formatwarning = format_warning
+
+
+def begin(make_parser: Callable[[], argparse.ArgumentParser]):
+    """Answer --help and a mistyped argument, or import Keras.
+
+    Args:
+        make_parser: Returns the parser of the command.
+    """
+    start()
+    make_parser().parse_args()
+    import_keras()
+
+
+def import_keras() -> str:
+    """Import Keras without noise, and return the name of its backend.
+
+    Exits with a one-line message if there is no such backend, or it is not
+    installed. To see every message of TensorFlow, set TF_CPP_MIN_LOG_LEVEL.
+    """
+    # To go through what is imported takes the garbage collector a third of the
+    # time of a command that does nothing else.
+    gc.disable()
+    with _without_noise():
+        try:
+            import keras
+        except (ModuleNotFoundError, ValueError) as error:
+            sys.exit(
+                f"Error: Keras cannot start ({error}). Install its backend, or "
+                "choose another one: KERAS_BACKEND=tensorflow, jax or torch."
+            )
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+    gc.freeze()
+    gc.enable()
+    return keras.backend.backend()
+
+
+def import_tensorflow():
+    """Import TensorFlow without noise, if it is installed."""
+    with _without_noise(), contextlib.suppress(ImportError):
+        importlib.import_module("tensorflow")
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Leave NOISE out of the standard error, also where C++ writes it."""
+    if IS_LOUD:
+        yield
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Errors alone.
+    with tempfile.TemporaryFile() as written:
+        stderr = os.dup(2)
+        os.dup2(written.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            written.seek(0)
+            for line in written:
+                if not NOISE.match(line):
+                    os.write(2, line)
+
+
+def _report_error(kind, error, traceback):
+    """Print an error that ends the program; Ctrl-C without its traceback."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr, flush=True)
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
+def format_warning(message, category, filename, lineno, line=None) -> str:
+    """Return a warning for the user as one line, without the place in the code.
+
+    Others are shown as Python does.
+    """
+    if category is UserWarning:
+        return f"Warning: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 class CommandLine(argparse.ArgumentParser):
     """A parser that suggests a known flag or value in place of an unknown one.
 
-    Further arguments are those of `argparse.ArgumentParser`.
-
-    Args:
-        module: The module of the command. In messages, the program has the
-            name by which it was started.
+    Arguments are those of `argparse.ArgumentParser`.
     """
-
-    def __init__(self, module: str, **options):
-        program = os.environ.get(PROGRAM_VARIABLE, f"python -m {module}")
-        super().__init__(prog=program, **options)
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Return the values of the command line; exit if it is wrong."""
@@ -52,7 +147,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.convert`."""
     titles = [f"{name}: {title}" for name, title in LAYOUT_TITLES.items()]
     parser = CommandLine(
-        "keras_vit.convert",
+        prog="keras-vit convert",
         description="Convert the checkpoint of a Vision Transformer to the "
         "format of another library.",
         epilog=f"Layouts: {'; '.join(titles)}; keras: a .keras file.",
@@ -92,7 +187,7 @@ def make_convert_parser() -> argparse.ArgumentParser:
 def make_inspect_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect`."""
     parser = CommandLine(
-        "keras_vit.inspect",
+        prog="keras-vit inspect-model",
         description="Draw where a Vision Transformer looks in images and what "
         "it has learned, and write an interactive page, report.html. For the "
         "folder of a run, use keras-vit inspect.",
@@ -126,7 +221,7 @@ def make_inspect_parser() -> argparse.ArgumentParser:
 def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.inspect_checkpoint`."""
     parser = CommandLine(
-        "keras_vit.inspect_checkpoint",
+        prog="keras-vit inspect-checkpoint",
         description="Describe a checkpoint of a Vision Transformer.",
     )
     parser.add_argument(
@@ -146,7 +241,7 @@ def make_inspect_checkpoint_parser() -> argparse.ArgumentParser:
 def make_serve_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m keras_vit.serve`."""
     parser = CommandLine(
-        "keras_vit.serve",
+        prog="keras-vit serve",
         description="Serve the models of an export over the REST interface of "
         f"TF Serving, with a page to try them. {PURPOSE}",
     )
@@ -261,10 +356,4 @@ LAYOUT_TITLES = {
     "big_vision": "google-research/big_vision",
     "timm": "timm (huggingface/pytorch-image-models)",
     "huggingface": "Hugging Face transformers",
-}
-PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
-    "keras_vit.convert": make_convert_parser,
-    "keras_vit.inspect": make_inspect_parser,
-    "keras_vit.inspect_checkpoint": make_inspect_checkpoint_parser,
-    "keras_vit.serve": make_serve_parser,
 }

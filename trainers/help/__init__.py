@@ -1,1 +1,0 @@
-"""The help of the commands, written from a file that needs no imports."""
