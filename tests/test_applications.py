@@ -55,10 +55,6 @@ def test_a_builder_is_a_public_function_of_the_package(name):
     assert parameters["name"].default == name.lower()
 
 
-def test_the_official_variants_have_a_builder():
-    assert len(BUILDERS) == 20
-
-
 # The configuration of each, by the fields that tell the variants apart.
 @pytest.mark.parametrize(
     ("name", "variant"),

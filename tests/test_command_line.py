@@ -49,7 +49,7 @@ def run(words, environment, cwd=".", **options):
         (["trainers.console"], 0, "  inspect-checkpoint  "),
         (["trainers.console", "--version"], 0, "keras_vit "),
     ],
-    ids=" ".join,
+    ids=str,
 )
 def test_a_command_answers_before_it_imports_keras(
     subprocess_environment, words, code, answer

@@ -6,7 +6,7 @@ answered at once. Names of tables that need them are written out.
 
 from absl import flags
 
-from keras_vit.tables import guess
+from trainers.recipes.flags import define_choice, define_recipe_flags
 
 # Of `trainers.evaluation.probes` and of `keras_vit.export`.
 PROBES = ("few_shot", "knn")
@@ -14,33 +14,6 @@ FORMATS = ("onnx", "openvino", "saved_model", "tflite", "web")
 QUANTIZATIONS = (
     *("float32", "float16", "dynamic_int8", "int8", "static_int8"),
 )
-
-
-class _Choice(flags.EnumParser):
-    """A name of several; the error proposes the one that was meant."""
-
-    def parse(self, argument: str) -> str:
-        """Return the name; raise a ValueError if there is no such."""
-        if argument not in self.enum_values:
-            raise ValueError(
-                f"must be one of {', '.join(self.enum_values)}"
-                f"{guess(argument, self.enum_values)}"
-            )
-        return argument
-
-
-def define_choice(name: str, default: str | None, choices, text: str):
-    """Define a flag that is one of several names.
-
-    Args:
-        name: Name of the flag.
-        default: Its default.
-        choices: The names.
-        text: Its help.
-    """
-    parser = _Choice(list(choices))
-    kinds = f"<{'|'.join(parser.enum_values)}>: {text}"
-    flags.DEFINE(parser, name, default, kinds)
 
 
 def define_source_flags():
@@ -135,8 +108,6 @@ def define_worker_flags():
 
 def define_train_flags():
     """Define the flags of the recipe and the others."""
-    from trainers.recipes.flags import define_recipe_flags
-
     define_recipe_flags()
     flags.DEFINE_string(
         "run_dir",
@@ -156,8 +127,6 @@ def define_train_flags():
 
 def define_sweep_flags():
     """Define the flags of the recipe and the others."""
-    from trainers.recipes.flags import define_recipe_flags
-
     define_recipe_flags()
     flags.DEFINE_list(
         "learning_rates",

@@ -5,12 +5,12 @@ import typing
 
 from absl import flags
 
+from keras_vit.tables import guess
 from trainers.data.file_lists import (
     LIST_NAMES,
     check_is_no_path,
     is_file_list,
 )
-from trainers.flags import define_choice
 from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.photos import fit_to_images
 from trainers.recipes.recipes import RECIPES
@@ -23,6 +23,33 @@ OF_RECIPE = " Default: that of the recipe."
 def flag_fields() -> list[dataclasses.Field]:
     """Return the fields of Recipe that are flags."""
     return [f for f in dataclasses.fields(Recipe) if "help" in f.metadata]
+
+
+class _Choice(flags.EnumParser):
+    """A name of several; the error proposes the one that was meant."""
+
+    def parse(self, argument: str) -> str:
+        """Return the name; raise a ValueError if there is no such."""
+        if argument not in self.enum_values:
+            raise ValueError(
+                f"must be one of {', '.join(self.enum_values)}"
+                f"{guess(argument, self.enum_values)}"
+            )
+        return argument
+
+
+def define_choice(name: str, default: str | None, choices, text: str):
+    """Define a flag that is one of several names.
+
+    Args:
+        name: Name of the flag.
+        default: Its default.
+        choices: The names.
+        text: Its help.
+    """
+    parser = _Choice(list(choices))
+    kinds = f"<{'|'.join(parser.enum_values)}>: {text}"
+    flags.DEFINE(parser, name, default, kinds)
 
 
 def define_recipe_flags():
