@@ -9,6 +9,7 @@ from absl import app, flags, logging  # noqa: F401  Two define flags.
 from keras_vit.command_line import import_keras, start
 from keras_vit.tables import guess
 from trainers.flags import DEFINITIONS
+from trainers.recipes.flags import show_values
 
 
 def begin(module: str):
@@ -21,6 +22,9 @@ def begin(module: str):
     DEFINITIONS[module]()
     words = sys.argv[1:]
     if {"-h", "-help", "--help", "--helpshort", "--helpfull"} & {*words}:
+        if "recipe" in flags.FLAGS:
+            given = [x for x in words if x.startswith("--recipe=")]
+            show_values("".join(given).partition("=")[2])
         print_help(inspect.cleandoc(sys.modules["__main__"].__doc__))
         sys.exit()
     parse_flags(sys.argv)

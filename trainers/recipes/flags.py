@@ -78,6 +78,17 @@ def define_recipe_flags():
         define(field.name, None, text)
 
 
+def show_values(name: str | None):
+    """Let --help show the values of a recipe as defaults of its flags.
+
+    Args:
+        name: A key of RECIPES; others show those of `Recipe`.
+    """
+    recipe = RECIPES.get(name, Recipe())
+    for field in flag_fields():
+        flags.FLAGS.set_default(field.name, getattr(recipe, field.name))
+
+
 @dataclasses.dataclass(frozen=True)
 class ChosenRecipe:
     """The recipe of --recipe and the flags that change it.
