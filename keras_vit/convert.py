@@ -5,25 +5,25 @@ if __name__ == "__main__":  # A mistyped argument is found before slow imports.
 
     begin(make_convert_parser)
 
-import contextlib
 import pathlib
 import sys
-from collections.abc import Iterator
 
-from keras_vit.class_names import write_class_names
 from keras_vit.command_line import (
     hints_of,
     import_tensorflow,
     make_convert_parser,
 )
-from keras_vit.errors import first_line, is_out_of_memory, message_of
+from keras_vit.errors import message_of
 from keras_vit.files import atomic_write, check_parents
-from keras_vit.keras_files import load_keras
-from keras_vit.models.vit import VisionTransformer
-from keras_vit.run_folders import find_model, read_classes
+from keras_vit.model_files import (
+    enough_memory,
+    find_model,
+    open_model,
+    read_classes,
+    write_class_names,
+)
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.loading import from_checkpoint
 from keras_vit.weights.saving import WRITERS, save_checkpoint
 
 
@@ -93,31 +93,6 @@ def convert(
     return ()
 
 
-@contextlib.contextmanager
-def enough_memory(
-    image_size: tuple[int, int] | int | None = None,
-) -> Iterator[None]:
-    """Say in errors of full memory what it is not enough for.
-
-    Args:
-        image_size: See `convert`.
-
-    Raises:
-        MemoryError: If the memory is full.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        cause = "this model"
-        if image_size is not None:
-            cause = f"a model with image_size={image_size!r}"
-        raise MemoryError(
-            f"The memory is not enough for {cause}: {first_line(error)}"
-        ) from error
-
-
 def check_target(target: str, overwrite: bool = False):
     """Raise an error if something would be overwritten, or is in the way.
 
@@ -139,47 +114,6 @@ def check_target(target: str, overwrite: bool = False):
             f"overwritten (--overwrite). Received: target={target!r}, which "
             "is there"
         )
-
-
-def open_model(
-    source: str,
-    num_heads: int | None = None,
-    image_size: tuple[int, int] | int | None = None,
-    source_image_size: tuple[int, int] | int | None = None,
-    architecture: str | None = None,
-) -> VisionTransformer:
-    """Return the model of a `.keras` file or a checkpoint of any family.
-
-    Args:
-        source: See `convert`.
-        num_heads: See `convert`.
-        image_size: See `convert`.
-        source_image_size: See `convert`.
-        architecture: See `convert`.
-
-    Raises:
-        ValueError: If the source cannot be read or contains another model, or
-            if it is a `.keras` file and its properties are passed.
-    """
-    hints = {
-        "num_heads": num_heads,
-        "source_image_size": source_image_size,
-        "architecture": architecture,
-    }
-    if not source.endswith(".keras"):
-        return from_checkpoint(source, image_size=image_size, **hints)
-    for name, value in hints.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` must be left out for a .keras file, which states it "
-                f"itself. Received: {name}={value!r}, source={source!r}"
-            )
-    model = load_keras(source)
-    if not isinstance(model, VisionTransformer):
-        raise ValueError(
-            f"{source} holds no VisionTransformer but a {type(model).__name__}."
-        )
-    return model if image_size is None else model.with_image_size(image_size)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,13 +23,12 @@ from keras_vit.analysis.gallery import (
     write_gallery,
 )
 from keras_vit.command_line import hints_of, make_inspect_parser
-from keras_vit.convert import enough_memory, open_model
+from keras_vit.model_files import enough_memory, is_run, open_model
 from keras_vit.preprocessing import (
     imagenet_classes,
     preprocess_input,
     read_image,
 )
-from keras_vit.run_folders import is_run
 
 
 def open_subject(source: str, **hints) -> Subject:
@@ -40,7 +39,7 @@ def open_subject(source: str, **hints) -> Subject:
 
     Args:
         source: Path or name.
-        **hints: See `keras_vit.convert.open_model`.
+        **hints: See `keras_vit.model_files.open_model`.
 
     Raises:
         ValueError: If it does not contain a VisionTransformer.

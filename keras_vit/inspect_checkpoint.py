@@ -12,8 +12,8 @@ import dataclasses
 import sys
 
 from keras_vit.command_line import hints_of, make_inspect_checkpoint_parser
+from keras_vit.model_files import is_run
 from keras_vit.models.variants import VARIANTS
-from keras_vit.run_folders import is_run
 from keras_vit.weights.containers import open_checkpoint
 from keras_vit.weights.hub import locate
 from keras_vit.weights.positions import Known

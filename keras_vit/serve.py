@@ -19,7 +19,7 @@ import socket
 import sys
 
 from keras_vit.command_line import PURPOSE, make_serve_parser
-from keras_vit.packages import missing_packages
+from keras_vit.errors import missing_packages
 from keras_vit.serving.limits import Limits
 from keras_vit.serving.models import ServedModel, find_models
 

@@ -30,7 +30,7 @@ from keras_vit.models.features import (
     split_at_head,
 )
 from keras_vit.models.tuning import without_lora
-from keras_vit.packages import missing_packages
+from keras_vit.errors import missing_packages
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Mode, to_fractions

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from keras_vit.packages import missing_packages
+from keras_vit.errors import missing_packages
 from keras_vit.tables import pick
 
 # ------------------------------------------------------------------- errors

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit.keras_files import load_keras
+from keras_vit.model_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.models.tuning import copy_model, train_layer
 from keras_vit.weights.layer_shapes import HEAD_LAYERS

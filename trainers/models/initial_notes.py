@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import keras
 
+from keras_vit.model_files import RUN_MODEL, RUN_RECIPE, check_class_names
 from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE, check_class_names
 from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path, parse_object
 from trainers.recipes.schema import Recipe

@@ -2,7 +2,7 @@
 
 import os
 
-from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
+from keras_vit.model_files import RUN_MODEL, RUN_RECIPE
 from trainers.paths import as_path
 
 

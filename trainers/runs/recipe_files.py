@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 
-from keras_vit.run_folders import check_class_names
+from keras_vit.model_files import check_class_names
 from trainers.recipes.schema import Recipe
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_vit import save_lora
-from keras_vit.keras_files import load_keras
-from keras_vit.run_folders import RUN_MODEL, RUN_RECIPE
+from keras_vit.model_files import RUN_MODEL, RUN_RECIPE, load_keras
 from trainers.paths import (
     Path,
     RemotePath,

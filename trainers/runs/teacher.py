@@ -12,7 +12,6 @@ from keras_vit.models.features import (
 from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Normalization
-from keras_vit.run_folders import RUN_RECIPE
 from trainers.data.datasets import ImageDataset
 from trainers.optim.distillation import TARGETS, Distillation
 from trainers.optim.losses import LOSSES

@@ -1,12 +1,21 @@
-"""Converting the model of a run: from its folder, and with its classes."""
+"""Files of models, and the class names beside them."""
 
 import json
+import os
 import re
 
+import keras
 import pytest
 
 from keras_vit import VisionTransformer, convert, from_checkpoint
-from keras_vit.run_folders import find_model, is_run, read_classes
+from keras_vit.model_files import (
+    find_model,
+    is_run,
+    load_keras,
+    read_classes,
+    stated_class_names,
+    write_class_names,
+)
 from tests.tiny import randomize, tiny_config
 
 NAMES = ["cat", "犬", "bird"]
@@ -104,3 +113,89 @@ def test_an_encoder_has_no_names(tmp_path):
     with pytest.raises(ValueError, match="a list of 0 strings.*of 1: "):
         (tmp_path / "recipe.json").write_text('{"class_names": ["a"]}')
         read_classes(str(tmp_path / "model.keras"), 0)
+
+
+def a_model():
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+
+
+def test_the_model_of_a_file_is_read_without_its_optimizer(tmp_path):
+    model = a_model()
+    model.compile("sgd", "mse")
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = load_keras(path)
+    assert not loaded.compiled
+    kernel, bias = loaded.get_weights()
+    assert (kernel == model.get_weights()[0]).all() and bias == [0]
+
+
+@pytest.mark.parametrize("content", [b"", b"text", None])
+def test_a_damaged_file_is_named(content, tmp_path):
+    path = tmp_path / "model.keras"
+    if content is None:
+        a_model().save(path)
+        content = path.read_bytes()[:-50]
+    path.write_bytes(content)
+    message = re.escape(
+        f"{path} cannot be read: it is not a complete .keras file"
+    )
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        load_keras(str(path))
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "model.keras"
+    a_model().save(path)
+
+    def refuse(path, *arguments, **options):
+        raise PermissionError(13, os.strerror(13), path)
+
+    monkeypatch.setattr("builtins.open", refuse)  # Root may read every file.
+    with pytest.raises(PermissionError, match="Permission denied.*model.keras"):
+        load_keras(str(path))
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError, match="none.keras"):
+        load_keras(str(tmp_path / "none.keras"))
+
+
+LABELS = ["cat, tabby", "犬", "Kätzchen"]
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm"])
+def test_names_are_read_back_and_the_rest_stays(layout, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"width": 8}')
+    write_class_names(str(tmp_path), layout, LABELS)
+    assert json.loads(path.read_text())["width"] == 8
+    assert stated_class_names(str(tmp_path), 3) == LABELS
+    assert stated_class_names(str(tmp_path), 4) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}},  # Nobody named them.
+        {"id2label": {"0": "cat"}},
+        {"id2label": {"0": "cat", "1": "dog", "2": "bird"}},
+        {"id2label": ["cat", "dog"]},
+        {"label_names": "ab"},
+        {"label_names": [1, 2]},
+    ],
+)
+def test_what_names_no_classes(content, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert stated_class_names(str(tmp_path), 2) is None
+
+
+def test_a_file_and_a_layout_without_names_are_left_alone(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    write_class_names(str(tmp_path), "official", LABELS)
+    write_class_names(str(tmp_path), "timm", [])
+    write_class_names(str(tmp_path / "none"), "timm", LABELS)
+    assert path.read_text() == "{}"
+    assert stated_class_names(str(tmp_path / "none"), 3) is None

@@ -1,0 +1,226 @@
+"""Files of models: of Keras, of a run of the trainers, of other libraries.
+
+`open_model` opens any of them. The rest reads and writes what stands beside a
+model: the classes in the recipe.json of a run, or in a config.json.
+"""
+
+import contextlib
+import os
+import pathlib
+import reprlib
+from collections.abc import Iterator, Sequence
+
+import keras
+
+from keras_vit.errors import first_line, is_out_of_memory
+from keras_vit.models import VisionTransformer
+from keras_vit.weights.containers.descriptions import read_json, write_json
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.loading import from_checkpoint
+
+RUN_RECIPE = "recipe.json"
+RUN_MODEL = "model.keras"
+
+
+def is_run(source: str) -> bool:
+    """Return whether a path is the folder of a run of the trainers.
+
+    Args:
+        source: Path or name.
+    """
+    return os.path.isfile(os.path.join(source, RUN_RECIPE))
+
+
+def find_model(source: str) -> str:
+    """Return the model file in the folder of a run; otherwise `source` itself.
+
+    Args:
+        source: Path or name.
+
+    Raises:
+        ValueError: If the run has no model yet.
+    """
+    if not is_run(source):
+        return source
+    path = os.path.join(source, RUN_MODEL)
+    if not os.path.isfile(path):
+        raise ValueError(
+            "`source` must be the folder of a finished run, with a "
+            f"{RUN_MODEL} in it. Received: source={source!r}"
+        )
+    return path
+
+
+def check_class_names(names, num_classes: int | None = None) -> list[str]:
+    """Return the class names of a recipe.json, which a person may have edited.
+
+    Args:
+        names: The entry `class_names`.
+        num_classes: Number of logits of the model; None if it is not known.
+
+    Raises:
+        ValueError: If it is no list of strings, or not one for each logit.
+    """
+    is_list = isinstance(names, list)
+    if is_list and all(isinstance(name, str) for name in names):
+        if num_classes in (None, len(names)):
+            return names
+    count = "" if num_classes is None else f"{num_classes} "
+    size = f"a list of {len(names)}: " if is_list else ""
+    raise ValueError(
+        f"`class_names` must be a list of {count}strings, one for each logit "
+        f"of the model. Received: {size}{reprlib.repr(names)}"
+    )
+
+
+def read_classes(path: str, num_classes: int) -> list[str]:
+    """Return the class names of the run that a model file belongs to.
+
+    Args:
+        path: The model file.
+        num_classes: Number of logits of the model.
+
+    Returns:
+        The names in the order of the logits; none if the file is of no run.
+
+    Raises:
+        ValueError: If recipe.json is not as a run writes it.
+    """
+    recipe = pathlib.Path(path).with_name(RUN_RECIPE)
+    if os.path.basename(path) != RUN_MODEL or not recipe.is_file():
+        return []
+    content = read_json(recipe)
+    try:
+        return check_class_names(content.get("class_names"), num_classes)
+    except ValueError as error:
+        raise ValueError(f"{recipe}: {error}") from None
+
+
+def open_model(
+    source: str,
+    num_heads: int | None = None,
+    image_size: tuple[int, int] | int | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
+    architecture: str | None = None,
+) -> VisionTransformer:
+    """Return the model of a `.keras` file or a checkpoint of any family.
+
+    Args:
+        source: See `keras_vit.convert.convert`.
+        num_heads: See `keras_vit.convert.convert`.
+        image_size: See `keras_vit.convert.convert`.
+        source_image_size: See `keras_vit.convert.convert`.
+        architecture: See `keras_vit.convert.convert`.
+
+    Raises:
+        ValueError: If the source cannot be read or contains another model, or
+            if it is a `.keras` file and its properties are passed.
+    """
+    hints = {
+        "num_heads": num_heads,
+        "source_image_size": source_image_size,
+        "architecture": architecture,
+    }
+    if not source.endswith(".keras"):
+        return from_checkpoint(source, image_size=image_size, **hints)
+    for name, value in hints.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out for a .keras file, which states it "
+                f"itself. Received: {name}={value!r}, source={source!r}"
+            )
+    model = load_keras(source)
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            f"{source} holds no VisionTransformer but a {type(model).__name__}."
+        )
+    return model if image_size is None else model.with_image_size(image_size)
+
+
+def load_keras(path: str) -> keras.Model:
+    """Return the model of a `.keras` file, without its optimizer.
+
+    Args:
+        path: The file, also in a bucket that Keras can read from.
+
+    Raises:
+        ValueError: If the file is damaged or invalid.
+        OSError: If the file does not exist or cannot be accessed.
+    """
+    if "://" not in path:  # Keras calls every file that it cannot open missing.
+        with open(path, "rb"):
+            pass
+    try:
+        return keras.saving.load_model(path, compile=False)
+    except Exception as error:
+        # After the first line, the message contains the whole configuration.
+        reason = first_line(error)
+        if reason.startswith("File not found"):  # Not an archive.
+            reason = "it is not a complete .keras file"
+        raise ValueError(f"{path} cannot be read: {reason}") from error
+
+
+@contextlib.contextmanager
+def enough_memory(
+    image_size: tuple[int, int] | int | None = None,
+) -> Iterator[None]:
+    """Say in errors of full memory what it is not enough for.
+
+    Args:
+        image_size: The image size that was asked for.
+
+    Raises:
+        MemoryError: If the memory is full.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        cause = "this model"
+        if image_size is not None:
+            cause = f"a model with image_size={image_size!r}"
+        raise MemoryError(
+            f"The memory is not enough for {cause}: {first_line(error)}"
+        ) from error
+
+
+def write_class_names(folder: str, layout: str, names: Sequence[str]):
+    """Write the names of the classes into the config.json of a folder.
+
+    Args:
+        folder: What `save_checkpoint` wrote; a file has no such names.
+        layout: Its layout, a key of LAYOUTS.
+        names: The names in the order of the logits; none are not written.
+    """
+    path = pathlib.Path(folder).expanduser() / "config.json"
+    entries_of = LAYOUTS[layout].class_entries
+    if entries_of is None or not names or not path.is_file():
+        return
+    write_json(path, {**read_json(path), **entries_of(names)})
+
+
+def stated_class_names(folder: str, num_classes: int) -> list[str] | None:
+    """Return the names of the classes in the config.json of a folder.
+
+    Args:
+        folder: The folder of a checkpoint.
+        num_classes: Number of classes of its model.
+
+    Returns:
+        The names in the order of the logits; None if the file names none, or
+        not as many.
+    """
+    path = pathlib.Path(os.path.expanduser(folder), "config.json")
+    content = read_json(path) if path.is_file() else {}
+    names = content.get("label_names")
+    by_index = content.get("id2label")
+    if isinstance(by_index, dict) and len(by_index) == num_classes:
+        names = [by_index.get(str(index)) for index in range(num_classes)]
+    if not isinstance(names, list) or len(names) != num_classes:
+        return None
+    if not all(isinstance(name, str) for name in names):
+        return None
+    # The names that transformers writes for classes without names.
+    numbers = [f"LABEL_{index}" for index in range(num_classes)]
+    return None if names == numbers else names
