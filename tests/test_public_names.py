@@ -114,9 +114,8 @@ assert not {"keras", "tensorflow"} & set(sys.modules)
     [
         "import keras_vit",
         "import trainers",
-        "import trainers.console",
-        "import keras_vit.convert, keras_vit.serve",
-        "import trainers.train, trainers.export_model",
+        "import trainers.console, trainers.command_line, trainers.flags",
+        "import keras_vit.command_line, keras_vit.serving",
     ],
 )
 def test_an_import_leaves_the_process_alone(subprocess_environment, modules):
