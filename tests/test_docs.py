@@ -503,10 +503,9 @@ def test_flags_that_the_pages_name_exist():
     """In backticks; words of the trainers or of the benchmark."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from keras_vit.serving.server.limits import Limits
-
     from benchmarks import compare, exports, study
     from benchmarks.studies import STUDIES
+    from keras_vit.serving.limits import Limits
     from trainers.recipes.schema import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
