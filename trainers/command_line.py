@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import sys
 
 from absl import app, flags, logging  # noqa: F401  Two define flags.
@@ -53,7 +54,10 @@ def parse_flags(words: list[str]) -> list[str]:
             f"{proposal or '. --help lists them all.'}"
         )
     except flags.Error as error:
-        sys.exit(f"Error: {' '.join(str(error).split())}")
+        text = " ".join(str(error).split())
+        missing = re.match(r"flag --(\w+)=None: ", text)
+        text = f"--{missing[1]} must be given" if missing else text
+        sys.exit(f"Error: {text}")
 
 
 def print_help(text: str):
