@@ -2,7 +2,7 @@
 
 Each runs in a fork of one process that has imported what others wrote, and
 has done nothing with it yet; what is ours is imported anew. That the commands
-run without this is proven in tests/test_startup.py.
+run without this is proven in tests/test_command_line.py.
 """
 
 import contextlib

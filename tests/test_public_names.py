@@ -60,7 +60,11 @@ def test_a_type_checker_sees_the_names(
     # The packages of an interpreter that does not exist are not looked at.
     words = list(CHECKERS[checker])
     words += ["--pythonpath", "/nowhere"] if checker == "pyright" else []
-    environment = {**subprocess_environment, "MYPYPATH": str(ROOT)}
+    environment = {
+        **subprocess_environment,
+        "MYPYPATH": str(ROOT),
+        "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",  # It would ask for news.
+    }
     result = commands.run_anew(words, environment, tmp_path, timeout=300)
     found = {
         int(line.split("script.py:")[1].split(":")[0])
