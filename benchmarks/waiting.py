@@ -30,8 +30,9 @@ print(time.perf_counter() - start)
 """
 # The imports of a command, then its work to the end of the first update.
 FIRST_UPDATE = """
-import sys, time
-sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "trainers.train"]
+import time
+from keras_vit.command_line import import_keras
+import_keras()
 import keras_vit, tensorflow as tf
 from trainers.loop.inner_loop import InnerLoop
 from trainers.loop.step import Step
