@@ -14,10 +14,8 @@ import tensorflow as tf
 
 from tests import commands
 from trainers.loop.errors import CheckpointError
-from trainers.recipes.flags import flag_fields
 from trainers.runs.command_line import (
     explain,
-    format_warning,
     training_errors,
     user_errors,
 )
@@ -44,19 +42,9 @@ def test_what_absl_finds_in_a_file_of_flags_ends_in_one_line(command, tmp_path):
     assert "--helpshort" not in result.stderr
 
 
-@pytest.mark.parametrize("module", COMMANDS)
-def test_help_names_the_flags(command, module):
-    result = command(module, "--help")
-    assert "--run_dir" in result.stdout
-    assert "Traceback" not in result.stderr
-
-
 @pytest.mark.parametrize(
     "module, arguments, message",
     [
-        ("train", ["--lerning_rate=1"], "Did you mean --learning_rate?"),
-        ("train", ["--optimizer=adamax"], "must be one of adamw, adam, lamb"),
-        ("train", ["--batch_size=many"], "batch_size"),
         ("train", ["recipe=digits"], "Options are written --name=value"),
         (
             "train",
@@ -88,13 +76,6 @@ def test_bad_input_ends_in_a_message_and_exit_code_1(
     assert result.returncode == 1
     assert message in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
-
-
-def test_help_of_the_trainer_lists_the_fields_of_the_recipe(command):
-    text = command("train", "--help").stdout
-    for field in flag_fields():
-        assert f"--{field.name}" in text or f"--[no]{field.name}" in text
-    assert "Usage: keras-vit train" in text
 
 
 def test_loss_that_is_not_finite_ends_in_a_message(command):
@@ -247,11 +228,3 @@ def test_errors_are_told_without_the_words_of_the_libraries():
         None, None, "a/b; No space left on device"
     )
     assert explain(full) == "a/b; No space left on device"
-
-
-def test_a_warning_for_the_user_is_one_line():
-    def shown(kind):
-        return format_warning("2 HEIC images are left out", kind, "a.py", 7)
-
-    assert shown(UserWarning) == "Warning: 2 HEIC images are left out\n"
-    assert shown(RuntimeWarning).startswith("a.py:7: RuntimeWarning: 2 HEIC")
