@@ -1,6 +1,6 @@
 """The commands as a user types them, most in a fork that has TensorFlow.
 
-That they start in a process of their own is shown by tests/test_command_line.py.
+That they start in a process of their own, see tests/test_command_line.py.
 """
 
 import gc
