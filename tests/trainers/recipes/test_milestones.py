@@ -57,9 +57,9 @@ def test_milestones_are_numbers_or_fractions():
         ("half", "must be shares such as.*'half'"),
         ("1/0", "must be shares such as.*'1/0'"),
         ("nan", "must be shares such as"),
-        ("0.6,0.3", "must ascend.*0.6, 0.3"),
+        ("0.6,0.3", "must ascend"),
         ("0.3,0.3", "must ascend"),
-        ("30,60", "must ascend and lie between 0 and 1.*30.0, 60.0"),
+        ("30,60", "must ascend"),
     ],
 )
 def test_other_milestones_are_refused(text, message):
