@@ -20,6 +20,8 @@ IMAGES = DOCS / "images/background"
 SCRIPTS = sorted((DOCS / "figures").glob("[a-z]*.py"))
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
+# Letters of a line of code that end before the copy button at 1280 pixels.
+CODE_WIDTH = 77
 
 
 def pages_of(nav):
@@ -212,3 +214,14 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
     for field in dataclasses.fields(Recipe):
         assert rows[field.name] == field.metadata.get("help", "A note.")
+
+
+@pytest.mark.parametrize(
+    "page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.stem
+)
+def test_code_ends_before_the_copy_button(page):
+    """tests/test_site_in_browser.py measures that it does."""
+    for code in re.findall(
+        r"^```\w+\n(.*?)^```", page.read_text(), re.M | re.S
+    ):
+        assert max(map(len, code.splitlines())) <= CODE_WIDTH
