@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.errors import missing_packages
 from keras_vit.export.agreement import (
     Agreement,
     Tolerance,
@@ -30,7 +31,6 @@ from keras_vit.models.features import (
     split_at_head,
 )
 from keras_vit.models.tuning import without_lora
-from keras_vit.errors import missing_packages
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Mode, to_fractions
