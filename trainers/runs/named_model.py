@@ -11,7 +11,6 @@ from keras_vit.model_files import RUN_MODEL, load_keras, stated_class_names
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import name_activation
 from keras_vit.preprocessing.model_inputs import input_preprocessing
-from keras_vit.model_files import RUN_MODEL
 from trainers.augment.operation_lines import line_of
 from trainers.models.bit_checkpoints import is_bit_resnet
 from trainers.models.keras_files import find_model_file
