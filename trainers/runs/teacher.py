@@ -4,6 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.layers import DistilledHead
+from keras_vit.model_files import RUN_RECIPE
 from keras_vit.models.features import (
     is_graph,
     name_activation,
