@@ -119,6 +119,7 @@ class ExportReport:
 
     def write(self, folder: pathlib.Path):
         """Write `report.json` and `report.md` into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
         content = {
             "keras_vit": __version__,
             **dataclasses.asdict(self),
