@@ -72,12 +72,11 @@ def measure_time(path, rounds: int) -> tuple[float, float]:
     import numpy as np
 
     import keras_vit
-    from keras_vit.weights.containers import open_checkpoint
-    from keras_vit.weights.positions import Known
-    from keras_vit.weights.source import identify
+    from keras_vit.weights.containers import open_file
+    from keras_vit.weights.find import Known, find
 
-    with open_checkpoint(path) as checkpoint:
-        config = identify(checkpoint, Known(num_heads=12)).config
+    with open_file(path) as checkpoint:
+        config = find(checkpoint, Known(num_heads=12)).config
     model = keras_vit.VisionTransformer(config)
     ready = arrays_by_weight(path)
     ours, plain = [], []
@@ -117,15 +116,14 @@ def resident_bytes() -> int:
 def measure_memory(case: str, path: pathlib.Path) -> float:
     """Return the peak growth of this process over the size of the weights."""
     import keras_vit
-    from keras_vit.weights.containers import open_checkpoint
-    from keras_vit.weights.positions import Known
-    from keras_vit.weights.source import identify
+    from keras_vit.weights.containers import open_file
+    from keras_vit.weights.find import Known, find
 
     # The memory for the first model of Keras and its backend does not count.
     tiny = keras_vit.ViTConfig(24, 1, 48, 3, 8, 32)
     keras_vit.VisionTransformer(tiny)
-    with open_checkpoint(path) as checkpoint:
-        source = identify(checkpoint, Known(num_heads=12))
+    with open_file(path) as checkpoint:
+        source = find(checkpoint, Known(num_heads=12))
     if case == "load_checkpoint":
         model = keras_vit.VisionTransformer(source.config)
     peak, stop = [0], threading.Event()

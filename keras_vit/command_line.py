@@ -350,7 +350,7 @@ PURPOSE = (
     "This server is for trying a model and for small tasks on one machine. In "
     "production, use TF Serving: https://www.tensorflow.org/tfx/guide/serving"
 )
-# The families that can be written, as in `keras_vit.weights.saving`.
+# The families that can be written, as in `keras_vit.weights.write`.
 LAYOUT_TITLES = {
     "official": "the official Flax code (google-research/vision_transformer)",
     "big_vision": "google-research/big_vision",

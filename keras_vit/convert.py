@@ -24,7 +24,7 @@ from keras_vit.model_files import (
 )
 from keras_vit.tables import pick
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.saving import WRITERS, save_checkpoint
+from keras_vit.weights.write import WRITERS, save_checkpoint
 
 
 def convert(
@@ -83,7 +83,7 @@ def convert(
         if layout != "keras":
             # Names that do not fit are an error before anything is written.
             names = ()
-            if LAYOUTS[layout].class_entries:
+            if LAYOUTS[layout].class_entries([]) is not None:
                 names = read_classes(source, model.config.num_classes)
             notes = save_checkpoint(model, target, layout=layout)
             write_class_names(target, layout, names)

@@ -14,29 +14,28 @@ import sys
 from keras_vit.command_line import hints_of, make_inspect_checkpoint_parser
 from keras_vit.model_files import is_run
 from keras_vit.models.variants import VARIANTS
-from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.containers import open_file
+from keras_vit.weights.find import Found, Known, find
 from keras_vit.weights.hub import locate
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import Source, identify
 
 
-def describe_checkpoint(source: Source, show_names: bool = True) -> str:
+def describe_checkpoint(found: Found, show_names: bool = True) -> str:
     """Return the family, the configuration and the names of a checkpoint.
 
     Args:
-        source: The identified checkpoint.
+        found: What the checkpoint contains.
         show_names: Whether to list every weight and the arrays it comes from.
     """
-    config = source.config
-    dialect = f", {source.dialect} names" if source.dialect else ""
+    config = found.config
+    dialect = f", {found.dialect} names" if found.dialect else ""
     lines = [
-        f"path           {source.checkpoint.path}",
-        f"family         {source.family}: {source.layout.title}{dialect}",
+        f"path           {found.file.path}",
+        f"family         {found.key}: {found.family.title}{dialect}",
         f"variant        {variant_of(config) or 'custom'}",
-        f"parameters     {source.num_parameters:,}",
-        f"arrays         {len(source.checkpoint.entries)}, "
-        f"{len(source.ignored)} of them ignored",
-        f"images         {_describe_images(source.preprocessing)}",
+        f"parameters     {found.num_parameters:,}",
+        f"arrays         {len(found.file.arrays)}, "
+        f"{len(found.ignored)} of them ignored",
+        f"images         {_describe_images(found.preprocessing)}",
         "",
     ]
     lines += [
@@ -47,7 +46,7 @@ def describe_checkpoint(source: Source, show_names: bool = True) -> str:
         and field.name != "preprocessing"
     ]
     if show_names:
-        lines += ["", *_align(_name_rows(source))]
+        lines += ["", *_align(_name_rows(found))]
     return "\n".join(lines)
 
 
@@ -61,21 +60,21 @@ def _describe_images(settings):
     )
 
 
-def _name_rows(source) -> list[tuple[str, ...]]:
+def _name_rows(found) -> list[tuple[str, ...]]:
     """Return a row for each weight, and for each array that is ignored."""
     rows = [("weight", "array in the file", "shape", "type")]
-    for path, parts in source.parts.items():
+    for path, parts in found.parts.items():
         for part in parts:
-            raw, index = source.names.get(part.name, (None, None))
+            raw, index = found.places.get(part.name, (None, None))
             if raw is None:
                 rows.append((path, "(left out: zero)", "", ""))
                 continue
-            entry = source.checkpoint.entries[raw]
+            array = found.file.arrays[raw]
             name = raw if index is None else f"{raw}[{index}]"
-            rows.append((path, name, str(entry.shape), entry.dtype))
-    for name in source.ignored:
-        entry = source.checkpoint.entries[name]
-        rows.append(("(ignored)", name, str(entry.shape), entry.dtype))
+            rows.append((path, name, str(array.shape), array.dtype))
+    for name in found.ignored:
+        array = found.file.arrays[name]
+        rows.append(("(ignored)", name, str(array.shape), array.dtype))
     return rows
 
 
@@ -116,9 +115,9 @@ def main(arguments: list[str] | None = None) -> int:
                 "no checkpoint: open it with keras.saving.load_model, or look "
                 "into it with keras-vit inspect"
             )
-        with open_checkpoint(locate(options.path)) as checkpoint:
-            source = identify(checkpoint, Known(**hints_of(options)))
-            print(describe_checkpoint(source, show_names=not options.brief))
+        with open_file(locate(options.path)) as file:
+            found = find(file, Known(**hints_of(options)))
+            print(describe_checkpoint(found, show_names=not options.brief))
     except (ValueError, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

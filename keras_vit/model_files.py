@@ -14,9 +14,9 @@ import keras
 
 from keras_vit.errors import first_line, is_out_of_memory
 from keras_vit.models import VisionTransformer
-from keras_vit.weights.containers.descriptions import read_json, write_json
+from keras_vit.weights.containers import read_json, write_json
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.loading import from_checkpoint
+from keras_vit.weights.read import from_checkpoint
 
 RUN_RECIPE = "recipe.json"
 RUN_MODEL = "model.keras"
@@ -194,10 +194,11 @@ def write_class_names(folder: str, layout: str, names: Sequence[str]):
         names: The names in the order of the logits; none are not written.
     """
     path = pathlib.Path(folder).expanduser() / "config.json"
-    entries_of = LAYOUTS[layout].class_entries
-    if entries_of is None or not names or not path.is_file():
+    if not names or not path.is_file():
         return
-    write_json(path, {**read_json(path), **entries_of(names)})
+    entries = LAYOUTS[layout].class_entries(names)
+    if entries is not None:
+        write_json(path, {**read_json(path), **entries})
 
 
 def stated_class_names(folder: str, num_classes: int) -> list[str] | None:

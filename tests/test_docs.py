@@ -19,7 +19,7 @@ import keras_vit
 from keras_vit import VARIANTS, ViTConfig
 from keras_vit.applications import BUILDERS
 from keras_vit.weights import HUB_MODELS, LAYOUTS, PRETRAINED, RESIZES
-from keras_vit.weights.saving import WRITERS
+from keras_vit.weights.write import WRITERS
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -5,7 +5,7 @@ import numpy as np
 import style
 
 from keras_vit import VARIANTS
-from keras_vit.weights.layer_shapes import shapes_of
+from keras_vit.weights.families.family import shapes_of
 
 # Number, formula and the name of its result: arXiv:2010.11929, section 3.1.
 EQUATIONS = (

@@ -5,7 +5,7 @@ import numpy as np
 import style
 
 from keras_vit.weights import RESIZES
-from keras_vit.weights.resize import resize_positions
+from keras_vit.weights.resize_tables import resize_positions
 
 RULES = {
     "bilinear": style.ORANGE,

@@ -3,14 +3,14 @@
 from keras_vit.layers.resize import RESIZES
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, augreg
-from keras_vit.weights.load_report import LoadReport
-from keras_vit.weights.loading import (
+from keras_vit.weights.lora import load_lora, save_lora
+from keras_vit.weights.read import (
+    LoadReport,
     from_checkpoint,
     load_checkpoint,
     read_preprocessing,
 )
-from keras_vit.weights.lora import load_lora, save_lora
-from keras_vit.weights.saving import save_checkpoint
+from keras_vit.weights.write import save_checkpoint
 
 __all__ = [
     "LAYOUTS",

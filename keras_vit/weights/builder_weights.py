@@ -17,10 +17,8 @@ from keras_vit.weights.hub import (
     holds_weights,
     parse_repository,
 )
-from keras_vit.weights.image_settings import change_config
-from keras_vit.weights.load_report import warn
-from keras_vit.weights.loading import build_and_load
-from keras_vit.weights.positions import Known
+from keras_vit.weights.images import change_config
+from keras_vit.weights.read import Known, build_and_load, warn
 
 
 def build_with_weights(

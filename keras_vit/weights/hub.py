@@ -26,17 +26,15 @@ from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
 from keras_vit.progress import ProgressBar
 from keras_vit.tables import guess, pick
-from keras_vit.weights.containers import read_json
-from keras_vit.weights.containers.checkpoint import (
-    PICKLE_ENDINGS,
-    WHY_NO_PICKLES,
-)
-from keras_vit.weights.containers.descriptions import (
+from keras_vit.weights.containers import (
     OPEN_CLIP,
     OPEN_CLIP_JSON,
+    PICKLE_ENDINGS,
+    SHARD_INDEX,
     WEIGHTS,
+    WHY_NO_PICKLES,
+    read_json,
 )
-from keras_vit.weights.containers.folder import SHARD_INDEX
 
 STORAGE = "https://storage.googleapis.com"
 HUB = "https://huggingface.co"

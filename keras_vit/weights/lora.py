@@ -10,8 +10,7 @@ from keras_vit.models.tuning import (
     set_trained,
 )
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
-from keras_vit.weights.containers import open_checkpoint
-from keras_vit.weights.containers.safetensors import write_safetensors
+from keras_vit.weights.containers import open_file, write_safetensors
 
 DESCRIPTION = "lora"  # In the description of the file.
 
@@ -68,17 +67,17 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
             not fit the model.
     """
     check_vision_transformer(model)
-    with open_checkpoint(path) as checkpoint:
-        described = _read_description(checkpoint)
+    with open_file(path) as file:
+        described = _read_description(file)
         has_lora = bool(layers_with_lora(model))
         if has_lora:
-            _check_same(model, described, checkpoint.path)
+            _check_same(model, described, file.path)
             targets = layers_with_lora(model)
         else:
-            targets = _check_fits(model, described, checkpoint.path)
+            targets = _check_fits(model, described, file.path)
         shapes = _expected_shapes(model, targets, described["rank"])
-        _check_shapes(checkpoint, shapes, targets)
-        arrays = {name: checkpoint.read(name) for name in checkpoint.entries}
+        _check_shapes(file, shapes, targets)
+        arrays = {name: file.read(name) for name in file.arrays}
     if not has_lora:
         model.enable_lora(**described, keep=())
     set_trained(model, lambda weight_path: weight_path in arrays)
@@ -87,15 +86,15 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
             weight.assign(arrays[weight.path])
 
 
-def _read_description(checkpoint) -> dict:
+def _read_description(file) -> dict:
     """Return the arguments of `enable_lora`."""
-    found = checkpoint.config.get(DESCRIPTION)
+    found = file.json.get(DESCRIPTION)
     types = {"rank": int, "alpha": (int, float), "layers": list}
     if not isinstance(found, dict) or not all(
         isinstance(found.get(name), kind) for name, kind in types.items()
     ):
         raise ValueError(
-            f"{checkpoint.path} must be a file that `save_lora` has written; "
+            f"{file.path} must be a file that `save_lora` has written; "
             "read other checkpoints with `from_checkpoint`"
         )
     return {name: found[name] for name in types}
@@ -127,20 +126,20 @@ def _expected_shapes(model, targets, rank) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _check_shapes(checkpoint, shapes, targets):
+def _check_shapes(file, shapes, targets):
     """Raise a ValueError unless the arrays are weights of the model."""
     factors = [f"{t.path}/lora_kernel_{x}" for t in targets for x in "ab"]
-    for name in [*checkpoint.entries, *factors]:
-        entry, expected = checkpoint.entries.get(name), shapes.get(name)
-        if entry is not None and entry.shape == expected and entry.is_float:
+    for name in [*file.arrays, *factors]:
+        array, expected = file.arrays.get(name), shapes.get(name)
+        if array is not None and array.shape == expected and array.is_float:
             continue
-        theirs = "nothing" if entry is None else f"{entry.dtype} {entry.shape}"
+        theirs = "nothing" if array is None else f"{array.dtype} {array.shape}"
         advice = ""
-        if name.startswith("predictions/") and entry and expected:
-            count = entry.shape[-1] if entry.shape else 0
+        if name.startswith("predictions/") and array and expected:
+            count = array.shape[-1] if array.shape else 0
             advice = f"; see model.with_num_classes({count})"
         raise ValueError(
-            f"{checkpoint.path} does not fit the model: the layer "
+            f"{file.path} does not fit the model: the layer "
             f"{name.rpartition('/')[0]} has for {name.rpartition('/')[2]} "
             f"{theirs} in the file and {expected or 'nothing'} in the model"
             f"{advice}"

@@ -10,7 +10,7 @@ import pytest
 from keras_vit import VARIANTS, VisionTransformer
 from keras_vit.layers import POOLINGS, POSITION_EMBEDDINGS, TransformerBlock
 from keras_vit.layers.resize import resize_distances
-from keras_vit.weights.saving import save_checkpoint
+from keras_vit.weights.write import save_checkpoint
 from tests.tiny import (
     LATER_KINDS,
     PAPER_POSITIONS,

@@ -6,9 +6,8 @@ import pathlib
 import numpy as np
 
 from keras_vit import VisionTransformer, from_checkpoint
-from keras_vit.weights.containers import Checkpoint, Entry, open_checkpoint
+from keras_vit.weights.containers import Array, File, open_file
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import randomize, tiny_config, to_numpy
 
 TOKEN = "official_token.npz"
@@ -96,8 +95,8 @@ def assert_answers(model, name, tolerance=1e-5):
 
 @functools.cache
 def _read(name):
-    with open_checkpoint(path_of(name)) as checkpoint:
-        return {n: checkpoint.read(n) for n in checkpoint.entries}
+    with open_file(path_of(name)) as checkpoint:
+        return {n: checkpoint.read(n) for n in checkpoint.arrays}
 
 
 def stored_in(name):
@@ -117,13 +116,13 @@ def checkpoint_of(family, config):
     """Return a checkpoint of names and shapes alone."""
     shapes = {
         part.name: part.shape_in_file(config.num_heads)
-        for parts in parts_of(LAYOUTS[family], config).values()
+        for parts in LAYOUTS[family].names(config).values()
         for part in parts
     }
     entries = {
-        name: Entry(name, shape, "<f4", None) for name, shape in shapes.items()
+        name: Array(shape, "<f4", None) for name, shape in shapes.items()
     }
-    return Checkpoint("there.npz", entries)
+    return File("there.npz", entries)
 
 
 def make(**choices):

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from keras_vit import from_checkpoint
-from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.containers import open_file
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.layouts import rename
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import identify
-from keras_vit.weights.stored_parts import parts_of
+from keras_vit.weights.families.family import rename
+from keras_vit.weights.families.inference import Known
+from keras_vit.weights.find import find
 from tests.tiny import tiny_config
 from tests.weights import forms
 from tests.weights.cases import TIMM, TOKEN, assert_answers, stored_in
@@ -236,8 +235,8 @@ def test_arrays_that_are_not_weights_are_ignored(name, more, tmp_path):
         arrays = forms.unwrapped(arrays)
     path = tmp_path / "m.npz"
     np.savez(path, **{**arrays, **dict.fromkeys(more, np.zeros(3, "f4"))})
-    with open_checkpoint(path) as checkpoint:
-        source = identify(checkpoint, Known(3, (32, 48)))
+    with open_file(path) as checkpoint:
+        source = find(checkpoint, Known(3, (32, 48)))
     assert set(more) <= set(source.ignored)
 
 
@@ -254,7 +253,7 @@ def test_dialects_are_read_as_the_usual_names(family):
     layout = LAYOUTS[family]
     choices = {"stem_stages": (1,), "patch_size": 1}
     choices = {} if family == "big_vision" else choices
-    parts = parts_of(layout, tiny_config(**choices)).values()
+    parts = layout.names(tiny_config(**choices)).values()
     for name in [part.name for row in parts for part in row]:
         for dialect in layout.dialects.values():
             changed = rename(name, dialect.changes)

@@ -10,8 +10,9 @@ from keras_vit.layers import mlp
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.relative import RelativePositions
-from keras_vit.weights import layer_shapes, load_checkpoint, save_checkpoint
-from keras_vit.weights.saving import WRITERS
+from keras_vit.weights import load_checkpoint, save_checkpoint
+from keras_vit.weights.families import family
+from keras_vit.weights.write import WRITERS
 from tests.tiny import (
     LATER_KINDS,
     NO_TOKEN,
@@ -181,7 +182,7 @@ def foreign(request, monkeypatch):
         tables = [t for t in others if isinstance(t, dict) and "relu" in t]
     for table in tables:
         monkeypatch.setitem(table, name, row)
-    layer_shapes._shapes_of_one_block.cache_clear()
+    family._shapes_of_one_block.cache_clear()
     return {field: name}
 
 
@@ -218,19 +219,19 @@ def test_a_new_row_is_refused_or_written_exactly(foreign, kind, tmp_path):
 @pytest.mark.parametrize(
     ("foreign", "layout", "reason"),
     [
-        ("scaled_pooling", "official", "it has no pooling 'foreign'"),
-        ("scaled_pooling", "timm", "it has no pooling 'foreign'"),
-        ("probing_pooling", "timm", "it has no pooling 'map_far'"),
-        ("activation", "official", "it has no activation='mish'"),
-        ("activation", "big_vision", "it has no activation='mish'"),
-        ("activation", "timm", "it has no activation='mish'"),
-        ("activation", "huggingface", "it has no activation 'mish'"),
-        ("short_norm", "timm", "it has no norm='foreign'"),
-        ("fast_positions", "timm", "it has no rotary positions 'centered_far'"),
+        ("scaled_pooling", "official", "pooling='foreign'"),
+        ("scaled_pooling", "timm", "pooling='foreign'"),
+        ("probing_pooling", "timm", "pooling='map_far'"),
+        ("activation", "official", "activation='mish'"),
+        ("activation", "big_vision", "activation='mish'"),
+        ("activation", "timm", "activation='mish'"),
+        ("activation", "huggingface", "activation='mish'"),
+        ("short_norm", "timm", "norm='foreign'"),
+        ("fast_positions", "timm", "rotary_positions='centered_far'"),
         (
             "double_table",
             "huggingface",
-            "it has no relative_positions='foreign'",
+            "relative_positions='foreign'",
         ),
     ],
     indirect=["foreign"],

@@ -7,14 +7,12 @@ great cost.
 import bz2
 import contextlib
 import dataclasses
-import functools
 import gc
 import io
 import json
 import lzma
 import pathlib
 import pickle
-import random
 import re
 import struct
 import tracemalloc
@@ -25,8 +23,6 @@ import zlib
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_vit import (
     VisionTransformer,
@@ -34,12 +30,11 @@ from keras_vit import (
     from_checkpoint,
     load_checkpoint,
 )
-from keras_vit.weights.containers import limits, open_checkpoint
+from keras_vit.weights import containers
+from keras_vit.weights.containers import open_file
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import identify
-from keras_vit.weights.stored_parts import parts_of
-from tests import commands
+from keras_vit.weights.families.inference import Known
+from keras_vit.weights.find import find
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 MEBI = 2**20
@@ -56,19 +51,15 @@ CONFIG_OF_TIMM = dataclasses.replace(
     CONFIG, activation="exact", position_resize="bicubic_antialias"
 )
 
-quick = functools.partial(
-    settings, derandomize=True, deadline=None, database=None
-)
-
 
 # ----------------------------------------------------------- opening a file
 
 
 def source_of(path):
     """Return the source at `path` and all its arrays."""
-    with open_checkpoint(path) as checkpoint:
-        source = identify(checkpoint, Known(3, 32))
-        names = dict.fromkeys(raw for raw, _ in source.names.values())
+    with open_file(path) as checkpoint:
+        source = find(checkpoint, Known(3, 32))
+        names = dict.fromkeys(raw for raw, _ in source.places.values())
         checkpoint.verify(names)
         return source, {name: checkpoint.read(name) for name in names}
 
@@ -102,10 +93,10 @@ def loads_or_is_named(path):
         return
     for parts in source.parts.values():
         for part in parts:
-            if part.name not in source.names:
+            if part.name not in source.places:
                 assert part.optional
                 continue
-            raw, index = source.names[part.name]
+            raw, index = source.places[part.name]
             array = arrays[raw] if index is None else arrays[raw][index]
             assert array.dtype == np.float32
             assert array.size == np.prod(part.shape, dtype=int)
@@ -235,7 +226,7 @@ def empty(*shape):
 
 def h5_arrays():
     draws = np.random.default_rng(0)
-    parts = parts_of(LAYOUTS["vit_keras_h5"], CONFIG)
+    parts = LAYOUTS["vit_keras_h5"].names(CONFIG)
     return {
         part.name: draws.standard_normal(part.shape_in_file(3), "float32")
         for row in parts.values()
@@ -361,7 +352,7 @@ def test_links_to_files_are_followed(tmp_path):
     (tmp_path / "0.safetensors").rename(tmp_path / "blob")
     (tmp_path / "0.safetensors").symlink_to(tmp_path / "blob")
     source, arrays = source_of(tmp_path)
-    assert source.family == "huggingface"
+    assert source.key == "huggingface"
     _, whole = source_of(GOLDEN / "hf_vit")
     assert arrays.keys() == whole.keys()
     for name, array in whole.items():
@@ -369,17 +360,7 @@ def test_links_to_files_are_followed(tmp_path):
     (tmp_path / "npz").mkdir()
     link = tmp_path / "npz" / "m.npz"
     link.symlink_to(GOLDEN / "official_token.npz")
-    assert source_of(link)[0].family == "official"
-
-
-def test_what_belongs_to_a_training_may_be_odd(tmp_path):
-    path = tmp_path / "m.npz"
-    odd = {
-        "opt_state/\u0661/\u2028 {x} %s": npy(np.zeros((0, 3))),
-        "extra": npy(np.zeros(2), "<U2", data=bytes(16)),
-    }
-    path.write_bytes(official(odd))
-    assert set(source_of(path)[0].ignored) == set(odd)
+    assert source_of(link)[0].key == "official"
 
 
 # -------------------------------------------------------------------- .npz
@@ -392,45 +373,23 @@ ZEROS = np.zeros(3, "float32")
     ("member", "words"),
     [
         (npy(ZEROS, "|O", shape=(1,), data=PICKLED), "pickled"),
-        (npy(ZEROS, "O8", shape=(1,), data=PICKLED), "pickled"),
         (PICKLED, "not a NumPy array"),
         (b"", "not a NumPy array"),
-        (b"\x93NUMPY", "not a NumPy array|cannot be read"),
-        (b"\x93NUMPY\4\0\0\0", "not a NumPy array"),
         (npy(ZEROS, shape=(10**12,)), "the length in its header"),
-        (npy(ZEROS, shape=(10**60, 10**60)), "the length in its header"),
         (npy(ZEROS, shape=(2**62, 4)), "the length in its header"),
-        (npy(ZEROS, shape=(1,) * 9), "no valid shape"),
-        (npy(ZEROS, shape=(-3,)), "no valid shape"),
-        (npy(ZEROS, shape=[3]), "no valid header"),
         (npy(ZEROS, "<i3"), "i3"),
-        (npy(ZEROS, "f4,f4"), "no valid header"),
-        (npy(ZEROS, [("a", "<f4")]), "no valid header"),
-        (npy_of(b"__import__('os')"), "no valid header"),
-        (npy_of(b"[" * 9000), "no valid header"),
-        (b"\x93NUMPY\1\0\xff\xff", "no valid header"),
-        (b"\x93NUMPY\2\0\xff\xff\xff\x7f", "no valid header"),
-        (b"\x93NUMPY\1\0\x10\x27{}", "no valid header"),
-        (npy(ZEROS) + b"x", "the length in its header"),
+        (npy_of(b"__import__('os')"), "not a NumPy array"),
+        (b"\x93NUMPY\2\0\xff\xff\xff\x7f", "not a NumPy array"),
         (npy(ZEROS)[:-1], "the length in its header"),
         (Member(npy(ZEROS), flags=0x801), "is encrypted"),
-        (Member(npy(ZEROS), 0, size=2**31), "expands to more"),
-        (Member(npy(ZEROS), 8, size=2**32 - 1), "expands to more|zip64"),
+        (Member(npy(ZEROS), 0, size=2**31), "is not a checkpoint"),
+        (Member(npy(ZEROS), 8, size=2**32 - 1), "is not a checkpoint|zip64"),
     ],
 )
 def test_a_bad_array_in_an_archive(tmp_path, member, words):
     path = tmp_path / "m.npz"
     path.write_bytes(official({LAST: member}))
     refused(path, words)
-
-
-def test_old_letters_give_no_warning(tmp_path):
-    path = tmp_path / "m.npz"
-    path.write_bytes(official({"extra": npy(ZEROS, "|a4")}))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert source_of(path)[0].ignored == ("extra",)
-    assert not [str(warning.message) for warning in caught]
 
 
 def test_a_pickle_is_not_run(tmp_path):
@@ -453,7 +412,7 @@ def test_zeros_that_unfold_are_refused(tmp_path):
     # Many that are allowed one by one.
     rows = [(f"{LAST}{i}", Member(npy(ZEROS), 8, 2**27)) for i in range(9)]
     path.write_bytes(archive_of(rows))
-    refused(path, "expands to more than", peak=8 * MEBI)
+    refused(path, "is not a checkpoint", peak=8 * MEBI)
 
 
 @pytest.mark.parametrize(
@@ -503,32 +462,15 @@ HEADER = "Error while deserializing header: "
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"data_offsets": [-96, 0]}, HEADER),
-        ({"data_offsets": [0, 2**70]}, HEADER),
-        ({"data_offsets": [2**64, 2**64 + 4608]}, HEADER),
         ({"data_offsets": [BODY, BODY + 4608]}, HEADER),
-        ({"data_offsets": [4608, 0]}, HEADER),
-        ({"data_offsets": [0, 4608]}, HEADER),
-        ({"data_offsets": [0]}, HEADER),
-        ({"data_offsets": [0, 1, 2]}, HEADER),
-        ({"data_offsets": None}, HEADER),
         ({"shape": [2**40, 2**40]}, HEADER),
-        ({"shape": [10**18] * 8}, HEADER),
-        ({"shape": [1] * 9}, HEADER),
-        ({"shape": [48, 24] + [1] * 7}, "no valid shape"),
-        ({"shape": [-48, -24]}, HEADER),
-        ({"shape": [48.0, 24]}, HEADER),
-        ({"shape": [True, 1152]}, HEADER),
-        ({"shape": [float("nan"), 24]}, HEADER),
-        ({"shape": "48"}, HEADER),
-        ({"shape": {"0": 48}}, HEADER),
         ({"shape": [24, 48]}, r"another shape: blocks.0.mlp.fc1.weight"),
         ({"dtype": "F64"}, HEADER),
-        ({"dtype": "F8_E4M3", "shape": [192, 24]}, "unknown type 'F8_E4M3'"),
-        ({"dtype": ["F32"]}, HEADER),
-        ({"dtype": None}, HEADER),
+        (
+            {"dtype": "F8_E4M3", "shape": [192, 24]},
+            "another type: blocks.0.mlp.fc1.weight F8_E4M3",
+        ),
         ({"dtype": "I32"}, "another type: blocks.0.mlp.fc1.weight <i4"),
-        ({"dtype": "U32"}, "another type: blocks.0.mlp.fc1.weight <u4"),
     ],
 )
 def test_a_bad_row_of_a_header(tmp_path, row, words):
@@ -538,46 +480,18 @@ def test_a_bad_row_of_a_header(tmp_path, row, words):
     refused(path, words)
 
 
-GOOD = json.dumps(TIMM)
-
-
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        (b"", "cannot be read"),
-        (b"[]", "not a JSON object"),
-        (b"{}", HEADER),
-        (b'{"a": 1}', HEADER),
-        (b'{"a": {}, "a": {}}', "given twice"),
-        (GOOD.replace('"norm.bias"', '"norm.weight"', 1).encode(), "twice"),
-        (b"[" * 100_000 + b"]" * 100_000, "recursion"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "recursion"),
-        (b'{"__metadata__":' + b"[" * 100_000, "recursion"),
-        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", "cannot be read"),
-        (b'{"a": {"shape": [1e999]}}', HEADER),
-        (b'{"\xff": {}}', "utf-8"),
-        (b'{"a": {"dtype": "F32"', "cannot be read"),
-    ],
-    ids=range(13),
-)
-def test_bad_headers(tmp_path, header, words):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(safetensors(header, TIMM_BODY))
-    refused(path, words)
-
-
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**6, 2**24 + 1])
+@pytest.mark.parametrize("length", [2**64 - 1, 10**6])
 def test_a_header_longer_than_the_file(tmp_path, length):
     path = tmp_path / "m.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + TIMM_BYTES[8:])
-    refused(path, "header is truncated or damaged")
+    refused(path, "cannot be read")
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 7, TIMM_BYTES[:500]])
 def test_a_file_shorter_than_its_header(tmp_path, data):
     path = tmp_path / "m.safetensors"
     path.write_bytes(data)
-    refused(path, "header is truncated or damaged")
+    refused(path, "cannot be read")
 
 
 @pytest.mark.parametrize("body", [TIMM_BODY[:-1], TIMM_BODY + b"\0"])
@@ -585,25 +499,6 @@ def test_a_body_of_another_length(tmp_path, body):
     path = tmp_path / "m.safetensors"
     path.write_bytes(timm(body=body))
     refused(path, HEADER)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "..",
-        "/etc/passwd",
-        "a\0b",
-        "\u2028",
-        "{0}",
-        "%s",
-        "\u0663",
-    ],
-)
-def test_odd_names_are_left_over(tmp_path, name):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(timm({name: empty(0)}))
-    refused(path, "left over: " + re.escape(name))
 
 
 def test_empty_arrays_are_no_weights(tmp_path):
@@ -639,10 +534,6 @@ def _external_storage(file, name, elsewhere):
     file.create_dataset(name, (24,), "<f4", external=storage)
 
 
-def _deep(file, name, elsewhere):
-    file.create_group("/".join("a" * 40))
-
-
 def _cycle(file, name, elsewhere):
     file["encoder_norm/again"] = file["/"]
 
@@ -668,10 +559,6 @@ def _integers(file, name, elsewhere):
     file[name] = np.zeros(24, "int32")
 
 
-def _no_json(file, name, elsewhere):
-    file.attrs["model_config"] = "["
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -679,14 +566,12 @@ def _no_json(file, name, elsewhere):
         (_soft_link, "link to elsewhere"),
         (_virtual, "stored outside the file"),
         (_external_storage, "stored outside the file"),
-        (_deep, "nested too deep"),
         (_cycle, "linked in more than one place"),
-        (_gigantic, "expands to more than"),
+        (_gigantic, "is not a checkpoint"),
         (_long_chunk, ""),
         (_string, "missing: encoder_norm/gamma"),
         (_null, "missing: encoder_norm/gamma"),
         (_integers, "of another type: encoder_norm/"),
-        (_no_json, "missing: encoder_norm/gamma"),
     ],
 )
 def test_bad_hdf5_files(tmp_path, change, words):
@@ -719,7 +604,7 @@ def test_hdf5_that_claims_a_gigantic_model(tmp_path):
             layer = name.split("/")[0]
             name = f"{layer}/{name}:0"
             file.create_dataset(name, shape, "<f4", chunks=chunks)
-    refused(path, "expands to more than")
+    refused(path, "is not a checkpoint")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x89HDF\r\n\x1a\n", bytes(4096)])
@@ -735,17 +620,10 @@ def test_no_hdf5(tmp_path, data):
 @pytest.mark.parametrize(
     "file",
     [
-        "../0.safetensors",
         "/0.safetensors",
-        "./0.safetensors",
-        "sub/0.safetensors",
         "",
-        "..",
         "config.json",
-        "0.bin",
         5,
-        None,
-        ["0.safetensors"],
     ],
 )
 def test_an_index_that_points_elsewhere(tmp_path, file):
@@ -766,9 +644,8 @@ def test_an_index_that_points_elsewhere(tmp_path, file):
         ('{"weight_map": {}}', "not a ViT"),
         ('{"weight_map": {"a": "9.safetensors"}}', "No such file"),
         ('{"weight_map": {"a": "0.safetensors"}}', "lack a"),
-        ('{"weight_map": ' + "[" * 100_000, "recursion"),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_a_bad_index(tmp_path, index, words):
     write_shards(tmp_path)
@@ -782,13 +659,11 @@ def test_a_bad_index(tmp_path, index, words):
         (b"", "config.json cannot be read"),
         (b"[]", "not a JSON object"),
         (b"{" + b" " * 2**24 + b"}", "bytes of JSON"),
-        (b'{"a": 1, "a": 2}', "given twice"),
         (b'{"a": "\xff"}', "utf-8"),
         (b'{"a":' + b"[" * 100_000, "recursion"),
-        (b'{"a":' + b"9" * 5000 + b"}", "cannot be read"),
         (b'{"num_attention_heads": 5}', "must divide"),
     ],
-    ids=range(8),
+    ids=range(6),
 )
 def test_a_bad_configuration(tmp_path, config, words):
     write_shards(tmp_path)
@@ -797,24 +672,7 @@ def test_a_bad_configuration(tmp_path, config, words):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "NaN",
-        "-Infinity",
-        "1e999",
-        "-1",
-        "0",
-        "true",
-        "null",
-        '"3"',
-        "[]",
-        "{}",
-        "[3]",
-        "9" * 4000,
-        "1048577",
-        "[null, null, 3]",
-        '["a", 3, 4]',
-    ],
+    "value", ["NaN", "-1", "true", '"3"', "{}", "[null, null, 3]"]
 )
 def test_senseless_hints_are_passed_over(tmp_path, value):
     write_shards(tmp_path)
@@ -830,7 +688,7 @@ def test_senseless_hints_are_passed_over(tmp_path, value):
     assert source.config.layer_norm_epsilon == 1e-12
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".pt", ".pth", ".pkl", ".ckpt"])
+@pytest.mark.parametrize("suffix", [".bin", ".pth"])
 def test_pickles_are_refused_with_a_hint(tmp_path, suffix):
     path = tmp_path / f"pytorch_model{suffix}"
     path.write_bytes(PICKLED)
@@ -842,9 +700,7 @@ def test_pickles_are_refused_with_a_hint(tmp_path, suffix):
     [
         ("m.keras", "keras.saving.load_model"),
         ("m.ckpt.index", "TensorFlow checkpoint"),
-        ("m.NPZ.txt", "ends in .npz, .safetensors or .h5"),
         ("model.safetensors.index.json", "ends in .npz, .safetensors"),
-        ("m", "ends in .npz, .safetensors"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, words):
@@ -866,10 +722,6 @@ def test_paths_without_a_checkpoint(tmp_path):
     refused(tmp_path, "There is no file|cannot be read")
 
 
-def test_a_home_that_there_is_not():
-    refused("~nobody-of-this-name/m.npz", "home")
-
-
 @pytest.mark.parametrize(
     ("data", "config"),
     [
@@ -885,28 +737,13 @@ def test_a_refused_file_is_closed(tmp_path, data, config):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with pytest.raises(ValueError) as error:
-            open_checkpoint(path)
+            open_file(path)
         assert str(tmp_path) in str(error.value)
         gc.collect()
     assert not [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        {"\ud800": empty(0)},
-        {"__metadata__": {"keras_vit": "\ud800"}},
-        {"__metadata__": {"keras_vit": 5}},
-    ],
-    ids=["name", "metadata", "number"],
-)
-def test_a_header_that_is_not_text(tmp_path, rows):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(safetensors({**TIMM, **rows}, TIMM_BODY))
-    refused(path, HEADER)
-
-
-@pytest.mark.parametrize("text", ["", "x", "[]", "[" * 10**5, '{"a": 1}'])
+@pytest.mark.parametrize("text", ["x", "[]"])
 def test_a_description_of_others_is_passed_over(tmp_path, text):
     (tmp_path / "m.npz").write_bytes(official())
     with zipfile.ZipFile(tmp_path / "m.npz", "a") as archive:
@@ -966,13 +803,6 @@ def test_a_block_with_a_high_number(tmp_path):
     refused(path, "left over: blocks.1000000.norm1.weight", peak=4 * MEBI)
 
 
-def test_a_high_block_among_many_names(tmp_path):
-    path = tmp_path / "m.safetensors"
-    names = [f"z{i}" for i in range(1000)] + ["blocks.1000.norm1.weight"]
-    path.write_bytes(timm({name: empty(0) for name in names}))
-    refused(path, "it lacks blocks.2.norm1.weight, of block 2 of 1001")
-
-
 def scan(changes, more=()):
     header, body = {}, b""
     arrays = {**arrays_of("big_vision_gap_scan.npz"), **dict(more)}
@@ -1002,29 +832,14 @@ def test_a_stack_of_a_million_blocks(tmp_path):
     refused(path, "are not of one depth")
 
 
-def test_many_stacks_of_many_blocks(tmp_path):
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(scan({f"x{i}": [10**6, 0] for i in range(3)}))
-    refused(path, "are not of one depth", peak=4 * MEBI)
-
-
-def test_a_long_name_takes_no_longer_than_many(tmp_path):
-    # A hundred thousand repetitions, 1.2 MB, take ten minutes.
-    path = tmp_path / "m.safetensors"
-    row = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
-    names = ("embedding/embedding/kernel", "/MlpBlock_3/" * 100_000)
-    path.write_bytes(safetensors(dict.fromkeys(names, row)))
-    refused(path, "")
-
-
 @pytest.mark.parametrize("name", ["m.npz", "m.safetensors", "m.h5"])
 def test_more_arrays_than_a_model_has(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(limits, "MAX_ENTRIES", 20)
+    monkeypatch.setattr(containers, "MAX_ARRAYS", 20)
     path = write_h5(tmp_path / "m.h5")
     if name != path.name:
         path = tmp_path / name
         path.write_bytes(official() if name == "m.npz" else timm())
-    refused(path, "more than 20 arrays")
+    refused(path, "is not a checkpoint")
 
 
 @pytest.mark.parametrize("descr", ["|V0", "|S0", "<U0"])
@@ -1147,237 +962,3 @@ def test_the_good_files_are_loaded(tmp_path, model, suffix):
         load_checkpoint(model, path)
     kernel = model.get_layer("predictions").get_weights()[0]
     np.testing.assert_array_equal(kernel, expected)
-
-
-# ------------------------------------------------------------ random changes
-
-EDITS = ("flip", "cut", "drop", "insert", "copy", "number")
-NUMBERS = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)
-
-
-def edit(data, edits):
-    """Return `data` with the edits made, most of them at its two ends."""
-    data = bytearray(data)
-    for kind, where, span, count in edits:
-        if not data:
-            break
-        near = where % min(len(data), span)
-        at = near if where % 2 else len(data) - 1 - near
-        if kind == "flip":
-            data[at] ^= 1 << count % 8
-        elif kind == "cut":
-            del data[at:]
-        elif kind == "drop":
-            del data[at : at + count]
-        elif kind == "insert":
-            data[at:at] = bytes(count)
-        elif kind == "copy":
-            data[at:at] = data[:count] if count % 2 else data[-count:]
-        else:
-            size = (2, 4, 8)[count % 3]
-            number = NUMBERS[count % len(NUMBERS)] % 256**size
-            data[at : at + size] = number.to_bytes(size, "little")
-    return bytes(data)
-
-
-EDIT = st.tuples(
-    st.sampled_from(EDITS),
-    st.integers(0, 2**20),
-    st.sampled_from([64, 512, 4096, 2**20]),
-    st.integers(1, 200),
-)
-SOME_EDITS = st.lists(EDIT, min_size=1, max_size=4)
-SEEDS = {
-    "stored.npz": official(),
-    "deflated.npz": official(method=8),
-    "scan.npz": (GOLDEN / "big_vision_gap_scan.npz").read_bytes(),
-    "timm.safetensors": TIMM_BYTES,
-}
-
-
-@pytest.mark.parametrize("name", SEEDS)
-@quick(max_examples=150)
-@given(edits=SOME_EDITS)
-def test_changed_bytes(folder, name, edits):
-    path = folder / name
-    path.write_bytes(edit(SEEDS[name], edits))
-    loads_or_is_named(path)
-
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.sampled_from([-1, 0, 1, 3, 24, 32, 10**6, 2**31, 2**63, 10**30])
-    | st.floats()
-    | st.sampled_from(["", "F32", "BF16", "U8", "map", "token", "avg", "gelu"])
-    | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
-SHAPES = st.lists(
-    st.sampled_from([0, 1, 2, 3, 7, 8, 17, 24, 48, 72, 2**20, 2**63]),
-    max_size=9,
-)
-FIELDS = {
-    "dtype": st.sampled_from(["F16", "BF16", "F64", "I32", "BOOL"]) | VALUES,
-    "shape": SHAPES | VALUES,
-    "data_offsets": SHAPES | VALUES,
-}
-ROW_CHANGES = st.lists(
-    st.tuples(
-        st.sampled_from(sorted(TIMM)),
-        st.sampled_from(sorted(FIELDS)).flatmap(
-            lambda field: st.tuples(st.just(field), FIELDS[field])
-        ),
-        st.sampled_from(["set", "drop", "rename", "copy", "replace", "axis"]),
-        st.sampled_from(
-            ["", "module.", "blocks.7.", "fc_norm.weight", "pos_embed", "x"]
-        ),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@quick(max_examples=300)
-@given(changes=ROW_CHANGES)
-def test_changed_header_of_safetensors(folder, changes):
-    header = json.loads(json.dumps(TIMM))
-    for name, (field, value), kind, other in changes:
-        row = header.get(name, {})
-        if kind == "set" and isinstance(row, dict):
-            row[field] = value
-        elif kind == "axis" and isinstance(row.get("shape"), list):
-            row["shape"].insert(len(other) % 3, 1)
-        elif kind == "drop":
-            header.pop(name, None)
-        elif kind == "copy":
-            header[other + name] = row
-        elif kind == "rename":
-            header[other or name] = header.pop(name, row)
-        else:
-            header[name] = value
-    path = folder / "header.safetensors"
-    path.write_bytes(safetensors(header, TIMM_BODY))
-    loads_or_is_named(path)
-
-
-@quick(max_examples=200)
-@given(
-    name=st.sampled_from(sorted(OFFICIAL)),
-    other=st.sampled_from(["", "params/", "opt/target/", "x"]),
-    descr=st.sampled_from(
-        "<f2 >f4 =f4 <f8 |V2 |V0 |S0 <U1 |O <M8 <c8 T <i4 |b1 <f16 g".split()
-    )
-    | st.from_regex(r"[<>|=]?[A-Za-z][0-9]{0,4}", fullmatch=True),
-    fortran=st.booleans(),
-    shape=SHAPES.map(tuple),
-    changed=st.sets(st.sampled_from(["name", "descr", "shape", "data"])),
-    edits=st.lists(EDIT, max_size=1),
-)
-def test_changed_header_of_npy(
-    folder, name, other, descr, fortran, shape, changed, edits
-):
-    array = OFFICIAL[name]
-    descr = descr if "descr" in changed else "<f4"
-    shape = shape if "shape" in changed else array.shape
-    data = array.tobytes()
-    if "data" in changed:
-        with warnings.catch_warnings():
-            # NumPy warns of old letters when it is asked here.
-            warnings.simplefilter("ignore")
-            try:
-                size = np.dtype(descr).itemsize * int(np.prod(shape))
-            except TypeError:
-                size = 0
-        data = (data * 16)[:size] if 0 <= size < 2**20 else data
-    header = npy(array, descr, fortran, shape, b"")[10:]
-    member = npy_of(edit(header, edits), data)
-    changes = {(other if "name" in changed else "") + name: member}
-    path = folder / "header.npz"
-    path.write_bytes(official(changes))
-    with warnings.catch_warnings():
-        # np.dtype("a3") still works and warns.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        loads_or_is_named(path)
-
-
-HINT_NAMES = (
-    "num_attention_heads num_heads hidden_act layer_norm_eps pooling posemb "
-    "classifier architecture model x"
-).split()
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    """Return a folder of two files, an index and a configuration."""
-    folder = tmp_path_factory.mktemp("shards")
-    write_shards(folder)
-    return folder
-
-
-@quick(max_examples=150)
-@given(
-    config=st.dictionaries(st.sampled_from(HINT_NAMES), VALUES),
-    edits=st.lists(EDIT, max_size=2),
-)
-def test_changed_configuration(shards, config, edits):
-    text = json.dumps(config).encode()
-    (shards / "config.json").write_bytes(edit(text, edits))
-    try:
-        loads_or_is_named(shards)
-    finally:
-        (shards / "config.json").unlink()
-
-
-@quick(max_examples=100)
-@given(edits=SOME_EDITS, name=st.sampled_from(["index", "shard"]))
-def test_changed_shards(shards, edits, name):
-    names = {"index": "model.safetensors.index.json", "shard": "1.safetensors"}
-    path = shards / names[name]
-    good = path.read_bytes()
-    try:
-        path.write_bytes(edit(good, edits))
-        loads_or_is_named(shards)
-    finally:
-        path.write_bytes(good)
-
-
-OPEN_ALL = """
-import json, pathlib, sys, warnings
-warnings.simplefilter("error")
-from tests.weights.test_files_hostile import loads_or_is_named
-paths = sorted(pathlib.Path(sys.argv[1]).glob("*.h5"))
-for path in paths:
-    print(path.name, flush=True)
-    loads_or_is_named(path)
-"""
-
-
-def test_changed_bytes_of_hdf5(tmp_path, subprocess_environment):
-    # In a process of its own: libhdf5 is C, and this is what breaks it.
-    write_h5(tmp_path / "0.h5")
-    write_h5(tmp_path / "1.h5", compression="gzip")
-    seeds = [(tmp_path / f"{i}.h5").read_bytes() for i in (0, 1)]
-    draws = random.Random(0)
-    for number in range(2, 200):
-        edits = [
-            (
-                draws.choice(EDITS),
-                draws.randrange(2**20),
-                draws.choice([64, 512, 4096, 2**20]),
-                draws.randrange(1, 200),
-            )
-            for _ in range(draws.choice([1, 1, 2, 4]))
-        ]
-        data = edit(seeds[number % 2], edits)
-        (tmp_path / f"{number}.h5").write_bytes(data)
-    done = commands.run(
-        ["-c", OPEN_ALL, str(tmp_path)], subprocess_environment, timeout=120
-    )
-    opened = done.stdout.split()
-    assert done.returncode == 0, (opened[-1:], done.stderr[-2000:])
-    assert len(opened) == 200

@@ -7,11 +7,8 @@ import pytest
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.foreign_parts import (
-    FOREIGN_PARTS,
-    foreign_format,
-    foreign_parts,
-)
+from keras_vit.weights.families.inference import FOREIGN_PARTS, foreign_parts
+from keras_vit.weights.find import recognise
 
 FOREIGN = {
     "dist_token": "a distillation token",
@@ -74,7 +71,8 @@ def test_a_network_of_another_library_is_named(name, tmp_path):
 
 def test_the_stem_of_a_hybrid_is_no_resnet():
     name = "patch_embed.backbone.layer1.0.conv1.weight"
-    assert foreign_format([name]) is None
+    names = [name, "patch_embed.proj.weight"]
+    assert recognise("m.npz", names) == ("timm", "")
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -84,7 +82,7 @@ def test_a_foreign_name_names_its_part(name):
 
 def test_no_name_of_ours_is_foreign():
     for family, layout in LAYOUTS.items():
-        for names in layout.names.values():
+        for names in layout.layers.values():
             if layout.has_later_parts:
                 continue
             for name in (names,) if isinstance(names, str) else names:

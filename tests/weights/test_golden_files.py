@@ -9,8 +9,8 @@ import pytest
 from keras_vit import from_checkpoint, load_checkpoint, save_checkpoint
 from keras_vit.models.features import run_with_scores
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.weights.containers import open_checkpoint
-from keras_vit.weights.saving import WRITERS
+from keras_vit.weights.containers import open_file
+from keras_vit.weights.write import WRITERS
 from tests.tiny import randomize, to_numpy
 from tests.weights.cases import (
     FOLDER,
@@ -30,23 +30,23 @@ WRITTEN = [name for name in NAMES if family_of(name) in WRITERS]
 ENDINGS = {"official": ".npz", "big_vision": ".npz", "timm": ".safetensors"}
 # What a family has no way to say, and the words of the error.
 REFUSED = {
-    ("official_pre_logits.npz", "timm"): "no pre-logits layer",
-    ("official_pre_logits.npz", "huggingface"): "no pre-logits layer",
-    ("official_hybrid.npz", "big_vision"): "no ResNet stem",
-    ("official_hybrid.npz", "huggingface"): "no ResNet stem",
-    ("official_hybrid_root_only.npz", "big_vision"): "no ResNet stem",
-    ("official_hybrid_root_only.npz", "huggingface"): "no ResNet stem",
-    ("big_vision_map.npz", "official"): "has no pooling 'map'",
+    ("official_pre_logits.npz", "timm"): "representation_size",
+    ("official_pre_logits.npz", "huggingface"): "representation_size",
+    ("official_hybrid.npz", "big_vision"): "stem",
+    ("official_hybrid.npz", "huggingface"): "stem",
+    ("official_hybrid_root_only.npz", "big_vision"): "stem",
+    ("official_hybrid_root_only.npz", "huggingface"): "stem",
+    ("big_vision_map.npz", "official"): "pooling",
     ("big_vision_map.npz", "huggingface"): "has no classifier",
-    ("big_vision_sincos_rep.npz", "timm"): "no pre-logits layer",
-    ("big_vision_sincos_rep.npz", "huggingface"): "no pre-logits layer",
-    ("timm_avg.safetensors", "official"): "excludes a class token",
-    ("timm_avg.safetensors", "big_vision"): "excludes a class token",
-    ("timm_avg.safetensors", "huggingface"): "reads the class token",
-    ("keras_hub", "timm"): "no pre-logits layer",
-    ("keras_hub", "huggingface"): "no pre-logits layer",
-    ("vit_keras.h5", "timm"): "no pre-logits layer",
-    ("vit_keras.h5", "huggingface"): "no pre-logits layer",
+    ("big_vision_sincos_rep.npz", "timm"): "representation_size",
+    ("big_vision_sincos_rep.npz", "huggingface"): "representation_size",
+    ("timm_avg.safetensors", "official"): "pooling",
+    ("timm_avg.safetensors", "big_vision"): "pooling",
+    ("timm_avg.safetensors", "huggingface"): "pooling",
+    ("keras_hub", "timm"): "representation_size",
+    ("keras_hub", "huggingface"): "representation_size",
+    ("vit_keras.h5", "timm"): "representation_size",
+    ("vit_keras.h5", "huggingface"): "representation_size",
 }
 TWINS = {"keras_hub_whole.weights.h5": "keras_hub"}
 TWINS["vit_keras.weights.h5"] = "vit_keras.h5"
@@ -66,8 +66,8 @@ def close(actual, expected, tolerance):
 
 
 def arrays_of(path):
-    with open_checkpoint(path) as checkpoint:
-        return {name: checkpoint.read(name) for name in checkpoint.entries}
+    with open_file(path) as checkpoint:
+        return {name: checkpoint.read(name) for name in checkpoint.arrays}
 
 
 def test_all_golden_checkpoints_are_cases():
@@ -91,8 +91,8 @@ def test_nothing_is_left_over(name):
     report = model_of(name).load_report
     assert report.layout == family_of(name)
     assert not report.reset and not report.resized and not report.notes
-    with open_checkpoint(path_of(name)) as checkpoint:
-        stored = set(checkpoint.entries)
+    with open_file(path_of(name)) as checkpoint:
+        stored = set(checkpoint.arrays)
     assert stored == set(report.used) | set(report.ignored)
     assert all("optimizer/" in entry for entry in report.ignored)
 

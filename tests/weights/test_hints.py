@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from keras_vit import from_checkpoint
-from keras_vit.weights.hints import find_hints
+from keras_vit.weights.families.inference import find_hints
 from tests.weights.cases import TIMM, path_of
 
 HINTS = {

@@ -11,13 +11,13 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint
 from keras_vit.weights.builder_weights import resolve_weights
+from keras_vit.weights.families.timm_tables import settings_of
 from keras_vit.weights.hub import (
     HUB_MODELS,
     Repository,
     locate,
     parse_repository,
 )
-from keras_vit.weights.timm.architectures import settings_of
 from tests.tiny import to_numpy
 from tests.weights.cases import answer_of, expected_of, path_of
 

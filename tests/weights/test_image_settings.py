@@ -22,15 +22,14 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.preprocessing import NORMALIZATIONS
-from keras_vit.weights.containers import open_checkpoint
+from keras_vit.weights.containers import open_file
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.image_settings import (
+from keras_vit.weights.families.inference import Known
+from keras_vit.weights.find import find
+from keras_vit.weights.images import (
     add_conditioner,
     guess_normalization,
 )
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import identify
-from keras_vit.weights.stored_parts import parts_of
 from tests.tiny import randomize, tiny_config, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -55,8 +54,8 @@ def found(folder, config=None, preprocessor=None, name="model"):
     if preprocessor is not None:
         text = json.dumps(preprocessor)
         (folder / "preprocessor_config.json").write_text(text)
-    with open_checkpoint(path) as checkpoint:
-        return identify(checkpoint, Known(num_heads=3)).preprocessing
+    with open_file(path) as checkpoint:
+        return find(checkpoint, Known(num_heads=3)).preprocessing
 
 
 @pytest.mark.parametrize(
@@ -526,7 +525,7 @@ def write_bands(folder, channels, cfg):
     save_file(
         {
             part.name: np.ones(part.shape_in_file(3), "float32")
-            for row in parts_of(LAYOUTS["timm"], config).values()
+            for row in LAYOUTS["timm"].names(config).values()
             for part in row
         },
         path,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, from_checkpoint
-from keras_vit.weights.loading import read_preprocessing
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import identify
+from keras_vit.weights.families.inference import Known
+from keras_vit.weights.find import find
+from keras_vit.weights.read import read_preprocessing
 from tests.weights import forms
 from tests.weights.cases import (
     TIMM,
@@ -38,17 +38,17 @@ def test_the_published_number_of_heads_is_suggested_and_not_assumed():
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
     # Only a configuration of timm, which names one of its own models, will do.
     for config in ({}, {"model_type": "vit"}):
-        source.config = config
+        source.json = config
         with pytest.raises(ValueError, match="model of this size has 12"):
-            identify(source)
-    source.config = {"architecture": "vit_base_patch16_224"}
-    assert identify(source).config.num_heads == 12
+            find(source)
+    source.json = {"architecture": "vit_base_patch16_224"}
+    assert find(source).config.num_heads == 12
 
 
 def test_the_published_number_of_heads_is_assumed_if_asked_for():
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
     with pytest.warns(UserWarning, match="number of heads: 12 are assumed"):
-        found = identify(source, Known("published"))
+        found = find(source, Known("published"))
     assert found.config.num_heads == 12
 
 
@@ -65,7 +65,7 @@ def test_a_number_of_heads_that_cannot_be_one(value, alone):
         with pytest.raises(ValueError, match=f"^{rule}"):
             read(alone(TIMM), num_heads=value)
     with pytest.raises(ValueError, match=f"^{rule}"):
-        identify(checkpoint_of("timm", VARIANTS["B/16"].config), Known(value))
+        find(checkpoint_of("timm", VARIANTS["B/16"].config), Known(value))
 
 
 def test_an_architecture_that_is_no_name(alone):

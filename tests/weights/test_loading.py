@@ -18,7 +18,7 @@ from keras_vit import (
     save_checkpoint,
 )
 from keras_vit.layers.resize import resize_patch_kernel
-from keras_vit.weights.resize import resize_positions
+from keras_vit.weights.resize_tables import resize_positions
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from tests.weights.cases import (
     TIMM,

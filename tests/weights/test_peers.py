@@ -17,7 +17,7 @@ from keras_vit import (
 )
 from keras_vit.layers.resize import resize_distances, resize_patch_kernel
 from keras_vit.models.features import run_with_scores
-from keras_vit.weights.resize import (
+from keras_vit.weights.resize_tables import (
     adapt_channels,
     resize_positions,
 )

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
-from keras_vit.weights.loading import read_preprocessing
+from keras_vit.weights.read import read_preprocessing
 from tests.tiny import LATER_KINDS, SAPIENS_2, noise, to_numpy
 from tests.weights.cases import make
 from tests.weights.peer_process import HYBRID, MARKS, work

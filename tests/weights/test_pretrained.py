@@ -33,9 +33,9 @@ from keras_vit.weights import (
     save_checkpoint,
 )
 from keras_vit.weights.builder_weights import pretrained_tags
+from keras_vit.weights.families.family import shapes_of
 from keras_vit.weights.hub import fetch, find_pretrained, locate
-from keras_vit.weights.layer_shapes import layers_of
-from keras_vit.weights.resize import resize_positions
+from keras_vit.weights.resize_tables import resize_positions
 from tests.tiny import noise, randomize, to_numpy
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -151,11 +151,7 @@ def published_path(row):
 
 
 def num_parameters(config):
-    return sum(
-        math.prod(shape)
-        for layer in layers_of(config)
-        for shape in layer.shapes.values()
-    )
+    return sum(map(math.prod, shapes_of(config).values()))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers.resize import RESIZES, resize_position_grid
-from keras_vit.weights.resize import adapt_channels, resize_positions
+from keras_vit.weights.resize_tables import adapt_channels, resize_positions
 from tests.tiny import noise, to_numpy
 
 GOLDEN = np.load(

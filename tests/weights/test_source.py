@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, from_checkpoint, load_checkpoint
-from keras_vit.weights.containers import Entry, open_checkpoint
-from keras_vit.weights.source import identify
+from keras_vit.weights.containers import File, open_file
+from keras_vit.weights.find import find
 from tests.tiny import noise, to_numpy
 from tests.weights.cases import TIMM, TOKEN, change, path_of, stored_in
 
@@ -283,16 +283,15 @@ def test_other_architectures_are_refused_by_name(name, part, tmp_path):
     assert f"It is a model with {part} ({name})." in str(error.value)
 
 
-def test_identifying_reads_no_array_and_builds_no_model(monkeypatch):
+def test_finding_a_model_reads_no_array(monkeypatch):
     sizes = [a.size for a in stored_in("big_vision_map.npz").values()]
 
     def refuse(*_, **__):
-        raise AssertionError("it was read or built")
+        raise AssertionError("it was read")
 
-    monkeypatch.setattr(Entry, "read", refuse)
-    monkeypatch.setattr(VisionTransformer, "__init__", refuse)
-    with open_checkpoint(path_of("big_vision_map.npz")) as checkpoint:
-        source = identify(checkpoint)
+    monkeypatch.setattr(File, "read", refuse)
+    with open_file(path_of("big_vision_map.npz")) as checkpoint:
+        source = find(checkpoint)
     assert source.config.pooling == "map"
     assert source.num_parameters == sum(sizes)
 

@@ -4,8 +4,12 @@ import csv
 
 import pytest
 
-from keras_vit.weights.timm.architectures import heads_of, settings_of
-from keras_vit.weights.timm.visible_parts import VISIBLE_PARTS, has_part
+from keras_vit.weights.families.timm_tables import (
+    VISIBLE_PARTS,
+    has_part,
+    heads_of,
+    settings_of,
+)
 from tests.golden.reader import FOLDER
 
 with open(FOLDER / "timm_architectures.tsv", encoding="utf-8") as file:

@@ -256,7 +256,7 @@ def test_dinov3_computes_with_the_periods_of_its_file(tmp_path, periods, kind):
     )
     save_checkpoint(as_timm, tmp_path / "again.safetensors", layout="timm")
     if kind != "centered":
-        with pytest.raises(ValueError, match="no rotary positions"):
+        with pytest.raises(ValueError, match="rotary_positions"):
             save_checkpoint(
                 found, tmp_path / "again.safetensors", layout="timm"
             )

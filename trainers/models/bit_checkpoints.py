@@ -11,9 +11,9 @@ import numpy as np
 from keras_vit.layers import PreActivationUnit
 from keras_vit.layers.resnet_stem import ROOT_WIDTH
 from keras_vit.tables import pick
-from keras_vit.weights.containers import errors_name, open_checkpoint
+from keras_vit.weights.containers import errors_name, open_file
 from keras_vit.weights.hub import cache_dir, fetch, locate, storage_url
-from keras_vit.weights.resize import adapt_channels
+from keras_vit.weights.resize_tables import adapt_channels
 from trainers.models.bit_resnet import build_bit_resnet
 from trainers.recipes.baselines import BIT_SIZES, BitSize
 
@@ -45,8 +45,8 @@ def find_bit(path_or_name: str) -> pathlib.Path | None:
         file = pick(BIT_CHECKPOINTS, path_or_name, "init_from")
         return fetch(storage_url(file), cache_dir() / file)
     path = locate(path_or_name)
-    with open_checkpoint(path) as checkpoint:
-        is_bit = BIT_ROOT in {_plain_name(name) for name in checkpoint.entries}
+    with open_file(path) as checkpoint:
+        is_bit = BIT_ROOT in {_plain_name(name) for name in checkpoint.arrays}
     # The hybrids of the ViT paper have no such prefix.
     return path if is_bit else None
 
@@ -62,9 +62,9 @@ def load_bit_checkpoint(path: pathlib.Path, **options) -> keras.Model:
         ValueError: If the file is damaged, an array is missing or has another
             shape, or one is left over.
     """
-    with open_checkpoint(path) as checkpoint:
+    with open_file(path) as checkpoint:
         stored = {}
-        for name in checkpoint.entries:
+        for name in checkpoint.arrays:
             plain = _plain_name(name)
             if plain in stored:
                 raise ValueError(
@@ -73,7 +73,7 @@ def load_bit_checkpoint(path: pathlib.Path, **options) -> keras.Model:
                 )
             stored[plain] = name
         shapes = {
-            plain: checkpoint.entries[name].shape
+            plain: checkpoint.arrays[name].shape
             for plain, name in stored.items()
         }
         with errors_name(path):

@@ -7,7 +7,7 @@ import keras
 from keras_vit import from_checkpoint
 from keras_vit.layers.pooling import needs_distillation_token
 from keras_vit.models import VARIANTS, VisionTransformer
-from keras_vit.weights.layer_shapes import HEAD_LAYERS
+from keras_vit.weights.families.family import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
 from trainers.models.baselines import build_baseline
 from trainers.models.bit_checkpoints import (

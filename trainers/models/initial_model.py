@@ -7,8 +7,8 @@ import keras
 from keras_vit.model_files import load_keras
 from keras_vit.models import VisionTransformer
 from keras_vit.models.tuning import copy_model, train_layer
-from keras_vit.weights.layer_shapes import HEAD_LAYERS
-from keras_vit.weights.load_report import LoadReport
+from keras_vit.weights.families.family import HEAD_LAYERS
+from keras_vit.weights.read import LoadReport
 from trainers.models.bit_checkpoints import is_bit_resnet, rebuild_bit_resnet
 from trainers.models.initial_notes import read_initial_classes
 from trainers.paths import as_path

@@ -1,15 +1,21 @@
-"""LAYOUTS: the families of checkpoints, each in the file of its name."""
+"""LAYOUTS: the families of checkpoints; the first that fits a file counts."""
 
-import importlib
-import pkgutil
+from keras_vit.weights.families.big_vision import BigVision
+from keras_vit.weights.families.family import Family
+from keras_vit.weights.families.flax import Flax
+from keras_vit.weights.families.huggingface import CLIP_NAMES, VIT_NAMES
+from keras_vit.weights.families.keras import KerasHub, VitKeras, VitKerasH5
+from keras_vit.weights.families.open_clip import OpenClip
+from keras_vit.weights.families.timm import Timm
 
-
-def _find_layouts():
-    found = {
-        info.name: importlib.import_module(f"{__name__}.{info.name}").LAYOUT
-        for info in pkgutil.iter_modules(__path__)
-    }
-    return dict(sorted(found.items(), key=lambda row: (row[1].order, row[0])))
-
-
-LAYOUTS = _find_layouts()
+LAYOUTS: dict[str, Family] = {
+    "official": Flax(),
+    "big_vision": BigVision(),
+    "timm": Timm(),
+    "huggingface": VIT_NAMES,
+    "huggingface_clip": CLIP_NAMES,
+    "open_clip": OpenClip(),
+    "keras_hub": KerasHub(),
+    "vit_keras": VitKeras(),
+    "vit_keras_h5": VitKerasH5(),
+}

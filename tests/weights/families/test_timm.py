@@ -13,10 +13,9 @@ from keras_vit import (
     load_checkpoint,
     save_checkpoint,
 )
-from keras_vit.weights.families import timm
-from keras_vit.weights.positions import Known
-from keras_vit.weights.source import identify
-from keras_vit.weights.timm import completing
+from keras_vit.weights.families import LAYOUTS, timm
+from keras_vit.weights.families.inference import Known
+from keras_vit.weights.find import find
 from tests.tiny import tiny_config, to_numpy
 from tests.weights import forms
 from tests.weights.cases import (
@@ -87,7 +86,7 @@ def test_what_is_said_to_timm():
         use_pooling_norm=True,
         activation="tanh",
     )
-    jsons = timm.make_jsons(config)
+    jsons = LAYOUTS["timm"].write(config)
     assert jsons == {
         "config.json": {
             "architecture": "vit_base_patch16_224",
@@ -121,7 +120,7 @@ def test_what_is_said_to_timm():
             },
         }
     }
-    tokens = timm.make_jsons(tiny_config(pooling="none"))["config.json"]
+    tokens = LAYOUTS["timm"].write(tiny_config(pooling="none"))["config.json"]
     assert tokens["global_pool"] == tokens["model_args"]["global_pool"] == ""
 
 
@@ -130,7 +129,7 @@ def test_timm_makes_the_mlp_as_wide_as_it_was():
     for width in range(1, 400, 3):
         for mlp_dim in (width + 1, 2 * width + 3, 4 * width - 1):
             config = tiny_config(width=width, mlp_dim=mlp_dim, num_heads=1)
-            [model] = timm.make_jsons(config).values()
+            [model] = LAYOUTS["timm"].write(config).values()
             assert int(width * model["model_args"]["mlp_ratio"]) == mlp_dim
 
 
@@ -167,33 +166,33 @@ EXACT = (
 def test_the_architecture_determines_the_gelu(name):
     source = checkpoint_of("timm", VARIANTS["Ti/16"].config)
     # The file has no attention pooling, which most of them have.
-    source.config = {"architecture": name, "num_heads": 3}
-    source.config["global_pool"] = "token"
+    source.json = {"architecture": name, "num_heads": 3}
+    source.json["global_pool"] = "token"
     expected = "tanh" if name in TANH else "exact"
-    assert identify(source).config.activation == expected
-    assert not identify(source).notes
+    assert find(source).config.activation == expected
+    assert not find(source).notes
     # What the arguments of the model say goes before.
-    source.config["model_args"] = {"act_layer": "gelu"}
-    assert identify(source).config.activation == "exact"
+    source.json["model_args"] = {"act_layer": "gelu"}
+    assert find(source).config.activation == "exact"
 
 
 def test_the_architecture_determines_the_heads():
     source = checkpoint_of("timm", VARIANTS["B/16"].config)
-    source.config = {"architecture": "vit_base_patch16_gap_224"}
-    assert identify(source).config.num_heads == 16
+    source.json = {"architecture": "vit_base_patch16_gap_224"}
+    assert find(source).config.num_heads == 16
 
 
 @pytest.mark.parametrize("depth", [1, 8])
 def test_an_argument_for_the_depth_leaves_the_heads(depth):
     config = dataclasses.replace(VARIANTS["B/16"].config, depth=depth)
     source = checkpoint_of("timm", config)
-    source.config = {"architecture": "vit_base_patch16_224"}
-    source.config["model_args"] = {"depth": depth}
-    assert identify(source).config.num_heads == 12
+    source.json = {"architecture": "vit_base_patch16_224"}
+    source.json["model_args"] = {"depth": depth}
+    assert find(source).config.num_heads == 12
     # A width may have heads of another size.
-    source.config["model_args"]["embed_dim"] = 768
+    source.json["model_args"]["embed_dim"] = 768
     with pytest.raises(ValueError, match="does not store the number of heads"):
-        identify(source)
+        find(source)
 
 
 SIGLIP = {"use_class_token": False, "pooling": "map", "num_classes": 0}
@@ -232,7 +231,7 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
 ):
     config = VARIANTS[variant].config
     config = dataclasses.replace(config, **{**SIGLIP, **changes})
-    source = identify(checkpoint_of("timm", config), Known(config.num_heads))
+    source = find(checkpoint_of("timm", config), Known(config.num_heads))
     assert source.config.activation == ("tanh" if name else "exact")
     assert [name in note for note in source.notes] == [True] * bool(name)
 
@@ -240,9 +239,7 @@ def test_without_a_configuration_the_sizes_tell_the_gelu(
 def test_an_assumed_gelu_is_a_warning_that_the_argument_settles(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(
-        completing.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip"
-    )
+    monkeypatch.setitem(timm.TANH_SIZES, (24, 2, 8, None), "vit_tiny_siglip")
     model = make(use_class_token=False, pooling="avg", activation="exact")
     save_checkpoint(model, tmp_path / "own.npz", layout="timm")
     assert from_checkpoint(tmp_path / "own.npz").config.activation == "exact"

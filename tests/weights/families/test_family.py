@@ -1,14 +1,22 @@
-"""The list of weights is that of the model."""
+"""Names, shapes and forms of weights in the families of checkpoints."""
 
 import math
 import random
 
 import keras
+import numpy as np
 import pytest
 
 from keras_vit import VARIANTS, VisionTransformer, layers
-from keras_vit.weights.layer_shapes import layers_of
-from tests.tiny import LATER_KINDS, PAPER_POSITIONS, SAPIENS_2, tiny_config
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.family import _split_path, shapes_of
+from tests.tiny import (
+    LATER_KINDS,
+    PAPER_POSITIONS,
+    SAPIENS_2,
+    noise,
+    tiny_config,
+)
 
 CONFIGS = {
     "token": {},
@@ -56,11 +64,7 @@ TABLES = {
 def test_the_list_of_weights_is_that_of_the_model(name):
     """In name, shape and order; the list builds nothing."""
     config = tiny_config(**CONFIGS[name])
-    listed = {
-        f"{layer.path}/{weight}": shape
-        for layer in layers_of(config)
-        for weight, shape in layer.shapes.items()
-    }
+    listed = shapes_of(config)
     weights = VisionTransformer(config).weights
     assert listed == {weight.path: tuple(weight.shape) for weight in weights}
 
@@ -76,16 +80,47 @@ def test_to_list_the_weights_draws_no_random_numbers():
     keras.utils.set_random_seed(0)
     before = random.getstate()
     for choices in CONFIGS.values():
-        layers_of(tiny_config(**choices))
+        shapes_of(tiny_config(**choices))
     assert random.getstate() == before
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_list_has_the_parameters_of_the_published_models(name):
     variant = VARIANTS[name]
-    sizes = [
-        math.prod(shape)
-        for layer in layers_of(variant.config)
-        for shape in layer.shapes.values()
-    ]
-    assert sum(sizes) == variant.num_parameters
+    shapes = shapes_of(variant.config).values()
+    assert sum(map(math.prod, shapes)) == variant.num_parameters
+
+
+@pytest.mark.parametrize("key", LAYOUTS)
+def test_every_row_of_a_table_is_a_layer(key):
+    mlp = {"relative_positions": "mlp", "relative_hidden_dim": 5}
+    table = {
+        "relative_positions": "table",
+        "use_shared_relative_positions": True,
+    }
+    layers = {
+        _split_path(path.rpartition("/")[0])[0]
+        for choices in (*CONFIGS.values(), mlp, table)
+        for path in shapes_of(tiny_config(**choices))
+    }
+    assert set(LAYOUTS[key].layers) <= layers
+
+
+@pytest.mark.parametrize("key", LAYOUTS)
+def test_a_form_and_back_is_the_same(key):
+    """Each weight has names of its own as well."""
+    config = tiny_config()
+    parts = [p for row in LAYOUTS[key].names(config).values() for p in row]
+    assert len({part.name for part in parts}) == len(parts)
+    for part in parts:
+        array = noise(*part.shape)
+        stored = part.form.to_file(array, config.num_heads)
+        assert stored.shape == part.shape_in_file(config.num_heads)
+        back = part.form.to_ours(np.ascontiguousarray(stored), part.shape)
+        np.testing.assert_array_equal(back, array)
+
+
+def test_the_shape_in_a_file_costs_no_memory():
+    parts = LAYOUTS["timm"].names(VARIANTS["e/14"].config)
+    [part] = parts["block_55/mlp/hidden/kernel"]
+    assert part.shape_in_file(16) == (15_360, 1792)

@@ -1,10 +1,11 @@
-"""Resizing of stored position tables, and of kernels to other channels."""
+"""Adapting stored arrays to a model of other sizes, channels or images."""
 
 import math
 
 import numpy as np
 
 from keras_vit.layers.resize import RESIZES, resize_grid
+from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import pick
 
 
@@ -58,3 +59,45 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
         return kernel.sum(axis=2, keepdims=True)
     turn = np.arange(channels) % old
     return kernel[:, :, turn] * kernel.dtype.type(old / channels)
+
+
+# For pixels p as fractions of 255, the source reads (p - m) / d and the model
+# (p - m') / d' =: u. So p = u d' + m', and the source computes
+#     sum_c W_c (u_c d'_c + m'_c - m_c) / d_c + b,
+# which is a projection of u with other kernels and another bias.
+
+
+def renormalize_kernel(
+    kernel: np.ndarray, theirs: Preprocessing, ours: Preprocessing
+) -> np.ndarray:
+    """Return the kernel for images of another normalisation.
+
+    Shapes:
+        kernel: (P, P, C, D). returns: the same.
+
+    Args:
+        kernel: The kernel of the source.
+        theirs: Settings of the source.
+        ours: Settings of the model.
+    """
+    scale = np.divide(ours.deviation, theirs.deviation)
+    return kernel * np.reshape(scale, (-1, 1)).astype(kernel.dtype)
+
+
+def constant_of(
+    kernel: np.ndarray, theirs: Preprocessing, ours: Preprocessing
+) -> np.ndarray:
+    """Return the change of the bias for images of another normalisation.
+
+    Shapes:
+        kernel: (P, P, C, D). returns: (D,).
+
+    Args:
+        kernel: The kernel of the source.
+        theirs: Settings of the source.
+        ours: Settings of the model.
+    """
+    offset = np.subtract(ours.mean, theirs.mean) / theirs.deviation
+    offset = np.broadcast_to(offset, kernel.shape[2:3])
+    sums = kernel.sum(axis=(0, 1), dtype="float64")  # (C, D)
+    return (offset @ sums).astype(kernel.dtype)

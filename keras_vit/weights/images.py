@@ -1,16 +1,23 @@
-"""The preprocessing that the JSON files beside a checkpoint state."""
+"""How the images of a checkpoint's model are read.
+
+The JSON files of timm, OpenCLIP, Hugging Face and keras-hub state it. Without
+them, the family has one normalisation, or that of a well-known model is
+recognised by the name of its architecture or of its file.
+"""
 
 import dataclasses
 import math
 import pathlib
+import re
 import warnings
+from collections.abc import Iterable
 
 import numpy as np
 
+from keras_vit.models.config import ViTConfig
 from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
-from keras_vit.weights.containers import Checkpoint, read_json
-from keras_vit.weights.containers.descriptions import is_of_folder
+from keras_vit.weights.containers import File, is_of_folder, read_json
 
 # `Resampling` of Pillow, in the order of its numbers.
 PILLOW_CODES = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -21,16 +28,136 @@ TOLERANCE = 1e-3
 MAX_CHANNELS = 1000
 
 
-def find_stated(checkpoint: Checkpoint) -> Preprocessing | None:
-    """Return the preprocessing in a checkpoint's JSON files, or None.
-
-    Settings that a file leaves open have their defaults.
+def find_preprocessing(
+    file: File, family, config: ViTConfig
+) -> Preprocessing | None:
+    """Return the preprocessing of the model of a checkpoint.
 
     Args:
-        checkpoint: The open file or folder.
+        file: The open file or folder.
+        family: Its family.
+        config: Configuration of its model.
+
+    Returns:
+        The settings; None if nothing is known about the normalisation.
     """
-    config = checkpoint.config
-    beside = [_read_beside(pathlib.Path(checkpoint.path), n) for n in BESIDE]
+    found = _find_stated(file)
+    if found is not None:
+        if len(found.mean) in (1, config.channels):
+            return found
+        warnings.warn(
+            f"{file.path} states the mean and the deviation of "
+            f"{len(found.mean)} channels for images of {config.channels}; "
+            "their averages are used for all, as in timm. Pass "
+            "`preprocessing=` for others.",
+            stacklevel=2,
+        )
+        return averaged(found)
+    # A file of the official code may have any name.
+    mode = family.normalization or guess_normalization(_names_of(file))
+    return None if mode is None else Preprocessing(mode)
+
+
+def averaged(settings: Preprocessing) -> Preprocessing:
+    """Return settings with one mean and one deviation for all channels.
+
+    Args:
+        settings: Those with a mean and a deviation of each channel.
+    """
+    pair = tuple(
+        (float(np.mean(part)),) for part in settings.mean_and_deviation
+    )
+    return dataclasses.replace(settings, normalization=pair)
+
+
+def add_conditioner(
+    settings: Preprocessing | None,
+    mean: np.ndarray | None,
+    deviation: np.ndarray | None,
+) -> Preprocessing | None:
+    """Return settings that include the normalisation inside a model.
+
+    Args:
+        settings: Those of its images; None for pixels from 0 to 1.
+        mean: The mean that the model itself subtracts; None if it does not.
+        deviation: The deviation by which it divides.
+
+    Raises:
+        ValueError: If only one of the two is there.
+    """
+    if mean is None and deviation is None:
+        return settings
+    if mean is None or deviation is None:
+        raise ValueError("its input conditioner lacks the mean or deviation")
+    settings = settings or Preprocessing("zero_one")
+    first, scale = map(np.array, settings.for_channels(mean.size))
+    pair = (first + scale * mean.ravel(), scale * deviation.ravel())
+    pair = tuple(tuple(map(float, part)) for part in pair)
+    return dataclasses.replace(
+        settings, normalization=name_of(*pair, rtol=1e-6, atol=1e-7)
+    )
+
+
+def change_config(config: ViTConfig, changes: dict) -> ViTConfig:
+    """Return the configuration of a checkpoint with other fields.
+
+    For images of other channels, one mean and one deviation hold for all. The
+    first layer is adapted to them and gets a bias, except in a stem, for which
+    they are the averages. A tanh layer before the head is of the pooled token;
+    all tokens come without.
+
+    Args:
+        config: The configuration of the checkpoint.
+        changes: Fields to replace.
+    """
+    channels = changes.get("channels", config.channels)
+    if len(config.preprocessing.mean) not in (1, channels):
+        settings = dataclasses.replace(
+            config.preprocessing, normalization="vit"
+        )
+        if config.stem_stages is not None:
+            settings = averaged(config.preprocessing)
+        changes = {"preprocessing": settings, **changes}
+        if config.stem_stages is None:
+            changes = {"use_patch_bias": True, **changes}
+    if changes.get("pooling") == "none" != config.pooling:
+        changes = {"representation_size": None, **changes}
+    return dataclasses.replace(config, **changes)
+
+
+def _names_of(file):
+    """Return the names of a model: entries of its JSON, and its file name."""
+    path = pathlib.Path(file.path)
+    texts = [file.json.get(key) for key in NAME_KEYS]
+    return [text for text in (*texts, path.name) if isinstance(text, str)]
+
+
+def guess_normalization(names: Iterable[str]) -> str | None:
+    """Return the normalisation of a well-known model.
+
+    Args:
+        names: Names of its architecture, its tag and its file.
+
+    Returns:
+        A key of NORMALIZATIONS; None if the names do not tell.
+
+    Example:
+        >>> weights.images.guess_normalization(
+        ...     ["vit_base_patch16_224", "mae"]
+        ... )
+        'imagenet'
+    """
+    text = " ".join(names).lower()
+    for pattern, mode in MODES_BY_NAME.items():
+        if re.search(rf"(?<![a-z])({pattern})(?![a-z])", text):
+            return mode
+    return None
+
+
+def _find_stated(file: File) -> Preprocessing | None:
+    """Return the preprocessing in the JSON files of a checkpoint, or None."""
+    config = file.json
+    beside = [_read_beside(pathlib.Path(file.path), n) for n in BESIDE]
     rows = [*beside, config.get("pretrained_cfg"), config.get("preprocess_cfg")]
     rows += [config.get("preprocessing"), config]
     for row in rows:
@@ -252,3 +379,17 @@ DESCRIPTION_READERS = (
     _read_keras_hub,
 )
 HEIGHT_AND_WIDTH = ("height", "width")
+# Keys of JSON files that name the architecture.
+NAME_KEYS = ("architecture", "tag", "_name_or_path", "model_type")
+# Patterns of model names -> normalisation, for files that do not state it. The
+# first one that is found counts.
+# Source: the configurations of timm 1.0.31.
+MODES_BY_NAME = {
+    "sat493m": "satellite",
+    "vit_large_patch14_clip_(224|336)[. ]laion2b\\w*": "vit",
+    "mci_224|miil|mobileclip|tipsv2": "zero_one",
+    "eva_giant_patch14_(336|560)[. ]m30m": "imagenet",
+    "aimv2|bamboo|clip|c_radio|eva(02)?|rope_reg4_gap_256[. ]sbb": "clip",
+    "beit(v2|3)|deit3?|dino(v[23])?|i?jepa|intern300m|lingbot|mae": "imagenet",
+    "naver_in1k|ogvl|robbyant|samvit|sapiens2?|vit_mae": "imagenet",
+}

@@ -1,4 +1,7 @@
-"""MODEL_TYPES: the Vision Transformers of Hugging Face, by `model_type`.
+"""MODEL_TYPES: what config.json of transformers says, by `model_type`.
+
+A file without all arrays of a part may look like one of another model, whose
+outputs would be wrong, so `check_expected` compares both.
 
 Source: the model definitions of transformers 5.23.
 """
@@ -7,6 +10,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
+
+from keras_vit.models.config import ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,3 +257,160 @@ IN_TIMM_NAMES = tuple(
     for name in (*MODEL_TYPES, *TOWERS)
     if MODEL_TYPES[TOWERS.get(name, name)].has_timm_names
 )
+
+
+def describe_tower(json: dict) -> dict:
+    """Return the configuration of the image model, with its defaults.
+
+    Args:
+        json: The content of config.json; {} without one.
+
+    Raises:
+        ValueError: If its model_type is not one of these.
+    """
+    if "model_type" not in json:
+        return json
+    outer, tower = json["model_type"], json.get("vision_config")
+    kind = outer
+    if isinstance(tower, dict) or outer in TOWERS:
+        tower = tower if isinstance(tower, dict) else {}
+        kind = tower.get("model_type", TOWERS.get(outer))
+    else:
+        tower = json
+    if kind not in MODEL_TYPES:
+        raise ValueError(
+            f"its configuration has model_type={kind!r}, which is not a "
+            f"Vision Transformer of {', '.join(MODEL_TYPES)}"
+        )
+    # The gate of DINOv2 is always SiLU.
+    gate = {"hidden_act": "silu"} if tower.get("use_swiglu_ffn") else {}
+    return {
+        **MODEL_TYPES[kind].defaults,
+        **tower,
+        **gate,
+        "model_type": kind,
+        "architectures": json.get("architectures"),
+        "stated_classes": _count_classes(json),
+    }
+
+
+def _count_classes(json):
+    """Return the number of outputs of the head that a class has, or None."""
+    names = json.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    if name.endswith(("ImageClassification", "ClassificationWithTeacher")):
+        labels = json.get("id2label")
+        usual = len(labels) if isinstance(labels, dict) else 2
+        return json.get("num_labels", usual)
+    if name.endswith("WithProjection") or name == "CLIPModel":
+        return json.get("projection_dim", 512)
+    return None
+
+
+def read_settings(json: dict) -> dict:
+    """Return the fields of ViTConfig that a class of transformers implies.
+
+    Args:
+        json: A configuration that `describe_tower` returned.
+
+    Raises:
+        ValueError: If no VisionTransformer computes what it states.
+    """
+    kind = json.get("model_type")
+    if kind is None:
+        return {}
+    row = MODEL_TYPES[kind]
+    names = json.get("architectures")
+    names = names if isinstance(names, list) and names else [""]
+    architecture = str(names[0])
+    _check_expressible(row, json)
+    found = {
+        "architecture": architecture,
+        "stated_classes": json["stated_classes"],
+        "rotary_positions": "none",
+        "norm_placement": "before",
+        "pooling": "token" if row.has_class_token else "avg",
+        **row.read(json, architecture.endswith("ForImageClassification")),
+    }
+    if "num_hidden_layers" in json:
+        found["depth"] = json["num_hidden_layers"]
+    if "use_mean_pooling" in json:
+        means = json["use_mean_pooling"]
+        found["pooling"] = "avg" if means else "token"
+        found["use_final_norm"] = not means
+        if not json.get("use_absolute_position_embeddings"):
+            found["position_embedding"] = "none"
+    elif architecture == "DeiTForImageClassificationWithTeacher":
+        found["pooling"] = "distilled"
+    return {**found, **row.fields, "expected": _expected_fields(row, json)}
+
+
+# The fields of `vit` that names and shapes show.
+VISIBLE_FIELDS = {
+    "use_patch_bias": True,
+    "norm": "layer",
+    "use_patch_norm": False,
+    "use_gated_mlp": False,
+    "layer_scale_branches": "both",
+}
+
+
+def _expected_fields(row, json) -> dict[str, Any]:
+    """Return fields of ViTConfig that names and shapes must show."""
+    found = {**VISIBLE_FIELDS, **row.expected, **row.expect(json)}
+    if json.get("norm_type") == "rms_norm":
+        found["norm"] = "rms"
+    found["use_gated_mlp"] = bool(
+        json.get("use_swiglu_ffn")
+        or json.get("use_gated_mlp", found["use_gated_mlp"])
+    )
+    if row.num_registers is not None:
+        count = json.get("num_register_tokens", row.num_registers)
+        found["num_registers"] = count
+    has_scale = json.get("layer_scale_init_value", json.get("layerscale_value"))
+    if has_scale and not row.may_lack_factors:
+        found["layer_scale_init"] = "factors"
+    return found
+
+
+def _check_expressible(row, json):
+    """Raise a ValueError if no VisionTransformer computes such a model."""
+    size = json.get("image_size")
+    is_rectangle = isinstance(size, list) and len(set(size)) > 1
+    if is_rectangle and any(
+        json.get(f"use_{table}relative_position_bias")
+        for table in ("", "shared_")
+    ):
+        raise ValueError(
+            "its images are not square, and transformers reads its tables of "
+            "relative positions with height and width exchanged"
+        )
+    is_native = "positions computed for each grid (is_native)"
+    problems = {
+        **row.find_problems(json),
+        is_native: bool(json.get("is_native")),
+    }
+    found = [text for text, holds in problems.items() if holds]
+    if found:
+        raise ValueError(
+            f"its configuration has {', '.join(found)}, which no model of "
+            "this package has"
+        )
+
+
+def check_expected(config: ViTConfig, expected: dict[str, Any]):
+    """Raise a ValueError if a file contradicts its config.json.
+
+    Args:
+        config: The configuration that names and shapes show.
+        expected: What `read_settings` returned.
+    """
+    for field, value in expected.items():
+        actual = getattr(config, field)
+        if field == "layer_scale_init" and actual is not None:
+            continue  # Only a new model needs the number.
+        if actual != value:
+            raise ValueError(
+                f"its config.json is of a model with {field}={value!r}, but "
+                f"its arrays are those of one with {field}={actual!r}"
+            )

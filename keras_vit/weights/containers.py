@@ -1,0 +1,647 @@
+"""Files of weights: named arrays that are read one by one, and JSON.
+
+NumPy, h5py and safetensors read the arrays. Nothing is ever unpickled, and the
+sizes that a file declares are compared with its length before memory is taken.
+Every fault of a file raises a ValueError that names it.
+"""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import pathlib
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import safetensors
+
+from keras_vit.files import atomic_write
+
+# Arrays may expand to this multiple of the file, plus an allowance for small
+# files. Trained weights can hardly be compressed.
+EXPANSION, ALLOWANCE = 16, 2**28
+MAX_JSON = 2**24
+# Far more than the depth of the deepest model times the arrays of a block.
+MAX_ARRAYS = 100_000
+# Names of files in a folder of Hugging Face's hub.
+WEIGHTS = "model.safetensors"
+OPEN_CLIP = "open_clip_model.safetensors"
+OPEN_CLIP_JSON = "open_clip_config.json"
+SHARD_INDEX = "model.safetensors.index.json"
+KERAS_HUB = "model.weights.h5"
+SHARD = r"-\d+-of-\d+\.safetensors$"
+# The name of an index has the variant, such as fp16, in one of two places.
+ANY_INDEX = r"[\w.-]+\.safetensors\.index(\.[\w-]+)?\.json"
+# Names of the same file in other types, such as model.fp16.safetensors.
+OF_FOLDER = r"(pytorch_)?model([.-][\w-]+)*\.(safetensors|npz|h5)"
+# Keys of which every description of a model has one.
+DESCRIPTION_KEYS = frozenset(
+    "architecture architectures model_type model_cfg class_name "
+    "registered_name vision_config".split()
+)
+# Marks a description that this package wrote into a file.
+WRITTEN_BY = "keras_vit"
+PICKLE_ENDINGS = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+WHY_NO_PICKLES = (
+    "a pickle, which can run code when it is opened; load it with the library "
+    "that wrote it, and save the weights as .safetensors"
+)
+REFUSED_ENDINGS = {
+    **dict.fromkeys(PICKLE_ENDINGS, f"it is {WHY_NO_PICKLES}"),
+    ".keras": "it is a Keras model; open it with keras.saving.load_model",
+    ".index": "it is a TensorFlow checkpoint, which has no names of a ViT",
+}
+# A byte that no text has.
+CONTROL = rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]"
+
+
+class Array(NamedTuple):
+    """An array of a file, described without reading it.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type in NumPy's notation, or "bfloat16".
+        load: Reads it, or one slice of its first axis.
+        can_slice: Whether a slice is read without the rest.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    load: Callable[[int | None], np.ndarray]
+    can_slice: bool = True
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the array can be a weight."""
+        return self.dtype.lstrip("<>|=") in ("f2", "f4", "f8", "bfloat16")
+
+
+class File:
+    """The arrays of a file or folder, and its description of itself.
+
+    Args:
+        path: The file or folder.
+        arrays: The arrays by name; none has been read.
+        json: The description beside the arrays or inside the file, such as the
+            content of `config.json`.
+        check: Reads the array of a name without keeping it, and raises an
+            error if it is damaged; None if nothing can be damaged.
+        close: Closes the files.
+    """
+
+    def __init__(self, path, arrays, json=None, check=None, close=None):
+        self.path, self.arrays, self.json = str(path), arrays, json or {}
+        self._check, self._close = check, close
+
+    def verify(self, names: Iterable[str]):
+        """Raise a ValueError unless all these arrays can be read."""
+        with errors_name(self.path):
+            for name in names:
+                if self._check is not None:
+                    self._check(name)
+                if self.arrays[name].dtype.endswith("f8"):
+                    # The values may be too large for float32.
+                    self.read(name)
+
+    def read(self, name: str, index: int | None = None) -> np.ndarray:
+        """Return an array, or a slice of its first axis, as float32."""
+        with errors_name(self.path), np.errstate(over="raise"):
+            return np.asarray(self.arrays[name].load(index), "float32")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._close is not None:
+            self._close()
+
+
+@contextlib.contextmanager
+def errors_name(path):
+    """Turn any error raised inside into a ValueError that names `path`."""
+    try:
+        yield
+    except Exception as error:
+        message = str(error) or type(error).__name__
+        if str(path) in message and isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{path} cannot be read: {message}") from error
+
+
+def open_file(path: str | os.PathLike) -> File:
+    """Open the file or folder of weights at `path`; read none of its arrays.
+
+    Args:
+        path: A `.npz`, `.safetensors` or `.h5` file, or a folder as Hugging
+            Face, timm or keras-hub write it.
+
+    Raises:
+        ValueError: If there is no such file, or it is of another kind,
+            truncated, damaged, or expands to more than a file of weights can
+            contain.
+    """
+    with errors_name(path):
+        path = pathlib.Path(path).expanduser()
+        if path.is_dir():
+            return _open_folder(path)
+        if not path.is_file():
+            raise ValueError(f"There is no file {path}")
+        ending = path.suffix.lower()
+        if ending not in OPENERS:
+            raise ValueError(
+                REFUSED_ENDINGS.get(
+                    ending,
+                    "the name of a checkpoint ends in .npz, .safetensors or "
+                    ".h5, and that of a model of Keras in .keras",
+                )
+            )
+        about = _json_beside(path)
+        refuse_text(path)
+        file = OPENERS[ending](path)
+        file.json = {**about, **file.json}
+        return file
+
+
+def refuse_text(path: str | os.PathLike, of: str = "weights"):
+    """Raise a ValueError if a file is a pointer, a web page or other text.
+
+    Args:
+        path: The file.
+        of: What it should be. "JSON" may be text.
+    """
+    with open(path, "rb") as file:
+        start = file.read(400)
+    if re.search(CONTROL, start):
+        return
+    text = start.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
+    name = os.path.basename(path)
+    if text.startswith("version https://git-lfs"):
+        raise ValueError(
+            f"{name} is a pointer of Git LFS, not the {of}: run `git lfs "
+            "pull`, or download the file itself"
+        )
+    if text.startswith("<"):
+        raise ValueError(
+            f"{name} is a web page (HTML or XML), not the {of}: the download "
+            f"was refused or redirected. It starts with {text[:60]!r}"
+        )
+    if of != "JSON" and len(text) > 8:
+        raise ValueError(
+            f"{name} is text, not {of}; it starts with {text[:60]!r}"
+        )
+
+
+def _check_sizes(sizes: Iterable[int], path):
+    """Raise a ValueError if arrays of `sizes` bytes cannot be in a file."""
+    sizes, length = list(sizes), os.path.getsize(path)
+    limit = ALLOWANCE + EXPANSION * length
+    if sum(sizes) > limit or len(sizes) > MAX_ARRAYS:
+        raise ValueError(
+            f"a file of {length:,} bytes that expands to {len(sizes):,} "
+            f"arrays and {sum(sizes):,} bytes is not a checkpoint"
+        )
+
+
+# ----------------------------------------------------------------- containers
+
+
+def _open_npz(path) -> File:
+    with contextlib.ExitStack() as stack:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        members, arrays = {}, {}
+        _check_sizes((m.file_size for m in archive.infolist()), path)
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in arrays:
+                raise ValueError(f"{name} is stored twice")
+            members[name] = member
+            arrays[name] = _array_of_npz(path, archive, member, name)
+        close = stack.pop_all().close
+
+    def check(name):
+        if members[name].compress_type == zipfile.ZIP_STORED:
+            if zlib.crc32(_bytes_of(path, members[name])) != members[name].CRC:
+                raise ValueError(f"{name} does not have its checksum")
+            return
+        left = members[name].file_size
+        with archive.open(members[name]) as stream:  # zipfile compares it.
+            while chunk := stream.read(2**20):
+                left -= len(chunk)
+        if left:
+            raise ValueError(f"{name} is shorter than it states")
+
+    about = _own_json(archive.comment)
+    return File(path, arrays, about, check, close)
+
+
+def _array_of_npz(path, archive, member, name) -> Array:
+    # Python unpacks the methods other than these without a limit.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name} is not stored as NumPy stores an array")
+    form = np.lib.format
+    with archive.open(member) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of old notations.
+        try:
+            readers = {
+                (1, 0): form.read_array_header_1_0,
+                (2, 0): form.read_array_header_2_0,
+            }
+            shape, is_fortran, dtype = readers[form.read_magic(stream)](stream)
+        except Exception as error:
+            raise ValueError(f"{name} is not a NumPy array: {error}") from None
+        offset = stream.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds pickled objects, which are not read")
+    if dtype.str == "|V2":  # NumPy stores bfloat16 as bytes without a type.
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    length = offset + math.prod(shape) * dtype.itemsize
+    if length != member.file_size or not dtype.itemsize:
+        raise ValueError(f"{name} does not have the length in its header")
+    is_stored = member.compress_type == zipfile.ZIP_STORED
+    order = "F" if is_fortran else "C"
+
+    def load(index=None):
+        if is_stored and math.prod(shape):
+            data = _bytes_of(path, member)[offset:].view(dtype)
+            array = data.reshape(shape, order=order)
+            return np.array(array if index is None else array[index])
+        with archive.open(member) as stream:
+            array = form.read_array(stream, allow_pickle=False).view(dtype)
+        return array if index is None else array[index]
+
+    shown = "bfloat16" if dtype == ml_dtypes.bfloat16 else dtype.str
+    return Array(shape, shown, load, is_stored and not is_fortran)
+
+
+def _bytes_of(path, member) -> np.ndarray:
+    """Return the bytes of a member that is not compressed, in the file."""
+    data = np.memmap(path, np.uint8, "r")
+    start = member.header_offset + 30  # Then follow a name and an extra field.
+    start += sum(data[start - 4 : start].view("<u2").tolist())
+    if start + member.file_size > len(data):
+        raise ValueError(f"{member.filename} is shorter than it states")
+    return data[start : start + member.file_size]
+
+
+def _open_safetensors(path) -> File:
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > MAX_JSON:  # The library allows 100 MB.
+        raise ValueError("its header is truncated or damaged")
+    with contextlib.ExitStack() as stack:
+        file = safetensors.safe_open(path, framework="numpy")
+        stack.enter_context(file)
+        names = sorted(file.keys())
+        _check_sizes([0] * len(names), path)
+        arrays = {name: _array_of_safetensors(file, name) for name in names}
+        own = (file.metadata() or {}).get(WRITTEN_BY, "")
+        close = stack.pop_all().close
+    return File(path, arrays, _own_json(own.encode()), close=close)
+
+
+def _array_of_safetensors(file, name) -> Array:
+    part = file.get_slice(name)
+    # Types that NumPy lacks, such as F8_E4M3, are no weights of a ViT.
+    dtype = STORED_DTYPES.get(part.get_dtype(), part.get_dtype())
+
+    def load(index=None):
+        return file.get_tensor(name) if index is None else part[index]
+
+    return Array(tuple(part.get_shape()), dtype, load)
+
+
+def _open_h5(path) -> File:
+    import h5py  # Keras needs it as well.
+
+    file = h5py.File(path, "r")
+    arrays, sizes, seen = {}, [], set()
+
+    def add(group, prefix=""):
+        address = h5py.h5o.get_info(group.id).addr
+        if address in seen:
+            raise ValueError("its groups are linked in more than one place")
+        seen.add(address)
+        for key in group:
+            name = prefix + key
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                raise ValueError(f"{name} is a link to elsewhere")
+            item = group[key]
+            if isinstance(item, h5py.Group):
+                add(item, name + "/")
+                continue
+            is_bfloat16 = item.dtype.str == "|V2"  # As Keras stores it.
+            if item.is_virtual or item.external:
+                raise ValueError(f"{name} is stored outside the file")
+            # Strings and the like are never weights.
+            if item.shape is None or not (
+                item.dtype.kind in "fiub" or is_bfloat16
+            ):
+                continue
+            # Reading any part of a chunk unpacks the whole chunk.
+            count = max(math.prod(item.shape), math.prod(item.chunks or ()))
+            sizes.append(count * item.dtype.itemsize)
+            dtype = "bfloat16" if is_bfloat16 else item.dtype.str
+            load = functools.partial(_read_h5, item, is_bfloat16)
+            arrays[name] = Array(item.shape, dtype, load)
+
+    try:
+        add(file)
+        _check_sizes(sizes, path)
+        text = file.attrs.get("model_config", "{}")
+        about = _parse_json(text.encode() if isinstance(text, str) else text)
+    except BaseException:
+        file.close()
+        raise
+    return File(path, arrays, about, lambda n: arrays[n].load(None), file.close)
+
+
+def _read_h5(dataset, is_bfloat16, index=None):
+    array = np.asarray(dataset[() if index is None else index])
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+
+
+OPENERS = {
+    ".npz": _open_npz,
+    ".safetensors": _open_safetensors,
+    ".h5": _open_h5,
+}
+# Types in a .safetensors file -> NumPy's notation.
+STORED_DTYPES = {
+    **{f"F{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+    **{f"{x.upper()}{8 * n}": f"<{x}{n}" for x in "iu" for n in (2, 4, 8)},
+    "BF16": "bfloat16",
+    "I8": "|i1",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
+
+
+# -------------------------------------------------------------------- folders
+
+
+def _open_folder(path) -> File:
+    names = sorted(item.name for item in path.iterdir())
+    adapters = [n for n in names if re.match(r"adapter_(config|model)\.", n)]
+    if adapters:
+        raise ValueError(
+            f"{adapters[-1]} is an adapter of PEFT, such as LoRA, for another "
+            "model. Call `merge_and_unload()` in PEFT, and save the model "
+            "that it returns"
+        )
+    if {KERAS_HUB, "config.json"} <= set(names):
+        return _open_keras_hub(path)
+    for name in (WEIGHTS, OPEN_CLIP):
+        if name in names:
+            return open_file(path / name)
+    indices = [name for name in names if re.fullmatch(ANY_INDEX, name)]
+    shards = [name for name in names if re.search(SHARD, name)]
+    weights = [n for n in names if n.endswith(tuple(OPENERS))]
+    if SHARD_INDEX in names:
+        return _open_shards(path, SHARD_INDEX)
+    if len(indices) == 1 and set(weights) == set(shards):
+        return _open_shards(path, indices[0])
+    if len(weights) == 1 and not shards:
+        return open_file(path / weights[0])
+    found = ", ".join(names[:10]) or "nothing"
+    pickles = [name for name in names if name.endswith(PICKLE_ENDINGS)]
+    advice = f". {pickles[0]} is {WHY_NO_PICKLES}" if pickles else ""
+    if len(weights) > 1:
+        advice = ". Pass the path of one of these files"
+    raise ValueError(
+        f"a folder must hold {WEIGHTS} (Hugging Face, timm) or {KERAS_HUB} "
+        f"and config.json (keras-hub). It holds {found}{advice}"
+    )
+
+
+def _open_keras_hub(path) -> File:
+    """Return the arrays of a preset: the backbone and, if present, the head."""
+    about, files = read_json(path / "config.json"), [KERAS_HUB]
+    if (path / "task.json").is_file():
+        about["task"] = read_json(path / "task.json")
+        files.append("task.weights.h5")
+    return _join(path, [path / file for file in files], about)
+
+
+def _open_shards(path, index) -> File:
+    """Return the arrays of several `.safetensors` files with an index."""
+    weight_map = read_json(path / index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{index} has no weight_map")
+    shards = sorted({str(file) for file in weight_map.values()})
+    for file in shards:
+        if file != os.path.basename(file) or not file.endswith(".safetensors"):
+            raise ValueError(
+                f"{file!r} is not the name of a .safetensors file of the folder"
+            )
+    stems = {re.split(SHARD, file)[0] for file in shards}
+    lost = [
+        name
+        for name in sorted(os.listdir(path))
+        if re.search(SHARD, name)
+        and re.split(SHARD, name)[0] in stems
+        and name not in shards
+    ]
+    if lost:
+        raise ValueError(f"{index} does not name {', '.join(lost)}")
+    about = path / "config.json"
+    about = read_json(about) if about.is_file() else {}
+    return _join(path, [path / file for file in shards], about, weight_map)
+
+
+def _join(path, parts, about, places=None) -> File:
+    """Return the arrays of several files as one.
+
+    Args:
+        path: The folder.
+        parts: The files.
+        about: Its description.
+        places: The name of the file of each array, as far as it is stated;
+            None if later files replace arrays of earlier ones.
+    """
+    arrays, sources = {}, {}
+    with contextlib.ExitStack() as stack:
+        for part in parts:
+            refuse_text(part)
+            file = stack.enter_context(OPENERS[part.suffix](part))
+            for name, array in file.arrays.items():
+                # An index may lack arrays of its files; transformers reads
+                # them.
+                if places and places.get(name, part.name) != part.name:
+                    continue
+                if places and name in arrays:
+                    raise ValueError(f"{name} is stored in two of its files")
+                arrays[name], sources[name] = array, file
+        lacking = [name for name in places or () if name not in arrays]
+        if lacking:
+            raise ValueError(f"its files lack {', '.join(lacking)}")
+        close = stack.pop_all().close
+
+    def check(name):
+        sources[name].verify([name])
+
+    return File(path, arrays, about, check, close)
+
+
+# ----------------------------------------------------------------------- JSON
+
+
+def read_json(path: str | os.PathLike) -> dict:
+    """Return the JSON object in the file `path`.
+
+    Raises:
+        ValueError: If it is not a JSON object or is larger than 16 MiB.
+    """
+    with errors_name(path):
+        if not os.path.isfile(path):
+            raise ValueError("it is not a file")
+        refuse_text(path, "JSON")
+        if os.path.getsize(path) > MAX_JSON:
+            raise ValueError(f"it holds more than {MAX_JSON:,} bytes of JSON")
+        return _parse_json(pathlib.Path(path).read_bytes())
+
+
+def _parse_json(data: bytes) -> dict:
+    value = json.loads(data.decode("utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
+def _own_json(text: bytes) -> dict:
+    """Return the description that this package wrote, {} in other files."""
+    try:
+        value = _parse_json(text)
+    except (ValueError, RecursionError):
+        return {}  # Another program's comment.
+    return value if value.pop("written_by", None) == WRITTEN_BY else {}
+
+
+def write_json(path: str | os.PathLike, value: dict):
+    """Write `value` as JSON."""
+    with atomic_write(path) as draft:
+        draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _json_beside(path) -> dict:
+    """Return the JSON object beside a file of weights, {} without one.
+
+    The file is `model.json` beside `model.npz`. In a download from Hugging
+    Face, it is `config.json` or `open_clip_config.json`: beside
+    `model.safetensors`, and beside a file of another name if the folder has
+    no other weights.
+    """
+    own = path.parent / f"{path.stem}.json"
+    if own.is_file():
+        return read_json(own)
+    is_open_clip = path.name.startswith("open_clip")
+    names = (OPEN_CLIP_JSON,) if is_open_clip else ("config.json",)
+    for name in dict.fromkeys((*names, OPEN_CLIP_JSON)):
+        if not (path.parent / name).is_file():
+            continue
+        config = read_json(path.parent / name)
+        if path.name == WEIGHTS or is_open_clip:
+            return config
+        if not config.keys() & DESCRIPTION_KEYS:
+            continue
+        if is_of_folder(path):
+            return config
+        warnings.warn(
+            f"{path.parent / name} is not read for {path.name}, because the "
+            f"folder has several files of weights. If it describes this one, "
+            f"copy it to {own.name}.",
+            stacklevel=2,
+        )
+    return {}
+
+
+def is_of_folder(path: pathlib.Path) -> bool:
+    """Return whether the JSON files in a folder are of a file in it.
+
+    Args:
+        path: A file of weights.
+    """
+    if re.fullmatch(OF_FOLDER, path.name):
+        return True
+    rows = [n for n in os.listdir(path.parent) if n.endswith(tuple(OPENERS))]
+    return rows == [path.name] and not path.name.startswith("open_clip")
+
+
+# -------------------------------------------------------------------- writing
+
+
+def write_npz(
+    path: str | os.PathLike,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    about: dict,
+):
+    """Write named arrays as `numpy.savez` does, one after the other.
+
+    Equal arrays give equal files. The description is stored in the comment of
+    the archive, which other readers ignore.
+
+    Args:
+        path: The file to write.
+        arrays: Names and arrays.
+        about: The `File.json` of the file when it is read.
+    """
+    with atomic_write(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+        archive.comment = _own_text(about).encode()
+        for name, array in arrays:
+            member = zipfile.ZipInfo(name + ".npy")
+            with archive.open(member, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(
+                    stream, np.ascontiguousarray(array), allow_pickle=False
+                )
+
+
+def write_safetensors(
+    path: str | os.PathLike,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    shapes: dict[str, tuple[int, ...]],
+    about: dict,
+):
+    """Write named float32 arrays as one `.safetensors` file.
+
+    Arrays are written one after the other, and equal arrays give equal files.
+    The library does neither: it takes all arrays at once, and the order of its
+    metadata changes from call to call.
+
+    Args:
+        path: The file to write.
+        arrays: Names and arrays, in any order.
+        shapes: The shapes of the arrays, because the header is written before
+            the arrays are computed.
+        about: The `File.json` of the file when it is read.
+    """
+    # Hugging Face requires the entry "format".
+    metadata = {"format": "pt", WRITTEN_BY: _own_text(about)}
+    header, end = {"__metadata__": metadata}, 0
+    for name in sorted(shapes):
+        start, end = end, end + 4 * math.prod(shapes[name])
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(shapes[name]),
+            "data_offsets": [start, end],
+        }
+    text = _dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_write(path) as draft, open(draft, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, array in arrays:
+            file.seek(8 + len(text) + header[name]["data_offsets"][0])
+            file.write(np.ascontiguousarray(array, "<f4").data)
+
+
+def _own_text(description: dict) -> str:
+    return json.dumps({"written_by": WRITTEN_BY, **description})
+
+
+def _dumps(value) -> str:
+    return json.dumps(value, separators=(",", ":"))

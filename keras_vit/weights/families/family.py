@@ -1,0 +1,634 @@
+"""Family: what all families of checkpoints have in common.
+
+A family names its arrays after the layers of a VisionTransformer: `layers`
+maps each layer to its name in the family, and `style` says how the family ends
+the names of weights and in which form it stores them. A "#" in the path of a
+layer stands for the number of a block, of a stage or of a unit.
+"""
+
+import concurrent.futures
+import copy
+import dataclasses
+import functools
+import math
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.layers import POSITION_EMBEDDINGS
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.vit import VisionTransformer
+from keras_vit.weights.families.inference import (
+    NOTHING_KNOWN,
+    Known,
+    Shapes,
+    infer,
+)
+
+NOTHING = r"(?!)"
+POSITION_TABLE = "position_embedding/embedding"
+# Layers that a checkpoint for other classes does not contain.
+HEAD_LAYERS = ("pre_logits", "predictions")
+# Fields of ViTConfig that the ViT of 2021 has no use for. Most leave no trace
+# in the weights, so a class that models are written for lists those it knows.
+LATER_FIELDS = (
+    "use_patch_bias",
+    "use_patch_norm",
+    "use_distillation_token",
+    "num_registers",
+    "position_placement",
+    "use_prefix_positions",
+    "use_embedding_norm",
+    "rotary_positions",
+    "relative_positions",
+    "norm",
+    "norm_placement",
+    "layer_scale_init",
+    "layer_scale_branches",
+    "qkv_bias",
+    "use_block_bias",
+    "qk_norm",
+    "use_attention_inner_norm",
+    "use_mlp_inner_norm",
+    "use_gated_mlp",
+    "use_final_norm",
+    "pooling_heads",
+    "pooling_mlp_dim",
+)
+# What the code around a model of PyTorch writes before its names.
+TORCH_WRAPPERS = (
+    "model.",
+    "state_dict.",
+    "teacher.",
+    "student.",
+    "backbone.",
+    "base_encoder.",
+    "target_encoder.",
+    "encoder.",
+)
+
+
+class Form(NamedTuple):
+    """The form in which a file stores a weight; both functions return views.
+
+    Args:
+        to_file: Maps the weight and the number of heads to the stored array.
+        to_ours: Maps the stored array and the shape of the weight to the
+            weight.
+    """
+
+    to_file: Callable[[np.ndarray, int], np.ndarray]
+    to_ours: Callable[[np.ndarray, tuple], np.ndarray]
+
+
+# The end of the path of a weight -> the end of its name in a file, and its
+# form. The longest end that fits counts.
+Style = dict[str, tuple[str, Form]]
+# Pairs of a regular expression and its replacement, applied in this order.
+Changes = tuple[tuple[str, str], ...]
+
+
+class Part(NamedTuple):
+    """One array of a file: a weight of the model, or one of several in it.
+
+    Args:
+        name: Name of the array in the family.
+        form: Form of the array in the file.
+        shape: Shape of the array in the model.
+        optional: Not empty if it may be missing in a file, together with all
+            others that have the same text.
+    """
+
+    name: str
+    form: Form
+    shape: tuple
+    optional: str = ""
+
+    def shape_in_file(self, num_heads: int) -> tuple:
+        """Return the shape of the array as it is stored."""
+        empty = np.broadcast_to(np.float32(0), self.shape)
+        return self.form.to_file(empty, num_heads).shape
+
+
+class Variant(NamedTuple):
+    """Other names of some layers, in a part of the files of a family.
+
+    Args:
+        shown_by: Pattern of names. A file with such a name has the variant.
+        layers: The names of the layers that differ; None if the files lack
+            the layer.
+        style: The weights that differ.
+        used_by: Returns whether the file of a model is written with it.
+        stated_by: Returns whether the JSON beside a file states it.
+    """
+
+    shown_by: str
+    layers: dict[str, str | tuple[str, ...] | None] = {}
+    style: Style = {}
+    used_by: Callable[[ViTConfig], bool] = lambda config: False
+    stated_by: Callable[[dict], bool] = lambda json: False
+
+
+class Dialect(NamedTuple):
+    """Another way in which a family writes the names of its arrays.
+
+    Args:
+        changes: Changes of the usual names.
+        stack: Pattern of the numbered part of a name, and its replacement in
+            the name of an array that contains the weights of all blocks; None
+            if each block has its own arrays.
+    """
+
+    changes: Changes = ()
+    stack: tuple[str, str] | None = None
+
+
+class Family:
+    """A family of checkpoints: the files that one library writes.
+
+    `read` turns the JSON beside a file and the shapes in it into the
+    configuration of its model, `names` a configuration into the names of the
+    arrays, and `write` into the JSON files of a folder. A model can be written
+    if `read` returns its configuration for what `write` and `names` returned.
+    """
+
+    title: str  # Name of the family in messages.
+    layers: dict[str, str | tuple[str, ...]]  # Several are side by side.
+    style: Style
+    recognise: tuple[str, ...]  # Every file has at least one of these names.
+    unless = NOTHING  # Pattern of names that no file of the family has.
+    # Prefixes that all names may have, one behind the other in any order. In a
+    # file with one that ends in "/", others belong to the training state.
+    wrappers: tuple[str, ...] = ()
+    aliases: Changes = ()  # Turn older and newer names into those of `layers`.
+    ignore = NOTHING  # Pattern of names that are not of weights of the model.
+    variants: tuple[Variant, ...] = ()
+    dialects: dict[str, Dialect] = {}  # "" is the usual one.
+    # Arrays that contain the weights of all blocks in every dialect, and the
+    # axis of the block; and arrays that are written as one, side by side.
+    stacks: dict[str, int] = {}
+    joins: dict[str, tuple[str, ...]] = {}
+    # Layers whose bias may be missing in all blocks; it is then zero.
+    optional_bias: tuple[str, ...] = ()
+
+    # What the code of the family computes if no JSON says otherwise.
+    activation = "exact"
+    layer_norm_epsilon = 1e-6
+    stem_epsilons = "official"
+    normalization: str | None = "vit"  # None if the family has several.
+    position_resize = "official"
+    # Rows in the position table before the patches, default first: with a
+    # class token, and without; whether a table may lack the default.
+    slots: tuple[tuple[int, ...], tuple[int, ...]] = ((1,), (0,))
+    may_lack_slot = False
+    no_table: str | None = None  # Positions of a file without a table.
+    has_later_parts = False  # Whether files have parts of ViTs after 2021.
+    has_architectures = False  # Whether `architecture` names a model.
+
+    # The endings of files that are written, and the prefix of their names; ""
+    # for folders. Empty if the family is read only.
+    endings: dict[str, str] = {}
+    # Fields of ViTConfig that config.json of a folder states.
+    stated_fields: tuple[str, ...] = ()
+
+    # ------------------------------------------------------------------ names
+
+    def names(self, config: ViTConfig) -> dict[str, list[Part]]:
+        """Return the arrays in a file for each weight of a model.
+
+        Args:
+            config: Configuration of the model.
+
+        Raises:
+            ValueError: If the family has no name for a layer.
+        """
+        found = {}
+        for path, shape in shapes_of(config).items():
+            layer, _, weight = path.rpartition("/")
+            template, numbers = _split_path(layer)
+            names, row = self.layers.get(template), self.style_of(path)
+            if names is None or row is None:
+                raise ValueError(f"{self.title} has no name for {path}.")
+            names = (names,) if isinstance(names, str) else names
+            shape = (*shape[:-1], shape[-1] // len(names))
+            optional = weight == "bias" and template.endswith(
+                self.optional_bias or "-"
+            )
+            found[path] = [
+                Part(
+                    name.format(**numbers) + row[0],
+                    row[1],
+                    shape,
+                    template if optional else "",
+                )
+                for name in names
+            ]
+        return found
+
+    def style_of(self, path: str) -> tuple[str, Form] | None:
+        """Return the ending of the name and the form of a weight, or None."""
+        while path not in self.style:
+            _, slash, path = path.partition("/")
+            if not slash:
+                return None
+        return self.style[path]
+
+    def name_of(self, path: str, **numbers) -> str | None:
+        """Return the name of a weight, or of its first part, if it has one.
+
+        Args:
+            path: Path of the weight, with "#" for numbers.
+            **numbers: The numbers: `i` of the block; `s`, `u` of a unit.
+        """
+        layer = path.rpartition("/")[0]
+        name, row = self.layers.get(layer), self.style_of(path)
+        if name is None or row is None:
+            return None
+        index = numbers.get("i", 0)
+        numbers = {"i": index, "_i": f"_{index}" if index else "", **numbers}
+        name = name if isinstance(name, str) else name[0]
+        return name.format(**numbers) + row[0]
+
+    def knows(self, name: str) -> bool:
+        """Return whether a model of the family can have an array."""
+        endings = "|".join({re.escape(end) for end, _ in self.style.values()})
+        return any(
+            re.fullmatch(
+                re.sub(r"\\{\w+\\}", r"\\w*", re.escape(layer))
+                + f"({endings})",
+                name,
+            )
+            for names in self.layers.values()
+            for layer in ((names,) if isinstance(names, str) else names)
+        )
+
+    def of_file(self, names: Collection[str], json: dict) -> "Family":
+        """Return the family with the variants of a file."""
+        return self._with_variants(
+            lambda row: (
+                row.stated_by(json)
+                or any(re.match(row.shown_by, name) for name in names)
+            )
+        )
+
+    def of_model(self, config: ViTConfig) -> "Family":
+        """Return the family with the variants for the file of a model."""
+        return self._with_variants(lambda row: row.used_by(config))
+
+    def _with_variants(self, is_used):
+        chosen = copy.copy(self)
+        for row in filter(is_used, self.variants):
+            layers = {**chosen.layers, **row.layers}
+            chosen.layers = {k: v for k, v in layers.items() if v is not None}
+            chosen.style = {**chosen.style, **row.style}
+        return chosen
+
+    # ---------------------------------------------------------------- reading
+
+    def read(
+        self, json: dict, shapes: Shapes, known: Known = NOTHING_KNOWN
+    ) -> ViTConfig:
+        """Return the configuration of the model in a file.
+
+        Args:
+            json: The JSON beside it.
+            shapes: The shapes of its arrays. Receives notes on assumptions,
+                and questions that the file leaves open.
+            known: What the caller knows, for a file that does not show it.
+
+        Raises:
+            ValueError: If the arrays do not determine a size, or no
+                VisionTransformer computes the model.
+        """
+        return infer(self, json, shapes, known)
+
+    def prepare(self, shapes: dict[str, tuple]) -> dict[str, tuple]:
+        """Rename arrays where patterns are not enough.
+
+        Args:
+            shapes: Shapes in the file, by name.
+
+        Returns:
+            For each new name, the old one and the index in that array, None
+            for the whole array.
+        """
+        return {name: (name, None) for name in shapes}
+
+    def describe(self, json: dict) -> dict:
+        """Return the part of the JSON that describes the image model."""
+        return json
+
+    def read_hints(self, json: dict) -> dict:
+        """Return the fields of ViTConfig that the JSON of the family states.
+
+        Raises:
+            ValueError: If no VisionTransformer computes what it states.
+        """
+        return {}
+
+    def guess_heads(self, config: ViTConfig, hints: dict) -> int | None:
+        """Return the number of heads of the model of this name, or None."""
+        return None
+
+    def complete(
+        self, config: ViTConfig, hints: dict, shapes: Shapes
+    ) -> ViTConfig:
+        """Return the configuration that the family's code computes.
+
+        Args:
+            config: What names and shapes show.
+            hints: What the JSON states.
+            shapes: The shapes in the file; receives notes.
+
+        Raises:
+            ValueError: If no VisionTransformer computes it.
+        """
+        return config
+
+    def undetermined(
+        self, config: ViTConfig, names: Collection[str]
+    ) -> Iterable[tuple[str, Collection[str]]]:
+        """Yield parts of a model, each with fields that no file shows."""
+        return ()
+
+    def settle(self, config: ViTConfig, read: Callable) -> ViTConfig:
+        """Return the configuration with the constants in a file.
+
+        Args:
+            config: The configuration.
+            read: Returns an array that is not a weight by the end of its
+                name, None without it.
+        """
+        return config
+
+    def resize_of(self, names: Collection[str]) -> str | None:
+        """Return the rule of the code that wrote a file, if names show it."""
+        return None
+
+    def unread(self, config: ViTConfig) -> str:
+        """Return the pattern of names that the family's code does not read."""
+        return NOTHING
+
+    # ---------------------------------------------------------------- writing
+
+    def write(self, config: ViTConfig) -> dict[str, dict]:
+        """Return the JSON files of a folder, by name.
+
+        Raises:
+            ValueError: If no class of the family computes such a model.
+        """
+        return {}
+
+    def known_fields(self, config: ViTConfig) -> Collection[str] | None:
+        """Return the fields after 2021 that the class of a model knows.
+
+        None stands for a family whose names show whether it knows them.
+        """
+        return None
+
+    def written_by(self, config: ViTConfig) -> "Family":
+        """Return the family in whose names a model is written."""
+        return self
+
+    def dialect_of(self, config: ViTConfig) -> Dialect | None:
+        """Return the dialect that a model requires; None for a free choice."""
+        return None
+
+    def prefix_rows(self, config: ViTConfig) -> int:
+        """Return the rows before the patches in the table that is written."""
+        return config.use_prefix_positions * config.num_prefix_tokens
+
+    def adds(self, config: ViTConfig) -> dict[str, tuple]:
+        """Return the shapes of arrays of zeros, used in training only."""
+        return {}
+
+    def drops(self, config: ViTConfig) -> Collection[str]:
+        """Return the weights that are not written; they must be zero."""
+        return ()
+
+    def computes(self, config: ViTConfig) -> dict:
+        """Return fields of the code for a file, where not its defaults."""
+        return {}
+
+    def notes(self, config: ViTConfig) -> Iterable[str]:
+        """Yield differences of a folder that change no outputs."""
+        return ()
+
+    def advise(self, field: str, value) -> str:
+        """Return how to make the family's code compute a field, or ""."""
+        return ""
+
+    def class_entries(self, names: Sequence[str]) -> dict | None:
+        """Return the entries of config.json with the names of the classes.
+
+        Args:
+            names: The names in the order of the logits.
+
+        Returns:
+            The entries; None if folders of the family have no such names.
+        """
+        return None
+
+
+def rename(name: str, changes: Changes) -> str:
+    """Return `name` after applying all `changes`."""
+    for pattern, replacement in changes:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def split_projections(
+    name: str, parts=("query", "key", "value")
+) -> tuple[str, ...]:
+    """Return the names of projections that have arrays of their own."""
+    return tuple(name + part for part in parts)
+
+
+# ------------------------------------------------------------ paths and shapes
+
+
+def shapes_of(config: ViTConfig) -> dict[str, tuple]:
+    """Return the shape of each weight of the model of `config`, by path.
+
+    No weight is made, so a file that claims to contain a gigantic model needs
+    no memory. All blocks are alike, so one of them is built.
+
+    Args:
+        config: Configuration of the model.
+    """
+    changes = {"depth": 1, "use_dynamic_image_size": False}
+    kind = POSITION_EMBEDDINGS.get(config.position_embedding)
+    is_computed = kind is not None and kind.may_lack_table
+    if config.relative_positions in ("none", "mlp") and (
+        is_computed or config.position_embedding == "none"
+    ):
+        # Nothing has the size of the image, which may be gigantic.
+        changes["image_size"] = config.patch_size * config.stem_stride
+    found = {}
+    for path, shape in _shapes_of_one_block(
+        dataclasses.replace(config, **changes)
+    ):
+        first, slash, rest = path.partition("/")
+        numbers = range(config.depth) if first.endswith("_00") else (0,)
+        for index in numbers:
+            start = first.removesuffix("_00")
+            start += f"_{index:02d}" if start != first else ""
+            found[start + slash + rest] = shape
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _shapes_of_one_block(config) -> tuple[tuple[str, tuple], ...]:
+    """Return the weights of the model of `config`, whose depth is 1."""
+
+    def build():
+        with keras.StatelessScope(initialize_variables=False):
+            model = VisionTransformer(config, dtype="float32")
+        return tuple((w.path, tuple(w.shape)) for w in model.weights)
+
+    # Keras keeps its state by thread: a thread of its own leaves no trace.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        state = random.getstate()
+        try:
+            return pool.submit(build).result()
+        finally:
+            random.setstate(state)
+
+
+@functools.lru_cache(maxsize=4096)
+def _split_path(layer: str) -> tuple[str, dict]:
+    """Return the path of a layer with "#" for numbers, and the numbers."""
+    found = [int(number) for number in re.findall(r"_(\d\d+)(?=_|/|$)", layer)]
+    template = re.sub(r"_\d\d+(?=_|/|$)", "_#", layer)
+    if len(found) == 2:
+        stage, unit = found
+        # The official code counts stages and units from one.
+        numbers = {"s": stage, "u": unit, "s1": stage + 1, "u1": unit + 1}
+        return template, numbers
+    index = found[0] if found else 0
+    # keras-hub and vit-keras omit the number of the first block.
+    return template, {"i": index, "_i": f"_{index}" if index else ""}
+
+
+# ----------------------------------------------------------- forms and styles
+
+
+def _patch_shape(shape):
+    """Return (P, P, C, D), of flat patches (D, P * P * C) as well."""
+    if len(shape) != 2:
+        return shape
+    side = math.isqrt(shape[1] // 3)
+    if 3 * side**2 != shape[1]:
+        raise ValueError(
+            f"its patches of {shape[1]} numbers are not square patches of "
+            "three channels"
+        )
+    return side, side, 3, shape[0]
+
+
+def _from_torch(array, shape):
+    return array.T if array.ndim < 4 else array.transpose(2, 3, 1, 0)
+
+
+def _patches_of_channels(array, shape):
+    rows, columns, channels, width = _patch_shape(shape)
+    patches = array.reshape(width, channels, rows, columns)
+    return patches.transpose(2, 3, 1, 0)
+
+
+def _reshaped(array, shape):
+    return array.reshape(shape)
+
+
+SAME = Form(lambda x, heads: x, _reshaped)
+# A matrix (in, out) to (out, in); (rows, columns, in, out) to PyTorch's (out,
+# in, rows, columns).
+TRANSPOSED = Form(
+    lambda x, heads: x.T if x.ndim < 4 else x.transpose(3, 2, 0, 1),
+    _from_torch,
+)
+VECTOR = Form(lambda x, heads: x.reshape(-1), _reshaped)
+ONE_MORE_AXIS = Form(lambda x, heads: x[None], _reshaped)
+ONE_AXIS_LESS = Form(lambda x, heads: x[0], _reshaped)
+# A separate axis for the heads: (D, D) as (D, K, D/K), (D,) as (K, D/K), and
+# (D, D) as (K, D/K, D).
+SPLIT_LAST = Form(
+    lambda x, heads: x.reshape(*x.shape[:-1], heads, -1), _reshaped
+)
+SPLIT_FIRST = Form(lambda x, heads: x.reshape(heads, -1, x.shape[1]), _reshaped)
+# (P, P, C, D) to (D, P * P * C), for images of three channels.
+FLAT_PATCHES = Form(
+    lambda x, heads: x.reshape(-1, x.shape[-1]).T,
+    lambda x, shape: x.T.reshape(_patch_shape(shape)),
+)
+# The same with the patches in the order (channel, row, column).
+FLAT_CHANNELS = Form(
+    lambda x, heads: x.transpose(3, 2, 0, 1).reshape(x.shape[-1], -1),
+    _patches_of_channels,
+)
+# (P, P, C, D) to (P * P * C, D).
+FLAT_ROWS = Form(
+    lambda x, heads: x.reshape(-1, x.shape[-1]),
+    lambda x, shape: x.reshape(
+        _patch_shape(shape[::-1]) if len(shape) == 2 else shape
+    ),
+)
+
+HEADS_APART = {
+    **dict.fromkeys(("qkv", "query", "key_value"), SPLIT_LAST),
+    **dict.fromkeys(("attention/out", "pooling/out"), SPLIT_FIRST),
+}
+BATCHED = {
+    "token": ("", SAME),
+    "embedding": ("", ONE_MORE_AXIS),
+    "probe": ("", ONE_MORE_AXIS),
+}
+SINGLES = {"token": ("/vars/0", SAME), "embedding": ("/vars/0", SAME)}
+
+
+def _make_style(endings, kernel, singles, are_heads_apart=False) -> Style:
+    """Return the style of a library.
+
+    Args:
+        endings: Endings of the names of a kernel and a bias, and of the scale
+            and the bias of a norm.
+        kernel: Form of a kernel.
+        singles: Rows of weights that are alone in their layer.
+        are_heads_apart: Whether projections have an axis for the heads.
+    """
+    style = {
+        "kernel": (endings[0], kernel),
+        "bias": (endings[1], SAME),
+        "gamma": (endings[2], SAME),
+        "beta": (endings[3], SAME),
+        **singles,
+    }
+    for layer, form in HEADS_APART.items() if are_heads_apart else ():
+        style[f"{layer}/kernel"] = (endings[0], form)
+        if form is SPLIT_LAST:
+            style[f"{layer}/bias"] = (endings[1], form)
+    return style
+
+
+_VARS = ("/vars/0", "/vars/1", "/vars/0", "/vars/1")
+FLAX = _make_style(("/kernel", "/bias", "/scale", "/bias"), SAME, BATCHED, True)
+TORCH = {
+    **_make_style(
+        (".weight", ".bias", ".weight", ".bias"), TRANSPOSED, BATCHED
+    ),
+    # The parts of later Vision Transformers.
+    "scale": (".gamma", SAME),
+    "query_bias": (".q_bias", SAME),
+    "value_bias": (".v_bias", SAME),
+    "frequency": ("", SAME),
+    "table": ("", SAME),
+}
+KERAS_2 = _make_style(("/kernel", "/bias", "/gamma", "/beta"), SAME, BATCHED)
+KERAS_3 = _make_style(_VARS, SAME, SINGLES)
+KERAS_3_HEADS_APART = _make_style(_VARS, SAME, SINGLES, True)
+# The patch encoder of files that project flat patches instead of convolving.
+FLAT_CONV = {"patch_encoder/kernel": (".weight", FLAT_PATCHES)}

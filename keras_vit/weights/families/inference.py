@@ -1,0 +1,834 @@
+"""Inference of the configuration of a model from names, shapes and JSON."""
+
+import collections
+import dataclasses
+import math
+import numbers
+import re
+import warnings
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_vit.arguments import is_whole
+from keras_vit.layers import (
+    ACTIVATIONS,
+    POOLINGS,
+    POSITION_EMBEDDINGS,
+    STEM_EPSILONS,
+)
+from keras_vit.models.config import ViTConfig
+from keras_vit.models.variants import VARIANTS
+
+# Stands for the number of heads of the published model of this size.
+PUBLISHED = "published"
+BLOCK = "block_#/"
+TABLE = "position_embedding/embedding"
+PATCHES = "patch_encoder/kernel"
+# A pattern of a number in a name, and a placeholder for such a number.
+NUMBER, ANY_NUMBER = r"(\d{1,6})", 987_654
+# Far more stages than any hybrid has.
+MAX_STAGE = 16
+# The largest number of objects and lists in a JSON file that are searched.
+MAX_VALUES = 10_000
+
+
+class Known(NamedTuple):
+    """Facts about a checkpoint that the caller knows.
+
+    Args:
+        num_heads: Number of attention heads; PUBLISHED for that of the
+            published model of the same size.
+        image_size: (height, width) of the images of the new model, in pixels.
+            It is also that of the file, if no other size fits.
+        source_image_size: (height, width) of the images of the file.
+        architecture: Name of the architecture in the code of the family.
+        fields: Fields of ViTConfig. They count where the file leaves them
+            open.
+    """
+
+    num_heads: int | str | None = None
+    image_size: tuple[int, int] | int | None = None
+    source_image_size: tuple[int, int] | int | None = None
+    architecture: str | None = None
+    fields: dict[str, Any] = {}
+
+    def check(self):
+        """Raise a ValueError for a value that no checkpoint can have."""
+        heads, architecture = self.num_heads, self.architecture
+        is_count = is_whole(heads) and heads > 0
+        if heads not in (None, PUBLISHED) and not is_count:
+            raise ValueError(
+                "`num_heads` must be a whole number of at least 1, or "
+                f"{PUBLISHED!r}. Received: num_heads={heads!r}"
+            )
+        if architecture is not None and not isinstance(architecture, str):
+            raise ValueError(
+                "`architecture` must be a name, such as "
+                "'vit_base_patch16_224'. Received: "
+                f"architecture={architecture!r}"
+            )
+
+
+NOTHING_KNOWN = Known()
+
+
+class Shapes:
+    """The shapes of the arrays of a file, looked up by weights of a model.
+
+    Args:
+        family: The family, with the variants of the file.
+        shapes: The shapes, by name in the family.
+        path: Path of the file, for errors.
+        stored: The names as they are in the file.
+    """
+
+    def __init__(self, family, shapes, path="", stored: Collection[str] = ()):
+        self.family, self.shapes, self.path = family, shapes, path
+        self.stored = stored or shapes.keys()
+        self.notes: list[str] = []  # Assumptions of `read`.
+        self.questions: list[str] = []  # What `read` left open.
+
+    def fail(self, message: str):
+        """Raise a ValueError that names the file, and parts that no ViT has."""
+        names = (n for n in self.shapes if not self.family.knows(n))
+        if foreign := foreign_parts(names):
+            message += f" It is a model with {', '.join(foreign)}."
+        start = f"{self.path}: " if self.path else ""
+        raise ValueError(start + message)
+
+    def of(self, path: str, **numbers) -> tuple | None:
+        """Return the shape of a weight in the file, None without it.
+
+        Args:
+            path: Path of the weight, with "#" for numbers.
+            **numbers: See `Family.name_of`; 0 by default.
+        """
+        return self.shapes.get(self.family.name_of(path, **numbers))
+
+    def has(self, path: str) -> bool:
+        """Return whether the file has a weight, of the first block."""
+        return self.of(path) is not None
+
+    def ours(self, path: str, rank: int, **numbers) -> tuple:
+        """Return the shape of a weight in the model; fail without `rank`."""
+        shape, name = self.of(path, **numbers), self.family.name_of(path)
+        if shape is None:
+            self.fail(f"it lacks {name}.")
+        if len(shape) != rank or 0 in shape:
+            self.fail(f"{name} has the shape {shape}, not of rank {rank}.")
+        _, form = self.family.style_of(path)
+        return form.to_ours(np.broadcast_to(np.float32(0), shape), shape).shape
+
+    def vote(self, *witnesses: tuple[str, int, int]) -> int | None:
+        """Return the most frequent size in several arrays, None without one.
+
+        A damaged array is outvoted here, and reported when all arrays are
+        compared with the configuration.
+
+        Args:
+            *witnesses: Path, rank and axis of arrays with this size.
+        """
+        votes = collections.Counter()
+        for path, rank, axis in witnesses:
+            for index in range(3 if "#" in path else 1):
+                shape = self.of(path, i=index)
+                if shape is not None and len(shape) == rank and 0 not in shape:
+                    votes[self.ours(path, rank, i=index)[axis]] += 1
+        return votes.most_common(1)[0][0] if votes else None
+
+
+def infer(family, json: dict, shapes: Shapes, known: Known) -> ViTConfig:
+    """Return the configuration of a model, see `Family.read`."""
+    hints = _read_hints(family, json, shapes, known.architecture)
+    try:
+        sizes = _infer_sizes(shapes)
+        if hints.get("depth", sizes["depth"]) != sizes["depth"]:
+            shapes.fail(
+                f"its configuration is of {hints['depth']} blocks, but it has "
+                f"{sizes['depth']}."
+            )
+        stem_epsilons = "official"
+        if sizes["stem_stages"] is not None:
+            stem_epsilons = hints.get("stem_epsilons", family.stem_epsilons)
+        config = ViTConfig(
+            **sizes,
+            **_infer_outputs(shapes, hints),
+            **{
+                # Without a hint, these fields follow the family.
+                field: hints.get(field, getattr(family, field))
+                for field in ("activation", "layer_norm_epsilon")
+            },
+            num_heads=1,  # Until the sizes are known.
+            **(_infer_later_parts(shapes) if family.has_later_parts else {}),
+            stem_epsilons=stem_epsilons,
+            # Any valid size, until the position table determines it.
+            image_size=2**12 * sizes["patch_size"],
+        )
+        heads = _infer_heads(shapes, hints, known, config)
+        config = dataclasses.replace(config, num_heads=heads or 1)
+        try:
+            fields = _infer_positions(shapes, hints, known, config)
+        except ValueError as error:
+            # It also lists the other open questions.
+            _settle(shapes, hints, known, config, heads)
+            text = " ".join([str(error), *shapes.questions])
+            raise ValueError(text) from error
+        config = dataclasses.replace(config, **fields)
+        config = family.complete(config, hints, shapes)
+        fields = _settle(shapes, hints, known, config, heads)
+        config = dataclasses.replace(config, **fields)
+        _check_head(hints, config, known, shapes)
+    except ValueError as error:
+        if shapes.path and shapes.path in str(error):
+            raise
+        shapes.fail(str(error))
+    ends = (name.rpartition(".")[2] for name in shapes.stored)
+    changes = {
+        "position_resize": hints.get("position_resize")
+        or family.resize_of({*shapes.shapes, *ends})
+        or family.position_resize
+    }
+    if config.num_classes and hints.get("classifier_activation"):
+        changes["classifier_activation"] = hints["classifier_activation"]
+    return dataclasses.replace(config, **changes)
+
+
+def _read_hints(family, json, shapes, architecture) -> dict:
+    """Return the fields that the JSON beside a file states."""
+    if architecture is not None:
+        if not family.has_architectures:
+            raise ValueError(
+                f"{family.title} has no names of architectures. Received: "
+                f"architecture={architecture!r}"
+            )
+        json = {**json, "architecture": architecture}
+    json, found, reasons = family.describe(json), {}, []
+    for read in (family.read_hints, find_hints):
+        try:
+            found |= read(json)
+        except ValueError as error:
+            reasons.append(f"{str(error).rstrip('.')}.")
+    if reasons:
+        names = (n for n in shapes.shapes if not family.knows(n))
+        if foreign := foreign_parts(names):
+            reasons.append(f"Its arrays show {', '.join(foreign)}.")
+        raise ValueError(" ".join(reasons))
+    is_unused = not found.keys() & {"architecture", "is_of_transformers"}
+    if architecture is not None and is_unused:
+        raise ValueError(
+            f"`architecture` must be the name of a ViT in {family.title}, such "
+            "as vit_base_patch16_224. Received: "
+            f"architecture={architecture!r}"
+        )
+    return found
+
+
+def _settle(shapes, hints, known, config, heads) -> dict:
+    """Return fields that hints or the caller settle; note open questions."""
+    family, settled, questions = shapes.family, {}, []
+    stated = {**known.fields, **hints}
+    for what, fields in family.undetermined(config, shapes.stored):
+        settled |= {name: stated[name] for name in fields if name in stated}
+        left = [f"`{name}=`" for name in fields if name not in stated]
+        if left:
+            ways = "`architecture=`, or " if family.has_architectures else ""
+            questions.append(
+                f"It has {what}, and does not show all that its model "
+                f"computes: pass {ways}{', '.join(left)}."
+            )
+    if not heads:
+        published = _published_heads(config)
+        hint = f" The published model of this size has {published}."
+        questions.append(
+            f"{family.title} does not store the number of heads; pass "
+            f"`num_heads=`.{hint if published else ''}"
+        )
+    shapes.questions = questions
+    return settled
+
+
+def _check_head(hints, config, known, shapes):
+    """Note that a file lacks the head that its JSON states, or refuse it."""
+    stated = hints.get("stated_classes")
+    if type(stated) is not int or stated < 1 or config.num_classes:
+        return
+    lacks = f"The file lacks the head of {stated} outputs that its JSON states"
+    if "num_classes" not in known.fields:
+        raise ValueError(
+            f"{lacks}; pass `classes=0` for the features before it, or "
+            "another number for a new head."
+        )
+    if known.fields["num_classes"]:
+        shapes.notes.append(f"{lacks}.")
+
+
+# ---------------------------------------------------------- sizes and layers
+
+
+def _infer_sizes(shapes) -> dict:
+    # Flat patches are a matrix.
+    _, form = shapes.family.style_of(PATCHES)
+    rank = len(
+        form.to_file(np.broadcast_to(np.float32(0), (1, 1, 3, 1)), 1).shape
+    )
+    rows, columns, channels, _ = shapes.ours(PATCHES, rank)
+    if rows != columns:
+        shapes.fail(f"its patches are not square but {rows}x{columns}.")
+    depth = _count_blocks(shapes)
+    width = shapes.vote(
+        (BLOCK + "attention_norm/gamma", 1, 0),
+        (BLOCK + "mlp_norm/gamma", 1, 0),
+        (PATCHES, rank, 3),
+    )
+    stem_stages = _count_stem_units(shapes)
+    if stem_stages is not None:
+        channels = shapes.ours("stem/root_conv/kernel", 4)[2]
+    return {
+        "width": width,
+        "depth": depth,
+        "mlp_dim": _infer_mlp_dim(shapes),
+        "patch_size": rows,
+        "channels": channels,
+        "stem_stages": stem_stages,
+    }
+
+
+def _count_blocks(shapes) -> int:
+    """Return the number of blocks; fail if a block in between is missing."""
+    norm, family = BLOCK + "attention_norm/gamma", shapes.family
+    # Any array of a block is enough to count the block.
+    start, _, _ = family.name_of(norm, i=ANY_NUMBER).partition(str(ANY_NUMBER))
+    pattern = re.compile(re.escape(start) + NUMBER + r"[./]")
+    found = [pattern.match(name) for name in shapes.shapes]
+    indices = {int(match[1]) for match in found if match}
+    if "{_i}" in family.layers[BLOCK + "attention_norm"]:
+        # These families write no number for the first block.
+        zero = start.removesuffix("_") + "/"
+        indices |= {0 for name in shapes.shapes if name.startswith(zero)}
+    if not indices:
+        shapes.fail(f"it has no block; {family.name_of(norm)} is missing.")
+    if len(indices) <= max(indices):
+        lost = next(i for i in range(len(indices) + 1) if i not in indices)
+        shapes.fail(
+            f"it lacks {family.name_of(norm, i=lost)}, of block {lost} of "
+            f"{max(indices) + 1}."
+        )
+    return len(indices)
+
+
+def _count_stem_units(shapes) -> tuple[int, ...] | None:
+    """Return the units in each stage of the stem, None without one."""
+    if not shapes.has("stem/root_conv/kernel"):
+        return None
+    unit = "stem/stage_#_unit_#/conv1"
+    numbers = dict.fromkeys(("s", "u", "s1", "u1"), ANY_NUMBER)
+    name = shapes.family.name_of(f"{unit}/kernel", **numbers)
+    pattern = re.escape(name).replace(str(ANY_NUMBER), NUMBER)
+    found = [re.fullmatch(pattern, name) for name in shapes.shapes]
+    units = {(int(match[1]), int(match[2])) for match in found if match}
+    # The official code counts from one, timm from zero.
+    base = 1 if "{s1}" in shapes.family.layers[unit] else 0
+    counts = collections.Counter(stage - base for stage, _ in units)
+    last = max(counts, default=-1)
+    if min(counts, default=0) < 0 or last > MAX_STAGE:
+        shapes.fail(f"its stem has a stage {last + base}.")
+    return tuple(counts[stage] for stage in range(last + 1))
+
+
+def _infer_mlp_dim(shapes) -> int:
+    """Return the hidden size of the MLP of a block."""
+    out = (BLOCK + "mlp/out/kernel", 2, 0)
+    hidden = (
+        (BLOCK + "mlp/hidden/bias", 1, 0),
+        (BLOCK + "mlp/hidden/kernel", 2, 1),
+    )
+    is_gated = shapes.family.has_later_parts and _is_gated(shapes)
+    size = shapes.vote(out) if is_gated else shapes.vote(*hidden, out)
+    if size is None:
+        shapes.fail(f"it lacks {shapes.family.name_of(hidden[1][0])}.")
+    return size
+
+
+def _is_gated(shapes) -> bool:
+    """Return whether the first layer of the MLP has a gate beside it."""
+    if isinstance(shapes.family.layers[BLOCK + "mlp/hidden"], tuple):
+        return True
+    out = shapes.vote((BLOCK + "mlp/out/kernel", 2, 0))
+    hidden = shapes.vote(
+        (BLOCK + "mlp/hidden/bias", 1, 0), (BLOCK + "mlp/hidden/kernel", 2, 1)
+    )
+    return bool(out) and hidden == 2 * out
+
+
+def _infer_outputs(shapes, hints) -> dict:
+    """Return the fields of the class token, the pooling and the head."""
+    has_token = shapes.has("class_token/token")
+    has_pooling_norm = shapes.has("pooling_norm/gamma")
+    sizes = [
+        shapes.vote((f"{layer}/bias", 1, 0), (f"{layer}/kernel", 2, 1))
+        for layer in ("pre_logits", "predictions", "predictions/class_head")
+    ]
+    return {
+        "use_class_token": has_token,
+        "pooling": _infer_pooling(shapes, hints, has_token, has_pooling_norm),
+        "use_pooling_norm": has_pooling_norm,
+        "representation_size": sizes[0],
+        "num_classes": sizes[1] or sizes[2] or 0,
+    }
+
+
+def _infer_pooling(shapes, hints, has_token, has_pooling_norm) -> str:
+    stated = hints.get("pooling")
+    if shapes.has("pooling/probe") and stated not in ("token", "avg"):
+        is_plain = shapes.family.has_later_parts and not shapes.has(
+            "pooling/query/kernel"
+        )
+        return "probe" if is_plain else "map"
+    if stated == "token" and not has_token:
+        shapes.fail(
+            "its JSON states that it pools by the class token, but it lacks "
+            f"{shapes.family.name_of('class_token/token')}."
+        )
+    if stated and not stated.startswith("map"):
+        return stated
+    return "token" if has_token and not has_pooling_norm else "avg"
+
+
+def _infer_later_parts(shapes) -> dict:
+    """Return the fields of the parts of later ViTs that a file shows.
+
+    What does not show, such as rotary positions without weights, is told by
+    the JSON or by the name of the architecture.
+    """
+    has, attention = shapes.has, BLOCK + "attention/"
+    registers = shapes.of("registers/token")
+    query_norm = shapes.of(attention + "query_norm/gamma")
+    qk_norm = "none"
+    if query_norm:
+        is_wide = query_norm == shapes.of(BLOCK + "attention_norm/gamma")
+        qk_norm = "width" if is_wide else "head"
+    qkv_bias = "all" if has(attention + "qkv/bias") else "none"
+    if has(attention + "query_bias") and not _has_key_bias(shapes):
+        qkv_bias = "query_value"
+    has_scale = has(BLOCK + "attention_scale/scale")
+    is_partial = has_scale and not has(BLOCK + "mlp_scale/scale")
+    pooling_mlp = shapes.of("pooling/mlp/hidden/bias")
+    pooling_mlp_dim = math.prod(pooling_mlp) if pooling_mlp else None
+    if pooling_mlp_dim == _infer_mlp_dim(shapes):
+        pooling_mlp_dim = None
+    fields = {
+        "num_registers": math.prod(registers[:-1]) if registers else 0,
+        "use_distillation_token": has("distillation_token/token"),
+        "use_patch_bias": has("patch_encoder/bias"),
+        "norm": "layer" if has(BLOCK + "attention_norm/beta") else "rms",
+        "use_patch_norm": has("patch_norm/gamma"),
+        "use_embedding_norm": has("embedding_norm/gamma"),
+        "qk_norm": qk_norm,
+        "use_attention_inner_norm": has(attention + "inner_norm/gamma"),
+        "use_mlp_inner_norm": has(BLOCK + "mlp/inner_norm/gamma"),
+        "use_final_norm": (
+            has("encoder_norm/gamma") or has("pooling_norm/gamma")
+        ),
+        # Only a new model needs the value.
+        "layer_scale_init": 1e-5 if has_scale else None,
+        "layer_scale_branches": "attention" if is_partial else "both",
+        "qkv_bias": qkv_bias,
+        "use_block_bias": has(attention + "out/bias"),
+        "use_gated_mlp": _is_gated(shapes),
+        "pooling_mlp_dim": pooling_mlp_dim,
+    }
+    if has("rotary_positions_#/frequency"):
+        fields["rotary_positions"] = "mixed"
+    if has("rotary_positions/class_angles"):
+        fields["rotary_positions"] = "axial_class"
+    for layer in ("relative_positions_#", "relative_positions"):
+        is_shared = "#" not in layer
+        if hidden := shapes.of(layer + "/hidden/bias"):
+            fields["relative_positions"] = "mlp"
+            fields["relative_hidden_dim"] = hidden[0]
+            fields["use_shared_relative_positions"] = is_shared
+        elif has(layer + "/table"):
+            fields["relative_positions"] = "table"
+            fields["use_shared_relative_positions"] = is_shared
+    return fields
+
+
+def _has_key_bias(shapes) -> bool:
+    """Return whether the keys of any block have a bias of their own."""
+    names = shapes.family.layers[BLOCK + "attention/qkv"]
+    if isinstance(names, str):
+        return False
+    ending, _ = shapes.family.style_of(BLOCK + "attention/qkv/bias")
+    name = names[1].format(i=ANY_NUMBER) + ending
+    pattern = re.escape(name).replace(str(ANY_NUMBER), NUMBER)
+    return any(re.fullmatch(pattern, name) for name in shapes.shapes)
+
+
+def _infer_heads(shapes, hints, known, config) -> int | None:
+    """Return the number of heads, or None if it is not known.
+
+    It comes from the shapes, the JSON beside the file, a published model of
+    the same size, or the caller, in this order.
+    """
+    shown = collections.Counter()
+    for index in range(config.depth):
+        for weight, axis in (("kernel", 1), ("bias", 0)):
+            path = f"{BLOCK}attention/qkv/{weight}"
+            shape = shapes.of(path, i=index) or ()
+            # Some families have a separate axis for the heads.
+            if len(shape) == axis + 2 and 0 not in shape:
+                shown[shape[axis]] += 1
+    if shown:
+        return shown.most_common(1)[0][0]
+    published = _published_heads(config)
+    stated = (
+        hints.get("num_heads")
+        or shapes.family.guess_heads(config, hints)
+        or (hints.get("is_published") and published)
+    )
+    if not stated and published and known.num_heads == PUBLISHED:
+        warnings.warn(
+            f"{shapes.family.title} does not store the number of heads: "
+            f"{published} are assumed, as in the published model of this size. "
+            "Pass `num_heads` if the model has another number.",
+            stacklevel=2,
+        )
+        return published
+    if stated or known.num_heads not in (None, PUBLISHED):
+        return stated or known.num_heads
+    return None
+
+
+def _published_heads(config) -> int | None:
+    """Return the number of heads of the published models of a size, or None."""
+    fields = ("width", "depth", "mlp_dim")
+    found = {
+        row.config.num_heads
+        for row in VARIANTS.values()
+        if all(getattr(row.config, f) == getattr(config, f) for f in fields)
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+# ------------------------------------------------------------------ positions
+
+
+def _infer_positions(shapes, hints, known, config) -> dict:
+    """Return the fields of the position embedding and of the image size.
+
+    A position table has a row for each patch, and prefix rows before them. The
+    number of rows alone does not determine the grid: 50 rows may be 7x7
+    patches and a class token, or 5x10 patches.
+    """
+    hints = {**known.fields, **hints}
+    wanted, source = _pair(known.image_size), _pair(known.source_image_size)
+    told = [source] if source else hints.get("image_sizes", [])
+    shape, name = shapes.of(TABLE), shapes.family.name_of(TABLE)
+    if shape is None:
+        return _without_table(shapes, hints, config, [*told, wanted])
+    if len(shape) not in (2, 3, 4) or shape[-1] != config.width:
+        shapes.fail(
+            f"{name} has the shape {shape}; "
+            f"(1, rows, {config.width}) was expected."
+        )
+    # NaFlex stores the table as the grid of patches.
+    is_grid = len(shape) == 4 or (len(shape) == 3 and shape[0] > 1)
+    if is_grid and not source:
+        told = [tuple(side * config.patch_size for side in shape[-3:-1])]
+    rows, count = math.prod(shape[:-1]), config.num_prefix_tokens
+    with_token, without_token = shapes.family.slots
+    slots = with_token if config.use_class_token else without_token
+    may_lack_slot = shapes.family.may_lack_slot
+    if count > config.use_class_token:
+        # Rows for all of these tokens, for none, or for the class token.
+        slots, may_lack_slot = (count, 0, *slots[:1]), True
+    may_lack_slot |= hints.get("use_prefix_positions") is False
+    size, slot = _choose_size(
+        shapes, config, rows, slots, told, wanted, bool(source), may_lack_slot
+    )
+    # In the families of 2021, a class token without a row gets one of zeros.
+    has_rows = slot == count or not shapes.family.has_later_parts
+    return {**sized(config, size), "use_prefix_positions": has_rows}
+
+
+def _choose_size(
+    shapes, config, rows, slots, told, wanted, only_told, may_lack_slot
+):
+    """Return the image size of a table of `rows`, and its prefix rows.
+
+    A size that the caller or the JSON states has priority, then a square grid.
+    If neither fits, `wanted`, the size of the new model, is tried.
+    """
+
+    def square(slot):
+        grid = math.isqrt(max(rows - slot, 0))
+        if grid == 0 or grid * grid != rows - slot:
+            return None
+        return (grid * config.patch_size * config.stem_stride,) * 2
+
+    def fits(size, slot, may_have_border=False):
+        if not size:
+            return False
+        try:
+            sized_config = dataclasses.replace(config, **sized(config, size))
+        except ValueError:
+            return False
+        if sized_config.ignore_border and not may_have_border:
+            return False
+        return math.prod(sized_config.grid_size) == rows - slot
+
+    stated = [(size, slot) for size in told for slot in slots]
+    choices = stated
+    if not only_told:
+        choices = [*stated, (square(slots[0]), slots[0]), (wanted, slots[0])]
+        if may_lack_slot:
+            choices += [(square(slot), slot) for slot in slots[1:]]
+    fitting = [row for row in choices if fits(*row, row in stated)]
+    if not fitting:
+        received = told[0] if only_told else wanted
+        shapes.fail(
+            f"its {rows} positions are not a square grid after a class token; "
+            "pass `source_image_size=` (height, width) of its images."
+            f"{f' Received: {received}' if received else ''}"
+        )
+    size, _ = fitting[0]
+    if fitting[0] not in stated and wanted not in (None, size):
+        if any(fits(wanted, slot) for slot in slots):
+            shapes.fail(
+                f"its {rows} positions may be those of images of "
+                f"{size[0]}x{size[1]} or {wanted[0]}x{wanted[1]} pixels; "
+                "pass `source_image_size=`."
+            )
+    return fitting[0]
+
+
+def _without_table(shapes, hints, config, sizes) -> dict:
+    """Return the fields of positions that are computed, or of no table."""
+    kind = hints.get("position_embedding", shapes.family.no_table)
+    rotary = hints.get("rotary_positions", config.rotary_positions)
+    if kind is None and (
+        rotary != "none" or config.relative_positions != "none"
+    ):
+        kind = "none"
+    layer_class = POSITION_EMBEDDINGS.get(kind)
+    is_computed = layer_class is not None and layer_class.may_lack_table
+    if not (is_computed or kind == "none"):
+        advice = ""
+        if shapes.family.has_architectures:
+            advice = (
+                " If its model has rotary positions instead, pass "
+                "`architecture=` or `rotary_positions=`."
+            )
+        shapes.fail(f"it lacks {shapes.family.name_of(TABLE)}.{advice}")
+    if sizes[0] is None:
+        shapes.fail(
+            "it has no position table, which would show the size of its "
+            "images; pass `image_size=`."
+        )
+    if is_computed and config.width % layer_class.width_divisor:
+        shapes.fail(
+            "sine-cosine positions need a width that "
+            f"{layer_class.width_divisor} divides, not {config.width}."
+        )
+    return {"position_embedding": kind, **sized(config, sizes[0])}
+
+
+def sized(config: ViTConfig, size: tuple[int, int]) -> dict:
+    """Return the fields for images of a size that a file states.
+
+    The convolutions of all libraries ignore the border.
+
+    Args:
+        config: The configuration of the file, except for the image size.
+        size: (height, width) in pixels.
+    """
+    config = dataclasses.replace(config, image_size=size, ignore_border=True)
+    has_border = any(side % config.patch_size for side in config.feature_size)
+    return {"image_size": size, "ignore_border": has_border}
+
+
+def _pair(size):
+    """Return (height, width) of an argument, None for None."""
+    if size is None:
+        return None
+    # ViTConfig raises an error for an invalid size.
+    return (size, size) if isinstance(size, numbers.Number) else tuple(size)
+
+
+# ---------------------------------------------------------- the JSON of others
+
+
+def find_hints(json: dict) -> dict[str, Any]:
+    """Return the fields of ViTConfig that another library's JSON states.
+
+    `image_sizes` is a list: a file may state the image sizes of the model and
+    of the model that it was fine-tuned from.
+
+    Args:
+        json: A JSON object. Outer values have priority over inner ones.
+
+    Raises:
+        ValueError: If it names an activation or a pooling that a
+            VisionTransformer does not have.
+    """
+    found, unknown = {}, []
+    for row in _objects(json):
+        for field, keys, read in HINTS:
+            for key in (key for key in keys.split() if key in row):
+                hint = read(row[key])
+                if hint is None:
+                    is_name = key in STRICT and isinstance(row[key], str)
+                    unknown += [f"{key}={row[key]!r}"] if is_name else []
+                elif field == "image_sizes":
+                    found.setdefault(field, []).append(hint)
+                else:
+                    found.setdefault(field, hint)
+    if unknown:
+        raise ValueError(
+            f"its configuration has {', '.join(dict.fromkeys(unknown))}, which "
+            "no model of this package has"
+        )
+    return found
+
+
+def _objects(json) -> Iterator[dict]:
+    """Yield a JSON object and the objects inside it, outer ones first."""
+    waiting = collections.deque([json])
+    for _ in range(MAX_VALUES):
+        if not waiting:
+            return
+        value = waiting.popleft()
+        if isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            yield value
+            waiting.extend(value.values())
+
+
+def _number(value):
+    return value if type(value) is int and 0 < value < 2**20 else None
+
+
+def _size(value):
+    """Return (height, width) of a number or a list, None for anything else."""
+    sizes = [value, value] if type(value) is int else value
+    if not isinstance(sizes, (list, tuple)) or len(sizes) not in (2, 3, 4):
+        return None
+    # (C, H, W) in timm's input_size, (H, W, C) in keras-hub's image_shape, and
+    # (B, H, W, C) in Keras' own input layer.
+    sizes = list(sizes)[1 if len(sizes) == 4 else 0 :]
+    if not all(map(_number, sizes)):
+        return None
+    if len(sizes) == 3:
+        sizes = sizes[1:] if sizes[0] < sizes[-1] else sizes[:2]
+    return tuple(sizes)
+
+
+def _epsilon(value):
+    good = isinstance(value, (int, float)) and 0 < value < 1
+    return float(value) if good else None
+
+
+def _one_of(known, **others):
+    """Return a function that maps a name, or a synonym of it, to the name."""
+    names = {**{name: name for name in known}, **others}
+    return lambda value: names.get(value) if isinstance(value, str) else None
+
+
+# Where these libraries say "tanh", they mean the function itself.
+_read_activation = _one_of(
+    (),
+    elu="elu",
+    gelu="exact",
+    gelu_fast="tanh",
+    gelu_new="tanh",
+    gelu_python="exact",
+    gelu_python_tanh="tanh",
+    gelu_pytorch_tanh="tanh",
+    gelu_tanh="tanh",
+    quick_gelu="quick",
+    relu="relu",
+    silu="silu",
+    swish="silu",
+)
+# Keys whose unknown values indicate an unsupported model. Unknown values of
+# other keys are ignored.
+STRICT = ("hidden_act", "act_layer", "global_pool")
+# Fields of ViTConfig, their keys in the JSON of other libraries, and a function
+# that reads a value; it returns None for an invalid value.
+HINTS = (
+    ("num_heads", "num_heads num_attention_heads", _number),
+    (
+        "image_sizes",
+        "image_size img_size image image_shape input_size batch_shape "
+        "batch_input_shape",
+        _size,
+    ),
+    # In the files of this package.
+    ("activation", "gelu", _one_of(ACTIVATIONS, erf="exact", swish="silu")),
+    # Not "activation", which each layer of Keras has.
+    ("activation", "hidden_act act_layer", _read_activation),
+    (
+        "layer_norm_epsilon",
+        "layer_norm_epsilon layer_norm_eps rms_norm_eps",
+        _epsilon,
+    ),
+    (
+        "pooling",
+        "pooling global_pool pool classifier",
+        _one_of(
+            POOLINGS, tok="token", gap="avg", unpooled="none", **{"": "none"}
+        ),
+    ),
+    (
+        "position_embedding",
+        "position_embedding posemb pos_embed",
+        _one_of(POSITION_EMBEDDINGS, learn="learned", sincos2d="sincos_2d"),
+    ),
+    ("stem_epsilons", "stem_epsilons", _one_of(STEM_EPSILONS)),
+)
+
+
+# ------------------------------------------------------------ parts of others
+
+
+def foreign_parts(names: Collection[str]) -> list[str]:
+    """Return the foreign parts of a model, each with the name of an array.
+
+    Args:
+        names: Names of arrays in a file.
+
+    Example:
+        >>> foreign_parts(["head.weight", "blocks.0.ls1.gamma"])
+        ['LayerScale (blocks.0.ls1.gamma)']
+    """
+    names = list(names)
+    firsts = (
+        (what, next((n for n in names if re.search(pattern, n)), None))
+        for pattern, what in FOREIGN_PARTS
+    )
+    return [f"{what} ({found})" for what, found in firsts if found]
+
+
+# Pattern of a name, and the part of the model that the array belongs to.
+FOREIGN_PARTS = (
+    (r"dist_token|distillation_token|head_dist", "a distillation token"),
+    (r"reg_token|register_token", "register tokens"),
+    (r"\bls[12]\b|layer_scale|lambda_?[12]|gamma_[12]", "LayerScale"),
+    (r"\b[qk]_norm\b|query_norm|key_norm", "a norm of queries and keys"),
+    (r"norm_pre\b|ln_pre\b", "a norm before the first block"),
+    (r"rel_pos_[hw]$", "attention in windows"),
+    (r"rel_pos(?!_[hw]$)|relative_position", "relative positions"),
+    (r"lambda_[qk][12]|sub_norm", "differential attention"),
+    (r"\bin_proj\.|_out_proj\.|\battns\.\d", "parallel blocks"),
+    (r"backbone\.(\d|conv1\.\d)", "a convolutional stem"),
+    (r"^neck\.", "a neck of convolutions"),
+    (r"rope|freqs", "rotary positions"),
+    (r"w12|fc1_g|swiglu|weights_in", "a gated MLP"),
+    (r"lora_", "LoRA adapters alone, without the model"),
+    (r"trunk_head\.mlp", "a projection with an MLP"),
+    (r"decoder", "a decoder of masked patches"),
+    (r"txt|text", "a text tower"),
+)

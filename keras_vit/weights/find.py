@@ -1,0 +1,384 @@
+"""Finding what a file of weights contains: its family, model and arrays."""
+
+import dataclasses
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_vit.models.config import ViTConfig
+from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.weights.containers import File, errors_name
+from keras_vit.weights.families import LAYOUTS
+from keras_vit.weights.families.family import (
+    POSITION_TABLE,
+    Family,
+    Part,
+    rename,
+)
+from keras_vit.weights.families.inference import (
+    NOTHING_KNOWN,
+    Known,
+    Shapes,
+    foreign_parts,
+)
+from keras_vit.weights.images import add_conditioner, find_preprocessing
+
+
+class Found(NamedTuple):
+    """What a file contains; none of its arrays has been read.
+
+    Args:
+        file: The open file.
+        key: The key of its family in LAYOUTS.
+        family: The family, with the variants of the file.
+        dialect: The key of its dialect in the family, "" for the usual one.
+        places: The array in the file of each name in the family, and the index
+            in it: None for all of it, a number if it contains the weights of
+            all blocks, or slices, and a number for an axis behind the first.
+        config: The configuration of the model.
+        parts: The arrays of each weight of that model.
+        num_prefix_rows: Rows of its position table before the patches.
+        ignored: Names in the file that are not of weights of the model.
+        notes: Assumptions, each with the argument that confirms or changes it.
+        preprocessing: How the model reads images; None if it is unknown.
+    """
+
+    file: File
+    key: str
+    family: Family
+    dialect: str
+    places: dict[str, tuple[str, int | tuple | None]]
+    config: ViTConfig
+    parts: dict[str, list[Part]]
+    num_prefix_rows: int
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+    preprocessing: Preprocessing | None
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters of the model."""
+        rows = self.parts.values()
+        return sum(math.prod(part.shape) for row in rows for part in row)
+
+    def stored(self, path: str) -> str:
+        """Return the names in the file of a weight of the model."""
+        names = (part.name for part in self.parts[path])
+        found = [self.places[n][0] for n in names if n in self.places]
+        return ", ".join(found) or path
+
+
+def find(file: File, known: Known = NOTHING_KNOWN) -> Found:
+    """Return which model a file contains, from its names and shapes.
+
+    Args:
+        file: The open file.
+        known: What the caller knows, for a file that does not show it.
+
+    Raises:
+        ValueError: If it is of no known family, or anything is missing, left
+            over or of an unexpected shape; names all of it.
+    """
+    known.check()
+    with errors_name(file.path):
+        plain = _plain_names(file)
+        key, wrapper = recognise(file.path, plain)
+        inside, ignored = _unwrap(plain, LAYOUTS[key], wrapper)
+        family, dialect, places = _name(file, LAYOUTS[key], inside, ignored)
+        if wrapper.endswith("trunk."):
+            # The projection of OpenCLIP has no bias, unlike a head of timm.
+            family.optional_bias = (*family.optional_bias, "predictions")
+        by_name = {
+            name: _shape_of(file.arrays[raw].shape, index)
+            for name, (raw, index) in places.items()
+        }
+        shapes = Shapes(family, by_name, file.path, file.arrays)
+        config = family.read(file.json, shapes, known)
+        settings = find_preprocessing(file, family, config)
+        parts = family.names(config)
+        ignored += _check_complete(file, places, config, parts, shapes, wrapper)
+
+        def read_ignored(end):
+            stored = (n for n in ignored if n.rpartition(".")[2] == end)
+            name = next(stored, None)
+            return None if name is None else file.read(name)
+
+        config = family.settle(config, read_ignored)
+        if key == "timm":  # RADIO normalises its images itself.
+            settings = add_conditioner(
+                settings, read_ignored("norm_mean"), read_ignored("norm_std")
+            )
+    table = shapes.of(POSITION_TABLE)
+    rows = math.prod(table[:-1]) - math.prod(config.grid_size) if table else 0
+    if settings is not None:
+        config = dataclasses.replace(config, preprocessing=settings)
+    return Found(
+        file,
+        key,
+        family,
+        dialect,
+        places,
+        config,
+        parts,
+        rows,
+        tuple(dict.fromkeys(ignored)),
+        tuple(shapes.notes),
+        settings,
+    )
+
+
+def _shape_of(shape, index) -> tuple:
+    """Return the shape of an array, or of its slice of a stacked array."""
+    if index is None:
+        return shape
+    return np.broadcast_to(np.float32(0), shape)[index].shape
+
+
+# ------------------------------------------------------------ family and names
+
+
+def recognise(path: str, names) -> tuple[str, str]:
+    """Return the family of a file and the prefix of its names.
+
+    Args:
+        path: Path of the file, for the error.
+        names: The names of its arrays.
+
+    Raises:
+        ValueError: If the names fit no family of LAYOUTS.
+    """
+    names, unread = list(names), {}
+    for pattern, what in FOREIGN_FORMATS.items():
+        for name in names:
+            if re.search(rf"(^|\.){pattern}", name):
+                raise ValueError(
+                    f"{path} is {what}, whose names are not read ({name})"
+                )
+    for key, family in LAYOUTS.items():
+        allowed = re.compile(f"({'|'.join(map(re.escape, family.wrappers))})*")
+        found = {
+            name.removesuffix(ending)
+            for name in names
+            for ending in family.recognise
+            if name.endswith(ending)
+        }
+        # Of two networks in a file, the one that follows the other is used.
+        for wrapper in sorted(
+            found,
+            key=lambda text: (bool(re.search(TRAINED, text)), len(text), text),
+        ):
+            unless = re.compile(re.escape(wrapper) + f"({family.unless})")
+            if any(map(unless.match, names)):
+                continue
+            if allowed.fullmatch(wrapper):
+                return key, wrapper
+            if wrapper.endswith("."):
+                unread.setdefault(wrapper, family.title)
+    titles = ", ".join(family.title for family in LAYOUTS.values())
+    shown = ", ".join(names[:8]) or "none at all"
+    hints = [
+        f" Behind the prefix {wrapper!r} are names of {title}: save the "
+        "arrays that have it without it, and without the others."
+        for wrapper, title in list(unread.items())[:1]
+    ]
+    if foreign := foreign_parts(names):
+        hints.append(f" They show {', '.join(foreign)}.")
+    raise ValueError(
+        f"{path} is not a ViT of a known family ({titles}). "
+        f"The names of its arrays are {shown}.{''.join(hints)}"
+    )
+
+
+def _plain_names(file) -> dict[str, str]:
+    """Map names without the marks of compilers and trainers to the file's."""
+    found = {}
+    for raw in file.arrays:
+        if re.search(ADAPTERS, raw):
+            raise ValueError(
+                f"{file.path} holds adapters of PEFT ({raw}), such as LoRA, "
+                "which are not merged with the weights. Call "
+                "`merge_and_unload()` in PEFT, and save the model that it "
+                "returns"
+            )
+        name = re.sub(MARKS, "", raw)
+        if name in found:
+            raise ValueError(
+                f"{name} is stored twice, as {found[name]} and as {raw}"
+            )
+        found[name] = raw
+    return found
+
+
+def _unwrap(plain, family, wrapper) -> tuple[dict[str, str], list[str]]:
+    """Map the names without prefix to those in the file; return the rest."""
+    inside, ignored = {}, []
+    # OpenCLIP stores the head of a tower of timm beside it.
+    beside = wrapper.removesuffix("trunk.") + "head."
+    has_trunk = wrapper.endswith("trunk.")
+    others = next((row for key, row in OTHERS.items() if key in wrapper), None)
+    for name, raw in plain.items():
+        if has_trunk and name.startswith(beside):
+            inside[f"trunk_head.{name.removeprefix(beside)}"] = raw
+            continue
+        is_outside = not name.startswith(wrapper) and (
+            # The training state is stored beside the parameters.
+            wrapper.endswith("/") or re.match(family.ignore, name)
+        )
+        is_other = others and re.match(others, name)
+        if is_outside or is_other or re.match(LOSSES, name):
+            ignored.append(raw)
+            continue
+        short = name.removeprefix(wrapper)
+        if short in inside:
+            raise ValueError(f"{short} is stored twice, once behind {wrapper}")
+        inside[short] = raw
+    return inside, ignored
+
+
+def _name(file, family, inside, ignored) -> tuple[Family, str, dict]:
+    """Return the family with its variants, the dialect, and the places."""
+    shapes = {name: file.arrays[raw].shape for name, raw in inside.items()}
+    prepared = family.prepare(shapes)
+    for name, axis in family.stacks.items():
+        # One array contains the weights of all blocks.
+        if len(shapes.get(name, ())) > axis:
+            del prepared[name]
+            for i in range(shapes[name][axis]):
+                index = (*[slice(None)] * axis, i)
+                prepared[f"{name}.{i}"] = (name, index)
+    dialects, dialect, places = family.dialects.items(), "", {}
+    if any(index is not None for _, index in prepared.values()):
+        dialect = next((key for key, row in dialects if row.stack), "")
+    for name, (stored, index) in prepared.items():
+        raw, new = inside[stored], rename(name, family.aliases)
+        if re.match(family.ignore, new):
+            ignored.append(raw)
+            continue
+        if new in places:
+            raise ValueError(
+                f"{new} is stored twice, as {places[new][0]} and as {raw}"
+            )
+        places[new] = (raw, index)
+        if new != name:
+            fitting = (
+                key for key, row in dialects if rename(new, row.changes) == name
+            )
+            dialect = next(fitting, dialect)
+    return family.of_file(places, file.json), dialect, places
+
+
+# What compilers and parallel training write into names, at any place.
+MARKS = (
+    r"(?<![^.])(_orig_mod|module|_fsdp_wrapped_module|"
+    r"_checkpoint_wrapped_module)\."
+)
+LOSSES = r"(.*\.)?(\w*_?loss|criterion)\."
+# Of two networks in a file, the one that follows the other is used: a prefix of
+# the trained one, and by a prefix of the one that is read, those that are not.
+TRAINED = r"(^|\.)(student|momentum_encoder|encoder)\."
+OTHERS = {
+    "base_encoder.": (  # MoCo v3.
+        r"((model|state_dict)\.)*(momentum_encoder|predictor|"
+        r"base_encoder\.head\.\d)\."
+    ),
+    "teacher.": r"((model|state_dict)\.)*student\.",
+    "target_encoder.": r"((model|state_dict)\.)*(encoder|predictor)\.",
+}
+# Names of PEFT and of the same methods in other libraries.
+ADAPTERS = (
+    r"\.base_layer\.|\.modules_to_save\.|\blora_([AB]|up|down|mid)\b|"
+    r"\blora_(embedding_[AB]|magnitude_vector)\b|\b(ia3_l|hada_w\d|lokr_w\d)\b|"
+    r"^base_model\.model\."
+)
+# Pattern of a name that models of one library alone have, and its description.
+FOREIGN_FORMATS = {
+    r"encoder\.layers\.encoder_layer_0\.": "a ViT of torchvision",
+    r"layers\.0\.(ffn\.layers\.0\.0|ln1)\.weight$": "a ViT of MMPretrain",
+    r"to_patch_embedding\.": "a ViT of vit-pytorch",
+    r"layers\.0\.blocks\.0\.attn\.relative_position_bias_table$": (
+        "a Swin Transformer"
+    ),
+    # Not that of a hybrid, patch_embed.backbone.
+    r"(?<!patch_embed\.backbone\.)layer1\.0\.conv1\.weight$": "a ResNet",
+}
+
+
+# --------------------------------------------------------------- completeness
+
+
+def _check_complete(file, places, config, parts, shapes, wrapper) -> list[str]:
+    """Return the arrays that the family's own code does not read.
+
+    Raises:
+        ValueError: If arrays do not fit the model, or the file leaves
+            questions open; the message names all of them.
+    """
+    family, by_name = shapes.family, shapes.shapes
+    expected = {part.name: part for row in parts.values() for part in row}
+    unread = re.compile(family.unread(config))
+    extra = [name for name in places if name not in expected]
+    unused = [
+        name
+        for name in extra
+        if unread.match(name)
+        # DINOv3 and Sapiens 2 without register tokens store none of them.
+        or name.endswith(("register_tokens", "reg_token"))
+        and 0 in by_name[name]
+    ]
+    left_over = [name for name in extra if name not in unused]
+    missing = [name for name in expected if name not in places]
+    if file.json.get("qkv_bias") is not True:
+        # A model has either all biases of a group or none.
+        groups = {}
+        for name, part in expected.items():
+            groups.setdefault(part.optional, []).append(name)
+        required = set(groups.pop("", []))
+        for names in groups.values():
+            required |= set() if set(names) <= set(missing) else set(names)
+        missing = [name for name in missing if name in required]
+    mistyped, misshapen = [], []
+    for path, row in parts.items():
+        for part in (part for part in row if part.name in places):
+            raw, shape = places[part.name][0], by_name[part.name]
+            if not file.arrays[raw].is_float:
+                text = f"{raw} {file.arrays[raw].dtype}, expected floats"
+                mistyped.append(text)
+            wanted = part.shape_in_file(config.num_heads)
+            # For a time, Flax stored the scales of group norms as (1, 1, 1, C).
+            is_norm = len(wanted) == 1 and set(shape[:-1]) == {1}
+            # The rows of the table were already compared with the image size.
+            if path != POSITION_TABLE and wanted != (
+                shape[-1:] if is_norm else shape
+            ):
+                misshapen.append(f"{raw} {shape}, expected {wanted}")
+    problems = {
+        "missing": missing,
+        "left over": dict.fromkeys(places[name][0] for name in left_over),
+        "of another type": dict.fromkeys(mistyped),
+        "of another shape": misshapen,
+    }
+    lines = [f"{key}: {', '.join(v)}." for key, v in problems.items() if v]
+    if lines:
+        foreign = foreign_parts(left_over)
+        for path, row in parts.items():
+            sizes = [math.prod(by_name.get(part.name, ())) for part in row]
+            is_qkv = path.endswith("/attention/qkv/kernel") and len(row) == 3
+            if is_qkv and 1 < sizes[1] < sizes[0]:
+                raw = places[row[1].name][0]
+                foreign.append(f"grouped queries ({raw})")
+                break
+        if foreign:
+            lines.append(f"It is a model with {', '.join(foreign)}.")
+        lines[0] = f"is not a complete ViT of {family.title}. {lines[0]}"
+        if left_over and wrapper:
+            lines.append(
+                f"The model is read behind the prefix {wrapper!r}; save the "
+                "arrays of the model alone, without the prefix."
+            )
+    path = f"{file.path}{'' if lines else ':'}"
+    lines += shapes.questions
+    if lines:
+        raise ValueError(f"{path} {' '.join(lines)}")
+    return [places[name][0] for name in unused]

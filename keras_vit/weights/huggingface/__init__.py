@@ -1,1 +1,0 @@
-"""transformers: its model types and classes, for two families."""

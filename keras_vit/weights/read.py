@@ -1,0 +1,898 @@
+"""Reading checkpoints: from_checkpoint, load_checkpoint, read_preprocessing.
+
+A file is opened, `find` tells which model it contains, and a Plan lists how
+each weight is computed from its arrays. Everything is checked before the first
+weight is assigned: after an error, an existing model is unchanged.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.arguments import as_whole
+from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.resize import (
+    RESIZES,
+    resize_distances,
+    resize_patch_kernel,
+)
+from keras_vit.models.config import ViTConfig, check_fields
+from keras_vit.models.tuning import reset_lora
+from keras_vit.models.vit import VisionTransformer, check_vision_transformer
+from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.tables import pick
+from keras_vit.weights.containers import open_file
+from keras_vit.weights.families.family import (
+    HEAD_LAYERS,
+    LATER_FIELDS,
+    POSITION_TABLE,
+    shapes_of,
+)
+from keras_vit.weights.families.inference import (
+    NOTHING_KNOWN,
+    PATCHES,
+    PUBLISHED,
+    Known,
+)
+from keras_vit.weights.find import Found, find
+from keras_vit.weights.hub import locate
+from keras_vit.weights.images import change_config
+from keras_vit.weights.resize_tables import (
+    adapt_channels,
+    constant_of,
+    renormalize_kernel,
+    resize_positions,
+)
+
+HEADS = ("auto", "strict", "reset")
+PATCH_BIAS, ROOT = "patch_encoder/bias", "stem/root_conv/kernel"
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadReport:
+    """The result of loading a checkpoint into a model.
+
+    Args:
+        path: The file or folder that was read.
+        layout: Its family, a key of LAYOUTS.
+        used: Names of the arrays in the file that were loaded.
+        resized: Weights that were resized, with the sizes and the rule.
+        reset: Weights of the model that were initialised anew.
+        ignored: Names of the arrays in the file that were not loaded.
+        notes: Reasons why the outputs may differ from those of the source,
+            each with the argument to change.
+        preprocessing: How the model of the file reads images; None if it is
+            unknown.
+    """
+
+    path: str
+    layout: str
+    used: tuple[str, ...]
+    resized: tuple[str, ...]
+    reset: tuple[str, ...]
+    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
+    preprocessing: Preprocessing | None = None
+
+    def with_reset(self, paths: Iterable[str]) -> "LoadReport":
+        """Return the report of a model with further weights that are new.
+
+        Args:
+            paths: Paths of these weights.
+        """
+        new = dict.fromkeys([*self.reset, *paths])
+        used = tuple(name for name in self.used if name not in new)
+        return dataclasses.replace(self, used=used, reset=tuple(new))
+
+    def __str__(self):
+        lines = [f"{self.path} ({self.layout}): {len(self.used)} arrays used"]
+        for field in ("resized", "reset", "ignored", "notes"):
+            if rows := getattr(self, field):
+                lines.append(f"{field}: {', '.join(rows)}")
+        return "\n".join(lines)
+
+
+def warn(report: LoadReport, stacklevel: int, without=()):
+    """Give a warning for each note of a report.
+
+    Args:
+        report: Report of the load.
+        stacklevel: Number of frames from here to the caller that the warning
+            points at.
+        without: Arguments that the caller passed; notes on them are skipped.
+    """
+    for note in report.notes:
+        if not any(f"`{name}=" in note for name in without):
+            warnings.warn(note, stacklevel=stacklevel + 1)
+
+
+def from_checkpoint(
+    path_or_name: str | os.PathLike,
+    *,
+    image_size: tuple[int, int] | int | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
+    classes: int | None = None,
+    num_heads: int | str | None = None,
+    architecture: str | None = None,
+    classifier_activation: str | None = None,
+    dtype=None,
+    head: str = "auto",
+    position_resize: str | None = None,
+    patch_resize: str | None = None,
+    name: str = "vision_transformer",
+    **overrides,
+) -> VisionTransformer:
+    """Build the model of a checkpoint and load its weights.
+
+    The names and shapes in the file determine its family, a key of LAYOUTS,
+    and the whole configuration, as far as it is not in the JSON beside the
+    file. Without further arguments, the model computes the same
+    outputs as the source.
+
+    Args:
+        path_or_name: A `.npz`, `.safetensors` or `.h5` file, a folder as
+            Hugging Face, timm or keras-hub write it, a URL, a name of
+            `PRETRAINED` or `HUB_MODELS`, "hf://owner/name" or "timm/name".
+        image_size: (height, width) in pixels, or one number for a square. The
+            position table is resized to it. Default: that of the file.
+        source_image_size: (height, width) of the images of the file, if its
+            positions fit several sizes. Default: the size in the file or in
+            the JSON beside it, a square, or `image_size`.
+        classes: Number of classes; 0 for a model without a head. If it differs
+            from that of the file, the head is new. Default: that of the file.
+        num_heads: Number of attention heads, if the file does not determine
+            it; "published" for that of the published model of the same size,
+            with a warning.
+        architecture: Name of the architecture in the code of the family, such
+            as timm's "vit_base_patch16_clip_224", for a file without its
+            `config.json`. It tells what names and shapes do not.
+        classifier_activation: Activation of the head, such as "softmax";
+            "linear" for logits. Default: that which the file states, or
+            logits.
+        dtype: Dtype policy of the layers, such as "mixed_bfloat16".
+        head: "auto" loads the head of the file if it fits, and otherwise
+            creates a new one; "strict" raises an error if it does not fit;
+            "reset" always creates a new head.
+        position_resize: A key of RESIZES, such as "official", "bicubic"
+            (Hugging Face) or "bicubic_antialias" (timm). Default: the rule of
+            the file's family.
+        patch_resize: A key of RESIZES, to resize the patch kernel if
+            `patch_size` differs from that of the file.
+        name: Name of the model.
+        **overrides: Fields of `ViTConfig`, such as `dropout_rate`.
+
+    Returns:
+        A VisionTransformer with a `load_report`, see `LoadReport`.
+
+    Raises:
+        ValueError: If the file is damaged, incomplete or of no known family,
+            or if it leaves a setting open that needs an argument. The message
+            names the file and every array that does not fit.
+    """
+    choices = _choices(head, position_resize, patch_resize, True)
+    check_fields(overrides, RENAMED_FIELDS)
+    fields = {**overrides}
+    if classes is not None:
+        fields["num_classes"] = as_whole(classes, "classes", 0)
+    known = Known(
+        num_heads, image_size, source_image_size, architecture, fields
+    )
+    known.check()
+    changes = {
+        "image_size": image_size,
+        "num_classes": fields.get("num_classes"),
+        "classifier_activation": classifier_activation,
+        "position_resize": position_resize,
+    }
+    changes = {key: v for key, v in changes.items() if v is not None}
+
+    def configure(found):
+        if num_heads not in (None, PUBLISHED, found.num_heads):
+            raise ValueError(
+                f"{path_or_name} has {found.num_heads} heads. "
+                f"Received: num_heads={num_heads}"
+            )
+        config = change_config(found, {**changes, **overrides})
+        if config.classifier_activation == "linear":
+            config = dataclasses.replace(config, classifier_activation=None)
+        return config
+
+    def build(config):
+        return VisionTransformer(config, dtype=dtype, name=name)
+
+    model = build_and_load(path_or_name, configure, build, known, choices)
+    # Notes on fields that the caller passed are not repeated.
+    warn(model.load_report, stacklevel=2, without=set(overrides))
+    return model
+
+
+def build_and_load(
+    path_or_name: str | os.PathLike,
+    configure: Callable[[ViTConfig], ViTConfig],
+    build: Callable[[ViTConfig], keras.Model],
+    known: Known = NOTHING_KNOWN,
+    choices: dict | None = None,
+) -> keras.Model:
+    """Build a model for a checkpoint, load it, and set its `load_report`.
+
+    Args:
+        path_or_name: See `from_checkpoint`.
+        configure: Maps the configuration of the file to that of the model.
+        build: Returns a new model of a configuration.
+        known: Facts about the file that the caller knows.
+        choices: Options of `make_plan`.
+    """
+    with open_file(locate(path_or_name)) as file:
+        found = find(file, known)
+        choices = choices or {"renormalize": True}
+        plan = make_plan(found, configure(found.config), **choices)
+        file.verify(plan.report.used)
+        model = build(plan.config)
+        plan.carry_out(model)
+    # Only here: for an existing model, nothing has to be assumed.
+    notes = found.notes + model.load_report.notes
+    model.load_report = dataclasses.replace(model.load_report, notes=notes)
+    return model
+
+
+def read_preprocessing(
+    path_or_name: str | os.PathLike,
+    *,
+    num_heads: int | str | None = None,
+    image_size: tuple[int, int] | int | None = None,
+    architecture: str | None = None,
+) -> Preprocessing:
+    """Return the preprocessing of a checkpoint's model; no weight is read.
+
+    Args:
+        path_or_name: See `from_checkpoint`, as for the other arguments.
+        num_heads: Number of attention heads.
+        image_size: (height, width) in pixels.
+        architecture: Name of the architecture.
+
+    Raises:
+        ValueError: As `from_checkpoint` does.
+    """
+    known = Known(num_heads, image_size, architecture=architecture)
+    known.check()
+    with open_file(locate(path_or_name)) as file:
+        return find(file, known).config.preprocessing
+
+
+def load_checkpoint(
+    model: VisionTransformer,
+    path: str | os.PathLike,
+    head: str = "auto",
+    position_resize: str | None = None,
+    patch_resize: str | None = None,
+    source_image_size: tuple[int, int] | int | None = None,
+) -> LoadReport:
+    """Load a checkpoint of any family into a model.
+
+    The position table is resized to the grid of the model, and the first
+    kernel is adapted to its input channels. LoRA updates are reset to zero.
+    Everything is checked first: after an error, the model is unchanged.
+
+    Args:
+        model: The model to load the weights into.
+        path: See `path_or_name` of `from_checkpoint`.
+        head: "auto" loads the head of the file if it fits, and otherwise
+            initialises it anew; "strict" raises an error if it does not fit;
+            "reset" always initialises it anew.
+        position_resize: A key of RESIZES, such as "official", "bicubic"
+            (Hugging Face) or "bicubic_antialias" (timm). Default: the rule of
+            the file's family.
+        patch_resize: A key of RESIZES, to load patches of another size;
+            "bilinear" is the rule of FlexiViT.
+        source_image_size: (height, width) of the images of the file, if its
+            positions fit several sizes.
+
+    Returns:
+        A report of the arrays that were used, resized, reset and ignored. If
+        the source and the model compute different outputs, a warning states
+        the difference.
+
+    Raises:
+        ValueError: If the file does not fit the model. The message names every
+            array that does not fit.
+    """
+    check_vision_transformer(model)
+    if is_quantized(model):
+        raise ValueError(
+            "`model` is quantised; load the checkpoint first, then quantise. "
+            f"Received: model={model.name!r}"
+        )
+    choices = _choices(head, position_resize, patch_resize, False)
+    config = model.config
+    known = Known(
+        config.num_heads,
+        config.image_size,
+        source_image_size,
+        fields={"num_classes": config.num_classes},
+    )
+    with open_file(locate(path)) as file:
+        plan = make_plan(find(file, known), config, **choices)
+        file.verify(plan.report.used)
+        report = plan.carry_out(model)
+    warn(report, stacklevel=2)
+    return report
+
+
+def _choices(head, position_resize, patch_resize, renormalize) -> dict:
+    """Return the options of `make_plan`, with known names."""
+    pick(dict.fromkeys(HEADS), head, "head")
+    if position_resize is not None:
+        pick(RESIZES, position_resize, "position_resize")
+    if patch_resize is not None:
+        pick(RESIZES, patch_resize, "patch_resize")
+    return {
+        "head": head,
+        "position_resize": position_resize,
+        "patch_resize": patch_resize,
+        "renormalize": renormalize,
+    }
+
+
+# ----------------------------------------------------------------------- plan
+
+
+class Step(NamedTuple):
+    """How one weight of a model is computed from arrays of a file.
+
+    Args:
+        path: Path of the weight.
+        places: The name in the file and the index of each array, see `Found`;
+            None in place of both for a bias of zeros that the file lacks.
+        make: Computes the weight from the arrays.
+        resized: What is resized, for the report.
+    """
+
+    path: str
+    places: tuple
+    make: Callable[[list], np.ndarray]
+    resized: tuple[str, ...] = ()
+
+
+class Plan(NamedTuple):
+    """All steps of a load, checked before any weight is assigned.
+
+    Args:
+        found: What the file contains.
+        config: Configuration of the model.
+        steps: One for each weight to load.
+        report: The report, without the entries that only the load can add.
+    """
+
+    found: Found
+    config: ViTConfig
+    steps: list[Step]
+    report: LoadReport
+
+    def carry_out(self, model: keras.Model) -> LoadReport:
+        """Load the weights into a model of `config`; return the report.
+
+        The model keeps the report and the dialect of the file.
+        """
+        notes, stacks = list(self.report.notes), {}
+        weights = {weight.path: weight for weight in model.weights}
+        # Weights that share a stacked array follow each other, so each array
+        # is read once and few are in memory at a time.
+        for step in sorted(self.steps, key=lambda row: str(row.places)):
+            value = step.make(self._read(step.places, stacks))
+            weights[step.path].assign(value)
+            if step.path == "predictions/kernel" and not value.any():
+                notes.append(self._describe_zero_head())
+            del value  # It would keep its stack while the next one is read.
+        for path in self.report.reset:
+            weights[path].assign(draw_initial_value(model, weights[path]))
+        reset = (*self.report.reset, *reset_lora(model))
+        report = dataclasses.replace(
+            self.report, reset=reset, notes=tuple(notes)
+        )
+        model.load_report = report
+        model.checkpoint_dialect = f"{self.found.key}/{self.found.dialect}"
+        return report
+
+    def _read(self, places, stacks) -> list:
+        """Return the arrays of a step; `stacks` keeps stacked arrays."""
+        for name in stacks.keys() - {place[0] for place in places if place}:
+            del stacks[name]
+        file, arrays = self.found.file, []
+        for name, index in (place or (None, None) for place in places):
+            if name is None:
+                arrays.append(None)
+            elif index is None or (
+                type(index) is int and file.arrays[name].can_slice
+            ):
+                arrays.append(file.read(name, index))
+            else:
+                if name not in stacks:
+                    stacks[name] = file.read(name)
+                arrays.append(stacks[name][index])
+        return arrays
+
+    def _describe_zero_head(self):
+        why = ""
+        if self.config.num_classes == 21_843:
+            why = (
+                " The official ImageNet-21k files of 2020 were published "
+                "without their heads (google-research/vision_transformer, "
+                "issues 10, 32 and 252)."
+            )
+        return (
+            f"The head of {self.report.path} is all zeros: every class gets "
+            f"the same score.{why} Fine-tune the head, or use the features "
+            "before it."
+        )
+
+
+def draw_initial_value(model: keras.Model, weight):
+    """Return a new initial value for a weight of the head.
+
+    The initializer of the layer draws it, as in a new model, so
+    `keras.utils.set_random_seed` determines it.
+
+    Args:
+        model: The model.
+        weight: The variable; its path is "LAYER/NAME".
+    """
+    layer_name, name = weight.path.split("/")
+    layer = model.get_layer(layer_name)
+    # A used initializer would draw the numbers of its first use again.
+    initializer = getattr(layer, f"{name}_initializer").clone()
+    return initializer(weight.shape, dtype=weight.dtype)
+
+
+def make_plan(
+    found: Found,
+    config: ViTConfig,
+    head: str = "auto",
+    position_resize: str | None = None,
+    patch_resize: str | None = None,
+    renormalize: bool = False,
+) -> Plan:
+    """Return the plan to load a file into the model of `config`.
+
+    Args:
+        found: What the file contains.
+        config: Configuration of the model.
+        head: See `from_checkpoint`, as for the next two.
+        position_resize: A key of RESIZES.
+        patch_resize: A key of RESIZES.
+        renormalize: Whether the first layer is adapted if the images of the
+            model are normalised in another way than those of the file.
+
+    Raises:
+        ValueError: If weights do not fit. The message names all of them.
+    """
+    shapes = shapes_of(config)
+    taken, reset = _choose_head(found, shapes, head)
+    method = position_resize or found.config.position_resize
+    pair = found.preprocessing, config.preprocessing
+    if not (renormalize and _can_renormalize(found, config)):
+        pair = ()
+    problems, steps = [], []
+    for path, shape in shapes.items():
+        has_zeros = path.endswith("/attention/qkv/bias") and (
+            found.config.qkv_bias == "none"
+        )
+        if path in reset:
+            continue
+        if path not in taken and (path == PATCH_BIAS or has_zeros):
+            if path == PATCH_BIAS and pair:
+                steps.append(_shift_patch_bias(found, *pair))
+            else:
+                make = functools.partial(_make_zeros, shape)
+                steps.append(Step(path, (), make))
+            continue
+        if path not in taken:
+            name = _describe_name(found.family, config, path)
+            problems.append(f"{path} is missing in the file{name}")
+            continue
+        try:
+            steps.append(
+                _plan_weight(
+                    found, config, path, shape, method, patch_resize, pair
+                )
+            )
+        except ValueError as error:
+            problems.append(str(error))
+    problems += [
+        f"{found.stored(path)} has no place in the model"
+        for path in taken
+        if path not in shapes
+    ]
+    theirs, ours = found.config, config
+    if theirs.num_heads != ours.num_heads:
+        problems.append(
+            f"it has {theirs.num_heads} heads and the model {ours.num_heads}"
+        )
+    if problems:
+        different = [
+            f"{name}={getattr(theirs, name)!r}"
+            for name in STRUCTURE
+            if getattr(theirs, name) != getattr(ours, name)
+        ]
+        advice = f" The model it holds has {', '.join(different)}."
+        raise ValueError(
+            f"{found.file.path} does not fit the model: {'; '.join(problems)}."
+            f"{advice if different else ''}"
+        )
+    return Plan(found, config, steps, _report(found, config, steps, reset))
+
+
+def _make_zeros(shape, arrays):
+    return np.zeros(shape, "float32")
+
+
+def _report(found, config, steps, reset) -> LoadReport:
+    places = (place for step in steps for place in step.places)
+    used = tuple(dict.fromkeys(place[0] for place in places if place))
+    unused = {raw for raw, _ in found.places.values()}
+    unused = sorted(unused - set(used) - set(found.ignored))
+    ignored = [*found.ignored, *unused]
+    if found.num_prefix_rows > found.config.num_prefix_tokens:
+        # The oldest files of big_vision have this row, but no class token.
+        ignored.append(f"{found.stored(POSITION_TABLE)}, row 0")
+    resized = tuple(text for step in steps for text in step.resized)
+    is_adapted = any(" normalisation " in text for text in resized)
+    return LoadReport(
+        path=found.file.path,
+        layout=found.key,
+        used=used,
+        resized=resized,
+        reset=tuple(reset),
+        ignored=tuple(ignored),
+        notes=(
+            *_describe_mismatches(found.config, config),
+            *_describe_images(found, config, is_adapted),
+        ),
+        preprocessing=found.preprocessing,
+    )
+
+
+def _choose_head(found, shapes, head) -> tuple[list, list]:
+    """Return the weights to load and those to initialise anew.
+
+    The pre-logits layer and the classifier are loaded together, because a
+    classifier is trained on the outputs of the layer before it.
+    """
+
+    def is_of_head(path):
+        return path.split("/")[0] in HEAD_LAYERS
+
+    wanted = {path: shapes[path] for path in shapes if is_of_head(path)}
+    held = {
+        path: _whole_shape(parts)
+        for path, parts in found.parts.items()
+        if is_of_head(path)
+    }
+    body = [path for path in found.parts if path not in held]
+    if head == "strict" and held != wanted:
+        raise ValueError(
+            f"{found.file.path} does not fit the model with `head='strict'`: "
+            f"its head is {held or 'missing'}, that of the model is "
+            f"{wanted or 'missing'}."
+        )
+    if head == "reset":
+        return body, list(wanted)
+    if held == wanted:
+        return [*body, *wanted], []
+    # Another number of classes, or none: the pre-logits layer stays.
+    kept, held_before = (
+        {path: shape for path, shape in rows.items() if "pre_logits" in path}
+        for rows in (wanted, held)
+    )
+    kept = list(kept) if kept == held_before else []
+    return [*body, *kept], [path for path in wanted if path not in kept]
+
+
+def _describe_name(family, config, path):
+    """Return the name of a weight in the family in brackets, if it exists."""
+    try:
+        parts = family.names(config)[path]
+    except ValueError:
+        return ""
+    return f" ({', '.join(part.name for part in parts)})"
+
+
+# Fields of ViTConfig that determine which weights exist.
+STRUCTURE = (
+    "width",
+    "depth",
+    "mlp_dim",
+    "num_heads",
+    "stem_stages",
+    "use_class_token",
+    "position_embedding",
+    "pooling",
+    "use_pooling_norm",
+)
+# Names of arguments in other builders -> the arguments here.
+RENAMED_FIELDS = {
+    "num_classes": "classes",
+    "include_top": "classes",
+    "input_shape": "image_size",
+}
+
+
+# ---------------------------------------------------------------- the weights
+
+
+def _plan_weight(found, config, path, shape, method, patch_resize, pair):
+    """Return the step of one weight that is in the file.
+
+    Args:
+        found: What the file contains.
+        config: Configuration of the model.
+        path: Path of the weight.
+        shape: Its shape in the model.
+        method: A key of RESIZES, for positions.
+        patch_resize: A key of RESIZES, or None to refuse other patches.
+        pair: The preprocessing of source and model, if the first layer is
+            adapted to the latter.
+    """
+    if path == POSITION_TABLE:
+        return _plan_positions(found, config, method)
+    if path == PATCH_BIAS and pair:
+        return _shift_patch_bias(found, *pair)
+    tokens = _rows_of_tokens(found.config)
+    if (
+        path in tokens
+        and found.num_prefix_rows
+        and not config.use_prefix_positions
+    ):
+        return _plan_token(found, path, *tokens[path])
+    parts, changes, texts = found.parts[path], [], []
+    stored = _whole_shape(parts)
+    old, new = found.config.grid_size, config.grid_size
+    if path.endswith("/table") and old != new:
+        changes.append(lambda table: resize_distances(table, old, new, method))
+        texts.append(f"{path}: {_by(old)} patches to {_by(new)} ({method})")
+        counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
+        stored = (stored[0] + counts[1] - counts[0], *stored[1:])
+    if path in (PATCHES, ROOT) and pair:
+        changes.append(lambda kernel: renormalize_kernel(kernel, *pair))
+        names = " to ".join(repr(row.normalization) for row in pair)
+        texts.append(f"{path}: normalisation {names}")
+    if path == ROOT or path == PATCHES and found.config.stem_stages is None:
+        if stored[2] != shape[2]:
+            changes.append(lambda kernel: adapt_channels(kernel, shape[2]))
+            texts.append(f"{path}: {stored[2]} input channels to {shape[2]}")
+            stored = (*stored[:2], shape[2], stored[3])
+    if path in (PATCHES, ROOT) and stored[:2] != shape[:2]:
+        sizes = _by(stored[:2]), _by(shape[:2])
+        if patch_resize is None:
+            raise ValueError(
+                f"{found.stored(path)} has patches of {sizes[0]} and the "
+                f"model of {sizes[1]}; pass `patch_resize=` to resize them"
+            )
+        changes.append(
+            lambda kernel: resize_patch_kernel(kernel, shape[0], patch_resize)
+        )
+        texts.append(
+            f"{path}: {sizes[0]} pixels to {sizes[1]} ({patch_resize})"
+        )
+        stored = (*shape[:2], *stored[2:])
+    if stored != shape:
+        raise ValueError(
+            f"{found.stored(path)} is {stored} and the model has {shape}"
+        )
+
+    def make(arrays):
+        weight = _join(parts, arrays)
+        for change in changes:
+            weight = change(weight)
+        return weight
+
+    return Step(path, _places(found, path), make, tuple(texts))
+
+
+def _by(sizes) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _whole_shape(parts) -> tuple:
+    """Return the shape of the weight that consists of `parts`."""
+    return (*parts[0].shape[:-1], parts[0].shape[-1] * len(parts))
+
+
+def _places(found, path) -> tuple:
+    return tuple(found.places.get(part.name) for part in found.parts[path])
+
+
+def _join(parts, arrays) -> np.ndarray:
+    """Return the weight whose parts are the arrays of the file."""
+    pieces = [
+        np.zeros(part.shape, "float32")
+        if array is None
+        else _in_rows(part.form.to_ours(array, part.shape))
+        for part, array in zip(parts, arrays)
+    ]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
+
+
+def _in_rows(array) -> np.ndarray:
+    """Return a transposed matrix in row order, copied block by block.
+
+    A block fits into the cache, so this is twice as fast as a single copy.
+    """
+    if array.ndim != 2 or array.flags.c_contiguous:
+        return array
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[1], 64):
+        block = slice(start, start + 64)
+        copy[:, block] = array[:, block]
+    return copy
+
+
+def _can_renormalize(found, config) -> bool:
+    """Return whether a model can read other numbers than its source, exactly.
+
+    A stem pads its images with zeros and standardises its kernels, and a
+    projection without a bias cannot add a constant. A source may lack the
+    bias.
+    """
+    theirs, ours = found.preprocessing, config.preprocessing
+    return (
+        theirs is not None
+        and theirs.normalization != ours.normalization
+        and config.stem_stages is None
+        and config.use_patch_bias
+        and len(ours.mean) in (1, found.config.channels)
+    )
+
+
+def _shift_patch_bias(found, theirs, ours) -> Step:
+    """Return the step of the bias for images of another normalisation.
+
+    Without a bias in the source, it is the constant alone.
+    """
+    kernel, bias = found.parts[PATCHES], found.parts.get(PATCH_BIAS)
+
+    def make(arrays):
+        weight = _join(kernel, arrays[: len(kernel)])
+        constant = constant_of(weight, theirs, ours)
+        return constant + (_join(bias, arrays[len(kernel) :]) if bias else 0)
+
+    places = _places(found, PATCHES)
+    return Step(
+        PATCH_BIAS,
+        places + (_places(found, PATCH_BIAS) if bias else ()),
+        make,
+    )
+
+
+def _plan_positions(found, config, method) -> Step:
+    old, new = found.config.grid_size, config.grid_size
+    if found.config.width != config.width:
+        raise ValueError(
+            f"{found.stored(POSITION_TABLE)} has the width "
+            f"{found.config.width} and the model {config.width}"
+        )
+    wanted = config.use_prefix_positions * config.num_prefix_tokens
+    kept = min(wanted, found.num_prefix_rows)
+
+    def make(arrays):
+        table = arrays[0].reshape(-1, config.width)
+        # Tokens without positions in the file get rows of zeros.
+        no_rows = np.zeros((wanted - kept, config.width), table.dtype)
+        patches = table[-math.prod(old) :]
+        table = np.concatenate([table[:kept], no_rows, patches])
+        return resize_positions(table, old, new, method)
+
+    text = f"{POSITION_TABLE}: {_by(old)} patches to {_by(new)} ({method})"
+    places = _places(found, POSITION_TABLE)
+    return Step(POSITION_TABLE, places, make, (text,) if old != new else ())
+
+
+def _plan_token(found, path, first, count) -> Step:
+    """Return the step of tokens, with their positions added.
+
+    A model that adds positions to the patches alone has no rows for them.
+    """
+    width = found.config.width
+    rows = range(first, min(first + count, found.num_prefix_rows))
+
+    def make(arrays):
+        tokens, table = arrays
+        tokens = tokens.reshape(1, count, width).copy()
+        tokens[0, : len(rows)] += table.reshape(-1, width)[rows]
+        return tokens
+
+    places = (*_places(found, path), *_places(found, POSITION_TABLE))
+    return Step(path, places, make)
+
+
+def _rows_of_tokens(config) -> dict[str, tuple[int, int]]:
+    """Return the first position and the number of each kind of token."""
+    found, first = {}, 0
+    for path, count in (
+        ("class_token/token", int(config.use_class_token)),
+        ("distillation_token/token", int(config.use_distillation_token)),
+        ("registers/token", config.num_registers),
+    ):
+        found[path] = (first, count)
+        first += count
+    return found
+
+
+# ----------------------------------------------- differences from the source
+
+
+def _describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
+    """Yield the reasons why a model computes other outputs than its source."""
+    for field, effect in EFFECTS.items():
+        source, model = getattr(theirs, field), getattr(ours, field)
+        if field in ROTARY_CHOICES and ours.rotary_positions == "none":
+            continue
+        if source == model or (field == "pooling" and not ours.num_classes):
+            continue
+        yield (
+            f"The source computes with {field}={source!r}, the model with "
+            f"{field}={model!r}: {effect}. Build the model with "
+            f"`{field}={source!r}` to match it."
+        )
+
+
+def _describe_images(found, config, is_adapted) -> Iterator[str]:
+    """Yield a note if the images of a model need attention."""
+    path, theirs = found.file.path, found.preprocessing
+    if theirs is None:
+        return
+    mode, own = theirs.normalization, config.preprocessing.normalization
+    start = f"{path} was trained with images "
+    if mode == own == "vit" or (mode != own and is_adapted):
+        return
+    if mode == own:
+        yield (
+            f"{start}normalised in another way than the default of "
+            "`preprocess_input`. Call "
+            "`keras_vit.preprocess_input(images, model=model)`, or pass "
+            "`preprocessing='vit'` to adapt the weights to the default."
+        )
+    elif len(theirs.mean) not in (1, config.channels):
+        yield (
+            f"{start}of {len(theirs.mean)} channels, normalised by {mode!r}. "
+            f"The model is built for {config.channels} channels and {own!r}, "
+            "and its weights are not adapted to that, so the outputs for equal "
+            "images differ. Call "
+            "`keras_vit.preprocess_input(images, model=model)`."
+        )
+    else:
+        yield (
+            f"{start}normalised by {mode!r}. The model is built for {own!r}, "
+            "and its weights are not adapted to that. Call "
+            f"`keras_vit.preprocess_input(images, mode={mode!r})`, or build "
+            "the model with that `preprocessing`."
+        )
+
+
+ROTARY_CHOICES = (
+    "rotary_temperature",
+    "rotary_axes",
+    "rotary_reference_size",
+    "rotary_offset",
+)
+# Fields of ViTConfig that do not affect the weights, and the effect of a
+# difference.
+EFFECTS = {
+    "activation": "outputs differ by about 2e-4",
+    "layer_norm_epsilon": "outputs differ slightly",
+    "stem_epsilons": "outputs differ by about 2e-4",
+    "pooling": "the head reads other features",
+    **{
+        field: "outputs differ"
+        for field in LATER_FIELDS
+        # Without an effect: the weights are added to others, or are zero.
+        if field not in ("use_prefix_positions", "qkv_bias", "use_patch_bias")
+    },
+    **dict.fromkeys(ROTARY_CHOICES, "outputs differ"),
+}

@@ -1,1 +1,0 @@
-"""timm: its architectures and classes, for the family `timm`."""
