@@ -18,7 +18,6 @@ from keras_vit import (
     inspect_checkpoint,
     save_checkpoint,
 )
-from tests import commands
 from tests.tiny import randomize, tiny_config
 from tests.weights.cases import (
     TIMM,
@@ -297,17 +296,6 @@ def test_errors_of_converting(tmp_path):
         convert.convert(
             str(tmp_path / "other.keras"), str(tmp_path / "x.npz"), "official"
         )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["convert", "inspect_checkpoint"])
-def test_help(command, subprocess_environment):
-    result = commands.run(
-        ["-m", f"keras_vit.{command}", "--help"], subprocess_environment
-    )
-    assert result.returncode == 0, result.stderr
-    assert "--num_heads" in result.stdout
-    assert f"python -m keras_vit.{command}" in result.stdout
 
 
 def test_a_failed_conversion_leaves_no_draft(tmp_path, monkeypatch):
