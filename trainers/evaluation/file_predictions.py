@@ -96,10 +96,11 @@ def predict_each(
             image.
     """
     model = source.load_model()
-    if len(model.output_shape) != 2:
+    if len(model.output_shape) != 2 or None in model.input_shape[1:3]:
         raise ValueError(
-            "`model` must give a vector for each image. "
-            f"Received: output_shape={model.output_shape}"
+            "`model` must take images of a fixed size and give a vector for "
+            f"each. Received: input_shape={model.input_shape}, "
+            f"output_shape={model.output_shape}"
         )
     if preprocess is None:
         preprocess = source.preprocess

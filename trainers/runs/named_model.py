@@ -79,8 +79,8 @@ class NamedModel:
         if self._run:
             return self._run.preprocess
         model = self.load_model()
-        if is_bit_resnet(model):
-            return ""
+        if is_bit_resnet(model) or None in model.input_shape[1:3]:
+            return ""  # A model for any size is refused elsewhere.
         return line_of(input_preprocessing(model), model.input_shape[1:3])
 
     def load_model(self) -> keras.Model:
