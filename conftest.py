@@ -45,9 +45,9 @@ collect_ignore = (
         "tests/trainers",
         "tests/export",
         "tests/serving",
-        "tests/test_image_decoding.py",
+        "tests/preprocessing/test_decoding.py",
         "keras_vit/export",
-        "keras_vit/image_decoding.py",
+        "keras_vit/preprocessing/decoding.py",
         "keras_vit/serving",
     ]
 )

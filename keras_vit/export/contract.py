@@ -20,7 +20,6 @@ from keras_vit.export.agreement import (
     find_wrong_scale,
     refuse_faults,
 )
-from keras_vit.export.image_steps import ImageStep, scale_steps, steps_of
 from keras_vit.files import draft_folder
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
@@ -35,6 +34,7 @@ from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
 from keras_vit.preprocessing.normalization import Mode, to_fractions
 from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.steps import ImageStep, scale_steps
 from keras_vit.tables import pick
 from keras_vit.version import __version__
 
@@ -56,7 +56,7 @@ class Serving:
             to the input of the model, (H, W, C) floats. Default: the image is
             turned upright, and then as `preprocessing` says.
         image_steps: What `read_image` does, as data for other runtimes; see
-            `keras_vit.export.image_steps`.
+            `keras_vit.preprocessing.steps`.
         use_attention: Whether to add the signatures `attention` and
             `attention_bytes`.
         output: The kind of output of the model; see `name_output`. Default:
@@ -91,7 +91,7 @@ class Serving:
     def steps(self, image_size: Sequence[int]) -> list[ImageStep] | None:
         """Return the steps of the preprocessing; None if they are not known."""
         if self.read_image is None:
-            return steps_of(self.settings, image_size)
+            return self.settings.steps(image_size)
         return None if self.image_steps is None else [*self.image_steps]
 
 
@@ -187,8 +187,8 @@ def describe(
 
     `input` is the shape and the dtype of an image; `image_steps` lead from an
     upright image with pixels x from 0 to 255 to its size, see
-    `keras_vit.export.image_steps`, and (x / 255 - `mean`) / `deviation` of each
-    channel is the input. `output` is the kind of output,
+    `keras_vit.preprocessing.steps`, and (x / 255 - `mean`) / `deviation` of
+    each channel is the input. `output` is the kind of output,
     and `activation` is the function that turns it into probabilities.
 
     Args:

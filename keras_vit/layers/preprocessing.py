@@ -9,6 +9,7 @@ from keras_vit.preprocessing.inputs import (
     preprocess_input,
 )
 from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
+from keras_vit.preprocessing.steps import cut_size, resized_size
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -90,48 +91,41 @@ class ImagePreprocessor(keras.layers.Layer):
             return super().__call__(images, *args, **kwargs)
         import tensorflow as tf
 
-        size = self._resized_size(images.shape[1:3])
-        images = tf.image.resize(
-            images, size, self.settings.interpolation, antialias=True
-        )  # (B, H', W', C)
-        images = tf.clip_by_value(images, 0, 255)
-        return tf.cast(self._normalize(images), self.compute_dtype)
+        def resize(images, size):
+            kind = self.settings.interpolation
+            return tf.image.resize(images, size, kind, antialias=True)
+
+        images = self._apply(images, resize, tf.clip_by_value)
+        return tf.cast(images, self.compute_dtype)
 
     def call(self, images):
-        images = ops.cast(images, "float32")
-        images = ops.image.resize(
-            images,
-            self._resized_size(ops.shape(images)[1:3]),
-            interpolation=self.settings.interpolation,
-            antialias=True,
-            data_format="channels_last",
-        )  # (B, H', W', C)
-        images = ops.clip(images, 0, 255)  # A cubic kernel overshoots.
-        return ops.cast(self._normalize(images), self.compute_dtype)
-
-    def _normalize(self, images):
-        return preprocess_input(
-            self._crop(images), "channels_last", self.settings.normalization
-        )
-
-    def _crop(self, images):
-        """Return the centre of the images."""
-        height, width = self.image_size
-        top = (images.shape[1] - height) // 2
-        left = (images.shape[2] - width) // 2
-        return images[:, top : top + height, left : left + width]
-
-    def _resized_size(self, shape):
-        if self.settings.resize_mode == "squash":
-            return self.settings.uncropped_size(self.image_size)
-        if not all(isinstance(side, int) for side in shape):
-            raise ValueError(
-                "`images` must have a known height and width with "
-                "`resize_mode='shortest'`; in a graph for images of any size, "
-                "use `tf.data` with one image at a time, or 'squash'. "
-                f"Received: shape={tuple(shape)}"
+        def resize(images, size):
+            return ops.image.resize(
+                images,
+                size,
+                interpolation=self.settings.interpolation,
+                antialias=True,
+                data_format="channels_last",
             )
-        return self.settings.resized_size(shape, self.image_size)
+
+        images = self._apply(ops.cast(images, "float32"), resize, ops.clip)
+        return ops.cast(images, self.compute_dtype)
+
+    def _apply(self, images, resize, clip):
+        """Return the images after the steps, normalised."""
+        for step in self.settings.steps(self.image_size):
+            shape = tuple(images.shape[1:3])
+            if step["kind"] != "resize":
+                _check_known(images)
+                height, width = cut_size(step, shape)
+                top, left = (shape[0] - height) // 2, (shape[1] - width) // 2
+                images = images[:, top : top + height, left : left + width]
+            if "method" in step:
+                images = resize(images, resized_size(step, images.shape[1:3]))
+                images = clip(images, 0, 255)  # A cubic kernel overshoots.
+        return preprocess_input(
+            images, "channels_last", self.settings.normalization
+        )
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], *self.image_size, input_shape[-1])
@@ -146,3 +140,13 @@ class ImagePreprocessor(keras.layers.Layer):
             "interpolation": settings.interpolation,
             "crop_fraction": settings.crop_fraction,
         }
+
+
+def _check_known(images):
+    if not all(isinstance(side, int) for side in images.shape[1:3]):
+        raise ValueError(
+            "`images` must have a known height and width with "
+            "`resize_mode='shortest'`; in a graph for images of any size, "
+            "use `tf.data` with one image at a time, or 'squash'. "
+            f"Received: shape={tuple(images.shape[1:3])}"
+        )

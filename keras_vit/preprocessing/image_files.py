@@ -2,15 +2,18 @@
 
 import os
 import typing
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from keras_vit.arguments import as_size
 from keras_vit.preprocessing.settings import (
     INTERPOLATIONS,
+    METHODS,
     Preprocessing,
     preprocessing_of,
 )
+from keras_vit.preprocessing.steps import cut_size, resized_size
 from keras_vit.tables import pick
 
 
@@ -60,7 +63,7 @@ def read_image(
             image.load()
             image = with_eight_bits(turn_upright(image)).convert(mode)
             if image_size is not None:
-                image = fit_image(image, image_size, settings)
+                image = apply_steps(image, settings.steps(image_size))
             pixels = np.asarray(image)
     except UnidentifiedImageError:
         raise ValueError(f"Not an image that can be read: {name}") from None
@@ -129,8 +132,8 @@ def with_eight_bits(image):
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 
 
-def fit_image(image, image_size: tuple[int, int], settings: Preprocessing):
-    """Return an image of Pillow at the size of a model, resized and cropped.
+def apply_steps(image, steps: Iterable[Mapping]):
+    """Return an image of Pillow, resized and cropped.
 
     Differs: where torchvision would round half of an odd number of pixels to
         the even number, the crop begins at the smaller one, as in Hugging
@@ -138,16 +141,20 @@ def fit_image(image, image_size: tuple[int, int], settings: Preprocessing):
 
     Args:
         image: The image, of mode "L" or "RGB".
-        image_size: (height, width) of the model.
-        settings: How its images are resized and cropped.
+        steps: Those of a `Preprocessing`.
     """
     from PIL import Image
 
-    height, width = settings.resized_size(image.size[::-1], image_size)
-    name = INTERPOLATIONS[settings.interpolation]
-    image = image.resize((width, height), Image.Resampling[name])
-    top, left = ((a - b) // 2 for a, b in zip((height, width), image_size))
-    return image.crop((left, top, left + image_size[1], top + image_size[0]))
+    for step in steps:
+        height, width = cut_size(step, image.size[::-1])
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        image = image.crop((left, top, left + width, top + height))
+        if "method" in step:
+            height, width = resized_size(step, (height, width))
+            kind = Image.Resampling[FILTERS[step["method"]]]
+            image = image.resize((width, height), kind)
+    return image
 
 
 PLAIN = Preprocessing()
+FILTERS = {METHODS[name]: INTERPOLATIONS[name] for name in METHODS}

@@ -10,10 +10,12 @@ from keras_vit.preprocessing.normalization import (
     Normalization,
     as_normalization,
 )
+from keras_vit.preprocessing.steps import (
+    ImageStep,
+    central_crop_step,
+    resize_step,
+)
 from keras_vit.tables import pick
-
-# Of an image with its aspect ratio kept: as floats, they take 400 MB.
-MOST_RESIZED_PIXELS = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,32 +101,23 @@ class Preprocessing:
         """
         return tuple(math.floor(s / self.crop_fraction) for s in image_size)
 
-    def resized_size(
-        self, shape: tuple[int, int], image_size: tuple[int, int]
-    ) -> tuple[int, int]:
-        """Return (height, width) of an image after it was resized.
+    def steps(self, image_size: tuple[int, int]) -> list[ImageStep]:
+        """Return the operations that resize and crop an image.
 
         Args:
-            shape: (height, width) of the image.
-            image_size: (height, width) of the model.
-
-        Raises:
-            ValueError: If the image is so long and thin that it would become
-                enormous.
+            image_size: (height, width) of the model, in pixels.
 
         Example:
-            >>> settings = Preprocessing(resize_mode="shortest")
-            >>> settings.resized_size((480, 640), (224, 224))
-            (224, 298)
+            >>> Preprocessing("clip", "squash", "bicubic").steps((8, 8))
+            [{'kind': 'resize', 'height': 8, 'width': 8, 'method': 'bicubic'}]
         """
-        target = self.uncropped_size(image_size)
-        height, width = RESIZE_MODES[self.resize_mode](shape, target)
-        if height * width > MOST_RESIZED_PIXELS:
-            raise ValueError(
-                f"The image is too long and thin to be resized to {height} x "
-                f"{width} pixels. Received: {shape[0]} x {shape[1]}"
-            )
-        return height, width
+        image_size = tuple(image_size)
+        whole = self.uncropped_size(image_size)
+        kind = RESIZE_MODES[self.resize_mode]
+        steps = [resize_step(whole, METHODS[self.interpolation], kind)]
+        if whole != image_size or self.resize_mode != "squash":
+            steps.append(central_crop_step(image_size))
+        return steps
 
 
 def as_preprocessing(value):
@@ -160,23 +153,8 @@ def preprocessing_of(model) -> Preprocessing:
     return found
 
 
-def _cover(shape, target):
-    """Return the size of an image that covers a rectangle, as in torchvision.
-
-    The side that touches the rectangle is exact; the other one is rounded
-    down.
-    """
-    height, width = shape
-    rows, columns = target
-    if height * columns < width * rows:
-        return rows, max(rows * width // height, columns)
-    return max(columns * height // width, rows), columns
-
-
-def _squash(shape, target):
-    return target
-
-
-RESIZE_MODES = {"squash": _squash, "shortest": _cover}
-# The name of the filter in Pillow.
+# The kind of the step that resizes.
+RESIZE_MODES = {"squash": "resize", "shortest": "resize_to_cover"}
+# The name of the filter in Pillow, and the method of a step.
 INTERPOLATIONS = {"bilinear": "BILINEAR", "bicubic": "BICUBIC"}
+METHODS = {"bilinear": "antialias", "bicubic": "bicubic"}

@@ -23,7 +23,7 @@ from keras_vit.export.formats.tflite import (
     find_pixel_input,
     start,
 )
-from keras_vit.export.image_steps import (
+from keras_vit.preprocessing.steps import (
     central_crop_step,
     resize_small_step,
     resize_step,

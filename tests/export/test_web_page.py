@@ -18,23 +18,16 @@ from keras_vit import preprocess_input
 from keras_vit.export import Serving, export_web
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.export.formats.web import fetch_engine
-from keras_vit.export.image_steps import (
+from keras_vit.preprocessing.steps import (
     central_crop_step,
     resize_small_step,
     resize_step,
-    steps_of,
-)
-from keras_vit.preprocessing.image_files import fit_image
-from keras_vit.preprocessing.settings import (
-    INTERPOLATIONS,
-    RESIZE_MODES,
-    Preprocessing,
 )
 from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
+from trainers.augment.augmentation import parse_augmentation
 from trainers.data.model_inputs import make_prepare_one
 from trainers.export.exporting import make_reader
-from trainers.export.preprocessing import find_image_steps
 
 NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]
 CAMERA = (
@@ -314,21 +307,6 @@ def apply_in_page(visit, image, steps):
     return np.reshape(data, (height, width, image.shape[-1]))
 
 
-def test_a_photo_is_prepared_as_pillow_does(visit):
-    """By all settings of a model; Pillow rounds twice."""
-    random = np.random.default_rng(0)
-    small = random.integers(0, 256, (7, 9, 3), "uint8")
-    for width, height in ((120, 90), (61, 97)):
-        photo = Image.fromarray(small).resize((width, height))
-        for mode in RESIZE_MODES:
-            for interpolation in INTERPOLATIONS:
-                settings = Preprocessing("vit", mode, interpolation, 0.875)
-                steps = steps_of(settings, (40, 32))
-                found = apply_in_page(visit, np.asarray(photo), steps)
-                expected = np.asarray(fit_image(photo, (40, 32), settings))
-                np.testing.assert_allclose(found, expected, atol=1.1)
-
-
 SHAPES = [(40, 30, 3), (9, 77, 3), (1, 5, 1), (61, 1, 3), (32, 24, 1)]
 
 
@@ -366,7 +344,7 @@ def test_resizing_is_that_of_tensorflow(visit, method):
 def test_preprocessing_is_that_of_the_evaluation(visit, preprocess):
     random = np.random.default_rng(0)
     prepare, normalization = make_prepare_one(preprocess, SIZE)
-    steps = find_image_steps(preprocess, SIZE)
+    steps = parse_augmentation(preprocess, SIZE).steps(SIZE)
     for shape in [(120, 91, 3), (50, 133, 3), (427, 640, 3), (37, 37, 3)]:
         image = random.integers(0, 256, shape).astype("uint8")
         found = apply_in_page(visit, image, steps)
@@ -385,11 +363,12 @@ def test_steps_of_a_preprocessing():
     assert Serving().steps(SIZE) == [resize_step(SIZE, "antialias")]
     read_image, _ = make_reader("resize_small(36)|central_crop", (*SIZE, 3))
     assert Serving(read_image=read_image).steps(SIZE) is None
-    steps = find_image_steps("resize_small(36)|central_crop", SIZE)
+    line = "resize_small(36)|central_crop"
+    steps = parse_augmentation(line, SIZE).steps(SIZE)
     assert steps == [resize_small_step(36), central_crop_step(SIZE)]
     serving = Serving(read_image=read_image, image_steps=steps)
     assert serving.steps(SIZE) == steps
-    assert find_image_steps("flip_lr|resize", SIZE) is None
+    assert parse_augmentation("flip_lr|resize", SIZE).steps(SIZE) is None
 
 
 def test_scripts_of_the_page_are_all_exported():

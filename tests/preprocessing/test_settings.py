@@ -11,6 +11,7 @@ from keras_vit.preprocessing.normalization import (
     to_fractions,
     to_uint8,
 )
+from keras_vit.preprocessing.steps import resized_size
 from tests.tiny import tiny_config
 
 
@@ -67,7 +68,8 @@ def test_as_a_field_of_a_configuration():
 )
 def test_sizes(mode, shape, size):
     settings = Preprocessing("vit", mode, crop_fraction=0.8)
-    assert settings.resized_size(shape, (32, 32)) == size
+    step, *_ = settings.steps((32, 32))
+    assert resized_size(step, shape) == size
 
 
 def test_a_range_is_a_normalisation():

@@ -17,6 +17,7 @@ from keras_vit.preprocessing.normalization import (
     NORMALIZATIONS,
     Normalization,
 )
+from keras_vit.preprocessing.steps import ImageStep, resize_step
 from trainers.augment.crops import Crop, WindowCrop
 from trainers.augment.mixing import mix_pairs
 from trainers.augment.operations import BATCH_OPS, NORMALIZING, OPS
@@ -45,6 +46,22 @@ class Augmentation:
     def normalization(self) -> Normalization:
         """Mean and deviation; by default, those of the range -1 to 1."""
         return self.stated or NORMALIZATIONS["vit"]
+
+    def steps(self, image_size: tuple[int, int]) -> list[ImageStep] | None:
+        """Return the operations on images as data; None if one is random.
+
+        Args:
+            image_size: (height, width) of the model, to which images of other
+                sizes are resized at the end.
+        """
+        steps = [getattr(x, "step", None) for _, x in self.image_operations]
+        if None in steps:
+            return None
+        last = steps[-1] if steps else {}
+        if (last.get("height"), last.get("width")) != tuple(image_size):
+            # As in trainers.data.model_inputs.to_model_input.
+            steps.append(resize_step(image_size, "bilinear"))
+        return steps
 
     @property
     def pick_window(self) -> Callable | None:

@@ -1,12 +1,12 @@
 """Operations on images: crops and resizing."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from keras_vit import image_resizing
-from keras_vit.image_decoding import cut_window
+from keras_vit.preprocessing import resizing, steps
+from keras_vit.preprocessing.decoding import cut_window
 from trainers.augment.operation_arguments import require
 
 
@@ -93,7 +93,12 @@ def central_crop(size: int | None = None, *, image_size):
         image_size: (height, width) if `size` is None.
     """
     target = pick_size(size, image_size)
-    return Crop("central_crop", target, lambda free, seed: free // 2)
+    return Crop(
+        "central_crop",
+        target,
+        lambda free, seed: free // 2,
+        steps.central_crop_step(target),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +107,13 @@ class Crop:
 
     `pick` chooses the place of the part: it takes the numbers of rows and
     columns to cut off, (2,), and the seed, and returns the top left corner.
+    `step` is the crop as data, if it is not random.
     """
 
     kind: str
     target: tuple[int, int]
     pick: Callable
+    step: Mapping | None = None
 
     def check(self, image, name):
         height, width = self.target
@@ -137,11 +144,18 @@ def resize(size: int | None = None, method: str = "bilinear", *, image_size):
             (antialiased) or area.
         image_size: (height, width) if `size` is None.
     """
-    target = pick_size(size, image_size)
     _check_method(method)
-    return lambda image, seed: image_resizing.resize_image(
-        image, target, method
-    )
+    return Resize(steps.resize_step(pick_size(size, image_size), method))
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """Resizes an image by a step, see `keras_vit.preprocessing.steps`."""
+
+    step: Mapping
+
+    def __call__(self, image, seed):
+        return resizing.apply_steps(image, [self.step])
 
 
 def resize_to_cover(
@@ -154,14 +168,14 @@ def resize_to_cover(
         method: See `resize`.
         image_size: (height, width) if `size` is None.
     """
-    target = pick_size(size, image_size)
     _check_method(method)
-    return lambda image, seed: image_resizing.cover_size(image, target, method)
+    target = pick_size(size, image_size)
+    return Resize(steps.resize_to_cover_step(target, method))
 
 
 def _check_method(method):
-    rule = f"one of {', '.join(image_resizing.METHODS)}"
-    require(method in image_resizing.METHODS, "method", rule, method)
+    rule = f"one of {', '.join(resizing.METHODS)}"
+    require(method in resizing.METHODS, "method", rule, method)
 
 
 def resize_small(size: int):
@@ -170,7 +184,7 @@ def resize_small(size: int):
     Each pixel is the mean of the area that it covers, as in the official code.
     """
     require(size > 0, "size", "positive", size)
-    return lambda image, seed: image_resizing.resize_short_side(image, size)
+    return Resize(steps.resize_small_step(size))
 
 
 def pick_size(size: int | None, image_size: tuple[int, int]) -> tuple[int, int]:

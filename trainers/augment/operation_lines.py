@@ -26,18 +26,16 @@ def line_of(settings: Preprocessing, image_size: tuple[int, int]) -> str:
     mode = settings.normalization
     if mode in ("vit", RAW) and settings == Preprocessing(mode):
         return add_normalization("", settings)
-    whole = settings.uncropped_size(image_size)
-    is_whole = whole == tuple(image_size) or whole[0] != whole[1]
-    size = None if is_whole else whole[0]
-    method = {"bilinear": "antialias"}.get(
-        settings.interpolation, settings.interpolation
-    )
-    if settings.resize_mode == "squash":
-        operations = [f"resize({size}, {method})"]
-    else:
-        operations = [f"resize_to_cover({size}, {method})"]
-    if size or settings.resize_mode != "squash":
-        operations.append("central_crop")
+    operations = []
+    for step in settings.steps(image_size):
+        size = step["height"], step["width"]
+        # A line has no name for other sizes than squares and the model's own.
+        is_named = size[0] == size[1] and size != tuple(image_size)
+        side = size[0] if is_named else None
+        if "method" in step:
+            operations.append(f"{step['kind']}({side}, {step['method']})")
+        elif not operations[0].startswith("resize(None"):
+            operations.append("central_crop")
     return add_normalization("|".join(operations), settings)
 
 
@@ -82,35 +80,18 @@ def preprocessing_in(line: str, image_size: tuple[int, int]) -> Preprocessing:
         Preprocessing(normalization='vit', resize_mode='shortest', \
 interpolation='bilinear', crop_fraction=0.875)
     """
-    normalization = parse_augmentation(line, image_size).normalization
-    choices = {}
-    for call in read_calls(line, "augment"):
-        if call.name in DESCRIBERS:
-            choices = call.make(DESCRIBERS, image_size=image_size)
-        elif call.name == "central_crop" and choices.get("whole"):
-            share = min(image_size) / choices["whole"]
-            choices["crop_fraction"] = min(share, 1.0)
-    choices.pop("whole", None)
-    return Preprocessing(normalization, **choices)
-
-
-def _describe(resize_mode):
-    """Return a factory of the settings for which an operation stands."""
-
-    def describe(
-        size: int | None = None, method: str = "bilinear", *, image_size
-    ):
-        return {
-            "resize_mode": resize_mode,
-            "interpolation": "bicubic" if method == "bicubic" else "bilinear",
-            "whole": size or min(image_size),
-        }
-
-    return describe
-
-
-DESCRIBERS = {
-    "resize": _describe("squash"),
-    "resize_small": _describe("shortest"),
-    "resize_to_cover": _describe("shortest"),
-}
+    augmentation = parse_augmentation(line, image_size)
+    choices, whole = {}, None
+    for _, operation in augmentation.image_operations:
+        step = getattr(operation, "step", None) or {"kind": ""}
+        if step["kind"].startswith("resize"):
+            mode = "squash" if step["kind"] == "resize" else "shortest"
+            is_cubic = step.get("method") == "bicubic"
+            choices = {
+                "resize_mode": mode,
+                "interpolation": "bicubic" if is_cubic else "bilinear",
+            }
+            whole = step.get("size") or min(step["height"], step["width"])
+        elif step["kind"] == "central_crop" and whole:
+            choices["crop_fraction"] = min(min(image_size) / whole, 1.0)
+    return Preprocessing(augmentation.normalization, **choices)

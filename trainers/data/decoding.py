@@ -10,7 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.image_decoding import (
+from keras_vit.preprocessing import read_image
+from keras_vit.preprocessing.decoding import (
     JPEG_END,
     JPEG_START,
     cut_window,
@@ -18,7 +19,6 @@ from keras_vit.image_decoding import (
     decode_window,
     turn_upright,
 )
-from keras_vit.preprocessing import read_image
 from trainers.data.bad_examples import BadExampleError, BadExamples
 from trainers.data.readers.image_paths import printable
 

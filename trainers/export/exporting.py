@@ -20,15 +20,15 @@ from keras_vit.export.bundle import (
     check_formats,
     to_model_name,
 )
-from keras_vit.image_decoding import decode_image, turn_upright
+from keras_vit.preprocessing.decoding import decode_image, turn_upright
 from keras_vit.preprocessing.normalization import Normalization
 from keras_vit.preprocessing.settings import Preprocessing
 from keras_vit.tables import format_table
+from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
 from trainers.data.model_inputs import make_prepare_one
 from trainers.evaluation.predictions import take_images
-from trainers.export.preprocessing import find_image_steps
 from trainers.models.patch_sizes import with_patch_size
 from trainers.paths import (
     ContentError,
@@ -136,7 +136,9 @@ def export_source(
         activation=activation or source.activation,
         preprocessing=Preprocessing(normalization),
         read_image=read_image,
-        image_steps=find_image_steps(preprocess, model.input_shape[1:3]),
+        image_steps=parse_augmentation(
+            preprocess, model.input_shape[1:3], "preprocess"
+        ).steps(model.input_shape[1:3]),
         use_attention=use_attention,
         output=output,
     )

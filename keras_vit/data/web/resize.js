@@ -113,6 +113,14 @@ function roundToEven(number) {
   return low % 2 ? low + 1 : low;
 }
 
+/** Cuts the middle out of an image that is very long. */
+function cutLong(image, longest = 64) {
+  const height = Math.min(image.height, longest * image.width);
+  const width = Math.min(image.width, longest * image.height);
+  const isWhole = height === image.height && width === image.width;
+  return isWhole ? image : cropCentre(image, height, width);
+}
+
 /** Resizes an image so that its short side is `size`. */
 function resizeSmall(image, size) {
   const scale = Math.fround(size / Math.min(image.height, image.width));
@@ -158,8 +166,8 @@ const STEPS = {
   resize: (image, { height, width, method }) =>
     resize(image, height, width, method),
   resize_to_cover: (image, { height, width, method }) =>
-    resizeToCover(image, height, width, method),
-  resize_small: (image, { size }) => resizeSmall(image, size),
+    resizeToCover(cutLong(image), height, width, method),
+  resize_small: (image, { size }) => resizeSmall(cutLong(image), size),
   central_crop: (image, { height, width }) => cropCentre(image, height, width),
 };
 

@@ -270,8 +270,8 @@ def decode_inputs(image_bytes, image_shape: tuple[int, ...], serving: Serving):
     """
     import tensorflow as tf
 
-    from keras_vit.image_decoding import decode_image, turn_upright
-    from keras_vit.image_resizing import apply_steps
+    from keras_vit.preprocessing.decoding import decode_image, turn_upright
+    from keras_vit.preprocessing.resizing import apply_steps
 
     def read_whole_image(encoded):
         image = decode_image(encoded, image_shape[-1])

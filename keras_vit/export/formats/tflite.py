@@ -416,7 +416,7 @@ class PixelInput:
         """
         import tensorflow as tf
 
-        from keras_vit.image_resizing import resize_image
+        from keras_vit.preprocessing.resizing import resize_image
 
         images = tf.constant(pixels, tf.float32)
         if self.method is not None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import Preprocessing, preprocess_input
-from keras_vit.preprocessing.image_files import fit_image
+from keras_vit.preprocessing.image_files import apply_steps
 from keras_vit.preprocessing.normalization import from_range
 from trainers.augment.operation_lines import (
     add_normalization,
@@ -32,7 +32,7 @@ def test_the_line_prepares_images_as_the_settings_say(settings):
     pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), "uint8")
     photo = Image.fromarray(pixels).resize((120, 77))
     found = prepare(tf.constant(np.asarray(photo)))
-    expected = np.asarray(fit_image(photo, SIZE, settings))
+    expected = np.asarray(apply_steps(photo, settings.steps(SIZE)))
     expected = preprocess_input(
         expected, "channels_last", settings.normalization
     )

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from keras_vit.image_decoding import cut_window, decode_image
 from keras_vit.preprocessing import read_image
+from keras_vit.preprocessing.decoding import cut_window, decode_image
 from tests import pictures
 from tests.trainers.data.reading import assert_equal, join, noise, take
 from trainers.data import decoding

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from keras_vit.image_decoding import decode_image
+from keras_vit.preprocessing.decoding import decode_image
 from trainers.data.readers.image_paths import printable
 from trainers.data.splits import count_split
 

@@ -5,8 +5,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from keras_vit.image_decoding import decode_image, decode_window, turn_upright
 from keras_vit.preprocessing import read_image
+from keras_vit.preprocessing.decoding import (
+    decode_image,
+    decode_window,
+    turn_upright,
+)
 from tests import commands, pictures
 
 
@@ -106,7 +110,7 @@ def test_what_is_no_jpeg_has_no_window(capfd):
 
 TURN = """
 import tensorflow as tf
-from keras_vit.image_decoding import turn
+from keras_vit.preprocessing.decoding import turn
 image = tf.zeros((2, 3, 3), tf.uint8)
 print(tf.function(turn)(image, tf.constant(6)).shape)
 """

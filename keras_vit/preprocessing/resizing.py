@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.settings import MOST_RESIZED_PIXELS
+from keras_vit.preprocessing.steps import LONGEST
 
 
 def resize_image(
@@ -41,9 +41,10 @@ def resize_short_side(image: tf.Tensor, size: int) -> tf.Tensor:
         image: The image.
         size: The short side, in pixels.
     """
+    image = cut_long(image)
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
     target = tf.round(sides * (size / tf.reduce_min(sides)))
-    target = refuse_thin(tf.cast(target, tf.int32))
+    target = tf.cast(target, tf.int32)
     return resize_image(image, target, "area")
 
 
@@ -52,7 +53,7 @@ def cover_size(
 ) -> tf.Tensor:
     """Return the smallest resized image that covers a rectangle.
 
-    The aspect ratio is kept. See `Preprocessing.resized_size` for the size.
+    The aspect ratio is kept. See `steps.resized_size` for the size.
 
     Shapes:
         image: (H, W, C). returns: (H', W', C), floats.
@@ -62,6 +63,7 @@ def cover_size(
         image_size: (height, width) of the rectangle.
         method: A key of METHODS.
     """
+    image = cut_long(image)
     height, width = tf.unstack(tf.shape(image)[:2])
     rows, columns = image_size
     is_tall = height * columns >= width * rows
@@ -70,24 +72,7 @@ def cover_size(
         lambda: (tf.maximum(columns * height // width, rows), columns),
         lambda: (rows, tf.maximum(rows * width // height, columns)),
     )
-    return resize_image(image, refuse_thin(tf.stack(size)), method)
-
-
-def refuse_thin(size: tf.Tensor) -> tf.Tensor:
-    """Return the size of an image to resize to, unless it is enormous.
-
-    An image of 60,000 x 1 pixels is a small file, and would be resized to
-    13,440,000 x 224.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If it is.
-    """
-    is_thin = tf.reduce_prod(tf.cast(size, tf.int64)) > MOST_RESIZED_PIXELS
-    check = tf.debugging.Assert(
-        ~is_thin, ["The image is too long and thin to be resized to", size]
-    )
-    with tf.control_dependencies([check] if check is not None else []):
-        return tf.identity(size)
+    return resize_image(image, tf.stack(size), method)
 
 
 def crop_middle(image: tf.Tensor, image_size: tuple[int, int]) -> tf.Tensor:
@@ -105,8 +90,17 @@ def crop_middle(image: tf.Tensor, image_size: tuple[int, int]) -> tf.Tensor:
     return tf.slice(image, start, (*image_size, image.shape[-1]))
 
 
+def cut_long(image: tf.Tensor) -> tf.Tensor:
+    """Return the middle of an image that is very long, see LONGEST."""
+    height, width = tf.unstack(tf.shape(image)[:2])
+    size = tf.minimum([height, width], [LONGEST * width, LONGEST * height])
+    start = tf.concat([([height, width] - size) // 2, [0]], 0)
+    part = tf.slice(image, start, tf.concat([size, [image.shape[-1]]], 0))
+    return tf.ensure_shape(part, (None, None, image.shape[-1]))
+
+
 def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
-    """Return an image after steps; see `keras_vit.export.image_steps`.
+    """Return an image after steps; see `steps`.
 
     Shapes:
         image: (H, W, C), pixels from 0 to 255. returns: (H', W', C), floats.
