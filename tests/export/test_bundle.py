@@ -391,23 +391,16 @@ def test_report_shows_times_and_notes(tmp_path):
         Latency("onnx", 1, 4, reason="was not there"),
     ]
     report = ExportReport("x", 3, 1000, tuple(agreements), tuple(times))
-    assert str(report).splitlines() == [
-        "x, version 3: 1,000 parameters, compared with the Keras model on 1 "
-        "image.",
-        "",
-        "| format | MiB | largest difference | cosine | same class | latency, "
-        "1 thread | verdict |",
-        "|---|---|---|---|---|---|---|",
-        "| saved_model | 1.00 | 1.0e-06 | 1.000000 | 100.00% | 1.23 (12.3 ms) "
-        "| ok |",
-        "| onnx | 2.00 | 5.0e-01 | 0.900000 | 50.00% | - | see below |",
-        "",
-        "Latency of 4 images, relative to Keras' `predict_on_batch` with as "
-        "many threads.",
-        "",
-        "- onnx: is odd",
-        "- latency of onnx: was not there",
+    lines = str(report).splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if "|" in line]
+    assert rows[2] == [
+        *("saved_model", "1.00", "1.0e-06", "1.000000", "100.00%"),
+        *("1.23 (12.3 ms)", "ok"),
     ]
+    assert rows[3] == [
+        *("onnx", "2.00", "5.0e-01", "0.900000", "50.00%", "-", "see below"),
+    ]
+    assert lines[-2:] == ["- onnx: is odd", "- latency of onnx: was not there"]
 
 
 def test_folders_that_were_there_stay(model, images, tmp_path):
