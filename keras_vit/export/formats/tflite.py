@@ -176,7 +176,8 @@ def write_file(
     calibration = request.options.calibration_images
     if QUANTIZATIONS[quantization].needs_calibration:
         calibration = np.asarray(calibration, "float32")
-        if calibration.shape[1:] != model.input_shape[1:]:
+        expected_shape = model.input_shape[1:]
+        if calibration.shape[1:] != expected_shape or not len(calibration):
             raise ValueError(
                 "`calibration_images` must be one or more images of the "
                 f"model, {model.input_shape}. "

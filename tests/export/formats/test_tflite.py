@@ -269,6 +269,13 @@ def test_equal_models_give_equal_files(exported, model, images, tmp_path):
             },
             r"\(None, 32, 24, 3\). Received: shape=\(2, 8, 8, 3\)",
         ),
+        (
+            {
+                "quantization": "int8",
+                "calibration_images": np.zeros((0, 32, 24, 3)),
+            },
+            r"one or more images .* shape=\(0, 32, 24, 3\)",
+        ),
         ({"batch_size": 0}, "`batch_size` must be 1 or more"),
         (
             {"serving": Serving(class_names=["a", "b"])},
