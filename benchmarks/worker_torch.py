@@ -149,7 +149,7 @@ def product(case: dict) -> Callable[[], object]:
     b = (2 * torch.rand(inner, columns) - 1).to(DEVICE, dtype)
     multiply = torch.matmul
     if is_ours(case):
-        from keras_vit.layers.onednn_product import find_onednn_product
+        from keras_vit.layers.kernels_torch import find_onednn_product
 
         found = find_onednn_product(a, b)
         multiply = functools.partial(found, None) if found else multiply

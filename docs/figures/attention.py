@@ -9,7 +9,7 @@ from matplotlib.patheffects import withStroke
 from keras_vit import VARIANTS
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
 from keras_vit.layers.attention import attend_by_products
-from keras_vit.models.features import attend_with_scores
+from keras_vit.models.features import run_with_scores
 
 WORDS = "the cat sat down because it was tired".split()
 # What a word asks for and what it offers: animal, deed, state. By hand.
@@ -162,7 +162,7 @@ def draw_channels():
     attention = MultiHeadSelfAttention(num_heads=1)
     attention.build((None, 16, 32))
     attention.qkv.kernel.assign(random.normal(size=(32, 96)) / 4)
-    _, scores = attend_with_scores(attention, encoder(image[None]))
+    _, scores = run_with_scores(attention, encoder(image[None]))
     picture = right.imshow(ops.convert_to_numpy(scores)[0, 0], cmap="Blues")
     right.set_title("self-attention: (B, K, T, T)")
     right.set(xlabel="token that is asked", ylabel="token that asks")

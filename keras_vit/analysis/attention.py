@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
-    block_indices,
     grid_size_of,
     split_batches,
-    without_gradients,
     yield_scores,
 )
+from keras_vit.models.vit import block_indices, check_vision_transformer
 
 
 def attention_maps(
@@ -55,7 +55,8 @@ def attention_maps(
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.8.
     """
-    indices = block_indices(model, layers)
+    check_vision_transformer(model)
+    indices = block_indices(model.config.depth, layers, "layers")
     maps = None
     with without_gradients():
         for part, batch in split_batches(model, images, batch_size):
@@ -151,12 +152,11 @@ def attention_distances(
         renormalize: See `mean_attention_distance`.
         batch_size: Number of images in memory at a time.
     """
-    indices = block_indices(model, None)
     config = model.config
     total = np.zeros((config.depth, config.num_heads))
     with without_gradients():
         for _, batch in split_batches(model, images, batch_size):
-            for index, scores in yield_scores(model, batch, indices):
+            for index, scores in yield_scores(model, batch):
                 mean = mean_attention_distance(
                     as_float32(scores)[None],
                     grid_size_of(model, batch),

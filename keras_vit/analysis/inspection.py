@@ -22,6 +22,7 @@ from keras_vit.analysis.rollout import (
 )
 from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.features import (
     CLASSIFIER_ACTIVATIONS,
@@ -30,7 +31,6 @@ from keras_vit.models.features import (
     grid_size_of,
     has_logits,
     record_pass,
-    without_gradients,
 )
 from keras_vit.preprocessing.normalization import Mode, to_fractions, to_uint8
 from keras_vit.tables import pick

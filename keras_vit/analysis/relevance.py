@@ -6,12 +6,12 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import (
     check_has_logits,
     record_pass,
     split_batches,
-    without_gradients,
 )
 
 

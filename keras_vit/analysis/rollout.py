@@ -6,12 +6,11 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.kernels import without_gradients
 from keras_vit.models import VisionTransformer, ViTConfig
 from keras_vit.models.features import (
-    block_indices,
     grid_size_of,
     split_batches,
-    without_gradients,
     yield_scores,
 )
 from keras_vit.models.vit import pooling
@@ -255,9 +254,8 @@ def pools_patches(model: VisionTransformer) -> bool:
 
 
 def _roll_out(model, images, head_fusion, discard_ratio):
-    indices = block_indices(model, None)
     return roll_out(
-        (scores for _, scores in yield_scores(model, images, indices)),
+        (scores for _, scores in yield_scores(model, images)),
         head_fusion,
         discard_ratio,
         model.config.num_prefix_tokens,

@@ -1,24 +1,28 @@
 """MultiHeadSelfAttention, and `attend`, the same without weights."""
 
-import functools
 import math
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_vit.arguments import as_rate, as_whole
-from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
-from keras_vit.layers.fused_attention import find_fused_attention
-from keras_vit.layers.kernels import (
-    call_layer,
-    can_fuse,
-    fuse_gradient,
-    project,
-    reshape,
-)
+from keras_vit.layers import kernels
+from keras_vit.layers.composite import Composite
+from keras_vit.layers.dtypes import wide
 from keras_vit.layers.norms import make_norm
 from keras_vit.layers.rotary import rotate_pairs
 from keras_vit.tables import pick
+
+# The parts of a token that get a bias, by the name of the choice.
+QKV_BIASES = {
+    "all": ("query", "key", "value"),
+    "query_value": ("query", "value"),
+    "none": (),
+}
+# The features over which queries and keys are normalised: none, those of each
+# head, or all.
+QK_NORMS = dict.fromkeys(("none", "head", "width"))
 
 
 def attend(
@@ -28,6 +32,7 @@ def attend(
 
     softmax(query key^T / sqrt(D / K) + bias) value, for each of K slices of D.
     Uses the fused kernel of the backend if there is one, else two products.
+    `keras.config.disable_flash_attention()` turns these kernels off.
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D).
@@ -45,19 +50,20 @@ def attend(
         bias: Added to the scaled products; None for none.
         training: Whether a gradient will be computed.
     """
-    for_heads = mask if mask is None else _for_heads(mask)
-    fused = find_fused_attention(query, key, num_heads, for_heads, bias)
-    if fused is None:
-        return attend_by_products(
-            query,
-            key,
-            value,
-            num_heads=num_heads,
-            mask=mask,
-            bias=bias,
-            training=training,
-        )[0]
-    return fused(query, key, value, num_heads, for_heads, bias)
+    if keras.config.is_flash_attention_enabled() is not False:
+        in_heads = mask if mask is None else _for_heads(mask)
+        x = kernels.attend(query, key, value, num_heads, in_heads, bias)
+        if x is not None:
+            return x
+    return attend_by_products(
+        query,
+        key,
+        value,
+        num_heads=num_heads,
+        mask=mask,
+        bias=bias,
+        training=training,
+    )[0]
 
 
 def attend_by_products(
@@ -68,14 +74,14 @@ def attend_by_products(
     num_heads,
     mask=None,
     bias=None,
-    dropout=None,
+    change_scores: Callable | None = None,
     training=False,
 ):
     """Return `attend(...)` and the attention probabilities.
 
     Shapes:
         query: (B, S, D). key, value: (B, T, D).
-        returns: (B, S, D), and the attention probabilities (B, K, S, T).
+        returns: (B, S, D) and (B, K, S, T).
 
     Args:
         query: Projected tokens that attend to the others.
@@ -84,53 +90,48 @@ def attend_by_products(
         num_heads: Number K of heads.
         mask: See `attend`.
         bias: See `attend`.
-        dropout: Applied to the probabilities before they weigh the values.
-            The probabilities returned are those before dropout.
+        change_scores: Maps the attention probabilities (B, K, S, T) to those
+            that weigh the values. Those returned are the original ones.
         training: Whether a gradient will be computed.
     """
     width = query.shape[-1]
-    query = query * (width // num_heads) ** -0.5
+    size = width // num_heads
+    query = query * size**-0.5
     query, key, value = (
-        ops.transpose(_split_heads(x, num_heads), axes)
-        for x, axes in (
-            (query, (0, 2, 1, 3)),  # (B, K, S, D/K)
-            (key, (0, 2, 3, 1)),  # (B, K, D/K, T)
-            (value, (0, 2, 1, 3)),  # (B, K, T, D/K)
-        )
+        kernels.reshape(x, (-1, ops.shape(x)[1], num_heads, size))
+        for x in (query, key, value)
     )
+    query = ops.transpose(query, (0, 2, 1, 3))  # (B, K, S, D/K)
+    key = ops.transpose(key, (0, 2, 3, 1))  # (B, K, D/K, T)
+    value = ops.transpose(value, (0, 2, 1, 3))  # (B, K, T, D/K)
     logits = ops.matmul(query, key)  # (B, K, S, T)
+    kind = wide(query.dtype)
     if keras.backend.standardize_dtype(query.dtype) == "float16":
         # Products above 65504 overflow to infinity, whose softmax is nan.
-        logits = ops.clip(ops.cast(logits, "float32"), -65504.0, 65504.0)
+        logits = ops.clip(ops.cast(logits, kind), -65504.0, 65504.0)
     if bias is not None:
-        logits = ops.cast(logits, "float32") + ops.cast(bias, "float32")
+        logits = ops.cast(logits, kind) + ops.cast(bias, kind)
     if mask is not None:
-        logits = ops.cast(logits, "float32")
-        logits = ops.where(_for_heads(mask), logits, -1e9)
-    scores = _softmax(logits, value.dtype, training)
-    weights = scores if dropout is None else dropout(scores)
+        logits = ops.where(_for_heads(mask), ops.cast(logits, kind), -1e9)
+    dtype = keras.backend.standardize_dtype(value.dtype)
+    scores = kernels.softmax(_softmax, _pull_back, logits, dtype, training)
+    weights = scores if change_scores is None else change_scores(scores)
     x = ops.matmul(weights, value)  # (B, K, S, D/K)
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, S, K, D/K)
-    return ops.reshape(x, (-1, ops.shape(x)[1], width)), scores
+    return kernels.reshape(x, (-1, ops.shape(x)[1], width)), scores
 
 
-def _softmax(logits, dtype, training):
-    dtype = keras.backend.standardize_dtype(dtype)
-    if training and can_fuse(logits):
-        return fuse_gradient(_compute, _pull_back, dtype=dtype)(logits)
-    return _compute(logits, dtype=dtype)
-
-
-def _compute(logits, *, dtype):
+def _softmax(logits, dtype):
     """Return the softmax, computed in float32, in another type."""
-    logits = ops.cast(logits, "float32")
+    logits = ops.cast(logits, wide(dtype))
     return ops.cast(ops.softmax(logits, axis=-1), dtype)
 
 
 def _pull_back(scores, upstream):
     """Return the gradient of the logits for the softmax and its gradient."""
-    scores = ops.cast(scores, "float32")
-    products = scores * ops.cast(upstream, "float32")
+    kind = wide(scores.dtype)
+    scores = ops.cast(scores, kind)
+    products = scores * ops.cast(upstream, kind)
     mean = ops.sum(products, axis=-1, keepdims=True)
     return products - mean * scores
 
@@ -161,36 +162,19 @@ def check_heads_divide(width: int, num_heads: int):
         )
 
 
-def _split_heads(x, num_heads):
-    """Return (B, T, D) as (B, T, K, D/K)."""
-    length, width = ops.shape(x)[1:]
-    return ops.reshape(x, (-1, length, num_heads, width // num_heads))
-
-
 def _for_heads(mask):
     """Return a mask (B, T) or (B, S, T) as (B, 1, 1 or S, T)."""
     mask = ops.cast(mask, "bool")
     return mask[:, None, None] if len(mask.shape) == 2 else mask[:, None]
 
 
-# The parts of a token that get a bias, by the name of the choice.
-QKV_BIASES = {
-    "all": ("query", "key", "value"),
-    "query_value": ("query", "value"),
-    "none": (),
-}
-# The features over which queries and keys are normalised: none, those of each
-# head, or all.
-QK_NORMS = dict.fromkeys(("none", "head", "width"))
-
-
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(Composite):
     """Let every token attend to every token, in several heads.
 
     One matrix product computes queries, keys and values. The softmax is
     computed in float32 with every compute dtype. To get the attention
-    probabilities, call `keras_vit.models.features.attend_with_scores`.
+    probabilities, call `keras_vit.models.features.run_with_scores`.
 
     Shapes:
         tokens: (B, T, D).
@@ -198,7 +182,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         rotation: (2, T, 1, E) or (2, T, K, E), see `RotaryPositions`.
         bias: (1, K, T, T), added to the scaled products.
         relative_keys: (T, T, E), see `RelativePositionKeys`.
-        returns: (B, T, D).
+        returns: (B, T, D); with `num_queries` (B, S, D).
+
+    `call` has two more arguments, `change_scores` and `num_queries`, see
+    `TransformerBlock`.
 
     Args:
         num_heads: Number K of heads. Must divide D.
@@ -249,38 +236,33 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.supports_masking = True
         pick(QKV_BIASES, qkv_bias, "qkv_bias")  # Raises if unknown.
         pick(QK_NORMS, qk_norm, "qk_norm")
-        dtype = self.dtype_policy
-        self.dropout = keras.layers.Dropout(
-            dropout_rate, dtype=dtype, name="dropout"
+        self.dropout = self.inner(
+            keras.layers.Dropout(
+                dropout_rate, dtype=self.dtype_policy, name="dropout"
+            )
         )
-        self.inner_norm = (
-            make_norm(norm, norm_epsilon, dtype=dtype, name="inner_norm")
-            if use_inner_norm
-            else None
+        self.inner_norm = self._norm("inner_norm") if use_inner_norm else None
+        has_norms = qk_norm != "none"
+        self.query_norm = self._norm("query_norm") if has_norms else None
+        self.key_norm = self._norm("key_norm") if has_norms else None
+
+    def _norm(self, name):
+        norm = make_norm(
+            self.norm, self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
-        self.query_norm, self.key_norm = (
-            make_norm(norm, norm_epsilon, dtype=dtype, name=f"{name}_norm")
-            if qk_norm != "none"
-            else None
-            for name in ("query", "key")
-        )
+        return self.inner(norm)
 
     def build(self, input_shape):
         width = input_shape[-1]
         check_heads_divide(width, self.num_heads)
-        self.qkv = projection(
-            width,
-            3,
-            "qkv",
-            sublayer_policy(self, "qkv"),
-            use_bias=self.qkv_bias == "all",
-        )
-        self.out = projection(
-            width,
-            1,
-            "out",
-            sublayer_policy(self, "out"),
-            use_bias=self.use_out_bias,
+        self.qkv, self.out = (
+            self.inner(
+                projection(width, count, name, self.inner_policy(name), bias)
+            )
+            for name, count, bias in (
+                ("qkv", 3, self.qkv_bias == "all"),
+                ("out", 1, self.use_out_bias),
+            )
         )
         self.qkv.build((None, width))
         self.out.build((None, width))
@@ -308,52 +290,65 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         bias=None,
         relative_keys=None,
         training=None,
+        change_scores=None,
+        num_queries=None,
     ):
-        qkv = self.compute_qkv(tokens, rotation)  # (B, T, D) each
-        if relative_keys is not None:
-            bias = self.add_relative_products(bias, qkv[0], relative_keys)
-        options = {
-            "num_heads": self.num_heads,
-            "mask": mask,
-            "bias": bias,
-            "training": training,
-        }
-        if training and self.dropout_rate:
-            dropout = functools.partial(self.dropout, training=True)
-            x, _ = attend_by_products(*qkv, **options, dropout=dropout)
-        else:
-            x = attend(*qkv, **options)
-        return self.project_out(x)  # (B, T, D)
-
-    def compute_qkv(self, tokens, rotation=None):
-        """Return the queries, keys and values of all heads.
-
-        Shapes:
-            tokens: (B, T, D). returns: three of (B, T, D).
-        """
         length, width = ops.shape(tokens)[1:]
-        qkv = project(self.qkv, reshape(tokens, (-1, width)))  # (B*T, 3D)
+        flat = kernels.reshape(tokens, (-1, width))
+        qkv = kernels.dense(self.qkv, flat)  # (B*T, 3D)
         if self.qkv_bias == "query_value":
             # A key bias would add the same to all products of a query.
             query_bias = ops.cast(self.query_bias, qkv.dtype)
             value_bias = ops.cast(self.value_bias, qkv.dtype)
             biases = (query_bias, ops.zeros_like(query_bias), value_bias)
             qkv = qkv + ops.concatenate(biases)
-        qkv = reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
-        query, key, value = ops.split(qkv, 3, axis=-1)
+        qkv = kernels.reshape(qkv, (-1, length, 3 * width))  # (B, T, 3D)
+        query, key, value = ops.split(qkv, 3, axis=-1)  # (B, T, D) each
         query = self._place(query, self.query_norm, rotation)
-        return query, self._place(key, self.key_norm, rotation), value
+        key = self._place(key, self.key_norm, rotation)
+        if relative_keys is not None:
+            bias = self._add_relative_products(bias, query, relative_keys)
+        if num_queries is not None:
+            query = query[:, :num_queries]
+            bias = bias if bias is None else bias[:, :, :num_queries]
+            if mask is not None and len(mask.shape) == 3:
+                mask = mask[:, :num_queries]
+        options = {
+            "num_heads": self.num_heads,
+            "mask": mask,
+            "bias": bias,
+            "training": training,
+        }
+        if training and self.dropout.rate:
+            change_scores = self._with_dropout(change_scores)
+        if change_scores is None:
+            x = attend(query, key, value, **options)
+        else:
+            x, _ = attend_by_products(
+                query, key, value, **options, change_scores=change_scores
+            )
+        if self.inner_norm:
+            x = kernels.call(self.inner_norm, x)
+        length = ops.shape(x)[1]
+        x = kernels.reshape(x, (-1, width))  # (B*S, D)
+        x = kernels.dense(self.out, x)
+        return kernels.reshape(x, (-1, length, width))  # (B, S, D)
 
-    def add_relative_products(self, bias, query, relative_keys):
-        """Return the bias with the products of queries and relative keys.
+    def _with_dropout(self, change_scores):
+        """Return a function that changes the scores and drops some."""
 
-        Shapes:
-            bias: (1, K, T, T) or None. query: (B, T, D).
-            relative_keys: (T, T, E). returns: (B, K, T, T).
-        """
+        def change(scores):
+            if change_scores is not None:
+                scores = change_scores(scores)
+            return self.dropout(scores, training=True)
+
+        return change
+
+    def _add_relative_products(self, bias, query, relative_keys):
+        """Return the bias (B, K, T, T) with those of queries and keys."""
         length, width = ops.shape(query)[1:]
         size = width // self.num_heads
-        query = ops.reshape(query, (-1, length, self.num_heads, size))
+        query = kernels.reshape(query, (-1, length, self.num_heads, size))
         products = ops.einsum("btke,tse->bkts", query, relative_keys)
         products = products * size**-0.5  # As the products with the keys.
         return products if bias is None else products + bias
@@ -361,30 +356,18 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def _place(self, x, norm, rotation):
         """Return queries or keys (B, T, D) after their norm and rotation."""
         if norm and self.qk_norm == "width":
-            x = call_layer(norm, x)
+            x = kernels.call(norm, x)
         in_heads = norm and self.qk_norm == "head"
         if not in_heads and rotation is None:
             return x
         length, width = ops.shape(x)[1:]
         heads = (-1, length, self.num_heads, width // self.num_heads)
-        x = reshape(x, heads)  # (B, T, K, E)
+        x = kernels.reshape(x, heads)  # (B, T, K, E)
         if in_heads:
-            x = call_layer(norm, x)
+            x = kernels.call(norm, x)
         if rotation is not None:
             x = rotate_pairs(x, rotation, self.rotary_pairs)
-        return reshape(x, (-1, length, width))  # (B, T, D)
-
-    def project_out(self, x):
-        """Return the output of the layer for the joined outputs of its heads.
-
-        Shapes:
-            x: (B, S, D). returns: the same.
-        """
-        if self.inner_norm:
-            x = call_layer(self.inner_norm, x)
-        length, width = ops.shape(x)[1:]
-        y = project(self.out, reshape(x, (-1, width)))  # (B*S, D)
-        return reshape(y, (-1, length, width))  # (B, S, D)
+        return kernels.reshape(x, (-1, length, width))  # (B, T, D)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -404,5 +387,4 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             "norm": self.norm,
             "norm_epsilon": self.norm_epsilon,
             "rotary_pairs": self.rotary_pairs,
-            "dtype": nested_dtype_policy(self),
         }

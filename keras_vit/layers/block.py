@@ -4,14 +4,9 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_number, as_rate, as_whole
+from keras_vit.layers import kernels
 from keras_vit.layers.attention import MultiHeadSelfAttention
-from keras_vit.layers.dtypes import nested_dtype_policy
-from keras_vit.layers.kernels import (
-    call_layer,
-    find_call,
-    is_rematerializing,
-    rematerialize,
-)
+from keras_vit.layers.composite import Composite
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import make_norm
 from keras_vit.tables import pick
@@ -114,7 +109,7 @@ LAYER_SCALE_BRANCHES = {
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Composite):
     """Add self-attention, then an MLP, each applied to normalised tokens.
 
     z' = z + MSA(LN(z)), z'' = z' + MLP(LN(z')).
@@ -124,7 +119,13 @@ class TransformerBlock(keras.layers.Layer):
         mask: (B, T) or (B, T, T), True where a key may be attended to.
         rotation, bias, relative_keys: See `MultiHeadSelfAttention`.
         position_rows: (1, T, D), added to the tokens first.
-        returns: (B, T, D).
+        returns: (B, T, D); with `num_queries` (B, S, D).
+
+    All results of a block come from its `call`, which has two more arguments
+    for reading a model: `change_scores` is called with the attention
+    probabilities (B, K, S, T) and returns those that weigh the values;
+    `num_queries` is the number S of the first tokens that are computed, from
+    the keys and values of all.
 
     Args:
         num_heads: Number K of attention heads. Must divide D.
@@ -194,48 +195,53 @@ class TransformerBlock(keras.layers.Layer):
         self.attention_options = dict(attention_options or {})
         self.mlp_options = dict(mlp_options or {})
         self.supports_masking = True
-        self._make_layers(self.dtype_policy)
+        # In the order of the weights of saved models.
+        epsilon, dtype = layer_norm_epsilon, self.dtype_policy
+        scaled = LAYER_SCALE_BRANCHES[layer_scale_branches]
 
-    def _make_layers(self, dtype):
-        """Make the layers, in the order of the weights of saved models."""
-        epsilon = self.layer_norm_epsilon
-        self.attention_norm = self._make_norm("attention_norm", dtype)
-        self.attention = MultiHeadSelfAttention(
-            self.num_heads,
-            self.attention_dropout_rate,
-            **{"norm_epsilon": epsilon, **self.attention_options},
-            dtype=dtype,
-            name="attention",
-        )
-        self.attention_scale = self._make_scale("attention", dtype)
-        self.dropout = keras.layers.Dropout(
-            self.dropout_rate, dtype=dtype, name="dropout"
-        )
-        self.mlp_norm = self._make_norm("mlp_norm", dtype)
-        self.mlp = MlpBlock(
-            self.mlp_dim,
-            self.dropout_rate,
-            self.activation,
-            **{"norm_epsilon": epsilon, **self.mlp_options},
-            dtype=dtype,
-            name="mlp",
-        )
-        self.mlp_scale = self._make_scale("mlp", dtype)
-        self.stochastic_depth = StochasticDepth(
-            self.stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
-        )
+        def scale(branch):
+            if layer_scale_init is None or branch not in scaled:
+                return None
+            name = f"{branch}_scale"
+            return self.inner(
+                LayerScale(layer_scale_init, dtype=dtype, name=name)
+            )
 
-    def _make_norm(self, name, dtype):
-        return make_norm(
-            self.norm, self.layer_norm_epsilon, dtype=dtype, name=name
+        self.attention_norm = self.inner(
+            make_norm(norm, epsilon, dtype=dtype, name="attention_norm")
         )
-
-    def _make_scale(self, branch, dtype):
-        has_scale = branch in LAYER_SCALE_BRANCHES[self.layer_scale_branches]
-        if self.layer_scale_init is None or not has_scale:
-            return None
-        return LayerScale(
-            self.layer_scale_init, dtype=dtype, name=f"{branch}_scale"
+        attention_options = {"norm_epsilon": epsilon, **self.attention_options}
+        self.attention = self.inner(
+            MultiHeadSelfAttention(
+                self.num_heads,
+                self.attention_dropout_rate,
+                **attention_options,
+                dtype=dtype,
+                name="attention",
+            )
+        )
+        self.attention_scale = scale("attention")
+        self.dropout = self.inner(
+            keras.layers.Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        )
+        self.mlp_norm = self.inner(
+            make_norm(norm, epsilon, dtype=dtype, name="mlp_norm")
+        )
+        self.mlp = self.inner(
+            MlpBlock(
+                self.mlp_dim,
+                self.dropout_rate,
+                activation,
+                **{"norm_epsilon": epsilon, **self.mlp_options},
+                dtype=dtype,
+                name="mlp",
+            )
+        )
+        self.mlp_scale = scale("mlp")
+        self.stochastic_depth = self.inner(
+            StochasticDepth(
+                self.stochastic_depth_rate, dtype=dtype, name="stochastic_depth"
+            )
         )
 
     def build(self, input_shape):
@@ -261,62 +267,66 @@ class TransformerBlock(keras.layers.Layer):
         relative_keys=None,
         position_rows=None,
         training=None,
+        change_scores=None,
+        num_queries=None,
     ):
-        positions = _given(
-            rotation=rotation, bias=bias, relative_keys=relative_keys
-        )
-        if self.use_remat and training and not is_rematerializing():
-            positions |= _given(position_rows=position_rows)
-            return self._rematerialize(tokens, mask, positions)
+        tensors = {
+            "rotation": rotation,
+            "bias": bias,
+            "relative_keys": relative_keys,
+            "position_rows": position_rows,
+        }
+        tensors = {key: x for key, x in tensors.items() if x is not None}
+        options = {
+            "training": training,
+            "change_scores": change_scores,
+            "num_queries": num_queries,
+        }
+        if self.use_remat and training and not kernels.is_rematerializing():
+
+            def run(tokens, *values):
+                inputs = dict(zip(tensors, values))
+                return self.call(tokens, mask, **inputs, **options)
+
+            return kernels.rematerialize(self, run, tokens, *tensors.values())
         if position_rows is not None:
-            tokens = tokens + position_rows
-        positions |= {"mask": mask, "training": training}
-        attend = find_call(self.attention, tokens)
+            tokens = tokens + tensors.pop("position_rows")
+        is_before = self.norm_placement == "before"
+        norm = self.attention_norm
         # No variable holds the attended tokens: the MLP can reuse their memory.
-        tokens = self.add_attended(
-            tokens, attend(self.attention_input(tokens), **positions), training
+        tokens = self._add(
+            tokens if num_queries is None else tokens[:, :num_queries],
+            kernels.call(
+                self.attention,
+                kernels.call(norm, tokens) if is_before else tokens,
+                mask=mask,
+                **tensors,
+                **options,
+            ),
+            (None if is_before else norm, self.dropout, self.attention_scale),
+            training,
         )
-        return self.add_mlp(tokens, training)
-
-    def _rematerialize(self, tokens, mask, positions):
-        """Return the outputs in training, keeping only the inputs."""
-
-        def call(tokens, *tensors):
-            inputs = dict(zip(positions, tensors))
-            return self.call(tokens, mask, **inputs, training=True)
-
-        return rematerialize(self, call, tokens, *positions.values())
-
-    def attention_input(self, tokens):
-        """Return the input of the attention."""
-        if self.norm_placement == "after":
-            return tokens
-        return call_layer(self.attention_norm, tokens)
-
-    def add_attended(self, tokens, attended, training=False):
-        """Return the tokens with the output of the attention added."""
-        if self.norm_placement == "after":
-            attended = call_layer(self.attention_norm, attended)
-        attended = call_layer(self.dropout, attended, training=training)
-        if self.attention_scale:
-            attended = call_layer(self.attention_scale, attended)
-        return tokens + call_layer(
-            self.stochastic_depth, attended, training=training
+        norm = self.mlp_norm
+        return self._add(
+            tokens,
+            kernels.call(
+                self.mlp,
+                kernels.call(norm, tokens) if is_before else tokens,
+                training=training,
+            ),
+            (None if is_before else norm, self.mlp_scale),
+            training,
         )
 
-    def add_mlp(self, tokens, training=False):
-        """Return the tokens with the output of the MLP added."""
-        if self.norm_placement == "after":
-            mixed = call_layer(self.mlp, tokens, training=training)
-            mixed = call_layer(self.mlp_norm, mixed)
-        else:
-            mixed = call_layer(self.mlp_norm, tokens)
-            mixed = call_layer(self.mlp, mixed, training=training)
-        if self.mlp_scale:
-            mixed = call_layer(self.mlp_scale, mixed)
-        return tokens + call_layer(
-            self.stochastic_depth, mixed, training=training
-        )
+    def _add(self, tokens, branch, layers, training):
+        """Return the tokens with a branch added, after these layers."""
+        for layer in layers:
+            if layer is self.dropout:
+                branch = kernels.call(layer, branch, training=training)
+            elif layer is not None:
+                branch = kernels.call(layer, branch)
+        depth = self.stochastic_depth
+        return tokens + kernels.call(depth, branch, training=training)
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -341,9 +351,4 @@ class TransformerBlock(keras.layers.Layer):
             "layer_scale_branches": self.layer_scale_branches,
             "attention_options": self.attention_options,
             "mlp_options": self.mlp_options,
-            "dtype": nested_dtype_policy(self),
         }
-
-
-def _given(**tensors):
-    return {name: x for name, x in tensors.items() if x is not None}

@@ -3,7 +3,8 @@
 import keras
 from keras import ops
 
-from keras_vit.layers.kernels import can_fuse, fuse
+from keras_vit.layers import kernels
+from keras_vit.layers.dtypes import wide
 from keras_vit.tables import pick
 
 
@@ -33,34 +34,19 @@ class LayerNorm(keras.layers.LayerNormalization):
         plain = plain and self.center and self.scale and not self.rms_scaling
         if not plain:
             return super().call(inputs)
-        if keras.backend.backend() == "torch":
-            return self._call_kernel(inputs)
-        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
-        tensors = inputs, self.gamma.value, self.beta.value
-        if training and can_fuse(inputs):
-            return fuse(_normalize, **options)(*tensors)
-        return _normalize(*tensors, **options)
-
-    def _call_kernel(self, inputs):
-        """Call PyTorch's own kernel, which is faster."""
-        import torch
-
-        if inputs.device.type != "cpu":
-            # Other devices want weights of the same type, and rounding those
-            # would be wrong. A CPU computes in float32, with such weights.
-            inputs = ops.cast(inputs, self.gamma.dtype)
-        x = torch.nn.functional.layer_norm(
+        return kernels.layer_norm(
+            _normalize,
             inputs,
-            inputs.shape[-1:],
             self.gamma.value,
             self.beta.value,
-            self.epsilon,
+            epsilon=self.epsilon,
+            dtype=self.compute_dtype,
+            training=training,
         )
-        return ops.cast(x, self.compute_dtype)
 
 
 def _normalize(tokens, gamma, beta, *, epsilon, dtype):
-    x = ops.cast(tokens, "float32")
+    x = ops.cast(tokens, wide(tokens.dtype))
     x = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
     x = x * ops.rsqrt(variance + epsilon)
@@ -94,16 +80,24 @@ class RmsNorm(keras.layers.Layer):
         self.supports_masking = True
 
     def build(self, input_shape):
+        # Autocast would round it before it is multiplied in float32.
         self.gamma = self.add_weight(
-            name="gamma", shape=(input_shape[-1],), initializer="ones"
+            name="gamma",
+            shape=(input_shape[-1],),
+            initializer="ones",
+            autocast=False,
         )
         self.built = True
 
     def call(self, tokens, training=None):
-        options = {"epsilon": self.epsilon, "dtype": self.compute_dtype}
-        if training and can_fuse(tokens):
-            return fuse(_normalize_square, **options)(tokens, self.gamma.value)
-        return _normalize_square(tokens, self.gamma.value, **options)
+        return kernels.fuse(
+            _normalize_square,
+            tokens,
+            self.gamma.value,
+            epsilon=self.epsilon,
+            dtype=self.compute_dtype,
+            training=training,
+        )
 
     def compute_output_shape(self, input_shape):
         return tuple(input_shape)
@@ -113,7 +107,7 @@ class RmsNorm(keras.layers.Layer):
 
 
 def _normalize_square(tokens, gamma, *, epsilon, dtype):
-    x = ops.cast(tokens, "float32")
+    x = ops.cast(tokens, wide(tokens.dtype))
     square = ops.mean(ops.multiply(x, x), axis=-1, keepdims=True)
     x = x * ops.rsqrt(square + epsilon)
     return ops.cast(x * ops.cast(gamma, x.dtype), dtype)

@@ -4,29 +4,8 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_whole
+from keras_vit.layers import kernels
 from keras_vit.layers.resize import resize_patch_kernel
-
-
-def ensure_image_shape(images, shape: tuple):
-    """Return `images`; fail at run time unless they have `shape`.
-
-    Keras checks shapes when a layer is called, so eager calls and traces are
-    safe without this check. But an exported TensorFlow graph accepts any
-    input, and its reshape to (-1, h, P, ...) would turn four small images into
-    one. The check is part of the graph and has no measurable cost; the TFLite
-    converter removes it.
-
-    Shapes: images: (B, H, W, C). returns: the same.
-
-    Args:
-        images: A batch of images or of feature maps.
-        shape: (None, H, W, C) of the built layer; None matches any size.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return images  # Shapes are static, and `input_spec` has checked them.
-    import tensorflow as tf
-
-    return tf.ensure_shape(images, shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -100,7 +79,8 @@ class PatchEncoder(keras.layers.Layer):
         self.built = True
 
     def call(self, images):
-        images = ensure_image_shape(images, self.input_spec.shape)
+        self._grid_size(images.shape)  # Open until now if any size is accepted.
+        images = kernels.ensure_shape(images, self.input_spec.shape)
         batch, height, width, channels = ops.shape(images)
         side, features = self.patch_size, self.patch_size**2 * channels
         h, w = height // side, width // side
@@ -109,10 +89,10 @@ class PatchEncoder(keras.layers.Layer):
         # If the image size is unknown, the reshape gets the batch size, so it
         # fails for an image that is not a whole number of patches.
         batch = -1 if None not in self.input_spec.shape[1:] else batch
-        x = ops.reshape(images, (batch, h, side, w, side * channels))
+        x = kernels.reshape(images, (batch, h, side, w, side * channels))
         x = ops.transpose(x, (0, 1, 3, 2, 4))  # (B, h, w, P, P*C)
-        x = ops.reshape(x, (-1, features))  # (B*N, P*P*C)
-        return ops.reshape(self._project(x), (-1, h * w, self.width))
+        x = kernels.reshape(x, (-1, features))  # (B*N, P*P*C)
+        return kernels.reshape(self._project(x), (-1, h * w, self.width))
 
     def project(self, patches):
         """Return the tokens of patches that are cut already.
@@ -122,8 +102,8 @@ class PatchEncoder(keras.layers.Layer):
         """
         length, features = ops.shape(patches)[1:]
         patches = ops.cast(patches, self.compute_dtype)
-        x = self._project(ops.reshape(patches, (-1, features)))
-        return ops.reshape(x, (-1, length, self.width))
+        x = self._project(kernels.reshape(patches, (-1, features)))
+        return kernels.reshape(x, (-1, length, self.width))
 
     def _project(self, x):
         """Return (M, D) for (M, P * P * C)."""
@@ -173,3 +153,53 @@ class PatchEncoder(keras.layers.Layer):
             None if size is None else size // self.patch_size
             for size in (height, width)
         )
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchGrid(keras.layers.Layer):
+    """Arrange patch tokens as in the images that they come from.
+
+    It is a layer, because the size of symbolic images is not known before
+    the graph runs.
+
+    Shapes:
+        tokens: (B, h * w, D).
+        images: (B, H, W, C).
+        returns: (B, h, w, D).
+
+    Args:
+        stride: Pixels from one patch to the next.
+        stem_stride: Pixels from one cell of the feature map to the next, in a
+            model with a stem; its padding rounds the number of cells up.
+
+    Example:
+        >>> grid = layers.patches.PatchGrid(8)
+        >>> tuple(grid(np.ones((2, 6, 5)), np.ones((2, 16, 24, 3))).shape)
+        (2, 2, 3, 5)
+    """
+
+    def __init__(self, stride: int, stem_stride: int = 1, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.stride = stride
+        self.stem_stride = stem_stride
+
+    def build(self, tokens_shape, images_shape):
+        self.built = True
+
+    def call(self, tokens, images):
+        grid = map(self._count, ops.shape(images)[1:3])
+        return kernels.reshape(tokens, (-1, *grid, tokens.shape[-1]))
+
+    def compute_output_shape(self, tokens_shape, images_shape):
+        sides = images_shape[1:3]
+        grid = (None if s is None else self._count(s) for s in sides)
+        return (tokens_shape[0], *grid, tokens_shape[-1])
+
+    def _count(self, side):
+        """Return the number of patches along a side of so many pixels."""
+        cells = -(-side // self.stem_stride)
+        return cells // (self.stride // self.stem_stride)
+
+    def get_config(self):
+        options = {"stride": self.stride, "stem_stride": self.stem_stride}
+        return {**super().get_config(), **options}

@@ -4,17 +4,19 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_number, as_whole
+from keras_vit.layers import kernels
 from keras_vit.layers.attention import (
     attend,
     check_heads_divide,
     projection,
 )
-from keras_vit.layers.dtypes import nested_dtype_policy, sublayer_policy
+from keras_vit.layers.composite import Composite
+from keras_vit.layers.dtypes import wide
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import LayerNorm
 
 
-class PoolingLayer(keras.layers.Layer):
+class PoolingLayer(Composite):
     """Turn the tokens of an image into one vector.
 
     The class attribute `needs` lists the fields of ViTConfig that the
@@ -46,10 +48,6 @@ class PoolingLayer(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
-
-    def get_config(self):
-        # Keras' automatic config does not support a dtype policy.
-        return super().get_config()
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -88,14 +86,12 @@ class AttentionPooling(PoolingLayer):
         self.mlp_dim = as_whole(mlp_dim, "mlp_dim")
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
-        self.norm = LayerNorm(
-            layer_norm_epsilon, dtype=self.dtype_policy, name="norm"
+        dtype = self.dtype_policy
+        self.norm = self.inner(
+            LayerNorm(layer_norm_epsilon, dtype=dtype, name="norm")
         )
-        self.mlp = MlpBlock(
-            mlp_dim,
-            activation=activation,
-            dtype=self.dtype_policy,
-            name="mlp",
+        self.mlp = self.inner(
+            MlpBlock(mlp_dim, activation=activation, dtype=dtype, name="mlp")
         )
 
     def build(self, input_shape):
@@ -105,7 +101,8 @@ class AttentionPooling(PoolingLayer):
             name="probe", shape=(1, width), initializer="glorot_uniform"
         )
         for name, count in (("query", 1), ("key_value", 2), ("out", 1)):
-            layer = projection(width, count, name, sublayer_policy(self, name))
+            policy = self.inner_policy(name)
+            layer = self.inner(projection(width, count, name, policy))
             layer.build((None, width))
             setattr(self, name, layer)
         self.norm.build((None, 1, width))
@@ -116,13 +113,13 @@ class AttentionPooling(PoolingLayer):
     def call(self, tokens, mask=None):
         length, width = ops.shape(tokens)[1:]
         query = self.query(ops.cast(self.probe, self.compute_dtype))[None]
-        key_value = self.key_value(ops.reshape(tokens, (-1, width)))
-        key_value = ops.reshape(key_value, (-1, length, 2 * width))
+        key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
+        key_value = kernels.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
         x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
-        x = self.out(ops.reshape(x, (-1, width)))  # (B, D)
+        x = self.out(kernels.reshape(x, (-1, width)))  # (B, D)
         residual = self.mlp(self.norm(x)[:, None])  # (B, 1, D)
-        return x + ops.reshape(residual, (-1, width))
+        return x + kernels.reshape(residual, (-1, width))
 
     def get_config(self):
         return {
@@ -131,7 +128,6 @@ class AttentionPooling(PoolingLayer):
             "mlp_dim": self.mlp_dim,
             "activation": self.activation,
             "layer_norm_epsilon": self.layer_norm_epsilon,
-            "dtype": nested_dtype_policy(self),
         }
 
 
@@ -197,8 +193,11 @@ class ProbePooling(PoolingLayer):
             name="probe", shape=(1, width), initializer="glorot_uniform"
         )
         for name, count in (("key_value", 2), ("out", 1)):
-            policy = sublayer_policy(self, name)
-            layer = projection(width, count, name, policy, name == "out")
+            layer = self.inner(
+                projection(
+                    width, count, name, self.inner_policy(name), name == "out"
+                )
+            )
             layer.build((None, width))
             setattr(self, name, layer)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})
@@ -207,17 +206,16 @@ class ProbePooling(PoolingLayer):
     def call(self, tokens, mask=None):
         length, width = ops.shape(tokens)[1:]
         query = ops.cast(self.probe, self.compute_dtype)[None]
-        key_value = self.key_value(ops.reshape(tokens, (-1, width)))
-        key_value = ops.reshape(key_value, (-1, length, 2 * width))
+        key_value = self.key_value(kernels.reshape(tokens, (-1, width)))
+        key_value = kernels.reshape(key_value, (-1, length, 2 * width))
         key, value = ops.split(key_value, 2, axis=-1)
         x = attend(query, key, value, num_heads=self.num_heads, mask=mask)
-        return self.out(ops.reshape(x, (-1, width)))
+        return self.out(kernels.reshape(x, (-1, width)))
 
     def get_config(self):
         return {
             **super().get_config(),
             "num_heads": self.num_heads,
-            "dtype": nested_dtype_policy(self),
         }
 
 
@@ -225,7 +223,7 @@ HEAD_NAMES = ("class_head", "teacher_head")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class DistilledHead(keras.layers.Layer):
+class DistilledHead(Composite):
     """Average the logits of two classifiers, each of its own token.
 
     `class_head` is trained to predict the label of an image, and
@@ -261,12 +259,16 @@ class DistilledHead(keras.layers.Layer):
 
     def build(self, input_shape):
         for name in HEAD_NAMES:
-            layer = keras.layers.Dense(
-                self.num_classes,
-                kernel_initializer="zeros",
-                bias_initializer=keras.initializers.Constant(self.head_bias),
-                dtype=sublayer_policy(self, name),
-                name=name,
+            layer = self.inner(
+                keras.layers.Dense(
+                    self.num_classes,
+                    kernel_initializer="zeros",
+                    bias_initializer=keras.initializers.Constant(
+                        self.head_bias
+                    ),
+                    dtype=self.inner_policy(name),
+                    name=name,
+                )
             )
             layer.build((None, input_shape[-1]))
             setattr(self, name, layer)
@@ -281,7 +283,7 @@ class DistilledHead(keras.layers.Layer):
         # See `TokenPooling` on the slices.
         parts = (tokens[:, :1], tokens[:, 1:])
         by_class, by_teacher = (
-            ops.reshape(part, (-1, tokens.shape[-1])) for part in parts
+            kernels.reshape(part, (-1, tokens.shape[-1])) for part in parts
         )
         return self.class_head(by_class), self.teacher_head(by_teacher)
 
@@ -294,7 +296,6 @@ class DistilledHead(keras.layers.Layer):
             "num_classes": self.num_classes,
             "activation": keras.activations.serialize(self.activation),
             "head_bias": self.head_bias,
-            "dtype": nested_dtype_policy(self),
         }
 
 
@@ -317,7 +318,7 @@ class TokenPooling(PoolingLayer):
     def call(self, tokens, mask=None):
         # TFLite delegates run a slice and a reshape, but not the strided
         # slice of `tokens[:, 0]`.
-        return ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
+        return kernels.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
 
 
 class PatchPooling(PoolingLayer):
@@ -363,7 +364,7 @@ class AveragePooling(PatchPooling):
     """Average the patch tokens in float32, as `gap` of the official code."""
 
     def pool(self, tokens, mask):
-        x = ops.cast(tokens, "float32")
+        x = ops.cast(tokens, wide(tokens.dtype))
         if mask is None:
             x = ops.mean(x, axis=1)
         else:
@@ -400,7 +401,7 @@ class TokenAndAveragePooling(AveragePooling):
     needed_token = "class"
 
     def call(self, tokens, mask=None):
-        token = ops.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
+        token = kernels.reshape(tokens[:, :1], (-1, tokens.shape[-1]))
         return ops.concatenate([token, super().call(tokens, mask)], axis=-1)
 
     def compute_output_shape(self, input_shape):
@@ -434,7 +435,7 @@ class PrefixPooling(PoolingLayer):
     def call(self, tokens, mask=None):
         chosen = [tokens[:, i : i + 1] for i in self.indices]
         size = len(chosen) * tokens.shape[-1]
-        return ops.reshape(ops.concatenate(chosen, axis=1), (-1, size))
+        return kernels.reshape(ops.concatenate(chosen, axis=1), (-1, size))
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], len(self.indices) * input_shape[-1])

@@ -13,7 +13,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
-from keras_vit.layers.kernels import pad
+from keras_vit.layers import kernels
+from keras_vit.layers.dtypes import wide
 from keras_vit.layers.resize import (
     RESIZES,
     is_same_size,
@@ -129,8 +130,8 @@ class PositionEmbedding(keras.layers.Layer):
         prefix = ops.cast(self.prefix_rows(), tokens.dtype)  # (T - N, D)
         padding = ((0, 0), (self.num_prefix_tokens, 0), (0, 0))
         length = ops.shape(rows)[1]
-        prefix = pad(prefix, ((0, length), (0, 0)))  # (T, D)
-        return tokens + pad(rows, padding) + prefix
+        prefix = kernels.pad(prefix, ((0, length), (0, 0)))  # (T, D)
+        return tokens + kernels.pad(rows, padding) + prefix
 
     def rows_at(self, coordinates, sizes):
         """Return the rows (B, N, D) for patches at these places."""
@@ -140,10 +141,14 @@ class PositionEmbedding(keras.layers.Layer):
         """Return the rows of the prefix tokens, zero by default."""
         return ops.zeros((self.num_prefix_tokens, self.width))
 
+    def _places(self, count):
+        """Return 0, 1 ... as floats, in which fixed tables are computed."""
+        return ops.arange(count, dtype=wide(self.compute_dtype))
+
     def flat_with_prefix(self, grid):
         """Return the rows (T, D) of a grid (h, w, D), zero for the prefix."""
         grid = ops.reshape(grid, (-1, self.width))
-        return pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
+        return kernels.pad(grid, ((self.num_prefix_tokens, 0), (0, 0)))
 
     def resize_from(self, source: "PositionEmbedding"):
         """Copy the weights of `source`, resized to the grid of this layer.
@@ -187,6 +192,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
             name="embedding",
             shape=(length, width),
             initializer=keras.initializers.RandomNormal(stddev=0.02),
+            autocast=False,
         )
 
     def table(self, grid_size):
@@ -236,6 +242,7 @@ class LearnedPositionEmbedding2D(PositionEmbedding):
                 name=name,
                 shape=shape,
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
+                autocast=False,
             )
             setattr(self, name, weight)
 
@@ -280,11 +287,12 @@ class SinCosPositionEmbedding(PositionEmbedding):
 
     def table(self, grid_size):
         h, w = grid_size
-        positions = ops.arange(self.num_prefix_tokens + h * w, dtype="float32")
-        return self._encode(positions)  # (T, D)
+        return self._encode(
+            self._places(self.num_prefix_tokens + h * w)
+        )  # (T, D)
 
     def prefix_rows(self):
-        return self._encode(ops.arange(self.num_prefix_tokens, dtype="float32"))
+        return self._encode(self._places(self.num_prefix_tokens))
 
     def rows_at(self, coordinates, sizes):
         index = coordinates[..., 0] * sizes[..., 1] + coordinates[..., 1]
@@ -293,7 +301,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
     def _encode(self, positions):
         """Return the rows (..., D) of positions (...)."""
         steps = np.arange(0, self.width, 2) / self.width
-        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
+        omega = ops.convert_to_tensor(10_000.0**-steps, positions.dtype)
         angles = ops.expand_dims(positions, -1) * omega  # (..., D/2)
         rows = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
         return ops.reshape(rows, (*ops.shape(positions), self.width))
@@ -314,7 +322,7 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
     may_lack_table = True
 
     def table(self, grid_size):
-        y, x = (ops.arange(size, dtype="float32") for size in grid_size)
+        y, x = map(self._places, grid_size)
         y = ops.broadcast_to(y[:, None], grid_size)
         x = ops.broadcast_to(x[None], grid_size)
         return self.flat_with_prefix(self._encode(y, x))
@@ -326,7 +334,7 @@ class SinCosPositionEmbedding2D(PositionEmbedding):
         """Return the rows (..., D) of patches in rows y and columns x."""
         quarter = self.width // 4
         steps = np.arange(quarter) / max(quarter - 1, 1)
-        omega = ops.convert_to_tensor(10_000.0**-steps, "float32")
+        omega = ops.convert_to_tensor(10_000.0**-steps, y.dtype)
         y, x = ops.expand_dims(y, -1) * omega, ops.expand_dims(x, -1) * omega
         parts = (ops.sin(x), ops.cos(x), ops.sin(y), ops.cos(y))
         return ops.concatenate(parts, axis=-1)

@@ -7,7 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
-from keras_vit.layers.kernels import graph_constant, pad
+from keras_vit.layers import kernels
+from keras_vit.layers.composite import Composite
+from keras_vit.layers.dtypes import wide
 from keras_vit.layers.resize import resize_distances
 
 
@@ -95,7 +97,7 @@ class RelativePositionTable(RelativePositions):
             name="table", shape=shape, initializer="zeros"
         )
         index = pair_index(self.grid_size, self.num_prefix_tokens)
-        self.index = graph_constant(index, "int32")
+        self.index = kernels.constant(index, "int32")
         self.built = True
 
     def call(self, tokens):
@@ -116,7 +118,7 @@ class RelativePositionTable(RelativePositions):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RelativePositionMlp(RelativePositions):
+class RelativePositionMlp(RelativePositions, Composite):
     """A small MLP that reads the distance of two patches.
 
     MLP(sign(d) log(1 + |d|)), for the distance d of (rows, columns). Pairs
@@ -136,16 +138,22 @@ class RelativePositionMlp(RelativePositions):
 
     def build(self, tokens_shape):
         dtype = self.dtype_policy
-        self.hidden = keras.layers.Dense(
-            self.hidden_dim, activation="relu", dtype=dtype, name="hidden"
+        self.hidden = self.inner(
+            keras.layers.Dense(
+                self.hidden_dim, activation="relu", dtype=dtype, name="hidden"
+            )
         )
-        self.out = keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
+        self.out = self.inner(
+            keras.layers.Dense(self.num_heads, dtype=dtype, name="out")
+        )
         self.hidden.build((None, 2))
         self.out.build((None, self.hidden_dim))
         far = distances(self.grid_size)  # (2h - 1, 2w - 1, 2)
         far = np.sign(far) * np.log1p(np.abs(far))
-        self.distances = graph_constant(far.reshape(-1, 2), "float32")
-        self.index = graph_constant(pair_index(self.grid_size, 0), "int32")
+        self.distances = kernels.constant(
+            far.reshape(-1, 2), wide(self.compute_dtype)
+        )
+        self.index = kernels.constant(pair_index(self.grid_size, 0), "int32")
         self.built = True
 
     def call(self, tokens):
@@ -154,7 +162,7 @@ class RelativePositionMlp(RelativePositions):
         bias = ops.take(table, self.index, axis=0)
         bias = ops.transpose(bias, (2, 0, 1))[None]  # (1, K, N, N)
         prefix = (self.num_prefix_tokens, 0)
-        return pad(bias, ((0, 0), (0, 0), prefix, prefix))
+        return kernels.pad(bias, ((0, 0), (0, 0), prefix, prefix))
 
     def get_config(self):
         return {**super().get_config(), "hidden_dim": self.hidden_dim}
@@ -187,7 +195,7 @@ class RelativePositionKeys(RelativePositions):
         )
         places = np.arange(length)
         index = places[:, None] - places + length - 1  # (T, T)
-        self.index = graph_constant(index, "int32")
+        self.index = kernels.constant(index, "int32")
         self.built = True
 
     def call(self, tokens):

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.dtypes import as_floats
+from keras_vit.layers import kernels
+from keras_vit.layers.dtypes import as_floats, wide
 from keras_vit.tables import pick
 
 
@@ -292,8 +293,9 @@ def _interpolate_axis(table, size, axis):
     """Resize as the official code does; two rows are enough for each."""
     last = table.shape[axis] - 1
     # Multiplying before dividing keeps whole positions exact.
-    source = ops.arange(size, dtype="float32") * float(last)
-    source = source / ops.cast(ops.maximum(size - 1, 1), "float32")
+    kind = wide(table.dtype)
+    source = ops.arange(size, dtype=kind) * float(last)
+    source = source / ops.cast(ops.maximum(size - 1, 1), kind)
     low = ops.floor(source)
     weight = ops.cast(source - low, table.dtype)
     weight = ops.reshape(weight, (-1,) + (1,) * (len(table.shape) - axis - 1))
@@ -311,8 +313,8 @@ def _resize_axis(table, size, whole, axis, rule):
     if isinstance(size, int) and isinstance(whole, (int, float)):
         matrix = rule(size, old, whole)
     else:
-        index = ops.arange(size, dtype="float32")
-        matrix = rule.weights(index, ops.cast(whole, "float32"), old)
+        index = ops.arange(size, dtype=wide(table.dtype))
+        matrix = rule.weights(index, ops.cast(whole, index.dtype), old)
     matrix = ops.cast(matrix, table.dtype)  # (size, old)
     return ops.moveaxis(ops.tensordot(matrix, table, ((1,), (axis,))), 0, axis)
 
@@ -342,7 +344,7 @@ def read_position_grid(table, coordinates, sizes, method: str = "official"):
     columns = rule.weights(coordinates[..., 1], sizes[1], w)  # (B, N, w)
     weights = rows[..., :, None] * columns[..., None, :]  # (B, N, h, w)
     length = ops.shape(coordinates)[1]
-    weights = ops.reshape(weights, (-1, length, h * w))
+    weights = kernels.reshape(weights, (-1, length, h * w))
     flat = ops.reshape(table, (h * w, width))
     return ops.matmul(ops.cast(weights, table.dtype), flat)
 

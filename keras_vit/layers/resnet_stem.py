@@ -6,8 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.dtypes import nested_dtype_policy
-from keras_vit.layers.patches import ensure_image_shape
+from keras_vit.layers import kernels
+from keras_vit.layers.composite import Composite
+from keras_vit.layers.dtypes import wide
 from keras_vit.tables import pick
 
 GROUPS = 32
@@ -97,14 +98,18 @@ class StandardizedConv2D(keras.layers.Conv2D):
         self.use_symmetric_padding = use_symmetric_padding
         self._epsilons = pick(STEM_EPSILONS, epsilons, "epsilons")
 
+    def add_weight(self, *args, **kwargs):
+        # Autocast would round the kernel before its mean is taken.
+        return super().add_weight(*args, **{**kwargs, "autocast": False})
+
     def convolution_op(self, inputs, kernel):
-        weights = ops.cast(kernel, "float32")
+        weights = ops.cast(kernel, wide(inputs.dtype))
         mean = ops.mean(weights, axis=(0, 1, 2), keepdims=True)
         weights = weights - mean
         variance = ops.mean(ops.square(weights), axis=(0, 1, 2), keepdims=True)
         deviation = ops.sqrt(variance + self._epsilons.variance)
         weights = weights / (deviation + self._epsilons.deviation)
-        weights = ops.cast(weights, kernel.dtype)
+        weights = ops.cast(weights, inputs.dtype)
         if not self.use_symmetric_padding:
             return super().convolution_op(inputs, weights)
         rows, columns = (side // 2 for side in self.kernel_size)
@@ -125,13 +130,93 @@ class StandardizedConv2D(keras.layers.Conv2D):
         }
 
 
+class ResidualUnit(Composite):
+    """Three convolutions beside a shortcut, with group normalisations.
+
+    The kernels are 1x1, 3x3 and 1x1, standardised and without biases. If the
+    shape changes, a convolution projects the shortcut.
+
+    Shapes:
+        x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
+
+    Args:
+        features: Channels of the inner convolutions.
+        stride: Stride of the 3x3 convolution and the projected shortcut.
+        epsilons: A key of STEM_EPSILONS.
+        groups: Groups of channels that a normalisation normalises together.
+    """
+
+    uses_symmetric_padding = False
+
+    def __init__(self, features, stride, epsilons, groups, **kwargs):
+        super().__init__(**kwargs)
+        self.features = features
+        self.stride = stride
+        self.epsilons = epsilons
+        self.groups = groups
+        self.shortcut_conv = None
+
+    def make_convs(self):
+        """Return the convolutions of the branch."""
+        return [
+            self.make_conv("conv1", self.features, 1),
+            self.make_conv("conv2", self.features, 3, self.stride),
+            self.make_conv("conv3", 4 * self.features, 1),
+        ]
+
+    def make_conv(self, name, filters, kernel_size, strides=1):
+        """Return a convolution."""
+        return self.inner(
+            StandardizedConv2D(
+                filters,
+                kernel_size,
+                strides=strides,
+                epsilons=self.epsilons,
+                use_symmetric_padding=self.uses_symmetric_padding,
+                dtype=self.dtype_policy,
+                name=name,
+            )
+        )
+
+    def make_norm(self, name, gamma_initializer="ones"):
+        """Return a group normalisation."""
+        return self.inner(
+            group_norm(
+                name,
+                self.epsilons,
+                self.dtype_policy,
+                gamma_initializer,
+                self.groups,
+            )
+        )
+
+    def build(self, input_shape):
+        if input_shape[-1] != 4 * self.features or self.stride != 1:
+            self.shortcut_conv = self.make_conv(
+                "shortcut_conv", 4 * self.features, 1, self.stride
+            )
+            self.shortcut_conv.build(input_shape)
+        self.built = True
+
+    def compute_output_shape(self, input_shape):
+        for conv in self.convs:
+            input_shape = conv.compute_output_shape(input_shape)
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "features": self.features,
+            "stride": self.stride,
+        }
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class BottleneckUnit(keras.layers.Layer):
+class BottleneckUnit(ResidualUnit):
     """Add the result of three convolutions to the input, then apply ReLU.
 
-    The kernels are 1x1, 3x3 and 1x1. If the shape changes, a convolution
-    projects the shortcut. The scale of the last normalisation starts at zero,
-    so a new unit returns the ReLU of its shortcut.
+    A normalisation follows each convolution. The scale of the last one starts
+    at zero, so a new unit returns the ReLU of its shortcut.
 
     Shapes:
         x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
@@ -151,37 +236,25 @@ class BottleneckUnit(keras.layers.Layer):
         epsilons: str = "official",
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.features = features
-        self.stride = stride
-        self.epsilons = epsilons
-        self.convs = [
-            self._conv("conv1", features, 1),
-            self._conv("conv2", features, 3, strides=stride),
-            self._conv("conv3", 4 * features, 1),
-        ]
+        super().__init__(features, stride, epsilons, GROUPS, **kwargs)
+        self.convs = self.make_convs()
         self.norms = [
-            self._norm("norm1"),
-            self._norm("norm2"),
-            self._norm("norm3", gamma_initializer="zeros"),
+            self.make_norm("norm1"),
+            self.make_norm("norm2"),
+            self.make_norm("norm3", gamma_initializer="zeros"),
         ]
-        self.shortcut_conv = None
         self.shortcut_norm = None
 
     def build(self, input_shape):
-        if input_shape[-1] != 4 * self.features or self.stride != 1:
-            self.shortcut_conv = self._conv(
-                "shortcut_conv", 4 * self.features, 1, strides=self.stride
-            )
-            self.shortcut_norm = self._norm("shortcut_norm")
-            self.shortcut_conv.build(input_shape)
+        super().build(input_shape)
+        if self.shortcut_conv is not None:
+            self.shortcut_norm = self.make_norm("shortcut_norm")
             self.shortcut_norm.build(self.compute_output_shape(input_shape))
         shape = input_shape
         for conv, norm in zip(self.convs, self.norms):
             conv.build(shape)
             shape = conv.compute_output_shape(shape)
             norm.build(shape)
-        self.built = True
 
     def call(self, x):
         shortcut = x
@@ -192,44 +265,16 @@ class BottleneckUnit(keras.layers.Layer):
         x = self.norms[-1](self.convs[-1](x))
         return ops.relu(x + shortcut)
 
-    def compute_output_shape(self, input_shape):
-        for conv in self.convs:
-            input_shape = conv.compute_output_shape(input_shape)
-        return input_shape
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "features": self.features,
-            "stride": self.stride,
-            "epsilons": self.epsilons,
-            "dtype": nested_dtype_policy(self),
-        }
-
-    def _conv(self, name, filters, kernel_size, strides=1):
-        return StandardizedConv2D(
-            filters,
-            kernel_size,
-            strides=strides,
-            epsilons=self.epsilons,
-            dtype=self.dtype_policy,
-            name=name,
-        )
-
-    def _norm(self, name, **kwargs):
-        return group_norm(name, self.epsilons, self.dtype_policy, **kwargs)
-
-
-EPSILONS = "bit"
+        return {**super().get_config(), "epsilons": self.epsilons}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PreActivationUnit(keras.layers.Layer):
-    """Add the result of three convolutions to the input.
+class PreActivationUnit(ResidualUnit):
+    """Add the result of three convolutions to the input, as in BiT.
 
-    Group normalisation and ReLU come before each convolution. The kernels are
-    1x1, 3x3 and 1x1, standardised and without biases. If the shape changes, a
-    convolution projects the input after the first normalisation and ReLU.
+    Group normalisation and ReLU come before each convolution. The shortcut is
+    projected after the first normalisation and ReLU.
 
     Shapes:
         x: (B, h, w, C). returns: (B, h / stride, w / stride, 4 * features).
@@ -245,36 +290,22 @@ class PreActivationUnit(keras.layers.Layer):
         not of the first one.
     """
 
+    uses_symmetric_padding = True
+
     def __init__(
         self, features: int, stride: int = 1, groups: int = GROUPS, **kwargs
     ):
-        super().__init__(**kwargs)
-        self.features = features
-        self.stride = stride
-        self.groups = groups
-        self.norms = [
-            group_norm(name, EPSILONS, dtype=self.dtype_policy, groups=groups)
-            for name in ("norm1", "norm2", "norm3")
-        ]
-        self.convs = [
-            self._conv("conv1", features, 1),
-            self._conv("conv2", features, 3, strides=stride),
-            self._conv("conv3", 4 * features, 1),
-        ]
-        self.shortcut_conv = None
+        super().__init__(features, stride, "bit", groups, **kwargs)
+        self.norms = [self.make_norm(f"norm{i}") for i in (1, 2, 3)]
+        self.convs = self.make_convs()
 
     def build(self, input_shape):
-        if input_shape[-1] != 4 * self.features or self.stride != 1:
-            self.shortcut_conv = self._conv(
-                "shortcut_conv", 4 * self.features, 1, strides=self.stride
-            )
-            self.shortcut_conv.build(input_shape)
+        super().build(input_shape)
         shape = input_shape
         for norm, conv in zip(self.norms, self.convs):
             norm.build(shape)
             conv.build(shape)
             shape = conv.compute_output_shape(shape)
-        self.built = True
 
     def call(self, x):
         y = ops.relu(self.norms[0](x))
@@ -285,37 +316,15 @@ class PreActivationUnit(keras.layers.Layer):
         y = self.convs[2](ops.relu(self.norms[2](y)))
         return x + y
 
-    def compute_output_shape(self, input_shape):
-        for conv in self.convs:
-            input_shape = conv.compute_output_shape(input_shape)
-        return input_shape
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "features": self.features,
-            "stride": self.stride,
-            "groups": self.groups,
-            "dtype": nested_dtype_policy(self),
-        }
-
-    def _conv(self, name, filters, kernel_size, strides=1):
-        return StandardizedConv2D(
-            filters,
-            kernel_size,
-            strides=strides,
-            epsilons=EPSILONS,
-            use_symmetric_padding=True,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        return {**super().get_config(), "groups": self.groups}
 
 
 ROOT_WIDTH = 64
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ResNetStem(keras.layers.Layer):
+class ResNetStem(Composite):
     """Compute the feature map of an image with a ResNet in the style of BiT.
 
     A 7x7 convolution and a max-pooling, both with stride 2, are followed by
@@ -345,30 +354,31 @@ class ResNetStem(keras.layers.Layer):
         self.stages = tuple(as_whole(units, "stages") for units in stages)
         self.epsilons = epsilons
         dtype = self.dtype_policy
-        self.root_conv = StandardizedConv2D(
-            ROOT_WIDTH,
-            7,
-            strides=2,
-            epsilons=epsilons,
-            dtype=dtype,
-            name="root_conv",
+        options = {"epsilons": epsilons, "dtype": dtype}
+        self.root_conv = self.inner(
+            StandardizedConv2D(
+                ROOT_WIDTH, 7, strides=2, **options, name="root_conv"
+            )
         )
-        self.root_norm = group_norm("root_norm", epsilons, dtype)
-        self.root_pool = keras.layers.MaxPooling2D(
-            3,
-            strides=2,
-            padding="same",
-            data_format="channels_last",
-            dtype=dtype,
-            name="root_pool",
+        self.root_norm = self.inner(group_norm("root_norm", epsilons, dtype))
+        self.root_pool = self.inner(
+            keras.layers.MaxPooling2D(
+                3,
+                strides=2,
+                padding="same",
+                data_format="channels_last",
+                dtype=dtype,
+                name="root_pool",
+            )
         )
         self.units = [
-            BottleneckUnit(
-                ROOT_WIDTH * 2**stage,
-                stride=2 if stage > 0 and unit == 0 else 1,
-                epsilons=epsilons,
-                dtype=dtype,
-                name=f"stage_{stage:02d}_unit_{unit:02d}",
+            self.inner(
+                BottleneckUnit(
+                    ROOT_WIDTH * 2**stage,
+                    stride=2 if stage > 0 and unit == 0 else 1,
+                    **options,
+                    name=f"stage_{stage:02d}_unit_{unit:02d}",
+                )
             )
             for stage, num_units in enumerate(self.stages)
             for unit in range(num_units)
@@ -386,7 +396,7 @@ class ResNetStem(keras.layers.Layer):
         self.built = True
 
     def call(self, images):
-        x = ensure_image_shape(images, self.input_spec.shape)
+        x = kernels.ensure_shape(images, self.input_spec.shape)
         x = ops.relu(self.root_norm(self.root_conv(x)))
         x = self.root_pool(x)
         for unit in self.units:
@@ -405,5 +415,4 @@ class ResNetStem(keras.layers.Layer):
             **super().get_config(),
             "stages": list(self.stages),
             "epsilons": self.epsilons,
-            "dtype": nested_dtype_policy(self),
         }

@@ -12,7 +12,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_size, as_whole
-from keras_vit.layers.kernels import pad
+from keras_vit.layers import kernels
+from keras_vit.layers.dtypes import wide
 from keras_vit.tables import pick
 
 
@@ -53,8 +54,8 @@ def partners_in_halves(x):
 def partners_of_neighbours(x):
     """Return [-b, a, -d, c, ...] for x = [a, b, c, d, ...]."""
     length, heads, size = ops.shape(x)[1:]
-    x = partners_in_halves(ops.reshape(x, (-1, size // 2, 2)))
-    return ops.reshape(x, (-1, length, heads, size))
+    x = partners_in_halves(kernels.reshape(x, (-1, size // 2, 2)))
+    return kernels.reshape(x, (-1, length, heads, size))
 
 
 # A pair consists of the features i and i + E/2, or 2i and 2i + 1.
@@ -118,9 +119,12 @@ class RotaryPositions(keras.layers.Layer):
         if features is not None:
             height, width = ops.shape(features)[1:3]
             grid_size = height // self.patch_size, width // self.patch_size
-        y, x = (ops.arange(size, dtype="float32") for size in grid_size)
+        y, x = (
+            ops.arange(size, dtype=wide(self.compute_dtype))
+            for size in grid_size
+        )
         angles = self.angles(y[:, None], x[None], grid_size)
-        angles = ops.reshape(angles, (1, -1, *angles.shape[2:]))
+        angles = kernels.reshape(angles, (1, -1, *angles.shape[2:]))
         return self._rotation(angles)[:, 0]
 
     def at(self, coordinates, sizes):
@@ -153,7 +157,7 @@ class RotaryPositions(keras.layers.Layer):
         """
         # An angle of zero turns nothing.
         prefix = (self.num_prefix_tokens, 0)
-        return pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
+        return kernels.pad(angles, ((0, 0), prefix, (0, 0), (0, 0)))
 
     def angles(self, y, x, sizes: tuple):
         """Return the angles of patches, in radians.
@@ -170,7 +174,8 @@ class RotaryPositions(keras.layers.Layer):
 
     def frequencies(self, temperature: float):
         """Return temperature^(-j / q) for j = 0 ... q - 1, q = E / 4."""
-        steps = ops.arange(self.head_size // 4, dtype="float32")
+        kind = wide(self.compute_dtype)
+        steps = ops.arange(self.head_size // 4, dtype=kind)
         return ops.exp(steps * (-math.log(temperature) * 4 / self.head_size))
 
     def compute_output_shape(self, tokens_shape, features_shape=None):
@@ -202,7 +207,7 @@ def join_axes(rows, columns, axes: str):
     none = ((0, 0),) * (len(rows.shape) - 1)
     before, after = (*none, (size, 0)), (*none, (0, size))
     row_pad, column_pad = (after, before) if axes == "yx" else (before, after)
-    both = pad(rows, row_pad) + pad(columns, column_pad)
+    both = kernels.pad(rows, row_pad) + kernels.pad(columns, column_pad)
     return ops.expand_dims(both, -2)
 
 
@@ -259,7 +264,7 @@ class AxialRotaryPositions(RotaryPositions):
         positions = positions + self.offset
         if self.reference_size is None:
             return positions
-        size = ops.cast(size, "float32")
+        size = ops.cast(size, positions.dtype)
         return positions / size * float(self.reference_size[axis])
 
     def get_config(self):
@@ -306,7 +311,7 @@ class CenteredRotaryPositions(RotaryPositions):
 
 def _centres(positions, size):
     """Return the centres of cells of `size` parts of the range -1 to 1."""
-    size = ops.cast(size, "float32")
+    size = ops.cast(size, positions.dtype)
     return (positions + 0.5) / size * 2.0 - 1.0
 
 
@@ -320,7 +325,8 @@ class RoundedRotaryPositions(CenteredRotaryPositions):
 
     def frequencies(self, temperature: float):
         periods = rotary_periods(self.head_size, temperature)
-        periods = periods.astype(ml_dtypes.bfloat16).astype("float32")
+        periods = periods.astype(ml_dtypes.bfloat16)
+        periods = periods.astype(wide(self.compute_dtype))
         return ops.convert_to_tensor(1 / periods)
 
 
@@ -361,11 +367,13 @@ class MixedRotaryPositions(RotaryPositions):
             name="frequency",
             shape=shape,
             initializer=keras.initializers.RandomNormal(stddev=0.02),
+            # Autocast would round it, and the angles of far patches with it.
+            autocast=False,
         )
         self.built = True
 
     def angles(self, y, x, sizes):
-        frequency = ops.cast(self.frequency, "float32")
+        frequency = ops.cast(self.frequency, y.dtype)
         x_frequency, y_frequency = ops.unstack(frequency, 2)  # (K, E/2)
         x = x[..., None, None] * x_frequency
         return x + y[..., None, None] * y_frequency
@@ -397,14 +405,15 @@ class ClassRotaryPositions(AxialRotaryPositions):
             name="class_angles",
             shape=(1, self.head_size // 2),
             initializer="zeros",
+            autocast=False,
         )
         self.built = True
 
     def add_prefix(self, angles):
         first = ops.zeros_like(angles[:, :1])
-        first = first + ops.cast(self.class_angles, "float32")
+        first = first + ops.cast(self.class_angles, first.dtype)
         others = ((0, 0), (self.num_prefix_tokens - 1, 0), (0, 0), (0, 0))
-        return ops.concatenate([first, pad(angles, others)], axis=1)
+        return ops.concatenate([first, kernels.pad(angles, others)], axis=1)
 
 
 # Kind -> a layer of `RotaryPositions`.

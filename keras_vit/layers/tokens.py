@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.kernels import pad
+from keras_vit.layers import kernels
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -55,8 +55,8 @@ class PrefixTokens(keras.layers.Layer):
         # repeat the token for each image. So the exported graph has no shape
         # op, and a TFLite delegate can run all of it.
         length = ops.shape(tokens)[1]
-        token = pad(self.token, ((0, 0), (0, length), (0, 0)))
-        tokens = pad(tokens, ((0, 0), (self.num_tokens, 0), (0, 0)))
+        token = kernels.pad(self.token, ((0, 0), (0, length), (0, 0)))
+        tokens = kernels.pad(tokens, ((0, 0), (self.num_tokens, 0), (0, 0)))
         return tokens + token  # (B, R + T, D)
 
     def compute_mask(self, tokens, mask=None):

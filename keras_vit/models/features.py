@@ -1,8 +1,6 @@
 """What a model computes on the way: tokens, attention, features, gradients."""
 
-import contextlib
 import dataclasses
-import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import keras
@@ -10,16 +8,12 @@ import numpy as np
 from keras import ops
 
 from keras_vit.arguments import as_whole
-from keras_vit.layers.attention import (
-    MultiHeadSelfAttention,
-    attend,
-    attend_by_products,
-)
-from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.dtypes import is_quantized
+from keras_vit.layers.kernels import record
 from keras_vit.layers.pooling import POOLINGS, DistilledHead
 from keras_vit.models.vit import (
     VisionTransformer,
+    block_indices,
     check_vision_transformer,
     position_layers,
 )
@@ -86,84 +80,75 @@ def split_batches(
         yield part, images[part]
 
 
-def attend_with_scores(
-    attention: MultiHeadSelfAttention,
+def run_with_scores(
+    layer: keras.layers.Layer,
     tokens,
-    mask=None,
     change_scores: Callable | None = None,
-    rotation=None,
-    bias=None,
-    relative_keys=None,
+    **inputs,
 ) -> tuple:
-    """Return the output of an attention layer and its probabilities.
+    """Return the output of a block or an attention, and its probabilities.
 
     Shapes:
         tokens: (B, T, D).
-        mask: (B, T) or (B, T, T), True where a key may be attended to.
         returns: (B, T, D), and the attention probabilities (B, K, T, T),
             whose last axis sums to one.
 
     Args:
-        attention: A built layer.
+        layer: A built `TransformerBlock` or `MultiHeadSelfAttention`.
         tokens: The input of the layer.
-        mask: See above; None attends to all keys.
         change_scores: Function that changes the probabilities before they
             weigh the values. The returned probabilities are the original ones.
-        rotation: Rotary positions, see `MultiHeadSelfAttention`.
-        bias: Relative positions, see there.
-        relative_keys: The same in another form, see there.
+        **inputs: What the layer gets beside the tokens, such as a mask.
 
     Example:
         >>> layer = layers.MultiHeadSelfAttention(num_heads=3)
         >>> layer.build((None, 5, 24))
-        >>> _, scores = models.features.attend_with_scores(
+        >>> _, scores = models.features.run_with_scores(
         ...     layer, np.ones((2, 5, 24), "float32")
         ... )
         >>> tuple(scores.shape)
         (2, 3, 5, 5)
     """
-    tokens = ops.convert_to_tensor(tokens, attention.compute_dtype)
-    qkv = attention.compute_qkv(tokens, rotation)
-    if relative_keys is not None:
-        bias = attention.add_relative_products(bias, qkv[0], relative_keys)
-    x, scores = attend_by_products(
-        *qkv,
-        num_heads=attention.num_heads,
-        mask=mask,
-        bias=bias,
-        dropout=change_scores,
-    )
-    return attention.project_out(x), scores
+    found = []
+
+    def note(scores):
+        found.append(scores)
+        return scores if change_scores is None else change_scores(scores)
+
+    y = layer(tokens, **inputs, training=False, change_scores=note)
+    return y, found[0]
 
 
-def run_with_scores(
-    block: TransformerBlock,
+def run_blocks(
+    model: VisionTransformer,
     tokens,
-    change_scores: Callable | None = None,
-    position_rows=None,
-    **positions,
-) -> tuple:
-    """Return the output of a block and its attention probabilities.
+    positions: Sequence[dict],
+    watched: Sequence[int] = (),
+    changes: Sequence[Callable] | None = None,
+) -> Iterator[tuple]:
+    """Yield the tokens after each block, and its attention probabilities.
+
+    Blocks run in inference mode, and the model does not change.
 
     Shapes:
-        tokens: (B, T, D). returns: (B, T, D) and (B, K, T, T).
+        yields: (B, T, D) and (B, K, T, T).
 
     Args:
-        block: A built block.
-        tokens: The input of the block.
-        change_scores: See `attend_with_scores`.
-        position_rows: See `TransformerBlock`.
-        **positions: What its attention gets beside the tokens.
+        model: The model.
+        tokens: The input of the first block, see `enter_blocks`.
+        positions: The other inputs of each block, see there.
+        watched: Indices of blocks; of others, the probabilities are None.
+        changes: The `change_scores` of each block.
     """
-    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
-    tokens = _with_rows(tokens, position_rows)
-    attended, scores = attend_with_scores(
-        block.attention,
-        block.attention_input(tokens),
-        change_scores=change_scores,
-        **positions,
-    )
-    return block.add_mlp(block.add_attended(tokens, attended)), scores
+    for index, inputs in enumerate(positions):
+        block, scores = get_block(model, index), None
+        if index in watched:
+            change = None if changes is None else changes[index]
+            tokens, scores = run_with_scores(block, tokens, change, **inputs)
+        else:
+            tokens = block(tokens, **inputs, training=False)
+        yield tokens, scores
+        del scores  # So that it need not stay in memory during the next block.
 
 
 def attention_scores(
@@ -190,48 +175,29 @@ def attention_scores(
         ValueError: If `model` is not a VisionTransformer or does not have
             these blocks.
     """
-    indices = block_indices(model, layers)
+    check_vision_transformer(model)
+    indices = block_indices(model.config.depth, layers, "layers")
     scores = dict(yield_scores(model, images, indices))
     return [scores[index] for index in indices]
 
 
 def yield_scores(
-    model: VisionTransformer, images, indices: Sequence[int]
+    model: VisionTransformer, images, indices: Sequence[int] | None = None
 ) -> Iterator[tuple]:
     """Yield (index, probabilities) of the blocks `indices`, in ascending order.
 
     Shapes:
         images: (B, H, W, C). yields: (B, K, T, T).
     """
-    last = max(indices)
     tokens, positions = enter_blocks(model, images)
-    for index in range(last):
-        block = get_block(model, index)
+    if indices is None:
+        indices = range(len(positions))
+    positions = positions[: max(indices) + 1]
+    blocks = run_blocks(model, tokens, positions, watched=indices)
+    for index, (_, scores) in enumerate(blocks):
         if index in indices:
-            tokens, scores = run_with_scores(block, tokens, **positions[index])
             yield index, scores
-            del scores
-        else:
-            tokens = block(tokens, **positions[index], training=False)
-    # The MLP of the last block need not run.
-    block, others = get_block(model, last), dict(positions[last])
-    tokens = _with_rows(tokens, others.pop("position_rows", None))
-    _, scores = attend_with_scores(
-        block.attention, block.attention_input(tokens), **others
-    )
-    yield last, scores
-
-
-def yield_tokens(model: VisionTransformer, images) -> Iterator:
-    """Yield the tokens after each block.
-
-    Shapes:
-        images: (B, H, W, C). yields: (B, T, D).
-    """
-    tokens, positions = enter_blocks(model, images)
-    for index, inputs in enumerate(positions):
-        tokens = get_block(model, index)(tokens, **inputs, training=False)
-        yield tokens
+        del scores
 
 
 def enter_blocks(model: VisionTransformer, images) -> tuple:
@@ -262,7 +228,7 @@ def enter_blocks(model: VisionTransformer, images) -> tuple:
     ]
 
 
-def block_tokens(block: TransformerBlock):
+def block_tokens(block: keras.layers.Layer):
     """Return the symbolic tokens that enter a block."""
     inputs = block.input
     return inputs[0] if isinstance(inputs, list) else inputs
@@ -277,31 +243,6 @@ def layers_after_blocks(model: VisionTransformer) -> list:
 def get_block(model: VisionTransformer, index: int):
     """Return block number `index`."""
     return model.get_layer(f"block_{index:02d}")
-
-
-def block_indices(
-    model: VisionTransformer, layers: Sequence[int] | None
-) -> list[int]:
-    """Return `layers` as indices from 0; None selects all blocks.
-
-    Raises:
-        ValueError: If `layers` is not a list of indices of blocks.
-    """
-    check_vision_transformer(model)
-    depth = model.config.depth
-    if layers is None:
-        return list(range(depth))
-    try:
-        indices = [operator.index(layer) for layer in layers]
-    except TypeError:
-        indices = []
-    if not indices or not all(-depth <= i < depth for i in indices):
-        raise ValueError(
-            f"`layers` must be a list of indices from {-depth} to "
-            f"{depth - 1}, since the model has {depth} blocks, or None for "
-            f"all of them. Received: layers={layers!r}"
-        )
-    return [index % depth for index in indices]
 
 
 def grid_size_of(model: VisionTransformer, images) -> tuple:
@@ -322,10 +263,6 @@ def grid_size_of(model: VisionTransformer, images) -> tuple:
     # SAME padding of a stem rounds up.
     cells = [-(-n // config.stem_stride) for n in ops.shape(images)[1:3]]
     return tuple(size // config.patch_size for size in cells)
-
-
-def _with_rows(tokens, position_rows):
-    return tokens if position_rows is None else tokens + position_rows
 
 
 def name_output(model: keras.Model, output: str | None = None) -> str:
@@ -491,54 +428,12 @@ def split_at_last_block(model: VisionTransformer, has_head: bool) -> Callable:
 
     def compute(images):
         inputs = start(images, training=False)
-        outputs = run_for_class_token(last, **inputs)  # (B, 1, D)
+        outputs = last(**inputs, training=False, num_queries=1)  # (B, 1, D)
         for layer in layers:
             features, outputs = outputs, layer(outputs)
         return (features if has_head else outputs), outputs
 
     return compute
-
-
-def run_for_class_token(
-    block: TransformerBlock,
-    tokens,
-    rotation=None,
-    bias=None,
-    relative_keys=None,
-    position_rows=None,
-):
-    """Return the first output token of a block, without computing the others.
-
-    Its query attends to the keys and values of all tokens.
-
-    Shapes:
-        tokens: (B, T, D). returns: (B, 1, D).
-
-    Args:
-        block: A built block.
-        tokens: The input of the block.
-        rotation: Rotary positions, see `MultiHeadSelfAttention`.
-        bias: Relative positions, see there.
-        relative_keys: The same in another form, see there.
-        position_rows: See `TransformerBlock`.
-    """
-    tokens = ops.convert_to_tensor(tokens, block.compute_dtype)
-    if position_rows is not None:
-        tokens = tokens + position_rows
-    query, key, value = block.attention.compute_qkv(
-        block.attention_input(tokens), rotation
-    )
-    if relative_keys is not None:
-        bias = block.attention.add_relative_products(bias, query, relative_keys)
-    x = attend(
-        query[:, :1],
-        key,
-        value,
-        num_heads=block.attention.num_heads,
-        bias=None if bias is None else bias[:, :, :1],
-    )  # (B, 1, D)
-    attended = block.attention.project_out(x)
-    return block.add_mlp(block.add_attended(tokens[:, :1], attended))
 
 
 def walk_back(model: keras.Model) -> Iterator:
@@ -594,82 +489,6 @@ CLASSIFIER_ACTIVATIONS = {
 }
 
 
-def without_gradients():
-    """Return a context in which no gradients are recorded."""
-    if keras.backend.backend() != "torch":
-        return contextlib.nullcontext()
-    import torch
-
-    return torch.no_grad()
-
-
-def record(function: Callable, tensors: Sequence) -> tuple:
-    """Run a function; return its results and a function for its gradients.
-
-    Args:
-        function: Maps a list of tensors to (a tensor, anything).
-        tensors: The arguments of `function`.
-
-    Returns:
-        The two results of `function`, and a function that maps the gradient of
-        a scalar by the first result to its gradients by `tensors`. It may be
-        called several times.
-
-    Example:
-        >>> from keras import ops
-        >>> x = [ops.convert_to_tensor([3.0, 4.0])]
-        >>> squares, extra, pull_back = record(
-        ...     lambda x: (ops.square(x[0]), "extra"), x
-        ... )
-        >>> [float(g) for g in pull_back(ops.ones_like(squares))[0]], extra
-        ([6.0, 8.0], 'extra')
-    """
-    backend = keras.backend.backend()
-    return pick(RECORDERS, backend, "KERAS_BACKEND")(function, list(tensors))
-
-
-def _record_tensorflow(function, tensors):
-    import tensorflow as tf
-
-    with tf.GradientTape(True, watch_accessed_variables=False) as tape:
-        tape.watch(tensors)
-        value, extra = function(tensors)
-    return (
-        value,
-        extra,
-        lambda gradient: tape.gradient(value, tensors, gradient),
-    )
-
-
-def _record_jax(function, tensors):
-    import jax
-
-    value, pull_back, extra = jax.vjp(function, tensors, has_aux=True)
-    return value, extra, lambda gradient: pull_back(gradient)[0]
-
-
-def _record_torch(function, tensors):
-    import torch
-
-    tensors = [tensor.detach().requires_grad_() for tensor in tensors]
-    with torch.enable_grad():
-        value, extra = function(tensors)
-
-    def pull_back(gradient):
-        return list(
-            torch.autograd.grad(value, tensors, gradient, retain_graph=True)
-        )
-
-    return value, extra, pull_back
-
-
-RECORDERS = {
-    "tensorflow": _record_tensorflow,
-    "jax": _record_jax,
-    "torch": _record_torch,
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class RecordedPass:
     """The results of a forward pass, which can be differentiated.
@@ -722,15 +541,13 @@ def record_pass(model: VisionTransformer, images) -> RecordedPass:
     shifts = [ops.zeros(shape, block.compute_dtype) for block in blocks]
 
     def compute_logits(shifts):
-        x, all_scores, tokens = first, [], []
-        for block, shift, inputs in zip(blocks, shifts, positions):
-            x, scores = run_with_scores(
-                block, x, lambda weights, shift=shift: weights + shift, **inputs
-            )
-            all_scores.append(scores)
-            tokens.append(x)
+        changes = [lambda weights, by=by: weights + by for by in shifts]
+        watched = range(len(positions))
+        steps = run_blocks(model, first, positions, watched, changes)
+        tokens, scores = zip(*steps)
+        x = tokens[-1]
         logits = read_logits(model, x) if has_logits(model) else x
-        return logits, (all_scores, tokens)
+        return logits, (list(scores), list(tokens))
 
     logits, (scores, tokens), pull_back = record(compute_logits, shifts)
     return RecordedPass(scores, tokens, logits, pull_back)
@@ -746,7 +563,9 @@ def read_logits(model: VisionTransformer, tokens):
         return head(x)
     if isinstance(head, DistilledHead):
         return sum(head.both_logits(x)) / 2
-    return ops.add(ops.matmul(ops.cast(x, "float32"), head.kernel), head.bias)
+    return ops.add(
+        ops.matmul(ops.cast(x, head.compute_dtype), head.kernel), head.bias
+    )
 
 
 def has_logits(model: VisionTransformer) -> bool:

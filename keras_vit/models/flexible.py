@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.dtypes import as_floats
+from keras_vit.layers.dtypes import as_floats, wide
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.positions import PositionEmbedding
 from keras_vit.layers.resize import RESIZES, inverse_patch_resize
@@ -334,7 +334,7 @@ class FlexibleVisionTransformer(keras.Model):
     def _run(self, patches, coordinates, mask=None):
         """Run the layers of the model, in their order."""
         model = self.vision_transformer
-        coordinates = ops.cast(coordinates, "float32")
+        coordinates = ops.cast(coordinates, wide(self.compute_dtype))
         sizes = ops.max(coordinates, axis=1, keepdims=True) + 1.0  # (B, 1, 2)
         if self.use_square_positions:
             sides = ops.max(sizes, axis=-1, keepdims=True)

@@ -411,6 +411,11 @@ def copy_model(model, new_layers=(), *, dtype=None, is_merged=False, **changes):
         "config": dataclasses.asdict(config),
         **({"dtype": dtype} if dtype else {}),
     }
+    edits = arguments.get("edits", {})
+    for field in OVERRULED.keys() & changes.keys():
+        names, entries = OVERRULED[field]
+        for name in edits.keys() & (names or edits.keys()):
+            edits[name] = _without(edits[name], entries)
     copy = type(model).from_config(arguments)
     if copy.config != config:
         raise ValueError(
@@ -448,6 +453,15 @@ def copy_layer(layer, source, values=None):
         new.trainable = old.trainable
 
 
+def _without(edits, entries):
+    """Return edits of layers without some of their entries."""
+    return {
+        key: _without(value, entries) if isinstance(value, dict) else value
+        for key, value in edits.items()
+        if key not in entries
+    }
+
+
 def _by_path(layer):
     """Return the weights of a layer, in the order of their paths.
 
@@ -457,6 +471,16 @@ def _by_path(layer):
     return sorted(layer.weights, key=lambda weight: weight.path)
 
 
+# Fields of the configuration: the layers, all for None, whose entries they set.
+# If such a field changes, it overrules what users have edited.
+OVERRULED = {
+    "classifier_activation": (("predictions",), ("activation",)),
+    "layer_norm_epsilon": (
+        None,
+        ("epsilon", "layer_norm_epsilon", "norm_epsilon"),
+    ),
+    "use_remat": (None, ("use_remat",)),
+}
 # Layers whose weights depend on the size of the images or of the patches. They
 # have no LoRA weights.
 RESIZABLE = (

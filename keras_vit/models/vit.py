@@ -1,25 +1,23 @@
-"""VisionTransformer: the model, a functional graph of named layers."""
+"""VisionTransformer: the model, a functional graph of named layers.
+
+`connect_layers` is the graph, from images to outputs.
+"""
 
 import dataclasses
+import functools
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
-import numpy as np
-from keras import ops
 
+from keras_vit.layers import kernels
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.layers.dtypes import (
-    float32_unless_quantized,
-    is_quantized,
-    nested_dtype_policy,
-    policy_at,
-)
-from keras_vit.layers.kernels import call_layer
+from keras_vit.layers.composite import Edits, nested_dtype_policy
+from keras_vit.layers.dtypes import head_policy, is_quantized, policy_at, wide
 from keras_vit.layers.norms import make_norm
-from keras_vit.layers.patches import PatchEncoder
+from keras_vit.layers.patches import PatchEncoder, PatchGrid
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.positions import make_position_embedding
+from keras_vit.layers.positions import POSITION_EMBEDDINGS
 from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resnet_stem import ResNetStem
 from keras_vit.layers.rotary import ROTARY_POSITIONS
@@ -36,164 +34,38 @@ from keras_vit.models.tuning import (
     set_trained,
     train_layer,
 )
-from keras_vit.tables import pick
 
 
-def make_chosen(
-    table: Mapping, kind: str, argument: str, choices: Mapping, **kwargs
+def connect_layers(
+    config: ViTConfig, images, dtype=None, edit: Callable | None = None
 ):
-    """Return a new layer, or None if the row of the table is None.
+    """Return the output of a new model of `config` for `images`.
 
-    The `needs` of a layer lists the choices that its constructor takes, under
-    the name of the argument without `PREFIX_`, for a table `PREFIX_...`.
-
-    Args:
-        table: Layers by kind.
-        kind: A key of the table.
-        argument: Name of the caller's argument, for the error.
-        choices: The fields of ViTConfig, and others.
-        **kwargs: Further arguments of the layer, such as `name`.
-
-    Raises:
-        ValueError: If the table has no such row.
-    """
-    layer_class = pick(table, kind, argument)
-    if layer_class is None:
-        return None
-    prefix = argument.partition("_")[0] + "_"
-    needs = {n.removeprefix(prefix): choices[n] for n in layer_class.needs}
-    return layer_class(**needs, **kwargs)
-
-
-def position_templates(config) -> dict[str, str]:
-    """Return the names of layers by the arguments of a block that they compute.
-
-    A layer that all blocks share has its own name; another one has a field for
-    the index of the block.
+    Shapes:
+        images: a symbolic tensor (B, H, W, C).
 
     Args:
         config: The configuration of the model.
-    """
-    names = {}
-    if rotary := ROTARY_POSITIONS[config.rotary_positions]:
-        names["rotation"] = _template("rotary_positions", rotary.is_shared)
-    if relative := RELATIVE_POSITIONS[config.relative_positions]:
-        is_shared = config.use_shared_relative_positions
-        names[relative.argument] = _template("relative_positions", is_shared)
-    if config.position_placement != "stem":
-        is_shared = config.position_placement == "every_block_shared"
-        names["position_rows"] = _template("position_embedding", is_shared)
-    return names
-
-
-def position_layers(config) -> list[dict[str, str]]:
-    """Return the names of the layers that feed each block, by argument.
-
-    Args:
-        config: The configuration of the model.
-
-    Example:
-        >>> config = VARIANTS["Ti/16"].config
-        >>> config = dataclasses.replace(
-        ...     config, depth=2, rotary_positions="axial",
-        ...     relative_positions="table",
-        ... )
-        >>> for row in models.vit.position_layers(config):
-        ...     print(row)
-        {'rotation': 'rotary_positions', 'bias': 'relative_positions_00'}
-        {'rotation': 'rotary_positions', 'bias': 'relative_positions_01'}
-    """
-    names = position_templates(config).items()
-    return [
-        {argument: name.format(i=index) for argument, name in names}
-        for index in range(config.depth)
-    ]
-
-
-def connect_positions(config, tokens, features, dtype) -> list[dict]:
-    """Return the position inputs of each block: tensors, by argument.
-
-    Args:
-        config: The configuration of the model.
-        tokens: The input of the first block.
-        features: The images or the feature maps that were cut into patches.
+        images: The input of the first layer.
         dtype: Dtype policy of the layers.
+        edit: Maps each new layer to the one to use, see `Edits`.
     """
-    tensors = {}
-    rows = position_layers(config)
-    for argument, name in (item for row in rows for item in row.items()):
-        if name not in tensors:
-            layer = MAKERS[argument](config, name, dtype)
-            is_dynamic = config.use_dynamic_image_size
-            inputs = (tokens, features) if is_dynamic else (tokens,)
-            tensors[name] = layer(*inputs)
-    return [{key: tensors[name] for key, name in row.items()} for row in rows]
+    edit = edit or (lambda layer: layer)
 
+    def norm(name):
+        kind, epsilon = config.norm, config.layer_norm_epsilon
+        return edit(make_norm(kind, epsilon, dtype=dtype, name=name))
 
-def _template(name, is_shared):
-    return name if is_shared else name + "_{i:02d}"
+    def prefix(layer_class, name, *arguments):
+        return edit(layer_class(*arguments, dtype=dtype, name=name))
 
-
-def _make_rotary(config, name, dtype=None):
-    return make_chosen(
-        ROTARY_POSITIONS,
-        config.rotary_positions,
-        "rotary_positions",
-        dataclasses.asdict(config),
-        grid_size=config.grid_size,
-        head_size=config.head_size,
-        num_prefix_tokens=config.num_prefix_tokens,
-        patch_size=config.patch_size,
-        dtype=dtype,
-        name=name,
-    )
-
-
-def _make_relative(config, name, dtype=None):
-    return make_chosen(
-        RELATIVE_POSITIONS,
-        config.relative_positions,
-        "relative_positions",
-        dataclasses.asdict(config),
-        grid_size=config.grid_size,
-        num_heads=config.num_heads,
-        num_prefix_tokens=config.num_prefix_tokens,
-        dtype=dtype,
-        name=name,
-    )
-
-
-def _make_rows(config, name, dtype=None):
-    return make_position_embedding(
-        config.position_embedding,
-        grid_size=config.grid_size,
-        num_prefix_tokens=config.num_prefix_tokens,
-        patch_size=config.patch_size,
-        resize=config.position_resize,
-        returns_rows=True,
-        dtype=dtype,
-        name=name,
-    )
-
-
-MAKERS = {
-    "rotation": _make_rotary,
-    "bias": _make_relative,
-    "relative_keys": _make_relative,
-    "position_rows": _make_rows,
-}
-
-
-def stem(config, dtype):
-    """Return the ResNet before the patches of a hybrid."""
-    return ResNetStem(
-        config.stem_stages, config.stem_epsilons, dtype=dtype, name="stem"
-    )
-
-
-def patch_encoder(config, dtype):
-    """Return the projection of the patches."""
-    return PatchEncoder(
+    features = images
+    if config.stem_stages is not None:
+        stem = ResNetStem(
+            config.stem_stages, config.stem_epsilons, dtype=dtype, name="stem"
+        )
+        features = edit(stem)(images)  # (B, H', W', C')
+    patch_encoder = PatchEncoder(
         config.patch_size,
         config.width,
         use_bias=config.use_patch_bias,
@@ -201,54 +73,61 @@ def patch_encoder(config, dtype):
         dtype=dtype,
         name="patch_encoder",
     )
-
-
-def add_prefix_and_positions(config, tokens, features, dtype):
-    """Return the patches after the prefix tokens, with positions added."""
-    if not config.use_prefix_positions:
-        tokens = add_positions(config, tokens, features, dtype)
+    x = edit(patch_encoder)(features)  # (B, N, D)
+    if config.use_patch_norm:
+        x = norm("patch_norm")(x)
+    # What tells the grid of the patches, if it is not known before the call.
+    grid = (features,) if config.use_dynamic_image_size else ()
+    embedding = None
+    if config.position_placement == "stem":
+        embedding = position_layer(
+            config, "position_rows", "position_embedding", dtype
+        )
+    if embedding and not config.use_prefix_positions:
+        x = edit(embedding)(x, *grid)
     if config.num_registers:
-        tokens = PrefixTokens(
-            config.num_registers, dtype=dtype, name="registers"
-        )(tokens)
+        x = prefix(PrefixTokens, "registers", config.num_registers)(x)
     if config.use_distillation_token:
-        tokens = PrefixTokens(1, dtype=dtype, name="distillation_token")(tokens)
+        x = prefix(PrefixTokens, "distillation_token", 1)(x)
     if config.use_class_token:
-        tokens = ClassToken(dtype=dtype, name="class_token")(tokens)
-    if config.use_prefix_positions:
-        tokens = add_positions(config, tokens, features, dtype)
-    return tokens  # (B, T, D)
+        x = prefix(ClassToken, "class_token")(x)  # (B, T, D)
+    if embedding and config.use_prefix_positions:
+        x = edit(embedding)(x, *grid)
+    if config.use_embedding_norm:
+        x = norm("embedding_norm")(x)
+    if config.dropout_rate:
+        rate = config.dropout_rate
+        x = edit(keras.layers.Dropout(rate, dtype=dtype, name="dropout"))(x)
+    rows, positions = position_layers(config), {}
+    for argument, name in (item for row in rows for item in row.items()):
+        if name not in positions:
+            layer = edit(position_layer(config, argument, name, dtype))
+            positions[name] = layer(x, *grid)
+    for index, row in enumerate(rows):
+        block = edit(transformer_block(config, index, dtype))
+        x = block(x, **{key: positions[name] for key, name in row.items()})
+    if config.use_final_norm and not config.use_pooling_norm:
+        x = norm("encoder_norm")(x)
+    if layer := pooling(config, dtype):
+        x = edit(layer)(x)  # (B, D)
+    if config.use_final_norm and config.use_pooling_norm:
+        x = norm("pooling_norm")(x)
+    if config.representation_size:
+        pre_logits = keras.layers.Dense(
+            config.representation_size,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            dtype=policy_at(dtype, "pre_logits"),
+            name="pre_logits",
+        )
+        x = edit(pre_logits)(x)  # (B, R)
+    return edit(head(config, dtype))(x) if config.num_classes else x
 
 
-def stem_positions(config, dtype=None):
-    """Return the position embedding before the first block, or None."""
-    if config.position_placement != "stem":
-        return None
-    has_prefix = config.use_prefix_positions
-    return make_position_embedding(
-        config.position_embedding,
-        grid_size=config.grid_size,
-        num_prefix_tokens=config.num_prefix_tokens if has_prefix else 0,
-        patch_size=config.patch_size,
-        resize=config.position_resize,
-        dtype=dtype,
-        name="position_embedding",
-    )
-
-
-def add_positions(config, tokens, features, dtype):
-    """Return `tokens` with the position embedding of the stem added."""
-    layer = stem_positions(config, dtype)
-    if layer is None:
-        return tokens
-    if config.use_dynamic_image_size:
-        return layer(tokens, features)
-    return layer(tokens)
-
-
-def transformer_block(config, index, dtype):
+def transformer_block(config: ViTConfig, index: int, dtype) -> TransformerBlock:
     """Return block `index`; the stochastic depth rate grows with the index."""
     depth_rate = config.stochastic_depth_rate * index
+    rotary = ROTARY_POSITIONS[config.rotary_positions]
     return TransformerBlock(
         config.num_heads,
         config.mlp_dim,
@@ -268,7 +147,7 @@ def transformer_block(config, index, dtype):
             "qk_norm": config.qk_norm,
             "norm": config.norm,
             "use_inner_norm": config.use_attention_inner_norm,
-            "rotary_pairs": rotary_pairs(config),
+            "rotary_pairs": rotary.pairs if rotary else "halves",
         },
         mlp_options={
             "is_gated": config.use_gated_mlp,
@@ -281,276 +160,119 @@ def transformer_block(config, index, dtype):
     )
 
 
-def rotary_pairs(config):
-    """Return which features the rotary positions of `config` pair."""
-    layer_class = ROTARY_POSITIONS[config.rotary_positions]
-    return layer_class.pairs if layer_class else "halves"
-
-
-def layer_norm(config, name, dtype):
-    """Return a norm of the kind and with the epsilon of `config`."""
-    return make_norm(
-        config.norm, config.layer_norm_epsilon, dtype=dtype, name=name
-    )
-
-
-def pooling(config, dtype=None):
+def pooling(config: ViTConfig, dtype=None):
     """Return the pooling of `config`, or None to return all tokens."""
-    choices = dataclasses.asdict(config)
-    choices["num_prefix_tokens"] = config.num_prefix_tokens
-    choices["num_heads"] = config.pooling_heads or config.num_heads
-    choices["mlp_dim"] = config.pooling_mlp_dim or config.mlp_dim
-    return make_chosen(
+    make = _chosen(
         POOLINGS,
-        config.pooling,
         "pooling",
-        choices,
-        dtype=dtype,
-        name="pooling",
+        config,
+        num_heads=config.pooling_heads or config.num_heads,
+        mlp_dim=config.pooling_mlp_dim or config.mlp_dim,
     )
+    return make and make(dtype=dtype, name="pooling")
 
 
-def pre_logits(config, dtype):
-    """Return the tanh layer before the classifier."""
-    return keras.layers.Dense(
-        config.representation_size,
-        activation="tanh",
-        kernel_initializer="lecun_normal",
-        dtype=policy_at(dtype, "pre_logits"),
-        name="pre_logits",
-    )
-
-
-def pooled_head(config, dtype=None):
-    """Return the classifier that belongs to the pooling, or None."""
-    layer_class = POOLINGS[config.pooling]
-    if layer_class is None or layer_class.head_class is None:
-        return None
-    return layer_class.head_class(
-        config.num_classes,
-        config.classifier_activation,
-        config.head_bias,
-        dtype=float32_unless_quantized(dtype, "predictions"),
-        name="predictions",
-    )
-
-
-def head(config, dtype):
+def head(config: ViTConfig, dtype):
     """Return the classifier; its kernel is zero, as in the official code."""
-    return pooled_head(config, dtype) or keras.layers.Dense(
+    pool = POOLINGS[config.pooling]
+    options = {
+        "activation": config.classifier_activation,
+        "dtype": head_policy(dtype, "predictions"),
+        "name": "predictions",
+    }
+    if pool and pool.head_class:
+        return pool.head_class(
+            config.num_classes, head_bias=config.head_bias, **options
+        )
+    return keras.layers.Dense(
         config.num_classes,
-        activation=config.classifier_activation,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias),
-        dtype=float32_unless_quantized(dtype, "predictions"),
-        name="predictions",
+        **options,
     )
 
 
-def connect_layers(config: ViTConfig, images, dtype=None):
-    """Return the output of a new model of `config` for `images`.
+def position_layers(config: ViTConfig) -> list[dict[str, str]]:
+    """Return the names of the layers that feed each block, by argument.
 
-    Shapes:
-        images: a symbolic tensor (B, H, W, C).
+    A layer that all blocks share has its own name; another one ends with the
+    index of the block.
 
     Args:
         config: The configuration of the model.
-        images: The input of the first layer.
-        dtype: Dtype policy of the layers.
-    """
-    features = images
-    if config.stem_stages is not None:
-        features = stem(config, dtype)(images)  # (B, H', W', C')
-    x = patch_encoder(config, dtype)(features)  # (B, N, D)
-    if config.use_patch_norm:
-        x = layer_norm(config, "patch_norm", dtype)(x)
-    x = add_prefix_and_positions(config, x, features, dtype)  # (B, T, D)
-    if config.use_embedding_norm:
-        x = layer_norm(config, "embedding_norm", dtype)(x)
-    if config.dropout_rate:
-        x = keras.layers.Dropout(
-            config.dropout_rate, dtype=dtype, name="dropout"
-        )(x)
-    positions = connect_positions(config, x, features, dtype)
-    for index in range(config.depth):
-        x = transformer_block(config, index, dtype)(x, **positions[index])
-    if config.use_final_norm and not config.use_pooling_norm:
-        x = layer_norm(config, "encoder_norm", dtype)(x)
-    if layer := pooling(config, dtype):
-        x = layer(x)  # (B, D)
-    if config.use_final_norm and config.use_pooling_norm:
-        x = layer_norm(config, "pooling_norm", dtype)(x)
-    if config.representation_size:
-        x = pre_logits(config, dtype)(x)  # (B, R)
-    return head(config, dtype)(x) if config.num_classes else x
-
-
-def runs_eagerly(images) -> bool:
-    """Return whether `run_layers` may compute a model of `images`."""
-    is_array = isinstance(images, np.ndarray) or ops.is_tensor(images)
-    return is_array and len(images.shape) == 4
-
-
-def run_layers(model: keras.Model, images, training: bool | None = None):
-    """Return the output of a functional model, computed layer by layer.
-
-    Keras keeps the outputs of all layers until the last one is computed. Here
-    each is freed after the last layer that reads it, so the next one takes its
-    place in memory.
-
-    Shapes:
-        images: (B, H, W, C). returns: the output of the model.
-
-    Args:
-        model: A functional model of layers, with one input and one output.
-        images: An array or a tensor.
-        training: Passed on to the layers that have this argument.
-    """
-    (start,), (end,) = model.inputs, model.outputs
-    tensors = {id(start): ops.convert_to_tensor(images, start.dtype)}
-    nodes = [layer._inbound_nodes[0] for layer in model.layers[1:]]
-    last_reader = {id(x): node for node in nodes for x in node.input_tensors}
-    for node in nodes:
-        inputs, arguments = node.arguments.fill_in(tensors)
-        for x in node.input_tensors:
-            if last_reader[id(x)] is node:
-                tensors.pop(id(x), None)
-        if node.operation._call_has_training_arg:
-            arguments = {**arguments, "training": training}
-        (output,) = node.outputs
-        tensors[id(output)] = call_layer(node.operation, *inputs, **arguments)
-    return tensors[id(end)]
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class PatchGrid(keras.layers.Layer):
-    """Arrange patch tokens as in the images that they come from.
-
-    It is a layer, because the size of symbolic images is not known before
-    the graph runs.
-
-    Shapes:
-        tokens: (B, h * w, D).
-        images: (B, H, W, C).
-        returns: (B, h, w, D).
-
-    Args:
-        stride: Pixels from one patch to the next.
-        stem_stride: Pixels from one cell of the feature map to the next, in a
-            model with a stem; its padding rounds the number of cells up.
 
     Example:
-        >>> grid = models.vit.PatchGrid(8)
-        >>> tuple(grid(np.ones((2, 6, 5)), np.ones((2, 16, 24, 3))).shape)
-        (2, 2, 3, 5)
+        >>> config = VARIANTS["Ti/16"].config
+        >>> config = dataclasses.replace(
+        ...     config, depth=2, rotary_positions="axial",
+        ...     relative_positions="table",
+        ... )
+        >>> for row in models.vit.position_layers(config):
+        ...     print(row)
+        {'rotation': 'rotary_positions', 'bias': 'relative_positions_00'}
+        {'rotation': 'rotary_positions', 'bias': 'relative_positions_01'}
     """
-
-    def __init__(self, stride: int, stem_stride: int = 1, **kwargs):
-        super().__init__(autocast=False, **kwargs)
-        self.stride = stride
-        self.stem_stride = stem_stride
-
-    def build(self, tokens_shape, images_shape):
-        self.built = True
-
-    def call(self, tokens, images):
-        grid = map(self._count, ops.shape(images)[1:3])
-        return ops.reshape(tokens, (-1, *grid, tokens.shape[-1]))
-
-    def compute_output_shape(self, tokens_shape, images_shape):
-        sides = images_shape[1:3]
-        grid = (None if s is None else self._count(s) for s in sides)
-        return (tokens_shape[0], *grid, tokens_shape[-1])
-
-    def _count(self, side):
-        """Return the number of patches along a side of so many pixels."""
-        cells = -(-side // self.stem_stride)
-        return cells // (self.stride // self.stem_stride)
-
-    def get_config(self):
-        options = {"stride": self.stride, "stem_stride": self.stem_stride}
-        return {**super().get_config(), **options}
+    found = {}
+    if rotary := ROTARY_POSITIONS[config.rotary_positions]:
+        found["rotation"] = "rotary_positions", rotary.is_shared
+    if relative := RELATIVE_POSITIONS[config.relative_positions]:
+        is_shared = config.use_shared_relative_positions
+        found[relative.argument] = "relative_positions", is_shared
+    if config.position_placement != "stem":
+        is_shared = config.position_placement == "every_block_shared"
+        found["position_rows"] = "position_embedding", is_shared
+    return [
+        {
+            argument: name if is_shared else f"{name}_{index:02d}"
+            for argument, (name, is_shared) in found.items()
+        }
+        for index in range(config.depth)
+    ]
 
 
-def compute_block_features(
-    model,
-    images,
-    blocks: Sequence[int] | None = None,
-    as_grid: bool = True,
-    norm: bool = True,
-    with_prefix: bool = False,
-) -> list:
-    """Return the patches after blocks of a model.
-
-    With symbolic images, the result is symbolic: part of a graph of layers,
-    which can be trained, saved and exported.
-
-    Shapes:
-        images: (B, H, W, C).
-        returns: (B, h, w, D) for each block, or (B, h * w, D).
+def position_layer(config: ViTConfig, argument: str, name: str, dtype):
+    """Return the layer that computes an argument of a block, or None.
 
     Args:
-        model: A VisionTransformer.
-        images: Images, or a symbolic tensor of them.
-        blocks: Indices of the blocks, counted from 0; negative ones count from
-            the end. Default: all blocks.
-        as_grid: Whether the patches are arranged as in the image.
-        norm: Whether the last norm of the model is applied to each, as far as
-            it has one before its pooling.
-        with_prefix: Whether to return pairs: the patches, and the tokens
-            before them (B, P, D).
-
-    Raises:
-        ValueError: If `blocks` names no block, or one that is not there.
-
-    Example:
-        >>> model = VisionTransformer(VARIANTS["mu/16"].config)
-        >>> images = np.zeros((2, 224, 224, 3), "float32")
-        >>> [tuple(x.shape) for x in model.features(images, blocks=(0, -1))]
-        [(2, 14, 14, 32), (2, 14, 14, 32)]
+        config: The configuration of the model.
+        argument: A key of `position_layers`; "position_rows" as well for the
+            embedding before the first block.
+        name: Name of the layer.
+        dtype: Dtype policy of the layer.
     """
-    depth, prefix = model.config.depth, model.config.num_prefix_tokens
-    layers = {layer.name: layer for layer in model.layers}
-    outputs = []
-    for index in _indices(blocks, depth):
-        x = layers[f"block_{index % depth:02d}"].output
-        if norm and "encoder_norm" in layers:
-            x = layers["encoder_norm"](x)
-        outputs.append(x)
-    tokens = keras.Model(model.input, outputs)(images)
-    tokens = tokens if isinstance(tokens, list) else [tokens]
-    found = []
-    for x in tokens:
-        patches = x[:, prefix:]
-        if as_grid:
-            patches = _arrange(patches, images, model.config)
-        found.append((patches, x[:, :prefix]) if with_prefix else patches)
-    return found
+    options = {"grid_size": config.grid_size, "dtype": dtype, "name": name}
+    if argument == "rotation":
+        make = _chosen(ROTARY_POSITIONS, "rotary_positions", config)
+        options |= {"head_size": config.head_size}
+        options |= {"patch_size": config.patch_size}
+    elif argument == "position_rows":
+        make = POSITION_EMBEDDINGS[config.position_embedding]
+        options |= {"patch_size": config.patch_size}
+        options |= {"resize": config.position_resize}
+        options |= {"returns_rows": config.position_placement != "stem"}
+    else:
+        make = _chosen(RELATIVE_POSITIONS, "relative_positions", config)
+        options |= {"num_heads": config.num_heads}
+    count = config.num_prefix_tokens
+    if argument == "position_rows" and not config.use_prefix_positions:
+        count = 0
+    return make and make(**options, num_prefix_tokens=count)
 
 
-def _indices(blocks, depth):
-    """Return the indices of the blocks; raise a ValueError unless they are."""
-    if blocks is None:
-        return range(depth)
-    chosen = tuple(blocks) if isinstance(blocks, Iterable) else ()
-    if chosen and all(
-        isinstance(index, numbers.Integral) and -depth <= index < depth
-        for index in chosen
-    ):
-        return chosen
-    raise ValueError(
-        f"`blocks` must be from {-depth} to {depth - 1}, one or more in a "
-        f"list. Received: blocks={blocks!r}"
-    )
+def _chosen(table, field, config, **others):
+    """Return a function that makes the layer which a field chooses, or None.
 
-
-def _arrange(patches, images, config):
-    """Return patches (B, h * w, D) as in the images, (B, h, w, D)."""
-    if config.use_dynamic_image_size:
-        stem_stride = config.stem_stride
-        grid = PatchGrid(config.patch_size * stem_stride, stem_stride)
-        return grid(patches, images)
-    return ops.reshape(patches, (-1, *config.grid_size, patches.shape[-1]))
+    The `needs` of a layer lists the fields that its constructor takes, under
+    the name of the argument without `PREFIX_`, for a table `PREFIX_...`.
+    """
+    layer_class = table[getattr(config, field)]
+    if layer_class is None:
+        return None
+    prefix = field.partition("_")[0] + "_"
+    values = {"num_prefix_tokens": config.num_prefix_tokens}
+    values = {**vars(config), **values, **others}
+    needs = {n.removeprefix(prefix): values[n] for n in layer_class.needs}
+    return functools.partial(layer_class, **needs)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -572,6 +294,8 @@ class VisionTransformer(keras.Model):
             mixed precision, the head returns float32.
         name: Name of the model.
         trainable: Whether the weights are trained.
+        edits: What users have changed on layers, as in `get_config`: their
+            activations, dropout rates, epsilons, regularisers.
 
     Example:
         >>> config = ViTConfig(
@@ -591,42 +315,93 @@ class VisionTransformer(keras.Model):
         dtype=None,
         name: str = "vision_transformer",
         trainable: bool = True,
+        edits: dict | None = None,
     ):
-        policy = keras.dtype_policies.get(dtype)
+        policy, edit = keras.dtype_policies.get(dtype), Edits(edits)
         size = config.image_size
         size = (None, None) if config.use_dynamic_image_size else size
-        images = keras.Input((*size, config.channels), name="images")
+        is_double = wide(policy.compute_dtype) == "float64"
+        images = keras.Input(
+            (*size, config.channels),
+            dtype="float64" if is_double else None,
+            name="images",
+        )
         super().__init__(
             inputs=images,
-            outputs=connect_layers(config, images, policy),
+            outputs=connect_layers(config, images, policy, edit),
             name=name,
             trainable=trainable,
         )
         self.dtype_policy = policy
         self.config = config
+        self.edits = edit
 
-    if keras.backend.backend() == "torch":
+    if kernels.run_graph:
 
         def call(self, inputs, training=None, mask=None):
-            if runs_eagerly(inputs):
-                return run_layers(self, inputs, training)
-            return super().call(inputs, training=training, mask=mask)
+            outputs = kernels.run_graph(self, inputs, training)
+            if outputs is None:
+                return super().call(inputs, training=training, mask=mask)
+            return outputs
 
     def features(
-        self, images, blocks=None, as_grid=True, norm=True, with_prefix=False
+        self,
+        images,
+        blocks: Iterable[int] | None = None,
+        as_grid: bool = True,
+        norm: bool = True,
+        with_prefix: bool = False,
     ) -> list:
-        """Return the patches after blocks, (B, h, w, D) for each block.
+        """Return the patches after blocks, as images of features.
+
+        With symbolic images, the result is symbolic: part of a graph of
+        layers, which can be trained, saved and exported.
+
+        Shapes:
+            images: (B, H, W, C).
+            returns: (B, h, w, D) for each block, or (B, h * w, D).
 
         Args:
-            images: Images (B, H, W, C), or a symbolic tensor of them.
-            blocks: Indices of the blocks; all by default.
+            images: Images, or a symbolic tensor of them.
+            blocks: Indices of the blocks, counted from 0; negative ones count
+                from the end. Default: all blocks.
             as_grid: Whether the patches are arranged as in the image.
-            norm: Whether the last norm of the model is applied.
-            with_prefix: Whether to return pairs of patches and prefix tokens.
+            norm: Whether the last norm of the model is applied to each, as far
+                as it has one before its pooling.
+            with_prefix: Whether to return pairs: the patches, and the tokens
+                before them (B, P, D).
+
+        Raises:
+            ValueError: If `blocks` names no block, or one that is not there.
+
+        Example:
+            >>> model = VisionTransformer(VARIANTS["mu/16"].config)
+            >>> images = np.zeros((2, 224, 224, 3), "float32")
+            >>> [tuple(x.shape) for x in model.features(images, blocks=(0, -1))]
+            [(2, 14, 14, 32), (2, 14, 14, 32)]
         """
-        return compute_block_features(
-            self, images, blocks, as_grid, norm, with_prefix
-        )
+        config = self.config
+        layers = {layer.name: layer for layer in self.layers}
+        outputs = []
+        for index in block_indices(config.depth, blocks, "blocks"):
+            x = layers[f"block_{index:02d}"].output
+            if norm and "encoder_norm" in layers:
+                x = layers["encoder_norm"](x)
+            outputs.append(x)
+        tokens = keras.Model(self.input, outputs)(images)
+        tokens = tokens if isinstance(tokens, list) else [tokens]
+        prefix, stride = config.num_prefix_tokens, config.stem_stride
+        arrange = PatchGrid(config.patch_size * stride, stride)
+        found = []
+        for x in tokens:
+            patches = x[:, prefix:]
+            if as_grid and config.use_dynamic_image_size:
+                patches = arrange(patches, images)
+            elif as_grid:
+                shape = (-1, *config.grid_size, patches.shape[-1])
+                patches = kernels.reshape(patches, shape)
+            found.append((patches, x[:, :prefix]) if with_prefix else patches)
+        return found
 
     def with_image_size(
         self, image_size: tuple[int, int] | int, patch_size: int | None = None
@@ -801,6 +576,7 @@ class VisionTransformer(keras.Model):
             "dtype": nested_dtype_policy(self),
             "name": self.name,
             "trainable": self.trainable,
+            **self.edits.find(self.layers),
             **describe_frozen(self),
         }
 
@@ -812,6 +588,33 @@ class VisionTransformer(keras.Model):
         model = cls(**{**config, "config": fields})
         freeze_again(model, *frozen)
         return model
+
+
+def block_indices(
+    depth: int, chosen: Iterable[int] | None, argument: str
+) -> list[int]:
+    """Return chosen indices of blocks, counted from 0.
+
+    Args:
+        depth: Number of blocks.
+        chosen: The indices; negative ones count from the end. None for all.
+        argument: Name of the caller's argument, for the error.
+
+    Raises:
+        ValueError: If `chosen` is no list of indices of blocks.
+    """
+    if chosen is None:
+        return list(range(depth))
+    indices = list(chosen) if isinstance(chosen, Iterable) else []
+    if not indices or not all(
+        isinstance(i, numbers.Integral) and -depth <= i < depth for i in indices
+    ):
+        raise ValueError(
+            f"`{argument}` must be a list of indices from {-depth} to "
+            f"{depth - 1}, since the model has {depth} blocks, or None for "
+            f"all of them. Received: {argument}={chosen!r}"
+        )
+    return [index % depth for index in indices]
 
 
 def check_vision_transformer(model):

@@ -5,6 +5,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.composite import Edits
+from keras_vit.layers.dtypes import wide
 from keras_vit.layers.norms import LayerNorm
 from keras_vit.layers.positions import (
     LearnedPositionEmbedding,
@@ -49,6 +51,7 @@ class MaskedAutoencoder(PretrainingModel):
         normalize_pixels: Whether the target of a patch has mean 0 and
             variance 1.
         name: Name of the model.
+        edits: What users have changed on layers, as in `get_config`.
 
     Raises:
         ValueError: If the encoder has a stem or accepts any image size, or an
@@ -75,8 +78,10 @@ class MaskedAutoencoder(PretrainingModel):
         decoder_heads: int = 16,
         normalize_pixels: bool = True,
         name: str = "masked_autoencoder",
+        edits: dict | None = None,
     ):
         check_encoder(encoder)
+        edit = Edits(edits)
         _check_relative(encoder.config.relative_positions)
         sizes = {
             "decoder_width": decoder_width,
@@ -90,12 +95,15 @@ class MaskedAutoencoder(PretrainingModel):
             config.grid_size[0] * config.grid_size[1], name="patch_order"
         )(images)
         encoded = encode_visible(encoder, order, hidden)
-        predictions = _decode(encoder, encoded, order, hidden, *sizes.values())
+        predictions = _decode(
+            encoder, encoded, order, hidden, *sizes.values(), edit
+        )
         patches = cut_grid(images, config)
         if normalize_pixels:
             mean, deviation = patch_moments(patches)
             patches = (patches - mean) / deviation
-        targets = TakeTokens(dtype="float32", name="targets")(
+        kind = wide(encoder.compute_dtype)
+        targets = TakeTokens(dtype=kind, name="targets")(
             patches, order[:, :hidden]
         )
         super().__init__(
@@ -107,6 +115,7 @@ class MaskedAutoencoder(PretrainingModel):
                 "normalize_pixels": normalize_pixels,
             },
             name,
+            edit,
         )
         self.normalize_pixels = normalize_pixels
         write_fixed_table(self.get_layer("decoder_positions"))
@@ -195,11 +204,12 @@ CHOOSERS = {
 }
 
 
-def _decode(encoder, x, order, hidden, width, depth, heads):
+def _decode(encoder, x, order, hidden, width, depth, heads, edit):
     """Return the predictions (B, M, P * P * C) of the hidden patches."""
     config, dtype = encoder.config, encoder.dtype_policy
     prefix = config.num_prefix_tokens
-    x = keras.layers.Dense(width, dtype=dtype, name="decoder_embed")(x)
+    embed = keras.layers.Dense(width, dtype=dtype, name="decoder_embed")
+    x = edit(embed)(x)
     patches = MaskTokens(hidden, dtype=dtype, name="mask_token")(x[:, prefix:])
     patches = TakeTokens(dtype=dtype, name="unshuffled")(
         patches, ops.argsort(order, axis=-1)
@@ -209,7 +219,7 @@ def _decode(encoder, x, order, hidden, width, depth, heads):
         config.grid_size, prefix, dtype=dtype, name="decoder_positions"
     )(x)
     for index in range(depth):
-        x = TransformerBlock(
+        block = TransformerBlock(
             heads,
             4 * width,
             activation=config.activation,
@@ -217,13 +227,14 @@ def _decode(encoder, x, order, hidden, width, depth, heads):
             use_remat=config.use_remat,
             dtype=dtype,
             name=f"decoder_block_{index:02d}",
-        )(x)
-    x = LayerNorm(config.layer_norm_epsilon, dtype=dtype, name="decoder_norm")(
-        x
-    )
+        )
+        x = edit(block)(x)
+    epsilon = config.layer_norm_epsilon
+    x = edit(LayerNorm(epsilon, dtype=dtype, name="decoder_norm"))(x)
     # Only the tokens that the loss reads.
     x = TakeTokens(dtype=dtype, name="hidden")(x, order[:, :hidden] + prefix)
     length = config.patch_size**2 * config.channels
-    return keras.layers.Dense(
-        length, dtype="float32", name="decoder_predictions"
-    )(x)
+    predict = keras.layers.Dense(
+        length, dtype=wide(dtype.compute_dtype), name="decoder_predictions"
+    )
+    return edit(predict)(x)

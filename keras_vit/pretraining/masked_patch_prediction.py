@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.composite import Edits
+from keras_vit.layers.dtypes import wide
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining.masking import (
     PatchCorruption,
@@ -47,6 +49,7 @@ class MaskedPatchPrediction(PretrainingModel):
         target: A key of PATCH_TARGETS: the mean colour of a patch, those of
             its 4 x 4 cells, or its pixels.
         name: Name of the model.
+        edits: What users have changed on layers, as in `get_config`.
 
     Raises:
         ValueError: If the encoder has a stem or accepts any image size, or an
@@ -62,10 +65,13 @@ class MaskedPatchPrediction(PretrainingModel):
         mask_ratio: float = 0.5,
         target: str = "mean_color",
         name: str = "masked_patch_prediction",
+        edits: dict | None = None,
     ):
         check_encoder(encoder)
+        edit = Edits(edits)
         cells = pick(PATCH_TARGETS, target, "target")
         config, dtype = encoder.config, encoder.dtype_policy
+        kind = wide(encoder.compute_dtype)
         images, hidden = encoder.inputs[0], count_hidden(config, mask_ratio)
         order = RandomPatchOrder(
             config.grid_size[0] * config.grid_size[1], name="patch_order"
@@ -84,15 +90,15 @@ class MaskedPatchPrediction(PretrainingModel):
         length = config.patch_size**2 * config.channels
         num_classes = SHADES**config.channels
         outputs = length if cells is None else cells * cells * num_classes
-        x = keras.layers.Dense(
-            outputs, dtype="float32", name="patch_predictions"
+        x = edit(
+            keras.layers.Dense(outputs, dtype=kind, name="patch_predictions")
         )(x)
         truths = (
             cut_grid(images, config)
             if cells is None
             else color_classes(images, config, cells)
         )
-        truths = TakeTokens(dtype="float32", name="targets")(truths, chosen)
+        truths = TakeTokens(dtype=kind, name="targets")(truths, chosen)
         if cells is not None:
             x = ops.reshape(x, (-1, hidden, cells**2, num_classes))
         super().__init__(
@@ -100,6 +106,7 @@ class MaskedPatchPrediction(PretrainingModel):
             {"predictions": x, "targets": truths, "order": order},
             {"mask_ratio": mask_ratio, "target": target},
             name,
+            edit,
         )
         self.target = target
         self.has_hits = cells is not None

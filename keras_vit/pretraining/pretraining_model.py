@@ -6,10 +6,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.composite import Edits
 from keras_vit.layers.positions import (
     LearnedPositionEmbedding,
 )
 from keras_vit.models import VisionTransformer
+from keras_vit.models.tuning import describe_frozen, freeze_again
 from keras_vit.models.vit import check_vision_transformer, position_layers
 from keras_vit.pretraining.targets import cut_grid, join_grid
 
@@ -27,6 +29,7 @@ class PretrainingModel(keras.Model):
         outputs: The outputs, for the input of the encoder.
         options: What `get_config` returns beside the encoder.
         name: Name of the model.
+        edits: Made the layers beside the encoder, see `Edits`.
     """
 
     has_hits = False  # Whether `compute_hits` is possible.
@@ -37,8 +40,10 @@ class PretrainingModel(keras.Model):
         outputs: dict,
         options: dict,
         name: str,
+        edits: Edits,
     ):
         super().__init__(encoder.inputs[0], outputs, name=name)
+        self.edits = edits
         self.dtype_policy = encoder.dtype_policy
         # Keras would track an attribute, and train the layers of the encoder
         # that nothing of this model depends on.
@@ -115,6 +120,8 @@ class PretrainingModel(keras.Model):
             "encoder": keras.saving.serialize_keras_object(encoder),
             **options,
             "name": self.name,
+            **self.edits.find(self.layers),
+            **describe_frozen(self),
         }
 
     @classmethod
@@ -122,7 +129,11 @@ class PretrainingModel(keras.Model):
         encoder = keras.saving.deserialize_keras_object(
             config["encoder"], custom_objects
         )
-        return cls(**{**config, "encoder": encoder})
+        config = {**config, "encoder": encoder}
+        frozen = [config.pop(k, ()) for k in ("frozen", "frozen_weights")]
+        model = cls(**config)
+        freeze_again(model, *frozen)
+        return model
 
 
 def _identity(*values):

@@ -6,6 +6,7 @@ All functions take arrays or symbolic tensors.
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.dtypes import wide
 from keras_vit.models import ViTConfig
 
 BITS = 3  # Of the colour of a channel.
@@ -83,8 +84,9 @@ def color_classes(images, config: ViTConfig, cells: int):
             f"patch_size={side}, {cells} cells in a row"
         )
     mean, deviation = config.preprocessing.for_channels(channels)
-    pixels = ops.multiply(images, np.array(deviation, "float32"))
-    pixels = ops.add(pixels, np.array(mean, "float32"))
+    kind = wide(images.dtype)
+    pixels = ops.multiply(images, np.array(deviation, kind))
+    pixels = ops.add(pixels, np.array(mean, kind))
     patches = cut_grid(pixels, config)
     step, length = side // cells, patches.shape[1]
     shape = (-1, length, cells, step, cells, step, channels)
@@ -92,7 +94,7 @@ def color_classes(images, config: ViTConfig, cells: int):
     shades = ops.floor(means * (255 / (256 // SHADES)) + ROUNDING)
     shades = ops.clip(shades, 0, SHADES - 1)
     powers = SHADES ** np.arange(channels - 1, -1, -1)
-    powers = powers.astype("float32")
+    powers = powers.astype(kind)
     classes = ops.sum(ops.multiply(shades, powers), axis=-1)
     classes = ops.reshape(classes, (-1, length, cells * cells))
     return ops.cast(classes, "int32")

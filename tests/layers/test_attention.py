@@ -1,14 +1,11 @@
-import functools
-
 import keras
 import numpy as np
 import pytest
 from keras import ops
 from scipy.special import softmax
 
-from keras_vit.layers import MultiHeadSelfAttention, fused_attention
+from keras_vit.layers import MultiHeadSelfAttention, kernels
 from keras_vit.layers.attention import attend, attend_by_products
-from keras_vit.layers.fused_attention import find_fused_attention
 from tests.contracts import gradients
 from tests.tiny import noise, to_numpy
 
@@ -120,17 +117,17 @@ def test_a_logit_of_1e5_gives_no_nan(dtype):
 
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has none.")
 def test_flash_attention_can_be_disabled(monkeypatch):
-    monkeypatch.setattr(fused_attention, "_has_gpu", lambda: True)
-    monkeypatch.setattr(fused_attention, "_cudnn_fits", lambda *shapes: True)
     query = ops.cast(noise(1, LENGTH, WIDTH), "bfloat16")
-    find = functools.partial(find_fused_attention, query, query, HEADS)
-    assert find()
+    asked = []
+    monkeypatch.setattr(kernels, "attend", lambda *args: asked.append(args))
     keras.config.disable_flash_attention()
     try:
-        assert find() is None
+        attend(query, query, query, num_heads=HEADS)
+        assert not asked
     finally:
         keras.config.enable_flash_attention()
-    assert find()
+    attend(query, query, query, num_heads=HEADS)
+    assert len(asked) == 1
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="The kernel of PyTorch.")
@@ -168,7 +165,7 @@ def test_products_in_bfloat16_are_those_of_the_kernel(
     upstream = noise(2, LENGTH, WIDTH, seed=9)
     y, dx, _ = formula(x, mask, bias if has_bias else 0.0, upstream)
     for is_plain in (True, False):
-        monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", is_plain)
+        monkeypatch.setattr(kernels.own, "HAS_PLAIN_BFLOAT16", is_plain)
         found = layer(x)
         assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
         found = to_numpy(ops.cast(found, "float32"))
@@ -187,19 +184,19 @@ def test_products_are_only_for_short_bfloat16_without_amx(monkeypatch):
     def called(*args):
         raise NotImplementedError
 
-    monkeypatch.setattr(fused_attention, "_attend_by_products_in_torch", called)
-    monkeypatch.setattr(fused_attention, "MOST_TOKENS_OF_PRODUCTS", LENGTH)
+    monkeypatch.setattr(kernels.own, "attend_by_products", called)
+    monkeypatch.setattr(kernels.own, "MOST_TOKENS_OF_PRODUCTS", LENGTH)
 
     def run(dtype, length):
         x = ops.cast(noise(1, length, WIDTH), dtype)
         attend(x, x, x, num_heads=HEADS)
 
-    monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", True)
+    monkeypatch.setattr(kernels.own, "HAS_PLAIN_BFLOAT16", True)
     with pytest.raises(NotImplementedError):
         run("bfloat16", LENGTH)
     run("bfloat16", LENGTH + 1)
     run("float32", LENGTH)
-    monkeypatch.setattr(fused_attention, "HAS_PLAIN_BFLOAT16", False)
+    monkeypatch.setattr(kernels.own, "HAS_PLAIN_BFLOAT16", False)
     run("bfloat16", LENGTH)
 
 
@@ -227,11 +224,11 @@ def fake_gpu(monkeypatch):
         assert query.shape[1] % 2 == key.shape[1] % 2 == 0
         return original(query, key, *others, implementation="xla", **lengths)
 
-    monkeypatch.setattr(fused_attention, "_has_gpu", lambda: True)
+    monkeypatch.setattr(kernels.own, "has_gpu", lambda: True)
     monkeypatch.setattr(jax.nn, "dot_product_attention", on_a_gpu)
-    fused_attention._cudnn_fits.cache_clear()
+    kernels.own.cudnn_fits.cache_clear()
     yield asked
-    fused_attention._cudnn_fits.cache_clear()
+    kernels.own.cudnn_fits.cache_clear()
 
 
 def compare_with_products(mask, has_bias, dtype="bfloat16", length=LENGTH):

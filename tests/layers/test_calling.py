@@ -4,7 +4,8 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import LayerNorm, TransformerBlock
-from keras_vit.layers.kernels import call_layer, project, reshape
+from keras_vit.layers.kernels import call, reshape
+from keras_vit.layers.kernels import dense as product
 from tests.tiny import noise, randomize, to_numpy
 
 torch_only = pytest.mark.skipif(
@@ -23,7 +24,7 @@ def dense(dtype=None, **options):
 def test_a_projection_equals_the_dense_layer(dtype, use_bias):
     layer = dense(dtype, use_bias=use_bias)
     x = ops.cast(noise(5, 6), layer.compute_dtype)
-    y, expected = project(layer, x), layer(x)
+    y, expected = product(layer, x), layer(x)
     assert y.dtype == expected.dtype
     np.testing.assert_allclose(
         to_numpy(ops.cast(y, "float32")),
@@ -38,7 +39,7 @@ def test_a_projection_has_the_lora_update():
     randomize(layer, seed=3)
     x = ops.convert_to_tensor(noise(5, 6))
     np.testing.assert_allclose(
-        to_numpy(project(layer, x)), to_numpy(layer(x)), atol=1e-5
+        to_numpy(product(layer, x)), to_numpy(layer(x)), atol=1e-5
     )
 
 
@@ -47,20 +48,20 @@ def test_a_quantized_projection_is_computed_as_such():
     layer.quantize("int8")
     x = ops.convert_to_tensor(noise(5, 6))
     np.testing.assert_array_equal(
-        to_numpy(project(layer, x)), to_numpy(layer(x))
+        to_numpy(product(layer, x)), to_numpy(layer(x))
     )
 
 
 def test_an_input_of_another_type_is_cast():
     layer = dense("mixed_bfloat16")
-    y = project(layer, ops.convert_to_tensor(noise(5, 6)))
+    y = product(layer, ops.convert_to_tensor(noise(5, 6)))
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
 
 
 def test_a_symbolic_input_makes_a_node_of_the_layer():
     inputs, layer = keras.KerasTensor((2, 6)), LayerNorm()
     layer.build((2, 6))
-    outputs = call_layer(layer, reshape(inputs, (2, 6)))
+    outputs = call(layer, reshape(inputs, (2, 6)))
     assert outputs._keras_history.operation is layer
 
 

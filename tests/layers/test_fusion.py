@@ -14,13 +14,14 @@ from keras_vit.layers import (
     MlpBlock,
     MultiHeadSelfAttention,
     RmsNorm,
-    kernels,
 )
 from keras_vit.layers.attention import attend
-from keras_vit.layers.mlp import ACTIVATIONS, activate_in_training
+from keras_vit.layers.kernels import activate
+from keras_vit.layers.mlp import ACTIVATIONS
 from tests.tiny import noise, randomize, tiny_config
 
 tf = pytest.importorskip("tensorflow")
+kernels = pytest.importorskip("keras_vit.layers.kernels_tensorflow")
 BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.skipif(
     BACKEND == "torch", reason="PyTorch keeps little by itself."
@@ -95,7 +96,7 @@ def test_activations_and_gradients_are_those_of_the_formula(name, dtype):
     x = ops.cast(3 * noise(5, WIDTH, seed=1), dtype)
     upstream = ops.cast(noise(5, WIDTH, seed=2), dtype)
     y, [gradient] = pull_back(
-        lambda x: activate_in_training(name, x), [x], upstream
+        lambda x: activate(name, ACTIVATIONS[name], x, True), [x], upstream
     )
     value, slope = FORMULAS[name](as_doubles(x))
     assert y.dtype == gradient.dtype == dtype
@@ -184,7 +185,7 @@ def kept_by_jax(function, *tensors):
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS.keys() - {"relu"}))
 def test_an_activation_keeps_nothing_but_its_argument_on_jax(name):
     x = ops.cast(noise(5, 7), "bfloat16")
-    kept = kept_by_jax(lambda x: activate_in_training(name, x), x)
+    kept = kept_by_jax(lambda x: activate(name, ACTIVATIONS[name], x, True), x)
     assert kept == [("bfloat16", (5, 7))]
 
 

@@ -4,7 +4,7 @@ import pytest
 from scipy.special import softmax
 
 from keras_vit.layers import MultiHeadSelfAttention
-from keras_vit.models.features import attend_with_scores
+from keras_vit.models.features import run_with_scores
 from tests.tiny import noise, randomize, to_numpy
 
 
@@ -52,7 +52,7 @@ def test_equals_the_formula_of_the_paper(num_heads, mask):
     x = noise(2, 5, 12, seed=5)
     layer = build(num_heads)
     expected, expected_scores = attention_in_numpy(layer, x, mask)
-    y, scores = attend_with_scores(layer, x, mask)
+    y, scores = run_with_scores(layer, x, mask=mask)
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
     np.testing.assert_allclose(to_numpy(scores), expected_scores, atol=1e-6)
     # A fused kernel sums in another order.
@@ -85,8 +85,8 @@ def test_a_mask_of_integers_is_a_mask():
 
 
 def test_a_mask_that_allows_nothing_attends_evenly():
-    _, scores = attend_with_scores(
-        build(), noise(2, 5, 12), np.zeros((2, 5), bool)
+    _, scores = run_with_scores(
+        build(), noise(2, 5, 12), mask=np.zeros((2, 5), bool)
     )
     np.testing.assert_allclose(to_numpy(scores), 0.2, atol=1e-6)
 
@@ -112,7 +112,7 @@ def test_permuted_tokens_give_permuted_answers():
 def test_probabilities_sum_to_one_within_rounding(policy, tolerance):
     layer = build(length=197, dtype=policy)
     x = noise(1, 197, 12)
-    _, scores = attend_with_scores(layer, x)
+    _, scores = run_with_scores(layer, x)
     assert keras.backend.standardize_dtype(scores.dtype) == policy[6:]
     sums = to_numpy(scores).sum(axis=-1)
     np.testing.assert_allclose(sums, 1.0, atol=tolerance)
@@ -130,7 +130,7 @@ def test_softmax_is_computed_in_float32(policy, monkeypatch):
 
     layer = build(dtype=policy)
     monkeypatch.setattr(keras.ops, "softmax", recording)
-    attend_with_scores(layer, noise(2, 5, 12))
+    run_with_scores(layer, noise(2, 5, 12))
     assert types == ["float32"]
 
 
@@ -145,7 +145,7 @@ def test_a_logit_of_1e5_gives_no_nan(policy):
     scaled = (1e5 * 4**0.5) ** 0.5 * np.eye(4)  # q.k / sqrt(4) is 1e5.
     kernel = np.concatenate([scaled, scaled, np.eye(4)], axis=1)
     layer.set_weights([kernel, np.zeros(12), np.eye(4), np.zeros(4)])
-    y, scores = attend_with_scores(layer, x)
+    y, scores = run_with_scores(layer, x)
     # Each token has the logit of 1e5 with itself and 0 with the others.
     np.testing.assert_array_equal(to_numpy(scores)[0, 0], np.eye(3))
     np.testing.assert_array_equal(to_numpy(y), x)

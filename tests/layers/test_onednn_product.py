@@ -3,12 +3,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.layers import onednn_product
-from keras_vit.layers.kernels import project
-from keras_vit.layers.onednn_product import find_onednn_product
+from keras_vit.layers.kernels import dense as project
 from tests.tiny import noise, randomize
 
 torch = pytest.importorskip("torch")
+if keras.backend.backend() != "torch":
+    pytest.skip("of PyTorch alone", allow_module_level=True)
+from keras_vit.layers import kernels_torch  # noqa: E402
+
 pytestmark = [
     pytest.mark.skipif(
         keras.backend.backend() != "torch", reason="of PyTorch alone"
@@ -24,10 +26,10 @@ def on_amd(monkeypatch):
     """Compute as on a processor on which it is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("This PyTorch has no oneDNN.")
-    if not onednn_product.IS_FASTER:
-        operation = onednn_product._define_operation()
-        monkeypatch.setattr(onednn_product, "COMPILED_PRODUCT", operation)
-        monkeypatch.setattr(onednn_product, "IS_FASTER", True)
+    if not kernels_torch.ONEDNN_IS_FASTER:
+        operation = kernels_torch.define_operation()
+        monkeypatch.setattr(kernels_torch, "COMPILED_PRODUCT", operation)
+        monkeypatch.setattr(kernels_torch, "ONEDNN_IS_FASTER", True)
 
 
 def tensors(dtype=torch.float32):
@@ -55,7 +57,7 @@ def gradients(function, inputs):
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_values_and_two_gradients_are_those_of_float64(has_bias):
     own, exact = tensors(), tensors(torch.float64)
-    multiply = find_onednn_product(*own[1:])
+    multiply = kernels_torch.find_onednn_product(*own[1:])
     if has_bias:
         found = gradients(multiply, own)
         expected = gradients(torch.addmm, exact)
@@ -77,14 +79,14 @@ def test_rounding_errors_in_the_mlps_of_b16_are_small(features, units):
     y = torch.tensor(noise(features, units, seed=2))
     exact = x.double() @ y.double()
     bound = 2e-6 * exact.abs().max()
-    product = find_onednn_product(x, y)(None, x, y)
+    product = kernels_torch.find_onednn_product(x, y)(None, x, y)
     assert (product - exact).abs().max() < bound
     assert (x @ y - exact).abs().max() < bound
 
 
 def test_a_batch_without_rows_stays_empty():
     bias, x, y = tensors()
-    multiply = find_onednn_product(x, y)
+    multiply = kernels_torch.find_onednn_product(x, y)
     assert multiply(bias, x[:0], y).shape == (0, 4)
 
 
@@ -102,7 +104,7 @@ def test_a_batch_without_rows_stays_empty():
 @pytest.mark.parametrize("argument", [0, 1, 2])
 def test_transformations_are_those_of_pytorch_s_product(transform, argument):
     inputs = [tensor.detach() for tensor in tensors()]
-    multiply = find_onednn_product(*inputs[1:])
+    multiply = kernels_torch.find_onednn_product(*inputs[1:])
 
     def call(function):
         def of_one(tensor):
@@ -142,7 +144,7 @@ def test_a_compiled_projection_is_one_operation(use_bias):
 
 def test_the_whole_operation_is_compiled_as_pytorch_wants_it():
     """Also its gradients, and sizes that are not known yet."""
-    torch.library.opcheck(onednn_product.COMPILED_PRODUCT, tuple(tensors()))
+    torch.library.opcheck(kernels_torch.COMPILED_PRODUCT, tuple(tensors()))
 
 
 def test_an_exported_projection_needs_no_operation_of_ours():
@@ -167,20 +169,20 @@ def test_an_exported_projection_needs_no_operation_of_ours():
 
 def test_other_products_are_left_to_pytorch():
     _, x, y = tensors()
-    assert find_onednn_product(x, y)
-    assert not find_onednn_product(x.bfloat16(), y.bfloat16())
-    assert not find_onednn_product(x.double(), y.double())
-    assert not find_onednn_product(x.to("meta"), y)
+    assert kernels_torch.find_onednn_product(x, y)
+    assert not kernels_torch.find_onednn_product(x.bfloat16(), y.bfloat16())
+    assert not kernels_torch.find_onednn_product(x.double(), y.double())
+    assert not kernels_torch.find_onednn_product(x.to("meta"), y)
 
     class Other(torch.Tensor):
         """A tensor that does something else."""
 
-    assert not find_onednn_product(x, y.as_subclass(Other))
+    assert not kernels_torch.find_onednn_product(x, y.as_subclass(Other))
     with torch.autocast("cpu"):
-        assert not find_onednn_product(x, y)
+        assert not kernels_torch.find_onednn_product(x, y)
     torch.backends.mkldnn.set_flags(False)
     try:
-        assert not find_onednn_product(x, y)
+        assert not kernels_torch.find_onednn_product(x, y)
     finally:
         torch.backends.mkldnn.set_flags(True)
 
@@ -196,9 +198,9 @@ def test_a_projection_in_float32_is_computed_so():
 def test_a_gradient_that_nobody_needs_is_not_computed(needed, monkeypatch):
     inputs = [tensor.detach() for tensor in tensors()]
     inputs[needed].requires_grad = True
-    apply = find_onednn_product(*inputs[1:])
+    apply = kernels_torch.find_onednn_product(*inputs[1:])
     y = apply(*inputs)
-    products, multiply = [], onednn_product._multiply
+    products, multiply = [], kernels_torch._multiply
     monkeypatch.setattr(
         apply.__self__,
         "forward",

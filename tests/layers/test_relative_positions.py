@@ -13,7 +13,7 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.relative import pair_index
 from keras_vit.layers.resize import resize_distances
-from keras_vit.models.features import attend_with_scores
+from keras_vit.models.features import run_with_scores
 from tests.layers.block_in_numpy import block_in_numpy
 from tests.tiny import noise, randomize, to_numpy
 
@@ -90,7 +90,7 @@ def test_queries_are_multiplied_with_the_keys_of_differences():
     kernel, bias, *_ = (np.asarray(w, "float64") for w in attention.weights[:2])
     query, key, value = np.split(x @ kernel + bias, 3, axis=-1)
     table = to_numpy(keys.keys)  # (2 * 7 - 1, 4)
-    y, scores = attend_with_scores(attention, x, relative_keys=keys(x))
+    y, scores = run_with_scores(attention, x, relative_keys=keys(x))
     for head in range(3):
         part = slice(4 * head, 4 * head + 4)
         q, k = query[..., part], key[..., part]

@@ -108,6 +108,6 @@ def test_a_stem_rounds_the_sides_of_an_image_up():
 
 @pytest.mark.parametrize("blocks", [[2], [-3], [0, 5], (), -1, "last", [0.5]])
 def test_a_block_that_is_not_there(blocks):
-    with pytest.raises(ValueError, match="`blocks` must be from -2") as error:
+    with pytest.raises(ValueError, match="`blocks`") as error:
         make().features(noise(1, 32, 32, 3), blocks=blocks)
     assert f"blocks={blocks!r}" in str(error.value)

@@ -7,15 +7,14 @@ import pytest
 from keras_vit import VisionTransformer
 from keras_vit.layers import TransformerBlock
 from keras_vit.models.features import (
-    attend_with_scores,
     attention_scores,
     enter_blocks,
     get_block,
     layers_after_blocks,
-    run_for_class_token,
+    record_pass,
+    run_blocks,
     run_with_scores,
     split_at_last_block,
-    yield_tokens,
 )
 from tests.layers.test_transformer_block import block_in_numpy
 from tests.tiny import (
@@ -49,8 +48,8 @@ def test_a_block_with_scores_equals_the_equations_of_the_paper(block):
 def test_changed_scores_weigh_the_values(block):
     layer, x = block.attention, noise(2, 5, 12)
     shift = noise(2, 3, 5, 5, seed=2)
-    plain, scores = attend_with_scores(layer, x)
-    y, same_scores = attend_with_scores(
+    plain, scores = run_with_scores(layer, x)
+    y, same_scores = run_with_scores(
         layer,
         x,
         change_scores=lambda weights: (
@@ -73,7 +72,7 @@ def test_changed_scores_reach_the_output_of_a_block(block):
     def change(weights):
         return weights + keras.ops.convert_to_tensor(shift)
 
-    attended, _ = attend_with_scores(
+    attended, _ = run_with_scores(
         block.attention, block.attention_norm(x), change_scores=change
     )
     attended = x + to_numpy(attended)
@@ -84,7 +83,7 @@ def test_changed_scores_reach_the_output_of_a_block(block):
 
 def test_the_class_token_alone_is_as_among_all_tokens(block):
     x = noise(2, 5, 12)
-    y = run_for_class_token(block, x)
+    y = block(x, num_queries=1)
     expected = to_numpy(block(x))[:, :1]
     np.testing.assert_allclose(to_numpy(y), expected, atol=1e-5)
 
@@ -96,7 +95,7 @@ def test_the_parts_keep_the_compute_type_of_the_block(policy):
     x = keras.ops.cast(noise(2, 5, 12), block.compute_dtype)
     y, scores = run_with_scores(randomize(block), x)
     np.testing.assert_array_equal(to_numpy(y), to_numpy(block(x)))
-    for tensor in (y, scores, run_for_class_token(block, x)):
+    for tensor in (y, scores, block(x, num_queries=1)):
         assert (
             keras.backend.standardize_dtype(tensor.dtype) == block.compute_dtype
         )
@@ -118,7 +117,7 @@ def test_models_of_other_families_run_from_their_parts(kind):
     np.testing.assert_array_equal(
         to_numpy(scores), to_numpy(attention_scores(model, images)[-1])
     )
-    *_, last = yield_tokens(model, images)
+    *_, (last, _) = run_blocks(model, *enter_blocks(model, images))
     np.testing.assert_allclose(to_numpy(last), to_numpy(x), atol=1e-6)
     for layer in layers_after_blocks(model):
         x = layer(x)
@@ -134,3 +133,29 @@ def test_the_last_block_may_compute_one_token(kind):
     np.testing.assert_allclose(
         to_numpy(outputs), to_numpy(model(images)), atol=1e-6
     )
+
+
+def test_a_new_branch_of_a_block_is_missing_nowhere(monkeypatch):
+    """Scores, gradients, exports and features come from the one forward."""
+    call = TransformerBlock.call
+
+    def call_with_branch(block, tokens, *args, **options):
+        return call(block, keras.ops.tanh(tokens), *args, **options)
+
+    model = randomize(VisionTransformer(tiny_config()))
+    images = noise(2, 32, 32, 3)
+    before = to_numpy(attention_scores(model, images)[1])
+    monkeypatch.setattr(TransformerBlock, "call", call_with_branch)
+    expected = to_numpy(model(images))
+    for answer in (
+        split_at_last_block(model, has_head=True)(images)[1],
+        record_pass(model, images).logits,
+    ):
+        np.testing.assert_allclose(to_numpy(answer), expected, atol=1e-4)
+    *_, (tokens, _) = run_blocks(model, *enter_blocks(model, images))
+    [features] = model.features(images, blocks=[-1], as_grid=False, norm=False)
+    np.testing.assert_allclose(
+        to_numpy(tokens)[:, 1:], to_numpy(features), atol=1e-4
+    )
+    after = to_numpy(attention_scores(model, images)[1])
+    assert np.abs(after - before).max() > 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer
-from keras_vit.models.vit import run_layers, runs_eagerly
+from keras_vit.layers.kernels import run_graph
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy
 from tests.weights.peers import import_peer
 
@@ -29,7 +29,7 @@ def test_the_answer_is_that_of_keras(kind, training):
     )
     for answer in (
         model(images, training=training),
-        run_layers(model, images, training),
+        run_graph(model, images, training),
     ):
         np.testing.assert_allclose(
             to_numpy(answer), to_numpy(by_keras), rtol=0, atol=1e-6
@@ -116,9 +116,9 @@ def test_dropout_is_told_of_training(training):
 
 
 def test_symbolic_images_are_left_to_keras():
-    assert not runs_eagerly(keras.KerasTensor((None, 16, 16, 3)))
-    assert not runs_eagerly([np.zeros((1, 16, 16, 3))])
     model = build()
+    assert run_graph(model, keras.KerasTensor((None, 16, 16, 3)), None) is None
+    assert run_graph(model, [np.zeros((1, 16, 16, 3))], None) is None
     images = keras.Input((*model.config.image_size, 3))
     nested = keras.Model(images, model(images))
     x = noise(1, *model.config.image_size, 3)

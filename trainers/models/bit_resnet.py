@@ -4,13 +4,14 @@ import keras
 
 from keras_vit.layers import PreActivationUnit
 from keras_vit.layers.resnet_stem import (
-    EPSILONS,
     GROUPS,
     ROOT_WIDTH,
     StandardizedConv2D,
     group_norm,
 )
 from trainers.recipes.baselines import BitSize
+
+EPSILONS = "bit"
 
 
 def build_bit_resnet(

@@ -1,0 +1,206 @@
+"""TensorFlow: functions of a training step, compiled by XLA.
+
+A GELU or a norm is many operations. TensorFlow computes each by itself, and
+each reads and writes all tokens; XLA compiles them into one loop, and their
+gradient into another. That is not used in inference, so that exports have
+plain operations, nor on a GPU, where XLA may lack its libraries.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+pad = ops.pad
+without_gradients = contextlib.nullcontext
+# Of a layer and its inputs.
+call = dense = keras.layers.Layer.__call__
+run_graph = None  # Keras runs the graph of a model.
+# With fewer features a step is short, and compiling takes longer than it saves.
+LEAST_WIDTH = 128
+
+
+def attend(query, key, value, num_heads, mask, bias):
+    """Return None: there is no fused attention."""
+
+
+def constant(array, dtype: str):
+    """Return an array of a type, which the graph takes as a constant."""
+    return array.astype(dtype)
+
+
+def reshape(x, shape: tuple):
+    """Return ops.reshape(x, shape), also of no images, whose -1 is open."""
+    if x.shape[0] == 0 and shape[0] == -1:
+        shape = (0, *shape[1:])
+    return ops.reshape(x, shape)
+
+
+def ensure_shape(images, shape: tuple):
+    """Return `images`; fail at run time unless they have `shape`.
+
+    Keras checks shapes when a layer is called, so eager calls and traces are
+    safe without this check. But an exported TensorFlow graph accepts any
+    input, and its reshape to (-1, h, P, ...) would turn four small images into
+    one. The check is part of the graph and has no measurable cost; the TFLite
+    converter removes it.
+
+    Shapes: images: (B, H, W, C). returns: the same.
+
+    Args:
+        images: A batch of images or of feature maps.
+        shape: (None, H, W, C) of the built layer; None matches any size.
+    """
+    return tf.ensure_shape(images, shape)
+
+
+def can_compile(x) -> bool:
+    """Return whether XLA compiles functions of a tensor (..., D)."""
+    if isinstance(x, keras.KerasTensor) or (x.shape[-1] or 0) < LEAST_WIDTH:
+        return False
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds == {"CPU"}
+
+
+def fuse(function: Callable, *tensors, training, **options):
+    """Return function(*tensors, **options), in training in one loop.
+
+    The gradient computes the values again, so nothing but the arguments is
+    kept for it.
+
+    Args:
+        function: Of tensors; returns one tensor.
+        *tensors: Its tensors, (..., D) the first.
+        training: Whether a gradient will be computed.
+        **options: Hashable arguments of `function`.
+    """
+    if training and can_compile(tensors[0]):
+        return _compiled(function, **options)(*tensors)
+    return function(*tensors, **options)
+
+
+@functools.cache
+def _compiled(function, **options):
+    function = functools.partial(function, **options)
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def pull_back(tensors, upstream):
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            y = function(*tensors)
+        return tape.gradient(y, tensors, output_gradients=upstream)
+
+    @tf.custom_gradient
+    def call(*tensors):
+        return compiled(*tensors), lambda upstream: pull_back(tensors, upstream)
+
+    return call
+
+
+def softmax(function: Callable, pull_back: Callable, logits, dtype, training):
+    """Return function(logits, dtype), whose gradient keeps its result alone.
+
+    Args:
+        function: The softmax, whose own kernel is fast.
+        pull_back: Returns the gradient of the logits for the result and its
+            gradient.
+        logits: (..., T).
+        dtype: The type of the result.
+        training: Whether a gradient will be computed.
+    """
+    if training and can_compile(logits):
+        return _with_gradient(function, pull_back, dtype)(logits)
+    return function(logits, dtype)
+
+
+@functools.cache
+def _with_gradient(function, pull_back, dtype):
+    @tf.function(jit_compile=True, autograph=False)
+    def compute_gradient(y, upstream, dtype):
+        return ops.cast(pull_back(y, upstream), dtype)
+
+    @ops.custom_gradient
+    def call(x):
+        y = function(x, dtype)
+        return y, lambda upstream: compute_gradient(y, upstream, x.dtype)
+
+    return call
+
+
+def layer_norm(function: Callable, tokens, gamma, beta, **options):
+    """Return `fuse(function, tokens, gamma, beta, **options)`."""
+    return fuse(function, tokens, gamma, beta, **options)
+
+
+def activate(name: str, function: Callable, x, training, overwrite=None):
+    """Return the activation of a tensor.
+
+    Args:
+        name: A key of ACTIVATIONS.
+        function: Its row.
+        x: (..., D).
+        training: Whether a gradient will be computed.
+        overwrite: Without an effect.
+    """
+    if training and name != "relu" and can_compile(x):
+        return _compiled(_in_float32, activation=function)(x)
+    if training and name == "tanh":
+        return gelu_tanh_with_gradient(x)
+    # The graph computes MatMul, BiasAdd and GELU in one kernel if they have
+    # rank 2, the GELU has its own gradient, and its operations have names
+    # after those of `hidden` in the alphabet: it sorts the factors of a
+    # product by their names before it looks for a GELU.
+    with keras.name_scope("hidden_activation"):
+        return function(x)
+
+
+def _in_float32(x, *, activation):
+    """XLA rounds bfloat16 after each operation, which takes time."""
+    if keras.backend.standardize_dtype(x.dtype) == "float64":
+        return activation(x)
+    return ops.cast(activation(ops.cast(x, "float32")), x.dtype)
+
+
+@ops.custom_gradient
+def gelu_tanh_with_gradient(x):
+    """Return the tanh GELU, with an explicit gradient.
+
+    TensorFlow's own gradient needs more passes over memory and keeps more
+    tensors. It also sums the gradients of the three uses of `x` in an order
+    that depends on when buffers become free, so runs can differ by rounding.
+    """
+    linear = math.sqrt(2 / math.pi)
+    cubic = 0.044715 * linear
+    gate = 0.5 + 0.5 * ops.tanh(x * (linear + cubic * ops.square(x)))
+    y = x * gate
+
+    def gradient(*upstream):
+        # Computing the square again is as fast as keeping it.
+        slope = 2 * linear + 6 * cubic * ops.square(x)
+        return upstream[0] * (gate + y * (1 - gate) * slope)
+
+    return y, gradient
+
+
+def record(function: Callable, tensors: Sequence) -> tuple:
+    """Run a function; return its results and a function for its gradients.
+
+    Args:
+        function: Maps a list of tensors to (a tensor, anything).
+        tensors: The arguments of `function`.
+
+    Returns:
+        The two results of `function`, and a function that maps the gradient of
+        a scalar by the first result to its gradients by `tensors`. It may be
+        called several times.
+    """
+    tensors = list(tensors)
+    with tf.GradientTape(True, watch_accessed_variables=False) as tape:
+        tape.watch(tensors)
+        value, extra = function(tensors)
+    return value, extra, lambda by: tape.gradient(value, tensors, by)

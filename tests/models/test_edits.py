@@ -1,0 +1,163 @@
+"""What users edit on the layers of a model survives, as in any Keras model."""
+
+import copy
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, pretraining
+from tests.tiny import noise, randomize, tiny_config
+
+KINDS = {
+    "map": {"pooling": "map", "relative_positions": "mlp"},
+    "hybrid of two heads": {
+        "patch_size": 1,
+        "stem_stages": (1, 1),
+        "use_distillation_token": True,
+        "pooling": "distilled",
+    },
+}
+# Attributes that are set on all layers of a kind, however deep they are.
+EDITS = {
+    keras.layers.Dropout: {"rate": 0.25},
+    keras.layers.LayerNormalization: {"epsilon": 0.125},
+    keras.layers.GroupNormalization: {"epsilon": 0.5},
+    keras.layers.Dense: {"kernel_regularizer": keras.regularizers.L2(0.5)},
+}
+
+
+def make_edited(kind):
+    model = VisionTransformer(
+        tiny_config(
+            dropout_rate=0.1,
+            attention_dropout_rate=0.1,
+            stochastic_depth_rate=0.1,
+            classifier_activation="softmax",
+            relative_hidden_dim=4,
+            **KINDS[kind],
+        )
+    )
+    for layer in model._flatten_layers(include_self=False):
+        for layer_class, values in EDITS.items():
+            for name, value in values.items():
+                if isinstance(layer, layer_class):
+                    setattr(layer, name, value)
+    model.layers[-1].activation = keras.activations.linear
+    block = model.get_layer("block_01")
+    block.stochastic_depth.rate = 0.5
+    block.mlp.activation = "exact"
+    block.use_remat = True
+    block.attention.trainable = False
+    model.get_layer("patch_encoder").trainable = False
+    return randomize(model)
+
+
+def saved(model, path):
+    model.save(path)
+    return keras.saving.load_model(
+        path, custom_objects={"VisionTransformer": VisionTransformer}
+    )
+
+
+def with_weights(new, model):
+    new.set_weights(model.get_weights())
+    return new
+
+
+def inside(model, folder):
+    image = keras.Input(model.input_shape[1:])
+    outer = saved(keras.Model(image, model(image)), folder / "m.keras")
+    return outer.get_layer(model.name)
+
+
+# Way -> the model that it makes of a model.
+WAYS = {
+    "keras": lambda model, folder: saved(model, folder / "m.keras"),
+    "h5": lambda model, folder: saved(model, folder / "m.h5"),
+    "inside": inside,
+    "plain": lambda model, folder: saved(
+        keras.Model(model.input, model.output), folder / "m.keras"
+    ),
+    "deepcopy": lambda model, folder: copy.deepcopy(copy.deepcopy(model)),
+    "pickle": lambda model, folder: pickle.loads(pickle.dumps(model)),
+    "config": lambda model, folder: with_weights(
+        type(model).from_config(model.get_config()), model
+    ),
+    "clone": lambda model, folder: with_weights(
+        keras.models.clone_model(model), model
+    ),
+    "image size": lambda model, folder: model.with_image_size(
+        model.config.image_size
+    ),
+}
+
+
+def settings(model):
+    """Return the configuration of every layer, however deep it is."""
+    return {
+        layer.path: {
+            name: value
+            for name, value in layer.get_config().items()
+            if name not in ("dtype", "edits", "trainable")
+        }
+        for layer in model._flatten_layers(include_self=False)
+        if not isinstance(layer, (keras.Model, keras.layers.InputLayer))
+    }
+
+
+@pytest.fixture(scope="module")
+def edited():
+    """Return a model of each kind, edited."""
+    return {kind: make_edited(kind) for kind in KINDS}
+
+
+@pytest.mark.filterwarnings("ignore")  # HDF5 is Keras' old format.
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_edits_survive(kind, way, edited, tmp_path):
+    model = edited[kind]
+    new = WAYS[way](model, tmp_path)
+    assert settings(new) == settings(model)
+    assert len(new.losses) >= 8  # Those of the regularisers.
+    if way not in ("clone", "plain"):  # Keras' own layers keep their own flag.
+        trained = [weight.path for weight in model.trainable_weights]
+        assert [weight.path for weight in new.trainable_weights] == trained
+    x = noise(2, *model.input_shape[1:])
+    np.testing.assert_allclose(
+        *(keras.ops.convert_to_numpy(m(x)) for m in (new, model)), atol=1e-5
+    )
+
+
+def test_a_changed_field_overrules_an_edit(edited):
+    model = edited["map"].with_layer_norm_epsilon(0.75)
+    model = model.with_classifier_activation("sigmoid").with_remat(False)
+    assert model.get_layer("encoder_norm").epsilon == 0.75
+    assert model.get_layer("block_00").mlp_norm.epsilon == 0.75
+    assert model.layers[-1].activation is keras.activations.sigmoid
+    assert not model.get_layer("block_01").use_remat
+    # All else stays edited.
+    assert model.get_layer("block_01").mlp.activation == "exact"
+    assert model.get_layer("dropout").rate == 0.25
+
+
+def test_a_model_without_edits_has_no_entry():
+    assert "edits" not in VisionTransformer(tiny_config()).get_config()
+
+
+@pytest.mark.parametrize("kind", ["MaskedAutoencoder", "MaskedPatchPrediction"])
+def test_edits_of_a_pretraining_model_survive(kind, tmp_path):
+    options = {"MaskedAutoencoder": {"decoder_width": 12, "decoder_heads": 3}}
+    encoder = VisionTransformer(tiny_config(dropout_rate=0.1))
+    model = getattr(pretraining, kind)(encoder, **options.get(kind, {}))
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.LayerNormalization):
+            layer.epsilon = 0.125
+    predictions = [x for x in model.layers if x.name.endswith("predictions")][0]
+    predictions.activation = keras.activations.tanh
+    predictions.trainable = False
+    new = saved(model, tmp_path / "m.keras")
+    assert settings(new) == settings(model)
+    trained = [weight.path for weight in model.trainable_weights]
+    assert [weight.path for weight in new.trainable_weights] == trained
