@@ -123,9 +123,9 @@ __all__ = [
 _HOMES = ("applications", "layer_decay", "models", "preprocessing", "weights")
 _NEED_KERAS = (
     *("analysis", "applications", "distribution", "export", "layer_decay"),
-    *("layers", "models", "pretraining", "weights"),
+    *("layers", "models", "preprocessing", "pretraining", "weights"),
 )
-_SUBMODULES = (*_NEED_KERAS, "preprocessing", "serving")
+_SUBMODULES = (*_NEED_KERAS, "serving")
 
 
 def _import_names():

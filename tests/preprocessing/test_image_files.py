@@ -1,9 +1,11 @@
 import io
+import os
 
 import numpy as np
 import pytest
 
 from keras_vit import Preprocessing, VisionTransformer, read_image
+from tests import commands
 from tests.tiny import tiny_config
 
 pillow = pytest.importorskip("PIL.Image")
@@ -83,3 +85,10 @@ def test_a_size_that_is_none_is_an_error(tmp_path, image_size):
         "`image_size` must be two positive whole numbers. "
         f"Received: image_size={image_size!r}"
     )
+
+
+def test_it_may_be_the_first_that_a_program_imports():
+    """Keras is imported on the way, and then the rest of the package."""
+    code = "from keras_vit.preprocessing import read_image"
+    result = commands.run_anew(["-c", code], dict(os.environ))
+    assert not result.returncode, result.stderr

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import math
-import typing
 import warnings
 from collections.abc import Callable
 
@@ -22,9 +21,6 @@ from keras_vit.preprocessing.decoding import (
 from trainers.data.bad_examples import BadExampleError, BadExamples
 from trainers.data.readers.image_paths import printable
 
-if typing.TYPE_CHECKING:
-    from trainers.data.datasets import ImageDataset
-
 # Largest size of a decoded split that is cached in memory, in bytes.
 CACHE_BYTES = 2**28
 
@@ -33,7 +29,7 @@ CACHE_BYTES = 2**28
 as_written = tf.autograph.experimental.do_not_convert
 
 
-def fits_into_memory(dataset: "ImageDataset") -> bool:
+def fits_into_memory(dataset) -> bool:
     """Return whether the decoded train split is small enough to cache."""
     shape = dataset.reader.image_shape
     if None in shape:
@@ -42,9 +38,7 @@ def fits_into_memory(dataset: "ImageDataset") -> bool:
     return num_examples * math.prod(shape) <= CACHE_BYTES
 
 
-def make_decode(
-    dataset: "ImageDataset", bad_examples: BadExamples | None = None
-) -> Callable:
+def make_decode(dataset, bad_examples: BadExamples | None = None) -> Callable:
     """Return a function that decodes an example, even if it is unreadable.
 
     Shapes:
