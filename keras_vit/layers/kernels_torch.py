@@ -199,6 +199,8 @@ def record(function: Callable, tensors: Sequence) -> tuple:
 
 def attend(query, key, value, num_heads, mask, bias):
     """Return attention by PyTorch's fused kernel, or None."""
+    if not key.shape[0]:
+        return None  # The kernel does not broadcast a query to no images.
     is_half = keras.backend.standardize_dtype(query.dtype) == "float16"
     if mask is not None and is_half:
         # A masked score needs a bias so low that adding the product does not
@@ -262,7 +264,6 @@ def find_onednn_product(x, y) -> Callable | None:
     is_usual = all(
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype == torch.float32
-        and tensor.numel()
         and tensor.device.type == "cpu"
         for tensor in (x, y)
     )
@@ -273,6 +274,8 @@ def find_onednn_product(x, y) -> Callable | None:
         return COMPILED_PRODUCT
     if torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
         return None
+    if not x.numel():
+        return None  # oneDNN takes no empty matrices.
     return Product.apply
 
 
