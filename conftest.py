@@ -52,6 +52,13 @@ collect_ignore = (
     ]
 )
 
+# The kernels of a backend import it.
+collect_ignore += [
+    f"keras_vit/layers/kernels_{backend}.py"
+    for backend in ("tensorflow", "jax", "torch")
+    if backend != keras.backend.backend()
+]
+
 if keras.backend.backend() == "jax":
     import jax
     from jax._src.interpreters import mlir

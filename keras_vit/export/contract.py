@@ -440,13 +440,13 @@ class Format(NamedTuple):
         write: Takes an ExportRequest and an empty folder. Writes the files
             and returns the Agreement of each file.
         suffix: The ending of its files; empty if it writes a folder.
+        read: Takes the path of a file. Returns its description, see
+            `describe`, or None if it has none.
         start: Takes the path of a file, an image shape (B, H, W, C) and a
             number of threads. Loads the file and returns a function that
             runs it once on a batch of noise, to measure the latency. None if
             the runtime is not part of Python.
         entry: A file that each folder contains, if it writes a folder.
-        read: Takes the path of a file. Returns its description, see
-            `describe`, or None if it has none.
         readers: Modules that `read` needs.
         packages: Modules that must be installed.
         check: Takes ExportOptions and whether there will be calibration
