@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 # The keys of the tables of these names in `trainers.optim` and
 # `trainers.distribute`, written out so that --help imports no TensorFlow.
-LOSSES = ("softmax", "sigmoid")
+# Loss -> the function that turns logits into probabilities.
+LOSSES = {"softmax": "softmax", "sigmoid": "sigmoid"}
 OPTIMIZERS = ("adamw", "adam", "lamb", "adafactor", "lion", "sgd")
 DECAYS = ("cosine", "linear", "constant", "rsqrt", "steps")
 DTYPES = ("float32", "bfloat16")  # Of the accumulator and of gradients.
@@ -253,7 +254,7 @@ class Recipe(ObjectiveOptions, DistillationOptions, ModelOptions):
     @property
     def activation(self) -> str:
         """The function that turns the logits into probabilities, by name."""
-        return self.loss  # A loss has the name of its function.
+        return LOSSES[self.loss]
 
     @property
     def normalization(self) -> "Normalization":

@@ -9,12 +9,11 @@ from tests.tiny import noise
 from trainers.evaluation.scores import LIKELIHOODS
 from trainers.optim.losses import (
     LOSSES,
-    Loss,
     sigmoid,
     smooth_labels,
     softmax,
 )
-from trainers.recipes.schema import Recipe
+from trainers.recipes import schema
 
 
 @pytest.fixture
@@ -118,6 +117,7 @@ def test_predictions_and_evaluations_know_the_activation_of_a_loss(name):
 
 def test_the_activation_of_a_recipe_is_that_of_its_row(monkeypatch):
     """Not the name of the loss: two losses may have the same activation."""
-    row = Loss(softmax, activation="sigmoid")
-    monkeypatch.setitem(LOSSES, "softmax", row)
-    assert Recipe(loss="softmax").activation == "sigmoid"
+    known = {name: row.activation for name, row in LOSSES.items()}
+    assert schema.LOSSES == known
+    monkeypatch.setitem(schema.LOSSES, "softmax", "sigmoid")
+    assert schema.Recipe(loss="softmax").activation == "sigmoid"

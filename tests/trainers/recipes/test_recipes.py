@@ -906,5 +906,3 @@ def test_written_out_names_are_those_of_the_tables():
     assert set(flag_definitions.PROBES) == set(PROBES)
     assert set(flag_definitions.FORMATS) == set(export.FORMATS)
     assert set(flag_definitions.QUANTIZATIONS) == set(export.QUANTIZATIONS)
-    for name, loss in LOSSES.items():
-        assert loss.activation == name  # As Recipe.activation has it.
