@@ -507,12 +507,12 @@ WRITTEN = {
 # Models that no class of transformers computes, as far as we write.
 NOT_WRITTEN = {
     "Aimv2Model": "Aimv2VisionModel has no classifier",
-    "CLIPForImageClassification": "its CLIP pools by the class token",
-    "InternVLVisionModel": "its DINOv2 has `pooling='token'`",
+    "CLIPForImageClassification": "use_final_norm=False",
+    "InternVLVisionModel": "use_final_norm=False",
     "Data2VecVisionModel": "its BEiT normalises the average",
-    "MLCDVisionModel": "it has no rotary_positions='axial_class'",
-    "RadioModel": "its DINOv2 has `pooling='token'`",
-    "Sapiens2Model": "it has no norm='rms', .*layer_scale_branches",
+    "MLCDVisionModel": "rotary_positions='axial_class'",
+    "RadioModel": "use_patch_bias=False",
+    "Sapiens2Model": "norm='rms'",
 }
 
 
