@@ -20,6 +20,7 @@ from keras_vit.models.features import (
     as_images,
     grid_size_of,
     has_logits,
+    name_activation,
 )
 from keras_vit.models.vit import check_vision_transformer
 from keras_vit.preprocessing.normalization import Mode
@@ -192,7 +193,7 @@ class AttentionPictures(keras.callbacks.Callback):
         if not has_logits(self.model):
             return None
         predictions = self.model(self.images, training=False)
-        if self.model.config.classifier_activation is None:
+        if name_activation(self.model) is None:
             predictions = self.activate(predictions)
         titles = []
         for probabilities in as_float32(predictions):

@@ -30,6 +30,7 @@ from keras_vit.models.features import (
     check_has_logits,
     grid_size_of,
     has_logits,
+    name_activation,
     record_pass,
 )
 from keras_vit.preprocessing.normalization import Mode, to_fractions, to_uint8
@@ -289,7 +290,7 @@ def _count_classes(model):
 def _find_activation(model, activation):
     """Return the function that turns a model's logits into probabilities."""
     activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
-    if model.config.classifier_activation is None:
+    if name_activation(model) is None:
         return activate
     return model.get_layer("predictions").activation
 

@@ -1,5 +1,6 @@
 """Inspection: each array is the result of the function it refers to."""
 
+import keras
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
@@ -55,6 +56,15 @@ def test_arrays_are_those_of_the_functions(name):
     else:
         expected = embedding_filters(model, len(seen.filters.filters))
         np.testing.assert_array_equal(seen.filters.filters, expected.filters)
+
+
+def test_the_activation_of_an_edited_head_is_applied_once():
+    model = randomize(VisionTransformer(tiny_config()))
+    images = images_of("token")
+    logits = to_numpy(model(images))
+    model.layers[-1].activation = keras.activations.sigmoid
+    seen = inspect_model(model, images)
+    np.testing.assert_allclose(seen.probabilities, expit(logits), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["token", "average", "softmax"])
