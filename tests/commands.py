@@ -150,6 +150,8 @@ def _execute(words, environment, paths, cwd):
         os.dup2(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor
         )
+    # The one of before may believe that it can seek, which a pipe cannot.
+    sys.stdout = open(1, "w", closefd=False)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
