@@ -114,7 +114,7 @@ def holds_weights(path: str | os.PathLike) -> bool:
     path = pathlib.Path(path)
     return path.is_file() or (
         path.is_dir()
-        and any(path.glob(f"*{end}") for end in WEIGHT_FILE_ENDINGS)
+        and any(item.suffix in WEIGHT_FILE_ENDINGS for item in path.iterdir())
     )
 
 
