@@ -324,7 +324,7 @@ def to_model_name(name: str) -> str:
         name: Any name, such as that of a folder.
 
     Example:
-        >>> export.bundle.to_model_name("Köln, 2. Größe")
+        >>> to_model_name("Köln, 2. Größe")
         'Koln_2._Grosse'
     """
     pattern = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
