@@ -51,9 +51,14 @@ def identity(tmp_path):
     return NamedModel(save_identity(tmp_path / "identity.keras", 7))
 
 
+def evaluate_identity(model, dataset, **choices):
+    """Evaluate a model that does not say what images it reads."""
+    return evaluate(model, dataset, **{"preprocess": "", **choices})
+
+
 @pytest.mark.parametrize("batch_size", [1, 16, 50])
 def test_several_right_classes_as_a_loop(several, identity, batch_size):
-    report = evaluate(identity, several, batch_size=batch_size)
+    report = evaluate_identity(identity, several, batch_size=batch_size)
     images, labels, weights = several.splits["test"]
     rows = [
         (image.ravel(), {c for c in range(7) if label[c]})
@@ -139,8 +144,8 @@ def test_figures_are_shown_before_writing_fails(several, identity, tmp_path):
 
     fault = "choose another with --report_dir. Received: report_dir='.*new'"
     with pytest.raises(OSError, match=f"`report_dir` must be .*; {fault}"):
-        evaluate(identity, several, report_dir=folder, show=show)
-    assert shown == [evaluate(identity, several)]
+        evaluate_identity(identity, several, report_dir=folder, show=show)
+    assert shown == [evaluate_identity(identity, several)]
 
 
 def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
@@ -150,7 +155,7 @@ def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
         examples, "plot_predictions", lambda *rows: rows[-1].touch()
     )
     folder = tmp_path / "report"
-    evaluate(identity, several, report_dir=folder)
+    evaluate_identity(identity, several, report_dir=folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert len(before) == 5
     name = "trainers.evaluation.evaluation.write_evaluation_page"
@@ -162,10 +167,10 @@ def test_a_disk_that_is_full_at_the_last_file_leaves_the_former_report(
     monkeypatch.setattr(name, fail)
     other = dataclasses.replace(several, class_names=NAMES[::-1])
     with pytest.raises(OSError, match="report_dir=.*No space left on device"):
-        evaluate(identity, other, report_dir=folder)
+        evaluate_identity(identity, other, report_dir=folder)
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(OSError, match="No space left on device"):
-        evaluate(identity, other, report_dir=tmp_path / "new")
+        evaluate_identity(identity, other, report_dir=tmp_path / "new")
     assert not list((tmp_path / "new").iterdir())
 
 
@@ -174,7 +179,7 @@ def test_a_named_model_without_a_folder_writes_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    evaluate(identity, several)
+    evaluate_identity(identity, several)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -191,7 +196,7 @@ def test_a_test_set_of_some_classes_counts_their_logits_alone(
         [NAMES[column] for column in columns],
         all_class_names=tuple(NAMES),
     )
-    report = evaluate(identity, some, report_dir=tmp_path / "report")
+    report = evaluate_identity(identity, some, report_dir=tmp_path / "report")
     kept = logits[:, [1, 3, 6]]
     hits = kept.argmax(-1) == labels.argmax(-1)
     assert report["accuracy"] == pytest.approx(hits.mean())
@@ -207,7 +212,7 @@ def test_few_classes_have_no_top5(several, tmp_path, monkeypatch):
     split = made_split(np.eye(5), np.eye(5))
     few = MadeDataset({"test": split}, NAMES[:5])
     path = save_identity(tmp_path / "five.keras", 5)
-    report = evaluate(NamedModel(path), few)
+    report = evaluate_identity(NamedModel(path), few)
     assert report["accuracy"] == 1 and "top5_accuracy" not in report
 
 
@@ -271,7 +276,9 @@ def test_preprocess_reaches_the_batches(several, identity, monkeypatch):
         return made_batches(dataset, **choices)
 
     monkeypatch.setattr(trainers.evaluation.predictions, "eval_batches", record)
-    report = evaluate(identity, several, preprocess="central_crop(224)")
+    report = evaluate_identity(
+        identity, several, preprocess="central_crop(224)"
+    )
     assert seen["preprocess"] == "central_crop(224)" == report["preprocess"]
 
 
@@ -300,7 +307,7 @@ def test_a_model_that_answers_something_else_is_refused(
     with pytest.raises(
         ValueError, match=re.escape(message).replace(r"\.\*", ".*")
     ):
-        evaluate(NamedModel(path), several)
+        evaluate_identity(NamedModel(path), several)
 
 
 def test_a_data_set_is_read_once_for_images_and_names(run, digits, tmp_path):
@@ -322,13 +329,13 @@ def test_answers_that_are_not_finite_are_an_error(several, identity):
     several.splits["test"][0][20, 0, 3] = np.nan
     assert several.splits["test"][2][20]
     with pytest.raises(ValueError, match="finite outputs.*batch 3 of 'made'"):
-        evaluate(identity, several, batch_size=10)
+        evaluate_identity(identity, several, batch_size=10)
 
 
 def test_images_without_a_label_only_are_an_error(several, identity):
     several.splits["test"][2][:] = 0
     with pytest.raises(ValueError, match="images with a label.*'made'.*'test'"):
-        evaluate(identity, several)
+        evaluate_identity(identity, several)
 
 
 def test_images_that_the_model_does_not_take_are_refused(several, tmp_path):

@@ -59,12 +59,15 @@ def test_several_classes_of_a_training_image_are_refused(made):
     path, dataset, _ = made
     dataset.splits["train"][1][7, :2] = 1
     with pytest.raises(ValueError, match="one class for each.*train"):
-        probe(NamedModel(path), dataset)
+        probe(NamedModel(path), dataset, preprocess="")
     # Of a test image they are not.
     turned = dataclasses.replace(
         dataset, train_split="test", eval_split="train"
     )
-    assert probe(NamedModel(path), turned, ["knn"])["num_test"] == 300
+    assert (
+        probe(NamedModel(path), turned, ["knn"], preprocess="")["num_test"]
+        == 300
+    )
 
 
 def test_unreadable_images_are_named_or_left_out(tmp_path):
@@ -84,9 +87,14 @@ def test_unreadable_images_are_named_or_left_out(tmp_path):
     dataset = open_dataset(f"folder:{tmp_path}/images")
     choices = ProbeChoices(neighbors=(1,))
     with pytest.raises(ValueError, match=f"`{damaged}` cannot be read"):
-        probe(NamedModel(path), dataset, ["knn"], choices)
+        probe(NamedModel(path), dataset, ["knn"], choices, preprocess="")
     report = probe(
-        NamedModel(path), dataset, ["knn"], choices, max_bad_examples=1
+        NamedModel(path),
+        dataset,
+        ["knn"],
+        choices,
+        preprocess="",
+        max_bad_examples=1,
     )
     assert report["num_unreadable"] == 1
     assert (report["num_train"], report["num_test"]) == (7, 4)
@@ -106,13 +114,20 @@ def test_a_report_that_cannot_be_written_was_shown(made, tmp_path, monkeypatch):
             NamedModel(path),
             dataset,
             ["knn"],
+            preprocess="",
             report_dir=folder,
             show=show,
         )
     assert list(shown[0]["probes"]) == ["knn/20"]
     monkeypatch.setattr("trainers.evaluation.probing.extract_features", None)
     with pytest.raises(OSError, match="`report_dir` must be a folder that can"):
-        probe(NamedModel(path), dataset, ["knn"], report_dir=folder / "a")
+        probe(
+            NamedModel(path),
+            dataset,
+            ["knn"],
+            report_dir=folder / "a",
+            preprocess="",
+        )
 
 
 def test_an_unknown_probe_is_refused_before_the_work(made):
@@ -125,7 +140,7 @@ def test_a_data_set_without_a_train_split_is_refused(made):
     path, dataset, _ = made
     dataset = dataclasses.replace(dataset, train_split=None)
     with pytest.raises(ValueError, match="train split to learn on.*'made'"):
-        probe(NamedModel(path), dataset)
+        probe(NamedModel(path), dataset, preprocess="")
 
 
 def test_a_run_on_digits_end_to_end(run, digits):
