@@ -254,7 +254,7 @@ TRIED_ARMS = {
     "compute": ["ViT, medium, length 1", "ResNet, medium, length 1"],
     "transfer": ["transfer", "scratch"],
     "self_supervision": ["new weights, 10 labels", "autoencoder, 10 labels"],
-    "fine_tuning": ["all", "LoRA, rank 8"],
+    "fine_tuning": ["LoRA, rank 8"],
     "accuracy_keras_hub": ["ours"],
 }
 
