@@ -38,16 +38,6 @@ def add_csv_option(add: Callable, name: str, text: str = "file to write"):
     add("--csv", type=pathlib.Path, default=default, help=text)
 
 
-def most_accurate_rate(results: Iterable) -> float:
-    """Return the rate with the highest accuracy; of equals the lowest.
-
-    Args:
-        results: Each has a `learning_rate` and an `accuracy`.
-    """
-    ordered = sorted(results, key=lambda result: result.learning_rate)
-    return max(ordered, key=lambda result: result.accuracy).learning_rate
-
-
 def add_speed_options(add: Callable, models: str):
     """Add the options of the drivers that compare speed with timm.
 

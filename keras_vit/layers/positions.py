@@ -346,17 +346,6 @@ POSITION_PLACEMENTS = dict.fromkeys(
 )
 
 
-def make_position_embedding(kind: str, **kwargs):
-    """Return the layer of `kind`, or None for "none".
-
-    Args:
-        kind: A key of POSITION_EMBEDDINGS.
-        **kwargs: Arguments of `PositionEmbedding`.
-    """
-    layer_class = pick(POSITION_EMBEDDINGS, kind, "position_embedding")
-    return layer_class and layer_class(**kwargs)
-
-
 POSITION_EMBEDDINGS = {
     "none": None,
     "learned": LearnedPositionEmbedding,
