@@ -45,8 +45,8 @@ from trainers.models.fine_tuning import choose_trained
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.baselines import BitSize
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
 from trainers.train import prepare, train
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from benchmarks.harness import make_parser, read_csv, write_table
 from keras_vit.files import atomic_write
 from keras_vit.tables import format_table
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
 from trainers.train import Job, prepare
 
 CHOICE, REPORT = "choice", "report"

@@ -475,7 +475,6 @@ def test_files_that_a_page_names_exist(page):
         "saved_models/digits",
         "saved_models/photos",
         "saved_models/mae_digits",
-        "saved_models/jft_h14",
         "build/",
         ".venv",
         "export/",
@@ -506,7 +505,7 @@ def test_flags_that_the_pages_name_exist():
     from benchmarks import compare, exports, study
     from benchmarks.studies import STUDIES
     from keras_vit.serving.limits import Limits
-    from trainers.recipes.schema import Recipe
+    from trainers.recipes.recipe import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
     known = set(vars(Recipe())) | {"help", "helpfull", "recipe"}
@@ -537,7 +536,7 @@ def test_flags_that_the_pages_name_exist():
 def test_recipe_flags_of_a_page_are_accepted_with_their_values():
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.recipes.schema import Recipe
+    from trainers.recipes.recipe import Recipe
 
     text = "\n".join(page.read_text() for page in PAGES)
     values = re.findall(r'`--(augment|strategy)="?([^"`]+)"?`', text)

@@ -204,7 +204,7 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     griffe = pytest.importorskip("griffe")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("the trainers need TensorFlow")
-    from trainers.recipes.schema import Recipe
+    from trainers.recipes.recipe import Recipe
 
     names = runpy.run_path(str(DOCS / "docstrings.py"))
     package = griffe.load("trainers", search_paths=[str(ROOT)])

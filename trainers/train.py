@@ -26,8 +26,7 @@ from trainers.models.objectives import class_names_of
 from trainers.paths import as_path
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.photo_rules import RULES
-from trainers.recipes.photos import describe_fit
+from trainers.recipes.photos import RULES, describe_fit
 from trainers.runs.command_line import (
     StopSignals,
     exit_hard,

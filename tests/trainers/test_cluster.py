@@ -14,8 +14,8 @@ import yaml
 from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from trainers.distribute.strategies import STRATEGIES
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
 from trainers.runs.command_line import EXIT_CODES
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -20,8 +20,7 @@ from trainers.models.initial_notes import explain_other_classes
 from trainers.models.keras_files import find_model_file
 from trainers.models.objectives import add_objective, class_names_of
 from trainers.recipes.baselines import BASELINES
-from trainers.recipes.precisions import PRECISIONS
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import PRECISIONS, Recipe
 
 
 def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:

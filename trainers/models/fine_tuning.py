@@ -5,12 +5,7 @@ import keras
 from keras_vit.models import VisionTransformer
 from keras_vit.pretraining import PretrainingModel
 from trainers.models.objectives import plain_encoder
-from trainers.recipes.fine_tuning import (
-    ALL,
-    read_lora_layers,
-    read_train_only,
-)
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import ALL, Recipe
 
 
 def choose_trained(model: keras.Model, recipe: Recipe):
@@ -21,7 +16,7 @@ def choose_trained(model: keras.Model, recipe: Recipe):
             kernel is smaller than the rank of its update. If it is not a
             VisionTransformer, and the recipe chooses.
     """
-    parts, num_last_blocks = read_train_only(recipe)
+    parts, num_last_blocks = recipe.trained_parts
     is_chosen = recipe.lora_rank or recipe.train_only is not None
     if is_chosen and not isinstance(model, VisionTransformer):
         raise ValueError(
@@ -37,7 +32,7 @@ def choose_trained(model: keras.Model, recipe: Recipe):
     if recipe.lora_rank:
         model.enable_lora(
             recipe.lora_rank,
-            read_lora_layers(recipe),
+            recipe.lora_layer_names,
             alpha=recipe.lora_alpha,
             keep=parts or ["head"],
         )

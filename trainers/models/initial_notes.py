@@ -9,7 +9,7 @@ from keras_vit.model_files import RUN_MODEL, RUN_RECIPE, check_class_names
 from keras_vit.models import VARIANTS, VisionTransformer
 from trainers.models.keras_files import find_model_file
 from trainers.paths import as_path, parse_object
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 # Flags that describe a new model, and the fields of its configuration.
 MODEL_FLAGS = {

@@ -10,7 +10,7 @@ from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
 from keras_vit.weights import read_preprocessing
 from trainers.models.bit_checkpoints import find_bit
 from trainers.models.keras_files import find_model_file
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 def initial_preprocessing(recipe: Recipe, channels: int) -> Preprocessing:

@@ -10,8 +10,7 @@ from keras_vit.pretraining import (
     fix_positions,
 )
 from trainers.data.datasets import ImageDataset
-from trainers.recipes.objective_options import MASK_RATIOS
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import MASK_RATIOS, Recipe
 
 
 def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:

@@ -5,8 +5,7 @@ import dataclasses
 import keras
 
 from keras_vit.models import FlexibleVisionTransformer, VisionTransformer
-from trainers.recipes.patch_sizes import read_patch_sizes
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +68,7 @@ def make_variants(
 
     Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.3.
     """
-    sizes = read_patch_sizes(recipe)
+    sizes = recipe.patch_size_list
     if not sizes:
         return ()
     if max(sizes) > recipe.image_size:

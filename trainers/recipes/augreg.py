@@ -2,15 +2,27 @@
 
 import dataclasses
 
-from trainers.augment.augreg import describe_augreg
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.vit import FINE_TUNING
+
+# The names are those of the paper; the file names of the official checkpoints
+# call its light1 light0, and its light2 light1.
+_BASE = "inception_crop|flip_lr"
+AUGREG_LEVELS = {
+    "none": _BASE,
+    "light1": f"{_BASE}|randaugment(2, 0)",
+    "light2": f"{_BASE}|randaugment(2, 10)|mixup(0.2)",
+    "medium1": f"{_BASE}|randaugment(2, 15)|mixup(0.2)",
+    "medium2": f"{_BASE}|randaugment(2, 15)|mixup(0.5)",
+    "strong1": f"{_BASE}|randaugment(2, 20)|mixup(0.5)",
+    "strong2": f"{_BASE}|randaugment(2, 20)|mixup(0.8)",
+}
 
 _PRE_TRAINING = Recipe(
     source="arXiv:2106.10270; README of vision_transformer; loss, bias and "
     "optimizer: vit_i21k.py of big_vision",
     dataset="tfrecord:imagenet21k",
-    augment=describe_augreg("medium1"),
+    augment=AUGREG_LEVELS["medium1"],
     eval_preprocess="resize_small(256)|central_crop",
     model="B/16",
     head_bias=-10.0,
@@ -59,7 +71,7 @@ RECIPES = {
         _PRE_TRAINING,
         expected="Ti/16: 78.22 % on ImageNet, fine-tuned at 384 pixels. Not "
         "run here.",
-        augment=describe_augreg("none"),
+        augment=AUGREG_LEVELS["none"],
         model="Ti/16",
         weight_decay=0.03,
     ),
@@ -67,7 +79,7 @@ RECIPES = {
         _PRE_TRAINING,
         expected="B/32: 83.59 % on ImageNet, fine-tuned at 384 pixels. Not run "
         "here.",
-        augment=describe_augreg("light2"),
+        augment=AUGREG_LEVELS["light2"],
         model="B/32",
     ),
     "augreg_i21k_b16": dataclasses.replace(
@@ -79,7 +91,7 @@ RECIPES = {
         _PRE_TRAINING,
         expected="L/16: 85.59 % on ImageNet, fine-tuned at 384 pixels. Not run "
         "here.",
-        augment=describe_augreg("strong1"),
+        augment=AUGREG_LEVELS["strong1"],
         model="L/16",
     ),
     "augreg_i21k_r50_l32": dataclasses.replace(
@@ -94,7 +106,7 @@ RECIPES = {
         _PRE_TRAINING,
         source="vit_i21k.py of big_vision",
         expected="No result is published for average pooling. Not run here.",
-        augment=describe_augreg("light2"),
+        augment=AUGREG_LEVELS["light2"],
         model="B/16-gap",
     ),
     "augreg_i1k_b16": dataclasses.replace(
@@ -104,7 +116,7 @@ RECIPES = {
         "of many settings, possibly not of this one). Not run here.",
         dataset="imagenet2012",
         train_split="train[:99%]",
-        augment=describe_augreg("medium2"),
+        augment=AUGREG_LEVELS["medium2"],
         representation_size=768,
         head_bias=-6.9,
     ),

@@ -11,18 +11,22 @@ from trainers.data.file_lists import (
     check_is_no_path,
     is_file_list,
 )
-from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
-from trainers.recipes.photos import fit_to_images
+from trainers.recipes.photos import (
+    FITTED_FIELDS,
+    MEMORY_FIELDS,
+    RULES,
+    fit_to_images,
+)
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
-from trainers.recipes.vtab_rules import fit_to_task
+from trainers.recipes.vit import fit_to_task
 
 OF_RECIPE = " Default: that of the recipe."
 
 
 def flag_fields() -> list[dataclasses.Field]:
     """Return the fields of Recipe that are flags."""
-    return [f for f in dataclasses.fields(Recipe) if "help" in f.metadata]
+    return [f for f in dataclasses.fields(Recipe) if f.metadata["help"]]
 
 
 class _Choice(flags.EnumParser):

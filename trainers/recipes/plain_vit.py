@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 _PLAIN_S16 = Recipe(
     source="arXiv:2205.01580; vit_s16_i1k.py of big_vision",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 _IMAGENET_SIZE = 1_281_167  # Images of its training split.
 
@@ -51,23 +51,6 @@ _MAE_FINE_TUNING = dataclasses.replace(
 
 
 RECIPES = {
-    "mpp_b16_jft": Recipe(
-        source="arXiv:2010.11929, section 4.6 and appendix B.1.2; crop: issue "
-        "103 of vision_transformer",
-        expected="B/16: 79.9 % on ImageNet, fine-tuned at 384 pixels. Not run "
-        "here.",
-        dataset="tfrecord:jft300m",  # Of Google; never released.
-        augment="inception_crop|flip_lr",
-        eval_preprocess="resize_small(256)|central_crop",
-        model="B/16",
-        objective="masked_patches",
-        batch_size=4096,
-        total_steps=1_000_000,
-        optimizer="adam",
-        learning_rate=2e-4,
-        warmup_steps=10_000,
-        clip_norm=0.0,
-    ),
     "mae_b16": dataclasses.replace(
         _MAE,
         expected="B/16: 83.6 % on ImageNet, fine-tuned after 1,600 epochs. Not "

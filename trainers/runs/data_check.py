@@ -12,7 +12,7 @@ from trainers.data.inspection.findings import (
 )
 from trainers.data.inspection.page import write_data_page
 from trainers.data.readers.image_files import ImageFiles
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.job import Job
 
 MOST_CHECKED = 1000  # Reading more takes minutes.

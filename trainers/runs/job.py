@@ -23,8 +23,7 @@ from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
 from trainers.models.fine_tuning import plain_model
 from trainers.models.objectives import class_names_of
-from trainers.recipes.precisions import PRECISIONS
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import PRECISIONS, Recipe
 from trainers.runs.disk import check_space
 from trainers.runs.job_pictures import attention_pictures, reconstructions
 from trainers.runs.memory_plan import MemoryPlan

@@ -12,7 +12,7 @@ from keras_vit.models import VisionTransformer
 from trainers.distribute.workers import gather_rows
 from trainers.loop.loop import Loop
 from trainers.loop.memory import estimate_memory
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.memory_plan import MemoryPlan, plan_memory
 from trainers.runs.resources import (
     available_bytes,

@@ -10,7 +10,7 @@ from keras_vit.tables import format_table
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, parse_repository
 from trainers.models.initial_notes import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 
@@ -272,7 +272,7 @@ def _list_settings(recipe):
     untold = {"model", *MODEL_FLAGS} if recipe.init_from else ()
     rows = []
     for field in dataclasses.fields(Recipe):
-        if field.name in untold or "help" not in field.metadata:
+        if field.name in untold or not field.metadata["help"]:
             continue
         value = getattr(recipe, field.name)
         is_told = field.name in told or not field.metadata["is_local"]

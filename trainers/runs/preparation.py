@@ -34,9 +34,7 @@ from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.paths import as_path, check_folder, check_writable
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.milestones import read_milestones
-from trainers.recipes.precisions import PRECISIONS
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import PRECISIONS, Recipe
 from trainers.runs.job import Job
 from trainers.runs.memory_fitting import build_loop
 from trainers.runs.place import check_place
@@ -283,7 +281,7 @@ def make_schedule(recipe: Recipe, total_steps: int) -> WarmupSchedule:
         cooldown_steps=recipe.cooldown_steps,
         final_fraction=recipe.final_fraction,
         timescale=recipe.timescale,
-        milestones=read_milestones(recipe.milestones),
+        milestones=recipe.milestone_shares,
     )
 
 

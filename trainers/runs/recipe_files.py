@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.model_files import check_class_names
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 def parse_recipe(fields: Mapping) -> Recipe:

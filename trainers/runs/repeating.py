@@ -4,9 +4,9 @@ import dataclasses
 import shlex
 
 from trainers.recipes.flags import flag_fields
-from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
+from trainers.recipes.photos import FITTED_FIELDS, MEMORY_FIELDS, RULES
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
 from trainers.runs.run import Run
 
 

@@ -20,7 +20,7 @@ from trainers.paths import (
     read_written,
     write_atomically,
 )
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.recipe_files import parse_recipe, take_class_names
 
 CARD = "README.md"  # Hugging Face shows a file of this name.

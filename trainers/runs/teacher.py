@@ -17,7 +17,7 @@ from trainers.data.datasets import ImageDataset
 from trainers.optim.distillation import TARGETS, Distillation
 from trainers.optim.losses import LOSSES
 from trainers.paths import as_path
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 

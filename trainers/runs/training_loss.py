@@ -10,7 +10,7 @@ from keras_vit.pretraining import PretrainingModel
 from trainers.data.datasets import ImageDataset
 from trainers.models.objectives import loss_and_hits
 from trainers.optim.losses import LOSSES, is_best_class, smooth_labels
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 def make_loss(

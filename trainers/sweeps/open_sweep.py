@@ -13,12 +13,11 @@ from trainers.distribute.workers import (
 )
 from trainers.paths import as_path, check_folder
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.grids import Grid, choose_grid
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.preparation import check_labels, open_in_turn
 from trainers.runs.run import Run, binding_fields, list_changes
 from trainers.sweeps.held_out import check_classes_held_out, hold_out
-from trainers.sweeps.plan import Sweep, join_rates
+from trainers.sweeps.plan import Grid, Sweep, choose_grid, join_rates
 from trainers.sweeps.trials import read_report, read_trials
 
 

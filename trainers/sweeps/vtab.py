@@ -13,7 +13,7 @@ from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
 from trainers.evaluation.probing import summarize
 from trainers.paths import as_path, write_csv_file
 from trainers.recipes.flags import ChosenRecipe
-from trainers.recipes.vtab_rules import RECIPES_BY_TASK
+from trainers.recipes.vit import RECIPES_BY_TASK
 from trainers.runs.run import write_report
 from trainers.sweeps.open_sweep import open_sweep
 from trainers.sweeps.plan import Sweep

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from tests.trainers.augment.seeds import SIZE, image_operation, over_seeds
 from trainers.augment.augmentation import parse_augmentation
-from trainers.augment.augreg import AUGREG_LEVELS, describe_augreg
 from trainers.augment.operations import BATCH_OPS, OPS
+from trainers.recipes.augreg import AUGREG_LEVELS
 
 EXAMPLES = {
     "affine": "affine(20, 0.2, 0.2)",
@@ -139,5 +139,5 @@ def test_the_page_lists_all_operations_and_levels():
     rows = dict(re.findall(r"^\| `(\w+).*` \| (.*) \|$", page, re.M))
     for name, function in (OPS | BATCH_OPS).items():
         assert rows[name] == function.__doc__.splitlines()[0]
-    for level in AUGREG_LEVELS:
-        assert f"\n{level:8} {describe_augreg(level)}\n" in page
+    for level, line in AUGREG_LEVELS.items():
+        assert f"\n{level:8} {line}\n" in page

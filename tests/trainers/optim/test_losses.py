@@ -13,7 +13,7 @@ from trainers.optim.losses import (
     smooth_labels,
     softmax,
 )
-from trainers.recipes import schema
+from trainers.recipes import recipe as recipes
 
 
 @pytest.fixture
@@ -118,6 +118,6 @@ def test_predictions_and_evaluations_know_the_activation_of_a_loss(name):
 def test_the_activation_of_a_recipe_is_that_of_its_row(monkeypatch):
     """Not the name of the loss: two losses may have the same activation."""
     known = {name: row.activation for name, row in LOSSES.items()}
-    assert schema.LOSSES == known
-    monkeypatch.setitem(schema.LOSSES, "softmax", "sigmoid")
-    assert schema.Recipe(loss="softmax").activation == "sigmoid"
+    assert recipes.LOSSES == known
+    monkeypatch.setitem(recipes.LOSSES, "softmax", "sigmoid")
+    assert recipes.Recipe(loss="softmax").activation == "sigmoid"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from trainers.recipes.fine_tuning import read_lora_layers, read_train_only
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 @pytest.mark.parametrize(
@@ -19,13 +18,13 @@ from trainers.recipes.schema import Recipe
 )
 def test_parts_and_blocks(text, parts, num_last_blocks):
     recipe = Recipe(train_only=text)
-    assert read_train_only(recipe) == (parts, num_last_blocks)
+    assert recipe.trained_parts == (parts, num_last_blocks)
 
 
 def test_layers_of_lora():
-    assert read_lora_layers(Recipe()) == ["qkv", "out"]
+    assert Recipe().lora_layer_names == ["qkv", "out"]
     recipe = Recipe(lora_rank=2, lora_layers="mlp_out, head")
-    assert read_lora_layers(recipe) == ["mlp_out", "head"]
+    assert recipe.lora_layer_names == ["mlp_out", "head"]
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from trainers.recipes.grids import GRIDS, HELD_OUT, choose_grid
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
+from trainers.sweeps.plan import GRIDS, HELD_OUT, choose_grid
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainers.recipes.milestones import read_milestones
+from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.preparation import make_schedule
 
@@ -46,7 +46,11 @@ def test_the_rate_of_resnet50_falls_at_the_epochs_of_its_source():
 
 
 def test_milestones_are_numbers_or_fractions():
-    assert read_milestones("0.3, 1/2,8/10") == (0.3, 0.5, 0.8)
+    assert Recipe(milestones="0.3, 1/2,8/10").milestone_shares == (
+        0.3,
+        0.5,
+        0.8,
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,4 +68,4 @@ def test_milestones_are_numbers_or_fractions():
 )
 def test_other_milestones_are_refused(text, message):
     with pytest.raises(ValueError, match=f"`milestones` {message}"):
-        read_milestones(text)
+        Recipe(milestones=text)

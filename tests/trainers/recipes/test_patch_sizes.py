@@ -2,15 +2,14 @@
 
 import pytest
 
-from trainers.recipes.patch_sizes import read_patch_sizes
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 
 
 @pytest.mark.parametrize(
     ("text", "sizes"), [("", ()), ("4", (4,)), ("8, 2,4", (8, 2, 4))]
 )
 def test_sizes(text, sizes):
-    assert read_patch_sizes(Recipe(patch_sizes=text)) == sizes
+    assert Recipe(patch_sizes=text).patch_size_list == sizes
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,13 @@ from absl import flags
 from PIL import Image
 
 from trainers.recipes.flags import ChosenRecipe, recipe_from_flags
-from trainers.recipes.photo_rules import FITTED_FIELDS, MEMORY_FIELDS, RULES
-from trainers.recipes.photos import describe_fit, fit_to_images
+from trainers.recipes.photos import (
+    FITTED_FIELDS,
+    MEMORY_FIELDS,
+    RULES,
+    describe_fit,
+    fit_to_images,
+)
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.preparation import count_steps, prepare
 

@@ -29,21 +29,21 @@ from trainers.optim.distillation import TARGETS
 from trainers.optim.losses import LOSSES
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS, WarmupSchedule
-from trainers.recipes import fine_tuning
+from trainers.recipes import recipe as schema
 from trainers.recipes.baselines import APPLICATIONS, BASELINES, BIT_SIZES
-from trainers.recipes.documentation import (
-    describe_settings,
-    describe_sources,
-    update_page,
-)
 from trainers.recipes.flags import (
     define_recipe_flags,
     flag_fields,
     recipe_from_flags,
 )
-from trainers.recipes.photo_rules import RULES
-from trainers.recipes.recipes import RECIPES
-from trainers.recipes.schema import Recipe
+from trainers.recipes.photos import RULES
+from trainers.recipes.recipe import Recipe
+from trainers.recipes.recipes import (
+    RECIPES,
+    describe_settings,
+    describe_sources,
+    update_page,
+)
 from trainers.runs.run import Run
 from trainers.train import Job, prepare, train
 
@@ -267,13 +267,6 @@ BIT |= {"loss": "softmax", "label_smoothing": 0.0}
 BIT_CROP = "resize(512)|random_crop|flip_lr"
 
 
-def of_jft(model, epochs, rate):
-    """Return a row of JFT-300M in table 3."""
-    own = {"dataset": "tfrecord:jft300m", "dropout_rate": 0.0}
-    own |= {"weight_decay": 0.1, "model": model}
-    return OF_I21K | own | {"epochs": epochs, "learning_rate": rate}
-
-
 FIGURES = {
     # arXiv:2010.11929, table 3 and its caption.
     "i21k_b16": OF_I21K | {"model": "B/16", "representation_size": 768},
@@ -286,25 +279,6 @@ FIGURES = {
     "i1k_b32": OF_I1K | {"model": "B/32"},
     "i1k_l16": OF_I1K | {"model": "L/16"},
     "i1k_l32": OF_I1K | {"model": "L/32"},
-    "jft_b16": of_jft("B/16", 7, 8e-4),
-    "jft_b32": of_jft("B/32", 7, 8e-4),
-    "jft_l16": of_jft("L/16", 7, 4e-4),
-    "jft_l16_14ep": of_jft("L/16", 14, 4e-4),
-    "jft_l32": of_jft("L/32", 7, 6e-4),
-    "jft_h14": of_jft("H/14", 14, 3e-4),
-    "jft_r50_b16": of_jft("R50+B/16", 7, 8e-4),
-    "jft_r50_b32": of_jft("R50+B/32", 7, 8e-4),
-    "jft_r50_l16": of_jft("R50+L/16", 7, 4e-4),
-    "jft_r50_l16_14ep": of_jft("R50+L/16", 14, 4e-4),
-    "jft_r50_l32": of_jft("R50+L/32", 7, 2e-4),
-    "jft_r50x1": of_jft("R50x1", 7, 1e-3),
-    "jft_r50x2": of_jft("R50x2", 7, 1e-3),
-    "jft_r101x1": of_jft("R101x1", 7, 8e-4),
-    "jft_r152x1": of_jft("R152x1", 7, 6e-4),
-    "jft_r152x2": of_jft("R152x2", 7, 6e-4),
-    # Appendix D.2.
-    "jft_shape": of_jft("L/32", 7, 6e-4)
-    | {"depth": 8, "mlp_dim": 2048, "representation_size": 1024},
     # arXiv:2010.11929, table 4; rates of vision_transformer/configs.
     "imagenet_b16": TUNING | steps(20_000, 500, 0.03) | {"augment": CROP},
     "cifar10_b16": TUNING | steps(10_000, 500, 0.01) | {"augment": CROP},
@@ -318,9 +292,6 @@ FIGURES = {
     "imagenet_l16_512": TUNING
     | steps(20_000, 500, 0.03)
     | {"image_size": 512, "average_decay": 0.9999},
-    "imagenet_h14_518": TUNING
-    | steps(20_000, 500, 0.03)
-    | {"image_size": 518, "average_decay": 0.9999},
     # README and notebook of vision_transformer.
     "cifar10_b16_500steps": TUNING | steps(500, 50, 0.03),
     "cifar10_b16_1000steps": TUNING | steps(1000, 100, 0.03),
@@ -415,10 +386,6 @@ FIGURES = {
         "optimizer": "sgd",
         "schedule": "steps",
     },
-    # arXiv:2010.11929, appendix B.1.2.
-    "mpp_b16_jft": {"objective": "masked_patches", "patch_target": "mean_color"}
-    | {"optimizer": "adam", "learning_rate": 2e-4, "warmup_steps": 10_000}
-    | {"total_steps": 1_000_000, "batch_size": 4096, "schedule": "cosine"},
     # facebookresearch/mae, PRETRAIN.md and FINETUNE.md; blr * batch / 256.
     "mae_b16": MAE | {"model": "B/16"},
     "mae_l16": MAE | {"model": "L/16"},
@@ -431,7 +398,6 @@ FIGURES = {
 }
 # What others begin from, and end with (table 5, README, transfer.py).
 RESULTS = {
-    "mpp_b16_jft": "B/16: 79.9 %",
     "mae_b16": "B/16: 83.6 %",
     "mae_l16": "L/16: 85.5 %",
     "mae_finetune_b16": "B/16: 83.664 %",
@@ -444,25 +410,8 @@ RESULTS = {
     "i1k_b32": "B/32: 69.19 %",
     "i1k_l16": "L/16: 72.59 %",
     "i1k_l32": "L/32: 66.90 %",
-    "jft_b16": "B/16: 84.15 %",
-    "jft_b32": "B/32: 80.73 %",
-    "jft_l16": "L/16: 86.30 %",
-    "jft_l16_14ep": "L/16: 87.12 %",
-    "jft_l32": "L/32: 84.37 %",
-    "jft_h14": "H/14: 88.08 %",
-    "jft_r50_b16": "R50+B/16: 85.58 %",
-    "jft_r50_b32": "R50+B/32: 84.90 %",
-    "jft_r50_l16": "R50+L/16: 86.60 %",
-    "jft_r50_l16_14ep": "R50+L/16: 87.12 %",
-    "jft_r50_l32": "R50+L/32: 85.68 %",
-    "jft_r50x1": "R50x1: 77.54 %",
-    "jft_r50x2": "R50x2: 82.12 %",
-    "jft_r101x1": "R101x1: 80.67 %",
-    "jft_r152x1": "R152x1: 81.88 %",
-    "jft_r152x2": "R152x2: 84.97 %",
     "imagenet_b16": "B/16: 83.97 %",
     "imagenet_l16_512": "L/16: 85.30 %",
-    "imagenet_h14_518": "H/14: 88.55 %",
     "cifar10_b16": "B/16: 98.95 %",
     "cifar10_b16_500steps": "B/16: 98.59 %",
     "cifar10_b16_1000steps": "B/16: 98.86 %",
@@ -542,9 +491,8 @@ def test_every_recipe_says_where_it_is_from_and_what_was_run(name):
     assert "|" not in recipe.source + recipe.expected  # Cells of a table.
 
 
-@pytest.mark.parametrize("name", ["i21k_b16", "jft_l16", "jft_h14"])
-def test_linear_decay_of_the_paper_ends_at_1e_5(name):
-    recipe = RECIPES[name]
+def test_linear_decay_of_the_paper_ends_at_1e_5():
+    recipe = RECIPES["i21k_b16"]
     schedule = WarmupSchedule(
         recipe.learning_rate,
         20_000,
@@ -622,7 +570,7 @@ def test_a_page_without_the_table_is_refused(tmp_path):
 
 # A step of each.
 
-RECORDS = ("imagenet21k", "jft300m")  # Data sets of TFRecord files.
+RECORDS = ("imagenet21k",)  # Data sets of TFRecord files.
 
 
 def shrink(recipe: Recipe) -> Recipe:
@@ -901,8 +849,8 @@ def test_written_out_names_are_those_of_the_tables():
         "gradient_dtype": SUM_DTYPES,
     }.items():
         assert set(choices[name]) == set(table), name
-    assert set(fine_tuning.PARTS) == set(tuning.PARTS)
-    assert set(fine_tuning.LORA_LAYERS) == set(tuning.LORA_LAYERS)
+    assert set(schema.PARTS) == set(tuning.PARTS)
+    assert set(schema.LORA_LAYERS) == set(tuning.LORA_LAYERS)
     assert set(flag_definitions.PROBES) == set(PROBES)
     assert set(flag_definitions.FORMATS) == set(export.FORMATS)
     assert set(flag_definitions.QUANTIZATIONS) == set(export.QUANTIZATIONS)

@@ -9,7 +9,7 @@ from trainers.evaluation.evaluation import evaluate
 from trainers.export.exporting import export_source
 from trainers.loop.loop import Loop
 from trainers.paths import ContentError
-from trainers.recipes.schema import Recipe
+from trainers.recipes.recipe import Recipe
 from trainers.runs.model_card import NOTES_MARK, describe_run, write_card
 from trainers.runs.run import Run
 from trainers.train import prepare, train
@@ -120,7 +120,7 @@ def test_the_settings_are_those_that_differ(card, run):
     differ = {
         f"`{field.name}`": f"`{getattr(recipe, field.name)}`"
         for field in dataclasses.fields(Recipe)
-        if "help" in field.metadata
+        if field.metadata["help"]
         and getattr(recipe, field.name) != field.default
     }
     assert rows == differ

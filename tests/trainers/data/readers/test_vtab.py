@@ -17,7 +17,7 @@ from trainers.data.datasets import open_dataset
 from trainers.data.readers import vtab
 from trainers.data.readers.tfds import DATASETS
 from trainers.data.readers.vtab import VTAB_GROUPS, VTAB_TASKS
-from trainers.recipes.vtab_rules import NO_CROP, NO_FLIP
+from trainers.recipes.vit import NO_CROP, NO_FLIP
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 GOLDEN = {
