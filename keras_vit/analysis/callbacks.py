@@ -23,7 +23,7 @@ from keras_vit.models.features import (
     name_activation,
 )
 from keras_vit.models.vit import check_vision_transformer
-from keras_vit.preprocessing.normalization import Mode
+from keras_vit.preprocessing.description import Mode
 from keras_vit.tables import pick
 
 

@@ -12,7 +12,7 @@ from keras_vit.analysis.inspection import Inspection, inspect_model
 from keras_vit.analysis.page import write_page
 from keras_vit.analysis.representations import representation_similarity
 from keras_vit.models import VisionTransformer
-from keras_vit.preprocessing.normalization import Mode
+from keras_vit.preprocessing.description import Mode
 from keras_vit.progress import ProgressBar
 
 # With fewer images, the similarity of blocks is a poor estimate.

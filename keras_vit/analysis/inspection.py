@@ -33,7 +33,7 @@ from keras_vit.models.features import (
     name_activation,
     record_pass,
 )
-from keras_vit.preprocessing.normalization import Mode, to_fractions, to_uint8
+from keras_vit.preprocessing.description import Mode, to_fractions, to_uint8
 from keras_vit.tables import pick
 
 

@@ -30,11 +30,14 @@ from keras_vit.models.features import (
     split_at_head,
 )
 from keras_vit.models.tuning import without_lora
+from keras_vit.preprocessing.description import (
+    ImageStep,
+    Mode,
+    Preprocessing,
+    to_fractions,
+)
 from keras_vit.preprocessing.inputs import preprocess_input
 from keras_vit.preprocessing.model_inputs import find_scaling
-from keras_vit.preprocessing.normalization import Mode, to_fractions
-from keras_vit.preprocessing.settings import Preprocessing
-from keras_vit.preprocessing.steps import ImageStep, scale_steps
 from keras_vit.tables import pick
 from keras_vit.version import __version__
 
@@ -56,7 +59,7 @@ class Serving:
             to the input of the model, (H, W, C) floats. Default: the image is
             turned upright, and then as `preprocessing` says.
         image_steps: What `read_image` does, as data for other runtimes; see
-            `keras_vit.preprocessing.steps`.
+            `keras_vit.preprocessing.description`.
         use_attention: Whether to add the signatures `attention` and
             `attention_bytes`.
         output: The kind of output of the model; see `name_output`. Default:
@@ -187,9 +190,9 @@ def describe(
 
     `input` is the shape and the dtype of an image; `image_steps` lead from an
     upright image with pixels x from 0 to 255 to its size, see
-    `keras_vit.preprocessing.steps`, and (x / 255 - `mean`) / `deviation` of
-    each channel is the input. `output` is the kind of output,
-    and `activation` is the function that turns it into probabilities.
+    `keras_vit.preprocessing.description`, and (x / 255 - `mean`) / `deviation`
+    of each channel is the input. `output` is the kind of output, and
+    `activation` is the function that turns it into probabilities.
 
     Args:
         model: A model with a fixed image size.
@@ -212,6 +215,11 @@ def describe(
     steps = serving.steps((height, width))
     mean, deviation = serving.settings.for_channels(channels)
     factor = pixels_per_side or 1
+    if steps is not None:
+        steps = [
+            {k: v * factor if isinstance(v, int) else v for k, v in s.items()}
+            for s in steps
+        ]
     return {
         "format": "keras_vit 1",
         "version": __version__,
@@ -222,7 +230,7 @@ def describe(
             "channels": channels,
             "dtype": "uint8" if pixels_per_side else "float32",
         },
-        "image_steps": None if steps is None else scale_steps(steps, factor),
+        "image_steps": steps,
         "mean": None if pixels_per_side else mean,
         "deviation": None if pixels_per_side else deviation,
         "output": output,

@@ -4,12 +4,16 @@ import keras
 from keras import ops
 
 from keras_vit.arguments import as_size
+from keras_vit.preprocessing.description import (
+    Preprocessing,
+    cut_size,
+    preprocessing_of,
+    resized_size,
+)
 from keras_vit.preprocessing.inputs import (
     is_tensor_of_tensorflow,
     preprocess_input,
 )
-from keras_vit.preprocessing.settings import Preprocessing, preprocessing_of
-from keras_vit.preprocessing.steps import cut_size, resized_size
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

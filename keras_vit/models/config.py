@@ -25,7 +25,7 @@ from keras_vit.layers.relative import RELATIVE_POSITIONS
 from keras_vit.layers.resize import RESIZES
 from keras_vit.layers.resnet_stem import STEM_EPSILONS
 from keras_vit.layers.rotary import ROTARY_POSITIONS
-from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
+from keras_vit.preprocessing.description import Preprocessing, as_preprocessing
 from keras_vit.tables import guess, pick
 
 # The table of each field that is a name.

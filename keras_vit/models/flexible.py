@@ -16,8 +16,8 @@ from keras_vit.layers.resize import RESIZES, inverse_patch_resize
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import PrefixTokens
 from keras_vit.models.vit import check_vision_transformer, position_layers
+from keras_vit.preprocessing.description import INTERPOLATIONS, preprocessing_of
 from keras_vit.preprocessing.inputs import preprocess_input
-from keras_vit.preprocessing.settings import INTERPOLATIONS, preprocessing_of
 
 
 def cut_patches(

@@ -3,14 +3,17 @@
 The functions need no network.
 """
 
+from keras_vit.preprocessing.description import (
+    INTERPOLATIONS,
+    NORMALIZATIONS,
+    Preprocessing,
+)
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.inputs import preprocess_input
-from keras_vit.preprocessing.normalization import NORMALIZATIONS
 from keras_vit.preprocessing.predictions import (
     decode_predictions,
     imagenet_classes,
 )
-from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
 
 __all__ = [
     "INTERPOLATIONS",

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from keras_vit.arguments import as_size
-from keras_vit.preprocessing.settings import (
+from keras_vit.preprocessing.description import (
     INTERPOLATIONS,
     METHODS,
     Preprocessing,
+    cut_size,
     preprocessing_of,
+    resized_size,
 )
-from keras_vit.preprocessing.steps import cut_size, resized_size
 from keras_vit.tables import pick
 
 
@@ -31,7 +32,8 @@ def read_image(
     Args:
         path: Any image that Pillow reads, or an open file of one. Of several
             frames, the first is used; of transparent pixels, their colour.
-        channels: 3 for colours, or 1 for grey levels.
+        channels: 3 for colours, 1 for grey levels, or 4 for colours and
+            opacity.
         image_size: (H, W) to resize the image to, bilinear with antialiasing,
             ignoring its aspect ratio. None keeps the size of the file.
         model: A VisionTransformer to read the image for, in place of
@@ -50,13 +52,13 @@ def read_image(
         raise ValueError(
             f"`path` must be that of an image file. Received: path={path!r}"
         )
-    settings = PLAIN
+    settings = Preprocessing()
     if model is not None:
         settings = preprocessing_of(model)
         channels, image_size = model.config.channels, model.config.image_size
     elif image_size is not None:
         image_size = as_size(image_size, "image_size")
-    mode = pick({1: "L", 3: "RGB"}, channels, "channels")
+    mode = pick({1: "L", 3: "RGB", 4: "RGBA"}, channels, "channels")
     name = getattr(path, "name", path) if hasattr(path, "read") else path
     try:
         with Image.open(path) as image:
@@ -90,18 +92,21 @@ def turn_upright(image):
         orientation = None
     if not isinstance(orientation, int):  # Exif states a whole number.
         return image
-    turns = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
-    if orientation not in turns:
-        return image
-    return image.transpose(turns[orientation])
+    turns = Image.Transpose
+    turn = {
+        2: turns.FLIP_LEFT_RIGHT,
+        3: turns.ROTATE_180,
+        4: turns.FLIP_TOP_BOTTOM,
+        5: turns.TRANSPOSE,
+        6: turns.ROTATE_270,
+        7: turns.TRANSVERSE,
+        8: turns.ROTATE_90,
+    }.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+# Tags of TIFF, and a value of the second one.
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
 
 
 def with_eight_bits(image):
@@ -128,8 +133,7 @@ def with_eight_bits(image):
     return Image.fromarray(pixels)
 
 
-# Tags of TIFF, and a value of the second one.
-BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
+FILTERS = {METHODS[name]: INTERPOLATIONS[name] for name in METHODS}
 
 
 def apply_steps(image, steps: Iterable[Mapping]):
@@ -154,7 +158,3 @@ def apply_steps(image, steps: Iterable[Mapping]):
             kind = Image.Resampling[FILTERS[step["method"]]]
             image = image.resize((width, height), kind)
     return image
-
-
-PLAIN = Preprocessing()
-FILTERS = {METHODS[name]: INTERPOLATIONS[name] for name in METHODS}

@@ -6,12 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     Mode,
     as_normalization,
-    scale_and_offset,
+    preprocessing_of,
 )
-from keras_vit.preprocessing.settings import preprocessing_of
 
 
 def preprocess_input(
@@ -77,29 +76,38 @@ def preprocess_input(
         )
     if model is not None:
         mode = preprocessing_of(model).normalization
-    pair = as_normalization("vit" if mode is None else mode)
-    cast = _caster(x)
-    if cast is _cast_array:
-        x = np.asarray(x)
+    mean, deviation = map(
+        np.asarray, as_normalization("vit" if mode is None else mode)
+    )
+    if is_tensor_of_tensorflow(x):
+        cast = sys.modules["tensorflow"].cast
+    elif ops.is_tensor(x) or isinstance(x, keras.KerasTensor):
+        cast = ops.cast
+    else:
+        cast, x = np.ndarray.astype, np.asarray(x)
         if x.dtype.kind not in "biufV":  # The last: bfloat16 and its like.
             raise ValueError(f"`x` must be pixels. Received: {x.dtype} array")
     dtype = keras.backend.standardize_dtype(x.dtype)
     if "float" not in dtype:
         dtype = "float32"
         x = cast(x, dtype)
-    scale, offset = _broadcast(pair, x, data_format)
-    if isinstance(scale, np.ndarray):
-        scale, offset = cast(scale, dtype), cast(offset, dtype)
-    return x / scale - offset
-
-
-def _caster(x):
-    """Return a function that casts constants to the dtype for `x`."""
-    if is_tensor_of_tensorflow(x):
-        return sys.modules["tensorflow"].cast
-    if ops.is_tensor(x) or isinstance(x, keras.KerasTensor):
-        return ops.cast
-    return _cast_array
+    scale, offset = 255.0 * deviation, mean / deviation
+    if len(mean) == 1:
+        return x / float(scale[0]) - float(offset[0])
+    if data_format is None:
+        data_format = keras.config.image_data_format()
+    axes = 3 if data_format == "channels_first" else 1
+    # A tensor of tf.data may have an unknown shape.
+    known = getattr(x.shape, "rank", 0) is not None
+    if known and tuple(x.shape)[-axes:][:1] not in ((None,), mean.shape):
+        raise ValueError(
+            f"`x` must have {len(mean)} channels with the mean "
+            f"{mean.tolist()} and data_format={data_format!r}. Received: "
+            f"shape={tuple(x.shape)}"
+        )
+    by_channel = (-1,) + (1,) * (axes - 1)
+    scale, offset = scale.reshape(by_channel), offset.reshape(by_channel)
+    return x / cast(scale, dtype) - cast(offset, dtype)
 
 
 def is_tensor_of_tensorflow(x) -> bool:
@@ -109,32 +117,3 @@ def is_tensor_of_tensorflow(x) -> bool:
     """
     tensorflow = sys.modules.get("tensorflow")
     return tensorflow is not None and tensorflow.is_tensor(x)
-
-
-def _cast_array(x, dtype):
-    return x.astype(dtype)
-
-
-def _broadcast(pair, x, data_format):
-    """Return scale and offset, shaped to the channels of `x`.
-
-    Args:
-        pair: Mean and deviation.
-        x: The pixels.
-        data_format: See `preprocess_input`.
-    """
-    scale, offset = scale_and_offset(pair)
-    if not isinstance(scale, np.ndarray):
-        return scale, offset
-    if data_format is None:
-        data_format = keras.config.image_data_format()
-    axes = 3 if data_format == "channels_first" else 1
-    # A tensor of tf.data may have an unknown shape.
-    known = getattr(x.shape, "rank", 0) is not None
-    if known and tuple(x.shape)[-axes:][:1] not in ((None,), scale.shape):
-        raise ValueError(
-            f"`x` must have {len(scale)} channels with the mean {pair[0]} and "
-            f"data_format={data_format!r}. Received: shape={tuple(x.shape)}"
-        )
-    by_channel = (-1,) + (1,) * (axes - 1)
-    return scale.reshape(by_channel), offset.reshape(by_channel)

@@ -10,8 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.preprocessing.normalization import from_range
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing, from_range
 
 RAW = from_range(0, 255)
 ZERO_ONE = from_range(0, 1)
@@ -19,6 +18,7 @@ ZERO_ONE = from_range(0, 1)
 # the usual one of a VisionTransformer.
 USUAL = (RAW, ZERO_ONE, from_range(-1, 1))
 LEVELS = (0.0, 0.25, 0.5, 1.0, 64.0, 128.0, 255.0)
+DEFAULT_SIDE = 224  # Of images of any size.
 
 
 def input_preprocessing(model: keras.Model) -> Preprocessing:
@@ -46,25 +46,32 @@ def input_preprocessing(model: keras.Model) -> Preprocessing:
 
 
 def find_scaling(model: keras.Model) -> Preprocessing | None:
-    """Return what `input_preprocessing` does; None if nothing is scaled.
+    """Return `input_preprocessing`; None if nothing says it."""
+    settings, _ = read_first_layers(model)
+    return settings
 
-    Args:
-        model: See there.
+
+def read_first_layers(model) -> tuple[Preprocessing | None, bool]:
+    """Return `find_scaling`, and whether layers scale the pixels.
+
+    If they do, the normalisation was measured. Otherwise, it is what the
+    configuration of the VisionTransformer says.
 
     Raises:
         ValueError: If there are layers that do not tell.
     """
     settings = stated(model)
     if settings is not None:
-        return settings
+        return settings, False
     before, reader = find_reader(model, ())
     settings = stated(reader)
-    if before:
-        scale, offset, is_same_place = measure(model, before)
-        if not is_same_place:  # They resize or crop the image themselves.
-            settings = settings and Preprocessing(settings.normalization)
-    if not before or is_near(scale, 1) and is_near(offset, 0):
-        return settings
+    if not before:
+        return settings, False
+    scale, offset, is_same_place = measure(model, before)
+    if settings and not is_same_place:  # They resize or crop themselves.
+        settings = Preprocessing(settings.normalization)
+    if is_near(scale, 1) and is_near(offset, 0):
+        return settings, False
     normalization = choose(scale, offset, settings)
     if normalization is None:
         refuse(
@@ -73,7 +80,7 @@ def find_scaling(model: keras.Model) -> Preprocessing | None:
             f"{offset.mean():.4g}",
         )
     settings = settings or Preprocessing()
-    return dataclasses.replace(settings, normalization=normalization)
+    return dataclasses.replace(settings, normalization=normalization), True
 
 
 def stated(layer) -> Preprocessing | None:
@@ -109,8 +116,7 @@ def find_reader(model, before):
         if stated(operation) is not None:
             return here, operation
         if isinstance(operation, keras.Model):
-            with_weights = operation.weights and not is_scaling(operation)
-            if with_weights:
+            if operation.weights and not is_scaling(operation):
                 return find_reader(operation, here)
             continue
         inner = getattr(operation, "_flatten_layers", list)()
@@ -220,6 +226,3 @@ def refuse(model, reason: str):
         "value_range(0, 1) or value_range(-1, 1) for one that takes scaled "
         f"ones. Received: {type(model).__name__} {model.name!r}"
     )
-
-
-DEFAULT_SIDE = 224  # Of images of any size.

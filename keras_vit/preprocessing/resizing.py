@@ -1,27 +1,11 @@
-"""Resizing and cropping images in a TensorFlow graph."""
+"""The steps of a `description`, computed in a TensorFlow graph."""
 
 import functools
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.steps import LONGEST
-
-
-def resize_image(
-    image: tf.Tensor, image_size: tuple[int, int], method: str
-) -> tf.Tensor:
-    """Return an image of another size, ignoring its aspect ratio.
-
-    Shapes:
-        image: (..., H, W, C). returns: (..., height, width, C), floats.
-
-    Args:
-        image: The image.
-        image_size: (height, width).
-        method: A key of METHODS.
-    """
-    return METHODS[method](image, image_size)
+from keras_vit.preprocessing.description import LONGEST
 
 
 def _resize_bicubic(image, image_size):
@@ -29,78 +13,17 @@ def _resize_bicubic(image, image_size):
     return tf.clip_by_value(image, 0.0, 255.0)  # It overshoots.
 
 
-def resize_short_side(image: tf.Tensor, size: int) -> tf.Tensor:
-    """Return an image whose short side is `size`.
-
-    Each pixel is the mean of the area that it covers, as in the official code.
-
-    Shapes:
-        image: (H, W, C), floats. returns: (H', W', C).
-
-    Args:
-        image: The image.
-        size: The short side, in pixels.
-    """
-    image = cut_long(image)
-    sides = tf.cast(tf.shape(image)[:2], tf.float32)
-    target = tf.round(sides * (size / tf.reduce_min(sides)))
-    target = tf.cast(target, tf.int32)
-    return resize_image(image, target, "area")
-
-
-def cover_size(
-    image: tf.Tensor, image_size: tuple[int, int], method: str
-) -> tf.Tensor:
-    """Return the smallest resized image that covers a rectangle.
-
-    The aspect ratio is kept. See `steps.resized_size` for the size.
-
-    Shapes:
-        image: (H, W, C). returns: (H', W', C), floats.
-
-    Args:
-        image: The image.
-        image_size: (height, width) of the rectangle.
-        method: A key of METHODS.
-    """
-    image = cut_long(image)
-    height, width = tf.unstack(tf.shape(image)[:2])
-    rows, columns = image_size
-    is_tall = height * columns >= width * rows
-    size = tf.cond(
-        is_tall,
-        lambda: (tf.maximum(columns * height // width, rows), columns),
-        lambda: (rows, tf.maximum(rows * width // height, columns)),
-    )
-    return resize_image(image, tf.stack(size), method)
-
-
-def crop_middle(image: tf.Tensor, image_size: tuple[int, int]) -> tf.Tensor:
-    """Return the middle of an image.
-
-    Shapes:
-        image: (H, W, C). returns: (height, width, C).
-
-    Args:
-        image: The image, not smaller than the result.
-        image_size: (height, width) of the result.
-    """
-    start = (tf.shape(image)[:2] - image_size) // 2
-    start = tf.concat([start, [0]], 0)
-    return tf.slice(image, start, (*image_size, image.shape[-1]))
-
-
-def cut_long(image: tf.Tensor) -> tf.Tensor:
-    """Return the middle of an image that is very long, see LONGEST."""
-    height, width = tf.unstack(tf.shape(image)[:2])
-    size = tf.minimum([height, width], [LONGEST * width, LONGEST * height])
-    start = tf.concat([([height, width] - size) // 2, [0]], 0)
-    part = tf.slice(image, start, tf.concat([size, [image.shape[-1]]], 0))
-    return tf.ensure_shape(part, (None, None, image.shape[-1]))
+# Each takes an image (..., H, W, C) and its new size, and returns floats.
+METHODS = {
+    "antialias": functools.partial(tf.image.resize, antialias=True),
+    "area": functools.partial(tf.image.resize, method="area"),
+    "bicubic": _resize_bicubic,
+    "bilinear": tf.image.resize,
+}
 
 
 def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
-    """Return an image after steps; see `steps`.
+    """Return an image after steps; see `description`.
 
     Shapes:
         image: (H, W, C), pixels from 0 to 255. returns: (H', W', C), floats.
@@ -110,28 +33,52 @@ def apply_steps(image: tf.Tensor, steps: Iterable[Mapping]) -> tf.Tensor:
         steps: The steps.
     """
     for step in steps:
-        image = OF_STEPS[step["kind"]](image, step)
+        image = STEPS[step["kind"]](image, step)
     return image
 
 
-def _size_of(step):
-    return step["height"], step["width"]
+def _resize(image, step):
+    size = step["height"], step["width"]
+    return METHODS[step["method"]](image, size)
 
 
-OF_STEPS = {
-    "resize": lambda image, step: resize_image(
-        image, _size_of(step), step["method"]
-    ),
-    "resize_to_cover": lambda image, step: cover_size(
-        image, _size_of(step), step["method"]
-    ),
-    "resize_small": lambda image, step: resize_short_side(image, step["size"]),
-    "central_crop": lambda image, step: crop_middle(image, _size_of(step)),
-}
-# Each takes an image and its new size, and returns floats.
-METHODS = {
-    "antialias": functools.partial(tf.image.resize, antialias=True),
-    "area": functools.partial(tf.image.resize, method="area"),
-    "bicubic": _resize_bicubic,
-    "bilinear": tf.image.resize,
+def _resize_to_cover(image, step):
+    image = _cut_long(image)
+    height, width = tf.unstack(tf.shape(image)[:2])
+    rows, columns = step["height"], step["width"]
+    size = tf.cond(
+        height * columns >= width * rows,
+        lambda: (tf.maximum(columns * height // width, rows), columns),
+        lambda: (rows, tf.maximum(rows * width // height, columns)),
+    )
+    return METHODS[step["method"]](image, tf.stack(size))
+
+
+def _resize_small(image, step):
+    """Average the area of each new pixel, as in the official code."""
+    image = _cut_long(image)
+    sides = tf.cast(tf.shape(image)[:2], tf.float32)
+    size = tf.round(sides * (step["size"] / tf.reduce_min(sides)))
+    return METHODS["area"](image, tf.cast(size, tf.int32))
+
+
+def _central_crop(image, step):
+    size = step["height"], step["width"]
+    start = (tf.shape(image)[:2] - size) // 2
+    return tf.slice(image, tf.concat([start, [0]], 0), (*size, image.shape[-1]))
+
+
+def _cut_long(image):
+    height, width = tf.unstack(tf.shape(image)[:2])
+    size = tf.minimum([height, width], [LONGEST * width, LONGEST * height])
+    start = tf.concat([([height, width] - size) // 2, [0]], 0)
+    part = tf.slice(image, start, tf.concat([size, [image.shape[-1]]], 0))
+    return tf.ensure_shape(part, (None, None, image.shape[-1]))
+
+
+STEPS = {
+    "resize": _resize,
+    "resize_to_cover": _resize_to_cover,
+    "resize_small": _resize_small,
+    "central_crop": _central_crop,
 }

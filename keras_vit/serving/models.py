@@ -42,7 +42,7 @@ class LoadedModel:
         description: For the page, of a TFLite file; see
             `keras_vit.export.contract.describe`.
         image_steps: What the signatures do with image files; see
-            `keras_vit.preprocessing.steps`. Default: the worst case.
+            `keras_vit.preprocessing.description`. Default: the worst case.
     """
 
     signature_defs: Mapping[str, dict]

@@ -520,7 +520,7 @@ def count_pixels(
     Args:
         files: The contents of the files.
         steps: What the model does with them; see
-            `keras_vit.preprocessing.steps`.
+            `keras_vit.preprocessing.description`.
         max_pixels: Largest number of all together.
 
     Raises:

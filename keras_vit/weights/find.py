@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights.containers import File, errors_name
 from keras_vit.weights.families import LAYOUTS
 from keras_vit.weights.families.family import (

@@ -15,8 +15,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from keras_vit.models.config import ViTConfig
-from keras_vit.preprocessing.normalization import NORMALIZATIONS
-from keras_vit.preprocessing.settings import INTERPOLATIONS, Preprocessing
+from keras_vit.preprocessing.description import (
+    INTERPOLATIONS,
+    NORMALIZATIONS,
+    Preprocessing,
+)
 from keras_vit.weights.containers import File, is_of_folder, read_json
 
 # `Resampling` of Pillow, in the order of its numbers.

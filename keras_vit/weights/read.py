@@ -26,7 +26,7 @@ from keras_vit.layers.resize import (
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.tuning import reset_lora
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.tables import pick
 from keras_vit.weights.containers import open_file
 from keras_vit.weights.families.family import (

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from keras_vit.layers.resize import RESIZES, resize_grid
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.tables import pick
 
 

@@ -16,7 +16,7 @@ from keras_vit.analysis import (
     position_similarity,
 )
 from keras_vit.analysis.callbacks import AttentionPictures
-from keras_vit.preprocessing.normalization import from_range
+from keras_vit.preprocessing.description import from_range
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 
 tf = pytest.importorskip(

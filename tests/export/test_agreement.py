@@ -12,7 +12,7 @@ from keras_vit.export.agreement import (
     find_wrong_scale,
     refuse_faults,
 )
-from keras_vit.preprocessing.normalization import from_range, to_fractions
+from keras_vit.preprocessing.description import from_range, to_fractions
 
 CLOSE = Tolerance(relative_difference=1e-4)
 

@@ -18,7 +18,10 @@ from keras_vit.export import (
     read_description,
 )
 from keras_vit.export.formats.tflite import to_tflite
-from keras_vit.preprocessing.steps import central_crop_step, resize_small_step
+from keras_vit.preprocessing.description import (
+    central_crop_step,
+    resize_small_step,
+)
 from tests.export.web_engine import stand_in_engine
 
 # With all that XML, JSON and lines of text could break.

@@ -23,11 +23,10 @@ from keras_vit.export.formats.tflite import (
     find_pixel_input,
     start,
 )
-from keras_vit.preprocessing.steps import (
+from keras_vit.preprocessing.description import (
     central_crop_step,
     resize_small_step,
     resize_step,
-    resize_to_cover_step,
 )
 
 SIZE = (32, 24)
@@ -111,7 +110,10 @@ def test_pixels_may_be_written_as_signed_bytes(path, pixels):
         ([resize_step(SIZE, "antialias")], "antialias"),
         ([resize_small_step(36), central_crop_step(SIZE)], "area"),
         (
-            [resize_to_cover_step(SIZE, "bicubic"), central_crop_step(SIZE)],
+            [
+                resize_step(SIZE, "bicubic", "resize_to_cover"),
+                central_crop_step(SIZE),
+            ],
             "bicubic",
         ),
         # Without antialiasing, the model saw single pixels.

@@ -18,7 +18,7 @@ from keras_vit import preprocess_input
 from keras_vit.export import Serving, export_web
 from keras_vit.export.formats.saved_model import decode_inputs
 from keras_vit.export.formats.web import fetch_engine
-from keras_vit.preprocessing.steps import (
+from keras_vit.preprocessing.description import (
     central_crop_step,
     resize_small_step,
     resize_step,

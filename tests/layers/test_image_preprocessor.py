@@ -6,7 +6,7 @@ import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.layers import ImagePreprocessor
-from keras_vit.preprocessing.settings import RESIZE_MODES
+from keras_vit.preprocessing.description import RESIZE_MODES
 from tests.tiny import noise, tiny_config, to_numpy
 
 SIZE = (40, 24)

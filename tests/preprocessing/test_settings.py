@@ -5,13 +5,13 @@ import pytest
 
 from keras_vit import Preprocessing, ViTConfig
 from keras_vit.preprocessing import NORMALIZATIONS
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     as_normalization,
     from_range,
+    resized_size,
     to_fractions,
     to_uint8,
 )
-from keras_vit.preprocessing.steps import resized_size
 from tests.tiny import tiny_config
 
 

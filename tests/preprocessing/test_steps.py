@@ -16,11 +16,9 @@ from PIL import Image  # noqa: E402
 from keras_vit import Preprocessing, preprocess_input  # noqa: E402
 from keras_vit.layers import ImagePreprocessor  # noqa: E402
 from keras_vit.preprocessing import image_files, resizing  # noqa: E402
-from keras_vit.preprocessing.settings import (  # noqa: E402
+from keras_vit.preprocessing.description import (  # noqa: E402  # noqa: E402
     INTERPOLATIONS,
     RESIZE_MODES,
-)
-from keras_vit.preprocessing.steps import (  # noqa: E402
     cut_size,
     resize_small_step,
     resized_size,

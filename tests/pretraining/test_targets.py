@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.pretraining.pretraining_model import fixed_table
 from keras_vit.pretraining.targets import (
     color_classes,

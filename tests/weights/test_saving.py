@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_vit import VisionTransformer, from_checkpoint, save_checkpoint
 from keras_vit.files import atomic_write
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.weights import write
 from keras_vit.weights.containers import open_file
 from tests.tiny import LATER_KINDS, noise, randomize, tiny_config, to_numpy

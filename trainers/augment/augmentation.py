@@ -13,11 +13,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     NORMALIZATIONS,
+    ImageStep,
     Normalization,
+    resize_step,
 )
-from keras_vit.preprocessing.steps import ImageStep, resize_step
 from trainers.augment.crops import Crop, WindowCrop
 from trainers.augment.mixing import mix_pairs
 from trainers.augment.operations import BATCH_OPS, NORMALIZING, OPS

@@ -5,8 +5,13 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from keras_vit.preprocessing import resizing, steps
+from keras_vit.preprocessing import resizing
 from keras_vit.preprocessing.decoding import cut_window
+from keras_vit.preprocessing.description import (
+    central_crop_step,
+    resize_small_step,
+    resize_step,
+)
 from trainers.augment.operation_arguments import require
 
 
@@ -97,7 +102,7 @@ def central_crop(size: int | None = None, *, image_size):
         "central_crop",
         target,
         lambda free, seed: free // 2,
-        steps.central_crop_step(target),
+        central_crop_step(target),
     )
 
 
@@ -145,12 +150,12 @@ def resize(size: int | None = None, method: str = "bilinear", *, image_size):
         image_size: (height, width) if `size` is None.
     """
     _check_method(method)
-    return Resize(steps.resize_step(pick_size(size, image_size), method))
+    return Resize(resize_step(pick_size(size, image_size), method))
 
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """Resizes an image by a step, see `keras_vit.preprocessing.steps`."""
+    """Resizes an image by a step, see `keras_vit.preprocessing.description`."""
 
     step: Mapping
 
@@ -170,7 +175,7 @@ def resize_to_cover(
     """
     _check_method(method)
     target = pick_size(size, image_size)
-    return Resize(steps.resize_to_cover_step(target, method))
+    return Resize(resize_step(target, method, "resize_to_cover"))
 
 
 def _check_method(method):
@@ -184,7 +189,7 @@ def resize_small(size: int):
     Each pixel is the mean of the area that it covers, as in the official code.
     """
     require(size > 0, "size", "positive", size)
-    return Resize(steps.resize_small_step(size))
+    return Resize(resize_small_step(size))
 
 
 def pick_size(size: int | None, image_size: tuple[int, int]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """The preprocessing of a model as a line of operations, and back."""
 
+from keras_vit.preprocessing.description import Preprocessing
 from keras_vit.preprocessing.model_inputs import RAW
-from keras_vit.preprocessing.settings import Preprocessing
 from trainers.augment.augmentation import parse_augmentation
 from trainers.augment.operations import BATCH_OPS, NORMALIZING
 from trainers.augment.parser import read_calls

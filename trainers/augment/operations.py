@@ -5,7 +5,7 @@ returns a function of an image and a seed (OPS) or of a batch (BATCH_OPS, see
 `mixing`).
 """
 
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     NORMALIZATIONS,
     as_normalization,
     from_range,

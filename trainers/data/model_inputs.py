@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.preprocessing import preprocess_input
-from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.description import Normalization
 from trainers.augment.augmentation import Augmentation, parse_augmentation
 from trainers.data.datasets import ImageDataset
 

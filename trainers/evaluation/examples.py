@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.description import Normalization
 from trainers.evaluation.predictions import to_probabilities
 from trainers.paths import Path
 from trainers.runs.pictures import plot_predictions

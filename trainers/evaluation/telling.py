@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.analysis.rollout import attention_rollout, head_grid
 from keras_vit.models import VisionTransformer
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     Normalization,
     to_fractions,
 )

@@ -21,8 +21,7 @@ from keras_vit.export.bundle import (
     to_model_name,
 )
 from keras_vit.preprocessing.decoding import decode_image, turn_upright
-from keras_vit.preprocessing.normalization import Normalization
-from keras_vit.preprocessing.settings import Preprocessing
+from keras_vit.preprocessing.description import Normalization, Preprocessing
 from keras_vit.tables import format_table
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.bad_examples import BadExamples

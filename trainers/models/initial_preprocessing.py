@@ -6,7 +6,7 @@ import zipfile
 
 import tensorflow as tf
 
-from keras_vit.preprocessing.settings import Preprocessing, as_preprocessing
+from keras_vit.preprocessing.description import Preprocessing, as_preprocessing
 from keras_vit.weights import read_preprocessing
 from trainers.models.bit_checkpoints import find_bit
 from trainers.models.keras_files import find_model_file

@@ -17,8 +17,7 @@ from trainers.data.file_lists import LIST_NAMES
 from trainers.recipes.baselines import BASELINES
 
 if typing.TYPE_CHECKING:
-    from keras_vit.preprocessing.normalization import Normalization
-    from keras_vit.preprocessing.settings import Preprocessing
+    from keras_vit.preprocessing.description import Normalization, Preprocessing
 
 # Of `keras_vit.models`,
 VARIANTS = (

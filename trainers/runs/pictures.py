@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.preprocessing.normalization import (
+from keras_vit.preprocessing.description import (
     Normalization,
     to_fractions,
 )

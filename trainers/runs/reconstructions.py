@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.description import Normalization
 from trainers.paths import Path
 from trainers.runs.pictures import plot_reconstructions
 

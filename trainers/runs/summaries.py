@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.preprocessing.normalization import Normalization
+from keras_vit.preprocessing.description import Normalization
 from keras_vit.progress import format_seconds
 from trainers.paths import as_path
 from trainers.runs.pictures import plot_batch

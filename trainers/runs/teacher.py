@@ -11,8 +11,8 @@ from keras_vit.models.features import (
     name_output,
 )
 from keras_vit.preprocessing import preprocess_input
+from keras_vit.preprocessing.description import Normalization
 from keras_vit.preprocessing.model_inputs import find_scaling
-from keras_vit.preprocessing.normalization import Normalization
 from trainers.data.datasets import ImageDataset
 from trainers.optim.distillation import TARGETS, Distillation
 from trainers.optim.losses import LOSSES

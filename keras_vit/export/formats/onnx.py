@@ -28,7 +28,7 @@ from keras_vit.export.contract import (
     to_text,
 )
 from keras_vit.models.features import name_output
-from keras_vit.preprocessing.normalization import to_uint8
+from keras_vit.preprocessing.description import to_uint8
 
 OPSET = 15  # From 2021; nothing newer is needed.
 MAX_BYTES = 2**31  # Bytes in a file of protocol buffers.

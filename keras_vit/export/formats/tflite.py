@@ -38,7 +38,7 @@ from keras_vit.export.contract import (
 )
 from keras_vit.export.formats.saved_model import write_default_endpoint
 from keras_vit.models.features import name_output
-from keras_vit.preprocessing.normalization import Mode, to_uint8
+from keras_vit.preprocessing.description import Mode, to_uint8
 from keras_vit.tables import pick
 
 LABELS, DESCRIPTION = "labels.txt", "model.json"
@@ -417,12 +417,12 @@ class PixelInput:
         """
         import tensorflow as tf
 
-        from keras_vit.preprocessing.resizing import resize_image
+        from keras_vit.preprocessing.resizing import METHODS
 
         images = tf.constant(pixels, tf.float32)
         if self.method is not None:
             size = [side // 2 for side in pixels.shape[1:3]]
-            images = resize_image(images, size, self.method)
+            images = METHODS[self.method](images, size)
         return normalize_images(images, self.normalization).numpy()
 
     def prepare(self, pixels):

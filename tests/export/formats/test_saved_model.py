@@ -15,7 +15,7 @@ from keras_vit.export import (
     Serving,
     export_saved_model,
 )
-from keras_vit.preprocessing.normalization import from_range
+from keras_vit.preprocessing.description import from_range
 from tests.export.conftest import make_model
 
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit import Preprocessing, preprocess_input
+from keras_vit.preprocessing.description import from_range
 from keras_vit.preprocessing.image_files import apply_steps
-from keras_vit.preprocessing.normalization import from_range
 from trainers.augment.operation_lines import (
     add_normalization,
     line_of,

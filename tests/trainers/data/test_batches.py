@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.preprocessing.normalization import from_range
+from keras_vit.preprocessing.description import from_range
 from tests.trainers.data.reading import (
     Counted,
     Numbers,

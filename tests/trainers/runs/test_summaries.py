@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
-from keras_vit.preprocessing.normalization import from_range
+from keras_vit.preprocessing.description import from_range
 from trainers.loop.metrics import format_metrics
 from trainers.runs import pictures
 from trainers.runs.pictures import (

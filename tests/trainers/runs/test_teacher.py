@@ -14,7 +14,7 @@ from keras_vit import (
     VisionTransformer,
     preprocess_input,
 )
-from keras_vit.preprocessing.normalization import NORMALIZATIONS
+from keras_vit.preprocessing.description import NORMALIZATIONS
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from trainers.data.datasets import open_dataset
 from trainers.optim.distillation import TARGETS
