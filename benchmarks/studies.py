@@ -36,17 +36,16 @@ from keras_vit.analysis import position_similarity
 from keras_vit.models.features import without_head
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset, open_dataset
-from trainers.evaluation.probes import ProbeChoices, few_shot
-from trainers.evaluation.probing import extract_features
+from trainers.evaluation.probing import ProbeChoices, extract_features, few_shot
 from trainers.loop.flops import TRAINING_PASSES
-from trainers.loop.memory import estimate_memory
-from trainers.models.bit_resnet import build_bit_resnet
-from trainers.models.fine_tuning import choose_trained
+from trainers.models.factory import choose_trained
+from trainers.models.resnets import build_bit_resnet
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.recipes.baselines import BitSize
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
+from trainers.runs.memory import estimate_memory
 from trainers.train import prepare, train
 
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)

@@ -34,7 +34,7 @@ import time
 from keras_vit.command_line import import_keras
 import_keras()
 import keras_vit, tensorflow as tf
-from trainers.loop.inner_loop import InnerLoop
+from trainers.loop.loop import InnerLoop
 from trainers.loop.step import Step
 from trainers.optim.optimizers import make_optimizer
 model = keras_vit.ViT_B16(weights=None, classes=1000)

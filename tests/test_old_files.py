@@ -49,7 +49,7 @@ train(job)
 @tensorflow_only
 def test_a_finished_run_is_evaluated_as_it_was(tmp_path):
     from trainers.evaluation.evaluation import evaluate
-    from trainers.runs.source_flags import open_source
+    from trainers.runs.command_line import open_source
 
     folder = shutil.copytree(FOLDER / "finished", tmp_path / "finished")
     expected = json.loads((folder / "evaluation.json").read_text())

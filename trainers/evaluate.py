@@ -23,9 +23,13 @@ from trainers.evaluation.image_predictions import (
     read_image_predictions,
 )
 from trainers.paths import as_path, parse_object, read_written
-from trainers.runs.command_line import refuse_arguments, run_main, user_errors
+from trainers.runs.command_line import (
+    open_source,
+    refuse_arguments,
+    run_main,
+    user_errors,
+)
 from trainers.runs.run import Run
-from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 NUM_CLASSES_SHOWN = 20

@@ -17,12 +17,12 @@ from keras_vit.export import (
 from trainers.export.exporting import export_source
 from trainers.paths import as_path
 from trainers.runs.command_line import (
+    open_source,
     refuse_arguments,
     run_main,
     stop_at_once,
     user_errors,
 )
-from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 

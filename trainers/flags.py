@@ -8,7 +8,7 @@ from absl import flags
 
 from trainers.recipes.flags import define_choice, define_recipe_flags
 
-# Of `trainers.evaluation.probes` and of `keras_vit.export`.
+# Of `trainers.evaluation.probing` and of `keras_vit.export`.
 PROBES = ("few_shot", "knn")
 FORMATS = ("onnx", "openvino", "saved_model", "tflite", "web")
 QUANTIZATIONS = (

@@ -25,16 +25,20 @@ from keras_vit.analysis.gallery import (
 )
 from keras_vit.inspect import open_subject as open_file
 from keras_vit.models import VisionTransformer
-from trainers.augment.operation_lines import line_of
-from trainers.data.bad_examples import BadExamples
+from trainers.augment.augmentation import line_of
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import BadExamples
 from trainers.evaluation.predictions import check_classifier, load_image
-from trainers.models.keras_files import is_run_folder
+from trainers.models.initial_model import is_run_folder
 from trainers.paths import as_path, check_writable
-from trainers.runs.command_line import run_main, stop_at_once, user_errors
+from trainers.runs.command_line import (
+    open_source,
+    run_main,
+    stop_at_once,
+    user_errors,
+)
 from trainers.runs.run import Run
-from trainers.runs.source_flags import open_source
 
 FLAGS = flags.FLAGS
 NUM_IMAGES = 4

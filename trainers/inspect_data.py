@@ -14,11 +14,16 @@ import sys
 from absl import flags
 
 from keras_vit.tables import format_table
-from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import open_dataset
-from trainers.data.inspection.examination import inspect_images
-from trainers.data.inspection.findings import count_classes, find, find_unread
-from trainers.data.inspection.page import TITLE_BEGINNING, write_data_page
+from trainers.data.decoding import BadExamples
+from trainers.data.inspection import (
+    TITLE_BEGINNING,
+    count_classes,
+    find,
+    find_unread,
+    inspect_images,
+    write_data_page,
+)
 from trainers.paths import Path, as_path, check_folder, check_writable
 from trainers.runs.command_line import run_main, stop_at_once, user_errors
 

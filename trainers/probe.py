@@ -16,13 +16,17 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from trainers.evaluation.probes import (
+from trainers.evaluation.probing import (
     ProbeChoices,
+    probe,
 )
-from trainers.evaluation.probing import probe
 from trainers.paths import as_path
-from trainers.runs.command_line import refuse_arguments, run_main, user_errors
-from trainers.runs.source_flags import open_source
+from trainers.runs.command_line import (
+    open_source,
+    refuse_arguments,
+    run_main,
+    user_errors,
+)
 
 FLAGS = flags.FLAGS
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 
 from absl import flags
 
-from trainers.distribute.rendezvous import watched_service
+from trainers.distribute.cluster import watched_service
 from trainers.recipes import flags as recipe_flags
 from trainers.runs.command_line import (
     StopSignals,
@@ -25,19 +25,19 @@ from trainers.runs.command_line import (
     stop_at_once,
     training_errors,
     user_errors,
-)
-from trainers.runs.worker_flags import (
     worker_config_from_flags,
 )
-from trainers.sweeps.open_sweep import open_sweep
-from trainers.sweeps.plan import Sweep
-from trainers.sweeps.reports import (
+from trainers.sweeps.sweeping import (
+    CHOICE,
+    Sweep,
+    Trial,
     describe_choice,
     describe_edge,
     describe_report,
+    open_sweep,
+    prepare_case,
+    run_sweep,
 )
-from trainers.sweeps.sweeping import prepare_case, run_sweep
-from trainers.sweeps.trials import CHOICE, Trial
 from trainers.train import dry_run
 
 FLAGS = flags.FLAGS

@@ -14,15 +14,15 @@ import time
 from absl import flags
 
 from keras_vit.progress import format_seconds
-from trainers.distribute.rendezvous import watched_service
+from trainers.distribute.cluster import watched_service
 from trainers.distribute.workers import num_workers
 from trainers.loop.metrics import read_metrics
-from trainers.models.initial_notes import (
+from trainers.models.factory import class_names_of
+from trainers.models.initial_model import (
     explain_ignored_flags,
     explain_other_classes,
     explain_other_size,
 )
-from trainers.models.objectives import class_names_of
 from trainers.paths import as_path
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.flags import ChosenRecipe
@@ -35,26 +35,23 @@ from trainers.runs.command_line import (
     stop_at_once,
     training_errors,
     user_errors,
+    worker_config_from_flags,
 )
 from trainers.runs.data_check import check_images
 from trainers.runs.job import FEW_IMAGES, Job, train
-from trainers.runs.memory_plan import describe_plan
-from trainers.runs.preparation import prepare
-from trainers.runs.repeating import explain_repeating
-from trainers.runs.resources import (
+from trainers.runs.memory import (
     available_bytes,
     describe_memory,
+    describe_plan,
     describe_shortage,
     estimate_job_memory,
     held_bytes,
     measure_seconds_per_step,
     warn_of_shortage,
 )
-from trainers.runs.run import Run
-from trainers.runs.summaries import describe_skipped, final_table
-from trainers.runs.worker_flags import (
-    worker_config_from_flags,
-)
+from trainers.runs.pictures import describe_skipped, final_table
+from trainers.runs.preparation import prepare
+from trainers.runs.run import Run, explain_repeating
 
 __all__ = ["Job", "prepare", "train"]
 

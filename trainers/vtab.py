@@ -17,7 +17,7 @@ if __name__ == "__main__":  # A mistyped flag is found before the slow imports.
 from absl import flags
 
 from trainers import sweep
-from trainers.distribute.rendezvous import watched_service
+from trainers.distribute.cluster import watched_service
 from trainers.recipes import flags as recipe_flags
 from trainers.runs.command_line import (
     StopSignals,
@@ -27,8 +27,8 @@ from trainers.runs.command_line import (
     stop_at_once,
     training_errors,
     user_errors,
+    worker_config_from_flags,
 )
-from trainers.runs.worker_flags import worker_config_from_flags
 from trainers.sweeps.vtab import (
     NUM_HELD_OUT,
     describe_scores,

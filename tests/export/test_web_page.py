@@ -26,7 +26,7 @@ from keras_vit.preprocessing.description import (
 from tests.analysis.browsing import Visit, open_browser, settle
 from tests.export.conftest import make_model
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.model_inputs import make_prepare_one
+from trainers.data.batches import make_prepare_one
 from trainers.export.exporting import make_reader
 
 NAMES = ["cat", "<b>dog</b>", "Bär & Co", "猫", 'a "quoted" name', "f", "g"]

@@ -102,8 +102,8 @@ def by_page(photo, settings):
 
 
 def by_line(photo, settings):
-    from trainers.augment.operation_lines import line_of
-    from trainers.data.model_inputs import make_prepare_one
+    from trainers.augment.augmentation import line_of
+    from trainers.data.batches import make_prepare_one
 
     prepare, _ = make_prepare_one(line_of(settings, SIZE), SIZE)
     return prepare(tf.constant(np.asarray(photo))).numpy()

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
-from trainers.data.readers.digits import Digits
+from trainers.data.readers.tfds import Digits
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import job
 from trainers.runs.run import Run

@@ -15,7 +15,7 @@ from trainers.export.exporting import export_source
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import CheckpointError
 from trainers.loop.metrics import read_metrics
-from trainers.models.keras_files import find_model_file
+from trainers.models.initial_model import find_model_file
 from trainers.paths import RemotePath, as_path, draft_of, write_atomically
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run

@@ -19,11 +19,10 @@ from trainers.loop.errors import Interrupted
 from trainers.loop.metrics import read_metrics
 from trainers.recipes import flags as recipe_flags
 from trainers.recipes.recipes import RECIPES
+from trainers.runs.command_line import worker_config_from_flags
 from trainers.runs.run import Run
-from trainers.runs.worker_flags import worker_config_from_flags
 from trainers.sweeps import sweeping
-from trainers.sweeps.open_sweep import open_sweep
-from trainers.sweeps.sweeping import run_sweep
+from trainers.sweeps.sweeping import open_sweep, run_sweep
 
 pytestmark = pytest.mark.slow(60)
 

@@ -9,7 +9,7 @@ import pytest
 
 import trainers.train
 from tests import commands
-from trainers.evaluation import examples
+from trainers.evaluation import image_predictions as examples
 from trainers.evaluation.evaluation import evaluate
 from trainers.recipes.flags import ChosenRecipe
 from trainers.runs.run import Run, write_atomically

@@ -9,7 +9,7 @@ import pytest
 from tests.tiny import to_numpy
 from tests.weights.bit_arrays import draw_bit_arrays
 from tests.weights.peer_process import MARKS, work
-from trainers.models.bit_checkpoints import find_bit, load_bit_checkpoint
+from trainers.models.resnets import find_bit, load_bit_checkpoint
 
 pytestmark = MARKS
 

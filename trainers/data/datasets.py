@@ -14,8 +14,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.errors import first_line
-from trainers.data.bad_examples import BadExamples
-from trainers.data.decoding import as_written, make_decode
+from trainers.data.decoding import BadExamples, as_written, make_decode
 from trainers.data.file_lists import (
     FILE_LISTS,
     LIST_NAMES,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.rendezvous import WorkerLostError
+from trainers.distribute.cluster import WorkerLostError
 
 # Largest number of differing values that an error names for each worker.
 MOST_NAMES = 5

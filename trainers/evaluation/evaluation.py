@@ -8,23 +8,21 @@ import numpy as np
 
 from keras_vit.models.features import name_activation
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.bad_examples import BadExamples
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import BadExamples
 from trainers.evaluation.evaluation_page import write_evaluation_page
-from trainers.evaluation.examples import Examples
 from trainers.evaluation.image_predictions import (
     PREDICTIONS_NAME,
+    Examples,
     OtherModel,
+    TellingImages,
     check_same_images,
+    make_pictures,
     write_image_predictions,
 )
 from trainers.evaluation.predictions import predict_dataset, to_probabilities
 from trainers.evaluation.scores import Tally
-from trainers.evaluation.telling import (
-    TellingImages,
-    make_pictures,
-)
-from trainers.models.patch_sizes import with_patch_size
+from trainers.models.factory import with_patch_size
 from trainers.paths import (
     Path,
     check_writable,

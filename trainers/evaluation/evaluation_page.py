@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainers.evaluation.image_predictions import OtherModel
+from trainers.evaluation.image_predictions import (
+    OtherModel,
+    Pictures,
+    TellingImages,
+)
 from trainers.evaluation.scores import Bin
-from trainers.evaluation.telling import Pictures, TellingImages
 from trainers.pages import make_table, write_html
 from trainers.paths import Path
 

@@ -24,11 +24,11 @@ from keras_vit.preprocessing.decoding import decode_image, turn_upright
 from keras_vit.preprocessing.description import Normalization, Preprocessing
 from keras_vit.tables import format_table
 from trainers.augment.augmentation import parse_augmentation
-from trainers.data.bad_examples import BadExamples
+from trainers.data.batches import make_prepare_one
 from trainers.data.datasets import ImageDataset
-from trainers.data.model_inputs import make_prepare_one
+from trainers.data.decoding import BadExamples
 from trainers.evaluation.predictions import take_images
-from trainers.models.patch_sizes import with_patch_size
+from trainers.models.factory import with_patch_size
 from trainers.paths import (
     ContentError,
     Path,

@@ -9,26 +9,232 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.workers import name_lost_workers, part_from_all
-from trainers.loop.best import Best
-from trainers.loop.callbacks import run_callbacks
+from trainers.distribute.workers import (
+    gather_rows,
+    name_lost_workers,
+    num_workers,
+    part_from_all,
+)
 from trainers.loop.checkpoints import Checkpoints
 from trainers.loop.errors import (
     CheckpointError,
     Interrupted,
     NonFiniteLossError,
 )
-from trainers.loop.inner_loop import InnerLoop
 from trainers.loop.step import Step
-from trainers.optim.distillation import Distillation
-from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import is_best_class
+from trainers.optim.losses import Distillation, LossScale, is_best_class
 from trainers.optim.optimizers import Optimizer
+
+
+@contextlib.contextmanager
+def run_callbacks(
+    model: keras.Model,
+    callbacks: Iterable[keras.callbacks.Callback],
+    num_epochs: int,
+) -> Iterator[tuple[keras.callbacks.CallbackList, dict]]:
+    """Yield the list of callbacks, and the logs that it gets at the end.
+
+    Args:
+        model: The model that is trained.
+        callbacks: The callbacks.
+        num_epochs: Number of evaluations in the whole training.
+    """
+    calls = keras.callbacks.CallbackList(
+        list(callbacks), model=model, epochs=num_epochs
+    )
+    # TensorBoard and EarlyStopping read these attributes of a model.
+    model.optimizer = None
+    model.stop_training = False
+    logs = {}
+    calls.on_train_begin()
+    try:
+        yield calls, logs
+    finally:
+        calls.on_train_end(logs)  # Lets the callbacks close their files.
+        del model.optimizer
+
+
+@dataclasses.dataclass
+class Best:
+    """Remembers the best evaluation so far.
+
+    An evaluation is better than another if its accuracy is higher or, with the
+    same accuracy or none, its loss is lower. What is remembered is part of the
+    state of the training, so a run that continues goes on as one that was not
+    stopped.
+
+    Args:
+        save: Called after an evaluation that is the best so far, on all
+            workers.
+        patience: Number of evaluations in a row that may be no better before
+            training stops; None or 0 never stops it.
+    """
+
+    save: Callable[[], None] = lambda: None
+    patience: int | None = None
+
+    def __post_init__(self):
+        # Accuracy, negative loss, number of evaluations after it.
+        self.variable = tf.Variable(
+            [-1.0, -math.inf, 0.0], dtype=tf.float64, name="best"
+        )
+
+    def judge(self, logs: dict[str, float]):
+        """Compare an evaluation with the best one, and save a better model.
+
+        Args:
+            logs: `val_loss` of the evaluation, and `val_accuracy` if any.
+        """
+        *best, num_since = self.variable.numpy().tolist()
+        found = [logs.get("val_accuracy", 0.0), -logs["val_loss"]]
+        if found > best:
+            # The model comes before the checkpoint that remembers it: a run
+            # that is killed in between saves it again.
+            self.save()
+            self.variable.assign([*found, 0.0])
+        else:
+            self.variable.assign([*best, num_since + 1])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training should stop."""
+        num_since = self.variable.numpy()[-1]
+        return bool(self.patience) and num_since >= self.patience
+
+
+def _is_news(record):
+    """Return False for the warning about functions that are compiled often.
+
+    Each loop compiles its own, which TensorFlow takes for one function.
+    """
+    return "triggered tf.function retracing" not in record.getMessage()
+
+
+tf.get_logger().addFilter(_is_news)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class InnerLoop:
+    """Runs steps of training and evaluation on all replicas.
+
+    Args:
+        step: The computation of one replica.
+        strategy: The strategy that runs the replicas.
+    """
+
+    step: Step
+    strategy: tf.distribute.Strategy
+
+    # Autograph turns the loops into loops of the graph.
+    @tf.function
+    def train(self, iterator, num_steps, first_step):
+        """Make `num_steps` updates; stop after a loss that is not finite.
+
+        Returns:
+            The number of updates, the sums of loss, hits and weights, and the
+            seconds spent waiting for input.
+        """
+        # In float64, the sums do not depend on how updates form calls.
+        made, sums = tf.constant(0), tf.zeros(3, tf.float64)
+        waited = tf.constant(0.0, tf.float64)
+        for _ in tf.range(num_steps):
+            with tf.control_dependencies([sums]):
+                start = tf.timestamp()
+            with tf.control_dependencies([start]):
+                batch = next(iterator)
+            with tf.control_dependencies(tf.nest.flatten(batch, True)):
+                waited += tf.timestamp() - start
+            measured = self.strategy.run(
+                self.step.train,
+                args=(batch, first_step + tf.cast(made, tf.int64)),
+            )
+            sums += tf.cast(self.sum_replicas(measured), tf.float64)
+            made += 1
+            if not tf.math.is_finite(sums[0]):
+                break
+        return made, sums, waited
+
+    def evaluate(
+        self,
+        batches: tf.distribute.DistributedDataset,
+        num_steps: int,
+        after_call: Callable[[], None],
+        steps_per_call: int = 10,
+    ) -> dict[str, float]:
+        """Return the `means` over batches.
+
+        Args:
+            batches: The batches of all replicas.
+            num_steps: Number of batches per replica.
+            after_call: Called after each call of the compiled function.
+            steps_per_call: Largest number of batches in a call.
+
+        Raises:
+            ValueError: If no image has a weight above 0.
+        """
+        iterator, sums = iter(batches), np.zeros(3)
+        for start in range(0, num_steps, steps_per_call):
+            count = min(steps_per_call, num_steps - start)
+            sums += self.measure(iterator, tf.constant(count)).numpy()
+            after_call()
+        if not sums[2]:
+            raise ValueError(
+                "`eval_batches` must hold images of a weight above 0. "
+                f"Received: {num_steps} batches without any"
+            )
+        return self.means(sums)
+
+    def means(self, sums) -> dict[str, float]:
+        """Return the means: loss and, if the step counts hits, accuracy.
+
+        Args:
+            sums: The sums of loss, hits and weights.
+        """
+        loss, hits, count = sums
+        accuracy = {"accuracy": hits / count} if self.step.hits else {}
+        return {"loss": loss / count, **accuracy}
+
+    @tf.function
+    def measure(self, iterator, num_steps):
+        """Return the sums of loss, hits and weights of `num_steps` batches."""
+        sums = tf.zeros(3, tf.float64)
+        for _ in tf.range(num_steps):
+            measured = self.strategy.run(
+                self.step.measure, args=(next(iterator),)
+            )
+            sums += tf.cast(self.sum_replicas(measured), tf.float64)
+        return sums
+
+    def sum_replicas(self, value):
+        """Return the sum of a value over all replicas."""
+        return self.strategy.reduce(
+            tf.distribute.ReduceOp.SUM, value, axis=None
+        )
+
+    def agree(self, value) -> float:
+        """Return the mean of a value over all workers."""
+        if num_workers(self.strategy) == 1:
+            return float(value)
+        return float(self._mean(tf.constant(value, tf.float32)))
+
+    def is_common(self, number: int) -> bool:
+        """Return whether a number is the same for all workers."""
+        numbers = gather_rows(self.strategy, np.array([number]))
+        return bool((numbers == number).all())
+
+    @tf.function
+    def _mean(self, value):
+        per_replica = self.strategy.run(lambda value: value, args=(value,))
+        return self.strategy.reduce(
+            tf.distribute.ReduceOp.MEAN, per_replica, axis=None
+        )
+
 
 # Signals are only handled between two calls of the compiled function, so a
 # call must not take longer than this.

@@ -14,11 +14,12 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from trainers.distribute.gradient_sums import as_dense, sum_gradients
-from trainers.distribute.strategies import assign_on_replicas
-from trainers.optim.distillation import Distillation
-from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import is_best_class
+from trainers.distribute.strategies import (
+    as_dense,
+    assign_on_replicas,
+    sum_gradients,
+)
+from trainers.optim.losses import Distillation, LossScale, is_best_class
 from trainers.optim.optimizers import Optimizer
 
 # Distance between the seeds of two generators, more than a generator draws in

@@ -1,4 +1,7 @@
-"""The model of a recipe: new, from a `.keras` file, or from a checkpoint."""
+"""The model of a recipe: its objective, its patch sizes, what is trained.
+
+It is new, from a `.keras` file, or from a checkpoint.
+"""
 
 import dataclasses
 
@@ -6,21 +9,225 @@ import keras
 
 from keras_vit import from_checkpoint
 from keras_vit.layers.pooling import needs_distillation_token
-from keras_vit.models import VARIANTS, VisionTransformer
+from keras_vit.models import (
+    VARIANTS,
+    FlexibleVisionTransformer,
+    VisionTransformer,
+)
+from keras_vit.pretraining import (
+    MaskedAutoencoder,
+    MaskedPatchPrediction,
+    PretrainingModel,
+    fix_positions,
+)
 from keras_vit.weights.families.family import HEAD_LAYERS
 from trainers.data.datasets import ImageDataset
-from trainers.models.baselines import build_baseline
-from trainers.models.bit_checkpoints import (
+from trainers.models.initial_model import (
+    copy_with_new,
+    explain_other_classes,
+    find_model_file,
+    load_initial_model,
+)
+from trainers.models.resnets import (
+    build_baseline,
     find_bit,
     load_bit_checkpoint,
 )
-from trainers.models.fine_tuning import choose_trained
-from trainers.models.initial_model import copy_with_new, load_initial_model
-from trainers.models.initial_notes import explain_other_classes
-from trainers.models.keras_files import find_model_file
-from trainers.models.objectives import add_objective, class_names_of
 from trainers.recipes.baselines import BASELINES
-from trainers.recipes.recipe import PRECISIONS, Recipe
+from trainers.recipes.recipe import ALL, MASK_RATIOS, PRECISIONS, Recipe
+
+
+def add_objective(encoder: VisionTransformer, recipe: Recipe) -> keras.Model:
+    """Return the model to train: the encoder itself, or one around it.
+
+    Raises:
+        ValueError: If the encoder cannot learn without labels.
+    """
+    if recipe.needs_labels:
+        return encoder
+    if not isinstance(encoder, VisionTransformer):
+        raise ValueError(
+            f"`objective` {recipe.objective!r} needs a VisionTransformer. "
+            f"Received: init_from={recipe.init_from!r}, a {encoder.name}"
+        )
+    return MODELS_OF_OBJECTIVES[recipe.objective](encoder, recipe)
+
+
+def class_names_of(recipe: Recipe, dataset: ImageDataset) -> list[str]:
+    """Return the classes that the model learns; none without labels."""
+    return dataset.class_names if recipe.needs_labels else []
+
+
+def _masked_patches(encoder, recipe):
+    ratio = recipe.mask_ratio or MASK_RATIOS["masked_patches"]
+    return MaskedPatchPrediction(encoder, ratio, recipe.patch_target)
+
+
+def _autoencoder(encoder, recipe):
+    if not recipe.init_from:
+        fix_positions(encoder)
+    return MaskedAutoencoder(
+        encoder,
+        recipe.mask_ratio or MASK_RATIOS["autoencoder"],
+        decoder_width=recipe.decoder_width,
+        decoder_depth=recipe.decoder_depth,
+        decoder_heads=recipe.decoder_heads,
+        normalize_pixels=recipe.normalize_pixels,
+    )
+
+
+def plain_encoder(model: PretrainingModel) -> VisionTransformer:
+    """Return a copy of the encoder of a model, all of it trainable."""
+    encoder = model.encoder.merge_lora()  # A copy: the run may go on.
+    encoder.unfreeze()
+    return encoder
+
+
+def loss_and_hits(model: PretrainingModel) -> tuple:
+    """Return the functions `loss` and `hits` of a `Step` for a model."""
+
+    def loss(labels, outputs):
+        return model.compute_losses(outputs)
+
+    def hits(labels, outputs):
+        return model.compute_hits(outputs)
+
+    return loss, hits if model.has_hits else None
+
+
+MODELS_OF_OBJECTIVES = {
+    "masked_patches": _masked_patches,
+    "autoencoder": _autoencoder,
+}
+
+
+def choose_trained(model: keras.Model, recipe: Recipe):
+    """Freeze the weights that `recipe` does not train; add LoRA weights.
+
+    Raises:
+        ValueError: If the model has fewer blocks than the recipe trains, or a
+            kernel is smaller than the rank of its update. If it is not a
+            VisionTransformer, and the recipe chooses.
+    """
+    parts, num_last_blocks = recipe.trained_parts
+    is_chosen = recipe.lora_rank or recipe.train_only is not None
+    if is_chosen and not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`train_only` and `lora_rank` need a VisionTransformer. "
+            f"Received: init_from={recipe.init_from!r}, a {model.name}"
+        )
+    if num_last_blocks and num_last_blocks > model.config.depth:
+        raise ValueError(
+            "`train_only` must name at most as many last blocks as the model "
+            f"has blocks, {model.config.depth}. "
+            f"Received: train_only={recipe.train_only!r}"
+        )
+    if recipe.lora_rank:
+        model.enable_lora(
+            recipe.lora_rank,
+            recipe.lora_layer_names,
+            alpha=recipe.lora_alpha,
+            keep=parts or ["head"],
+        )
+    elif parts == [ALL]:
+        model.unfreeze()
+    elif recipe.train_only is not None:
+        model.freeze(keep=parts, num_last_blocks=num_last_blocks)
+
+
+def plain_model(model: keras.Model, recipe: Recipe) -> keras.Model:
+    """Return the model to keep: without LoRA, frozen as before the recipe.
+
+    Of a model that learns without labels, this is the encoder.
+
+    What `recipe` froze is trainable again, so that another run from this
+    model trains all weights unless its recipe freezes some.
+    """
+    if isinstance(model, PretrainingModel):
+        return plain_encoder(model)
+    if not isinstance(model, VisionTransformer):
+        return model
+    if recipe.train_only is None and not recipe.lora_rank:
+        return model
+    plain = model.merge_lora()  # A copy: the run may go on with `model`.
+    plain.unfreeze()
+    return plain
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedPatchSize:
+    """A flexible model that cuts all images into patches of one size.
+
+    Args:
+        flexible: The model.
+        patch_size: Side of a patch in pixels.
+    """
+
+    flexible: FlexibleVisionTransformer
+    patch_size: int
+
+    def __call__(self, images, training=False):
+        return self.flexible(
+            images, patch_size=self.patch_size, training=training
+        )
+
+    def stateless_call(self, *arguments, **options):
+        """Call the flexible model with patches of this size."""
+        return self.flexible.stateless_call(
+            *arguments, patch_size=self.patch_size, **options
+        )
+
+
+def with_patch_size(model: keras.Model, patch_size: int | None) -> keras.Model:
+    """Return a model with patches of another size, for the same images.
+
+    Args:
+        model: The model.
+        patch_size: Side of a patch in pixels; None for that of the model.
+
+    Raises:
+        ValueError: If the model is not a VisionTransformer, or its images are
+            not a whole number of these patches.
+    """
+    if patch_size is None:
+        return model
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(
+            "`patch_size` needs a VisionTransformer. Received: "
+            f"patch_size={patch_size}, model={model.name!r}"
+        )
+    return model.with_image_size(model.config.image_size, patch_size)
+
+
+def make_variants(
+    recipe: Recipe, model: keras.Model
+) -> tuple[FixedPatchSize, ...]:
+    """Return the model with each of the patch sizes of a recipe.
+
+    Args:
+        recipe: The recipe.
+        model: The model to train, whose weights all have.
+
+    Raises:
+        ValueError: If the model cannot have patches of several sizes, or an
+            image is smaller than a patch.
+
+    Reference: Beyer et al. 2023, FlexiViT, arXiv:2212.08013, section 3.3.
+    """
+    sizes = recipe.patch_size_list
+    if not sizes:
+        return ()
+    if max(sizes) > recipe.image_size:
+        raise ValueError(
+            "`patch_sizes` must be at most the side of the images. Received: "
+            f"patch_sizes={recipe.patch_sizes!r}, "
+            f"image_size={recipe.image_size}"
+        )
+    try:
+        flexible = FlexibleVisionTransformer(model)
+    except ValueError as error:
+        raise ValueError(f"`patch_sizes` cannot be used: {error}") from None
+    return tuple(FixedPatchSize(flexible, size) for size in sizes)
 
 
 def build_model(recipe: Recipe, dataset: ImageDataset) -> keras.Model:

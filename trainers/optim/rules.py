@@ -6,23 +6,177 @@ A rule computes a direction from the gradient and from the slots of the weight.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
-from trainers.optim.adafactor import (
-    adafactor,
-    adafactor_numbers,
-    adafactor_slots,
-)
-from trainers.optim.adam import (
-    BETA2,
-    adam,
-    adam_kernel,
-    adam_numbers,
-    adam_slots,
-)
-from trainers.optim.means import mix
+
+def mix(mean, value, share):
+    """Return (1 - share) * mean + share * value.
+
+    The implemented form keeps the mean of equal values unchanged, although the
+    two rounded factors do not sum to 1.
+    """
+    return mean + share * (value - mean)
+
+
+def mass(decay, count):
+    """Return 1 - decay^count, the sum of the weights of `count` values.
+
+    Accurate even if the power is near 1, as with a decay of 0.9999.
+    """
+    return -tf.math.expm1(count * math.log(decay))
+
+
+def adafactor(gradient, slots, numbers):
+    """Divide by the root of a factored mean square, then take the mean.
+
+    Only the row means and the column means of the mean square of a matrix are
+    kept; their product, divided by the total mean, approximates it.
+
+    Reference: Shazeer and Stern 2018, arXiv:1804.04235, algorithm 4; Zhai et
+        al. 2022, arXiv:2106.04560, section 3.
+    Differs: As in big_vision, without clipping, without a rate relative to the
+        weight, and without a correction for the initial mean of zero.
+    """
+    share1, share2 = numbers["share1"], numbers["share2"]
+    square = tf.square(gradient) + numbers["epsilon"]
+    axes = factored_axes(gradient.shape)
+    if axes:
+        row_axis, column_axis = axes
+        rows = tf.reduce_mean(square, column_axis, keepdims=True)
+        columns = tf.reduce_mean(square, row_axis, keepdims=True)
+        rows = mix(slots["second_moment_rows"], rows, share2)
+        columns = mix(slots["second_moment_columns"], columns, share2)
+        new = {"second_moment_rows": rows, "second_moment_columns": columns}
+        share = rows / tf.reduce_mean(rows, row_axis, keepdims=True)
+        scaled = gradient * tf.math.rsqrt(share) * tf.math.rsqrt(columns)
+    else:
+        second = mix(slots["second_moment"], square, share2)
+        new = {"second_moment": second}
+        scaled = gradient * tf.math.rsqrt(second)
+    first = mix(slots["first_moment"], scaled, share1)
+    return first, {**new, "first_moment": first}
+
+
+def adafactor_numbers(
+    step, beta1=0.9, max_beta2=0.999, exponent=0.8, epsilon=1e-30
+):
+    """Return the share of the newest value in each mean, and epsilon."""
+    beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
+    return {
+        "share1": tf.constant(1 - beta1),
+        "share2": 1 - beta2,
+        "epsilon": tf.constant(epsilon),
+    }
+
+
+def adafactor_slots(shape):
+    """Return the shapes of the first moment and of the parts of the second.
+
+    Example:
+        >>> adafactor_slots((64, 48))["second_moment_rows"]
+        (64, 1)
+    """
+    axes = factored_axes(shape)
+    if not axes:
+        return adam_slots(shape)
+    row_axis, column_axis = axes
+    return {
+        "first_moment": shape,
+        "second_moment_rows": with_one(shape, column_axis),
+        "second_moment_columns": with_one(shape, row_axis),
+    }
+
+
+def with_one(shape, axis):
+    """Return the shape of a mean over `axis`, which keeps length 1."""
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def factored_axes(shape, min_size=32):
+    """Return the two longest axes of a weight; None if one of them is short."""
+    axes = sorted(range(len(shape)), key=lambda axis: shape[axis])[-2:]
+    if len(axes) < 2 or shape[axes[0]] < min_size:
+        return None
+    return sorted(axes)
+
+
+BETA2 = 0.999  # Of Adam: decay of the mean square of the gradients.
+
+
+def adam(gradient, slots, numbers):
+    """Divide the mean gradient by the root of its mean square, plus epsilon.
+
+    Both means are corrected for their initial value of zero.
+
+    Reference: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1. With decay:
+        Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+    """
+    share1, share2 = numbers["share1"], numbers["share2"]
+    first = mix(slots["first_moment"], gradient, share1)
+    second = mix(slots["second_moment"], tf.square(gradient), share2)
+    mean = first / numbers["mass1"]
+    root = tf.sqrt(second / numbers["mass2"])
+    new = {"first_moment": first, "second_moment": second}
+    return mean / (root + numbers["epsilon"]), new
+
+
+def adam_kernel(weight, slots, gradient, numbers, rate):
+    """Make the update of `adam` in place, with TensorFlow's operation.
+
+    The operation would compute the masses from powers of the decays, which
+    are inaccurate near 1. Powers of zero switch that off, and the masses
+    become part of the rate and of epsilon.
+
+    Args:
+        weight: Variable to update.
+        slots: Variables by name, to update.
+        gradient: Gradient of the loss.
+        numbers: Those of `adam_numbers`.
+        rate: Learning rate.
+    """
+    tf.raw_ops.ResourceApplyAdam(
+        var=weight.handle,
+        m=slots["first_moment"].handle,
+        v=slots["second_moment"].handle,
+        beta1_power=0.0,
+        beta2_power=0.0,
+        lr=rate * numbers["kernel_rate"],
+        beta1=numbers["beta1"],
+        beta2=numbers["beta2"],
+        epsilon=numbers["kernel_epsilon"],
+        grad=gradient,
+    )
+
+
+def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
+    """Return the share of the newest value in each mean, and their masses.
+
+    The last four are what `adam_kernel` makes of them.
+    """
+    # The kernel subtracts it from 1 in float32.
+    beta2 = float(np.float32(beta2))
+    mass1, mass2 = mass(beta1, step + 1), mass(beta2, step + 1)
+    root = tf.sqrt(mass2)
+    return {
+        "share1": tf.constant(1 - beta1),
+        "share2": tf.constant(1 - beta2),
+        "mass1": mass1,
+        "mass2": mass2,
+        "epsilon": tf.constant(epsilon),
+        "beta1": tf.constant(beta1),
+        "beta2": tf.constant(beta2),
+        "kernel_rate": root / mass1,
+        "kernel_epsilon": epsilon * root,
+    }
+
+
+def adam_slots(shape):
+    """Return the shapes of the two moments: that of the weight."""
+    return {"first_moment": shape, "second_moment": shape}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -615,7 +615,7 @@ class Recipe:
     @property
     def preprocessing(self) -> "Preprocessing":
         """The preprocessing of the evaluation, for the model."""
-        from trainers.augment.operation_lines import preprocessing_in
+        from trainers.augment.augmentation import preprocessing_in
 
         size = (self.image_size, self.image_size)
         return preprocessing_in(self.eval_preprocess, size)
@@ -632,7 +632,7 @@ class Recipe:
             settings: The preprocessing of the model. Operations of the recipe
                 that normalise images by themselves stay.
         """
-        from trainers.augment.operation_lines import add_normalization
+        from trainers.augment.augmentation import add_normalization
 
         lines = {
             name: add_normalization(getattr(self, name), settings)

@@ -3,14 +3,14 @@
 import dataclasses
 import shlex
 
-from trainers.data.inspection.examination import inspect_images
-from trainers.data.inspection.findings import (
+from trainers.data.inspection import (
     Finding,
     find,
     find_unread,
+    inspect_images,
     judge_labels,
+    write_data_page,
 )
-from trainers.data.inspection.page import write_data_page
 from trainers.data.readers.image_files import ImageFiles
 from trainers.recipes.recipe import Recipe
 from trainers.runs.job import Job

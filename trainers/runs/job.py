@@ -2,15 +2,18 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import math
+import os
 
 import keras
 import tensorflow as tf
 
-from trainers.data.bad_examples import BadExamples
+from keras_vit.files import DRAFT
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import BadExamples
 from trainers.distribute.workers import is_chief, num_processors
 from trainers.loop.flops import (
     TRAINING_PASSES,
@@ -18,19 +21,54 @@ from trainers.loop.flops import (
     measure_peak_flops,
 )
 from trainers.loop.loop import Loop
-from trainers.loop.memory import variable_bytes
 from trainers.loop.metrics import MetricsFile
 from trainers.loop.progress import Progress
-from trainers.models.fine_tuning import plain_model
-from trainers.models.objectives import class_names_of
+from trainers.models.factory import class_names_of, plain_model
+from trainers.paths import Path, RemotePath
 from trainers.recipes.recipe import PRECISIONS, Recipe
-from trainers.runs.disk import check_space
-from trainers.runs.job_pictures import attention_pictures, reconstructions
-from trainers.runs.memory_plan import MemoryPlan
+from trainers.runs.memory import MemoryPlan, variable_bytes
 from trainers.runs.model_card import check_card, write_card
-from trainers.runs.pictures import plot_learning_curve
+from trainers.runs.pictures import (
+    attention_pictures,
+    header,
+    plot_learning_curve,
+    reconstructions,
+    scale,
+    write_first_batch,
+)
 from trainers.runs.run import Run
-from trainers.runs.summaries import header, write_first_batch
+
+# Errors which mean that a file of this size cannot be written.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_space(folder: Path, num_bytes: int):
+    """Raise an OSError unless `num_bytes` can be written to `folder`.
+
+    Allocates a file of this size and removes it. Unlike the free space of the
+    disk, this also respects quotas and limits. Does nothing for a bucket, or
+    if the file system does not support allocation.
+
+    Args:
+        folder: The existing folder of a run.
+        num_bytes: Size of the files to write.
+    """
+    if isinstance(folder, RemotePath) or not hasattr(os, "posix_fallocate"):
+        return
+    draft = folder / f"{DRAFT}space"
+    try:
+        with open(draft, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise OSError(
+                f"`run_dir` must have room for {scale(num_bytes)}B of "
+                "checkpoints and the model; free some space or choose another "
+                f"folder. Received: run_dir={str(folder)!r} ({error.strerror})"
+            ) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
 
 FEW_IMAGES = 20_000
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.tables import format_table
 from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, parse_repository
-from trainers.models.initial_notes import MODEL_FLAGS
+from trainers.models.initial_model import MODEL_FLAGS
 from trainers.paths import parse_object, read_written, write_atomically
 from trainers.recipes.recipe import Recipe
 from trainers.runs.named_model import NamedModel

@@ -11,9 +11,9 @@ from keras_vit.model_files import RUN_MODEL, load_keras, stated_class_names
 from keras_vit.models import VisionTransformer
 from keras_vit.models.features import name_activation
 from keras_vit.preprocessing.model_inputs import input_preprocessing
-from trainers.augment.operation_lines import line_of
-from trainers.models.bit_checkpoints import is_bit_resnet
-from trainers.models.keras_files import find_model_file
+from trainers.augment.augmentation import line_of
+from trainers.models.initial_model import find_model_file
+from trainers.models.resnets import is_bit_resnet
 from trainers.paths import as_path
 from trainers.runs.run import Run
 

@@ -1,16 +1,22 @@
-"""Pictures of a run, as PNG files. Needs matplotlib."""
+"""Pictures and summaries of a run, as PNG files and for TensorBoard."""
 
+import os
 import warnings
 from collections.abc import Sequence
 
+import keras
 import numpy as np
+import tensorflow as tf
 
+from keras_vit.analysis.callbacks import AttentionPictures
 from keras_vit.preprocessing.description import (
     Normalization,
     to_fractions,
 )
+from keras_vit.progress import format_seconds
+from trainers.data.batches import eval_batches
 from trainers.loop.metrics import read_metrics
-from trainers.paths import Path, draft_of
+from trainers.paths import Path, as_path, draft_of
 
 # Most images of a batch that a picture shows.
 MOST_IMAGES = 32
@@ -237,3 +243,267 @@ def _figure(figsize, layout="constrained"):
             "Pictures need matplotlib and Pillow: pip install matplotlib Pillow"
         ) from error
     return Figure(figsize=figsize, dpi=120, layout=layout)
+
+
+NUM_DRAWN = 8
+
+
+class Reconstructions(keras.callbacks.Callback):
+    """Draw some images before, with hidden patches, and reconstructed.
+
+    At each evaluation the picture is written to TensorBoard and to a file.
+
+    Shapes:
+        images: (B, H, W, C), as the model reads them.
+
+    Args:
+        images: The images, of the evaluation split.
+        normalization: Mean and deviation of the images.
+        averages: Returns values to use in place of the trainable weights, or
+            None for the weights.
+        log_dir: The folder of TensorBoard.
+        path: The PNG file.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        normalization: Normalization,
+        averages,
+        log_dir: Path,
+        path: Path,
+    ):
+        super().__init__()
+        self.images = np.asarray(images, "float32")
+        self.normalization = normalization
+        self.averages = averages
+        self.path = path
+        # A separate folder, because TensorBoard reads one file per folder.
+        self._writer = tf.summary.create_file_writer(
+            os.fspath(log_dir / "reconstructions")
+        )
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = self.averages()
+        variables = self.model.trainable_variables
+        # The scope does not change the variables on any device.
+        with keras.StatelessScope(zip(variables, values) if values else None):
+            covered, predicted = self.model.reconstruct(self.images)
+        plot_reconstructions(
+            self.images, covered, predicted, self.normalization, self.path
+        )
+        picture = tf.io.decode_png(self.path.read_bytes(), channels=3)
+        with self._writer.as_default(int(logs["step"])):
+            tf.summary.image("reconstructions", picture[None])
+        self._writer.flush()
+
+    def on_train_end(self, logs=None):
+        self._writer.close()
+
+
+def header(
+    *,
+    model: str,
+    num_parameters: int,
+    num_trained: int,
+    flops_per_image: int,
+    image_size: tuple[int, int],
+    dataset: str,
+    strategy: str,
+    num_devices: int,
+    precision: str,
+    batch_size: int,
+    first_step: int,
+    total_steps: int,
+) -> str:
+    """Return the line that describes a run at its start.
+
+    Args:
+        model: Name of the model.
+        num_parameters: Number of parameters of the model.
+        num_trained: Number of the parameters that are trained.
+        flops_per_image: FLOPs of a forward pass, see `flops.count_flops`.
+        image_size: (height, width) in pixels.
+        dataset: Name of the data set.
+        strategy: Name of the strategy.
+        num_devices: Number of devices that share the batch.
+        precision: Precision of training.
+        batch_size: Number of images per update, over all devices.
+        first_step: Number of updates before this start.
+        total_steps: Total number of updates.
+    """
+    height, width = image_size
+    devices = "device" if num_devices == 1 else "devices"
+    trained = ""
+    if num_trained < num_parameters:
+        trained = f"{scale(num_trained).strip()} of "
+    parts = [
+        f"{model}, {trained}{scale(num_parameters)} parameters"
+        f"{' trained' if trained else ''}, "
+        f"{scale(flops_per_image)}FLOP an image of {height}x{width}",
+        dataset,
+        f"{strategy} on {num_devices} {devices}, {precision}",
+        f"updates {first_step:,} to {total_steps:,}, "
+        f"{batch_size:,} images each",
+    ]
+    return "; ".join(parts)
+
+
+def scale(number: float) -> str:
+    """Return a number with three digits and k, M, G or T.
+
+    Example:
+        >>> scale(85_800_000), scale(999_999), scale(12)
+        ('85.8 M', '1.00 M', '12 ')
+    """
+    if number < 1000:
+        return f"{number:.0f} "
+    for prefix in PREFIXES:
+        number /= 1000
+        if number < 999.5 or prefix == PREFIXES[-1]:
+            break
+    decimals = 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{decimals}f} {prefix}"
+
+
+def final_table(
+    rows: Sequence[dict[str, float]],
+    seconds: float | None = None,
+    folder: str | os.PathLike | None = None,
+    keep_best: bool = False,
+) -> str:
+    """Return the results of a run as a small table.
+
+    Args:
+        rows: The metrics of each evaluation: `MetricsFile.rows`.
+        seconds: Duration of the training.
+        folder: The folder of the run.
+        keep_best: Whether the run keeps the model of the best evaluation.
+    """
+    cells = []
+    if rows:
+        last = rows[-1]
+        cells.append(("updates", f"{last['step']:,.0f}"))
+        cells += [(name, f"{last[name]:.4f}") for name in FINAL if name in last]
+    judged = [row for row in rows if "val_accuracy" in row]
+    if judged:
+        best = max(
+            judged,
+            key=lambda row: (row["val_accuracy"], -row.get("val_loss", 0)),
+        )
+        figure = f"{best['val_accuracy']:.4f} at update {best['step']:,.0f}"
+        if keep_best:
+            figure += "; this model is kept"
+        elif best["step"] != rows[-1]["step"]:
+            figure += "; not kept, the model is the last one"
+        cells.append(("best val_accuracy", figure))
+    rates = [row["images_per_second"] for row in rows if RATE in row]
+    if rates:
+        cells.append(("images/s", f"{rates[-1]:,.1f}"))
+    if seconds is not None:
+        cells.append(("time", format_seconds(seconds)))
+    if folder is not None:
+        cells.append(("files", os.fspath(folder)))
+    width = max((len(name) for name, _ in cells), default=0)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in cells)
+
+
+def describe_skipped(names: Sequence[str]) -> str:
+    """Return a line with the images that could not be read.
+
+    Example:
+        >>> describe_skipped(["a.jpg", "b.jpg"])
+        'Skipped 2 unreadable images: a.jpg, b.jpg'
+    """
+    count = f"{len(names)} unreadable image{'s' * (len(names) > 1)}"
+    return f"Skipped {count}: {', '.join(names)}"
+
+
+def write_first_batch(
+    images,
+    labels,
+    class_names: Sequence[str],
+    normalization: Normalization,
+    tensorboard_dir: str | os.PathLike,
+    png_path: str | os.PathLike,
+    step: int = 0,
+):
+    """Draw the images of a batch, as a PNG and for TensorBoard.
+
+    The picture shows wrong labels, wrong pixel ranges, and augmentation that
+    is too strong.
+
+    Shapes:
+        images: (B, H, W, C) with 1 or 3 channels, as the model reads them.
+        labels: (B, classes), shares.
+
+    Args:
+        images: As the model receives them.
+        labels: Of each image.
+        class_names: In the order of the labels.
+        normalization: Mean and deviation of the images.
+        tensorboard_dir: The folder of `keras.callbacks.TensorBoard`.
+        png_path: The PNG file to write.
+        step: Number of updates so far.
+    """
+    png_path = as_path(png_path)
+    plot_batch(
+        np.asarray(images),
+        np.asarray(labels),
+        class_names,
+        normalization,
+        png_path,
+    )
+    picture = tf.io.decode_png(png_path.read_bytes(), channels=3)
+    # The folder in which the callback writes the training metrics.
+    folder = os.path.join(tensorboard_dir, "train")
+    with tf.summary.create_file_writer(folder).as_default(step):
+        tf.summary.image("first_batch", picture[None])
+
+
+PREFIXES = "kMGT"
+RATE = "images_per_second"
+FINAL = ("loss", "accuracy", "val_loss", "val_accuracy")
+
+
+def attention_pictures(job) -> AttentionPictures:
+    """Return the callback that draws attention to the first test images."""
+    recipe = job.recipe
+    return AttentionPictures(
+        first_eval_images(job, recipe.log_attention),
+        job.run.folder / "tensorboard",
+        class_names=job.dataset.class_names,
+        activation=recipe.activation,
+        normalization=recipe.normalization,
+        # The weights that are evaluated, and saved in the end.
+        averages=lambda: job.loop.optimizer.averages,
+        first_step=job.loop.step,
+    )
+
+
+def reconstructions(job) -> Reconstructions:
+    """Return the callback that draws reconstructed test images."""
+    return Reconstructions(
+        first_eval_images(job, NUM_DRAWN),
+        job.recipe.normalization,
+        lambda: job.loop.optimizer.averages,
+        job.run.folder / "tensorboard",
+        job.run.folder / "reconstructions.png",
+    )
+
+
+def first_eval_images(job, count: int):
+    """Return the first images of the evaluation split, preprocessed.
+
+    Shapes: returns: (B, H, W, C), with at most `count` images.
+    """
+    batches = eval_batches(
+        job.dataset,
+        image_size=job.loop.model.input_shape[1:3],
+        batch_size=count,
+        preprocess=job.recipe.eval_preprocess,
+        bad_examples=job.bad_examples,
+    )
+    with job.bad_examples.named_errors():
+        images, _, weights = next(iter(batches))
+    return images[weights > 0]

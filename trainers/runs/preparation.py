@@ -5,15 +5,16 @@ import math
 from collections.abc import Callable
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.models import VisionTransformer
-from trainers.data.bad_examples import BadExamples
+from keras_vit.pretraining import PretrainingModel
 from trainers.data.datasets import ImageDataset, open_dataset
+from trainers.data.decoding import BadExamples
 from trainers.data.file_lists import is_file_list
 from trainers.data.readers.folder import UNLABELLED
-from trainers.distribute.cluster import ALONE, WorkerConfig
-from trainers.distribute.rendezvous import wait_for_service
+from trainers.distribute.cluster import ALONE, WorkerConfig, wait_for_service
 from trainers.distribute.strategies import make_strategy
 from trainers.distribute.workers import (
     check_agreement,
@@ -21,26 +22,91 @@ from trainers.distribute.workers import (
     name_lost_workers,
     wait_for_all,
 )
-from trainers.loop.best import Best
 from trainers.loop.checkpoints import Checkpoints
-from trainers.loop.loop import Loop
-from trainers.models.factory import build_model
-from trainers.models.initial_notes import read_initial_classes
-from trainers.models.initial_preprocessing import initial_preprocessing
-from trainers.models.objectives import class_names_of
-from trainers.models.patch_sizes import make_variants
-from trainers.optim.loss_scaling import LossScale
+from trainers.loop.loop import Best, Loop
+from trainers.models.factory import (
+    build_model,
+    class_names_of,
+    loss_and_hits,
+    make_variants,
+)
+from trainers.models.initial_model import (
+    initial_preprocessing,
+    read_initial_classes,
+)
+from trainers.optim.losses import (
+    LOSSES,
+    LossScale,
+    is_best_class,
+    smooth_labels,
+)
 from trainers.optim.optimizers import make_optimizer
 from trainers.optim.schedules import WarmupSchedule
 from trainers.paths import as_path, check_folder, check_writable
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipe import PRECISIONS, Recipe
 from trainers.runs.job import Job
-from trainers.runs.memory_fitting import build_loop
-from trainers.runs.place import check_place
-from trainers.runs.run import Run
+from trainers.runs.memory import build_loop
+from trainers.runs.run import Run, check_place
 from trainers.runs.teacher import make_distillation
-from trainers.runs.training_loss import make_loss
+
+
+def make_loss(
+    recipe: Recipe, dataset: ImageDataset, model: keras.Model
+) -> tuple[Callable, Callable | None]:
+    """Return the functions `loss` and `hits` of a `Step` for a recipe.
+
+    Args:
+        recipe: The recipe, with smoothed labels and class weights.
+        dataset: The data set.
+        model: The model to train.
+    """
+    if isinstance(model, PretrainingModel):
+        return loss_and_hits(model)
+    per_image = LOSSES[recipe.loss].function
+    class_weights = None
+    if recipe.class_weights == "balanced":
+        class_weights = balance_classes(dataset)
+
+    def loss(labels, logits):
+        smoothed = smooth_labels(labels, recipe.label_smoothing)
+        losses = per_image(smoothed, logits)
+        if class_weights is None:
+            return losses
+        return losses * tf.linalg.matvec(labels, class_weights)
+
+    return loss, is_best_class
+
+
+def balance_classes(dataset: ImageDataset) -> np.ndarray:
+    """Return weights with which all classes count equally.
+
+    The weight of a class is inversely proportional to its number of training
+    images; the mean over the images is 1.
+
+    Shapes:
+        returns: (C,), float32.
+
+    Raises:
+        ValueError: If a class has no training images, or an image several
+            classes.
+    """
+    if dataset.has_several_classes(dataset.train_split):
+        raise ValueError(
+            "`class_weights` must be 'none' if images have several classes. "
+            f"Received: dataset={dataset.name!r}"
+        )
+    labels = dataset.labels(dataset.train_split)
+    counts = np.bincount(labels, minlength=len(dataset.class_names))
+    empty = [name for name, n in zip(dataset.class_names, counts) if not n]
+    if empty:
+        raise ValueError(
+            "`class_weights` must be 'none' unless each class has training "
+            f"images. Received: dataset={dataset.name!r} without any of "
+            f"{', '.join(map(repr, empty))}"
+        )
+    return (counts.sum() / (len(counts) * counts)).astype("float32")
+
 
 SETTINGS_FOR_IMAGES = (
     ". The settings of --recipe=photos follow from the number of images."

@@ -6,12 +6,20 @@ import fcntl
 import hashlib
 import json
 import os
+import pathlib
+import shlex
 from collections.abc import Mapping
 
 import keras
 
 from keras_vit import save_lora
-from keras_vit.model_files import RUN_MODEL, RUN_RECIPE, load_keras
+from keras_vit.model_files import (
+    RUN_MODEL,
+    RUN_RECIPE,
+    check_class_names,
+    load_keras,
+)
+from trainers.data.file_lists import FILE_LISTS
 from trainers.paths import (
     Path,
     RemotePath,
@@ -20,8 +28,55 @@ from trainers.paths import (
     read_written,
     write_atomically,
 )
+from trainers.recipes.flags import flag_fields
+from trainers.recipes.photos import FITTED_FIELDS, MEMORY_FIELDS, RULES
 from trainers.recipes.recipe import Recipe
-from trainers.runs.recipe_files import parse_recipe, take_class_names
+from trainers.recipes.recipes import RECIPES
+
+
+def parse_recipe(fields: Mapping) -> Recipe:
+    """Return the recipe of a file.
+
+    Args:
+        fields: The values by name.
+
+    Raises:
+        ValueError: If there are fields of a later version, or a value is not
+            allowed.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValueError(f"`recipe` must be an object. Received: {fields!r}")
+    unknown = fields.keys() - {f.name for f in dataclasses.fields(Recipe)}
+    if unknown:
+        raise ValueError(
+            f"fields of another version: {', '.join(sorted(unknown))}"
+        )
+    recipe = Recipe(**fields)
+    recipe.check_operations()
+    return recipe
+
+
+def take_class_names(
+    content: Mapping, num_classes: int | None = None
+) -> list[str]:
+    """Return the class names in a recipe.json; none for an encoder.
+
+    Args:
+        content: The content of the file.
+        num_classes: Number of outputs of the model; None if it is not known.
+
+    Raises:
+        ValueError: If they are no names, or not one for each logit.
+    """
+    names = content["class_names"]
+    if not parse_recipe(content["recipe"]).needs_labels:
+        num_classes = 0
+    elif names == []:
+        raise ValueError(
+            "`class_names` must not be empty for a classifier. Received: []"
+        )
+    return check_class_names(names, num_classes)
+
 
 CARD = "README.md"  # Hugging Face shows a file of this name.
 
@@ -290,3 +345,107 @@ def write_report(folder: Path, name: str, report: dict):
     """Write a report as JSON, into a folder that need not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / name, json.dumps(report, indent=2))
+
+
+def check_place(run: Run, dataset: str):
+    """Raise a ValueError if a run in its folder would do damage.
+
+    It must not overwrite files that do not belong to a run, nor put its
+    pictures among the images that it learns from.
+
+    Args:
+        run: The run, which may have begun.
+        dataset: The name of the data set.
+    """
+    if isinstance(run.folder, RemotePath):
+        return
+    received = f"Received: run_dir={str(run.folder)!r}"
+    if not run.recipe_path.exists():
+        paths = (run.card_path, run.metrics_path, run.model_path)
+        if found := [path.name for path in paths if path.exists()]:
+            raise ValueError(
+                "`run_dir` must be a new folder or that of a run. "
+                f"{received}, which has no {run.recipe_path.name}, but "
+                f"{' and '.join(found)}"
+            )
+    kind, _, source = dataset.partition(":")
+    if kind not in FILE_LISTS or not FILE_LISTS[kind].is_folder:
+        return
+    source = pathlib.Path(source).expanduser().resolve()
+    if run.folder.resolve().is_relative_to(source):
+        raise ValueError(
+            "`run_dir` must be outside the folder of the images. "
+            f"{received}, dataset={dataset!r}"
+        )
+
+
+def explain_repeating(run: Run) -> str:
+    """Return how to go on with a run, for a command without --recipe.
+
+    Args:
+        run: A run that has begun.
+    """
+    words = [f"--run_dir={run}", *repeat_flags(run.load_recipe())]
+    return (
+        "`recipe` must be given to go on with a run, and all other flags that "
+        "it was started with. If you do not have that command, try: keras-vit "
+        f"train {shlex.join(words)}. Received: recipe=None, "
+        f"run_dir={str(run)!r}"
+    )
+
+
+def repeat_flags(recipe: Recipe) -> list[str]:
+    """Return flags that give a recipe: --recipe and the fields to change.
+
+    Flags that the training images decide are left out if a run that goes on
+    keeps its own.
+
+    Args:
+        recipe: The recipe of a run.
+    """
+    changes = {name: list_differences(recipe, name) for name in RECIPES}
+
+    def distance(name):
+        # A flag cannot set a field to None.
+        unset = [value for value in changes[name].values() if value is None]
+        is_other = RECIPES[name].source != recipe.source
+        return len(unset), is_other, len(changes[name])
+
+    name = min(changes, key=distance)
+    flags = [write_flag(*pair) for pair in changes[name].items()]
+    return [f"--recipe={name}", *filter(None, flags)]
+
+
+def list_differences(recipe: Recipe, name: str) -> dict:
+    """Return the fields of a recipe that differ from one of RECIPES.
+
+    Args:
+        recipe: The recipe.
+        name: A key of RECIPES.
+    """
+    kept = ()
+    if name in RULES:
+        kept = (*FITTED_FIELDS, *MEMORY_FIELDS, "total_steps")
+    theirs = dataclasses.asdict(RECIPES[name])
+    ours = dataclasses.asdict(recipe)
+    names = [field.name for field in flag_fields() if field.name not in kept]
+    found = {n: ours[n] for n in names if ours[n] != theirs[n]}
+    # A run without a number of updates is given by its epochs.
+    if "total_steps" in found and ours["total_steps"] is None:
+        del found["total_steps"]
+        found["epochs"] = ours["epochs"]
+    return found
+
+
+def write_flag(name: str, value: str | float | bool | None) -> str:
+    """Return a flag as it is typed; nothing for None.
+
+    Example:
+        >>> write_flag("seed", 3), write_flag("use_xla", False)
+        ('--seed=3', '--nouse_xla')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={value}"

@@ -14,8 +14,7 @@ from keras_vit.preprocessing import preprocess_input
 from keras_vit.preprocessing.description import Normalization
 from keras_vit.preprocessing.model_inputs import find_scaling
 from trainers.data.datasets import ImageDataset
-from trainers.optim.distillation import TARGETS, Distillation
-from trainers.optim.losses import LOSSES
+from trainers.optim.losses import LOSSES, TARGETS, Distillation
 from trainers.paths import as_path
 from trainers.recipes.recipe import Recipe
 from trainers.runs.named_model import NamedModel

@@ -8,12 +8,12 @@ from PIL import Image
 from keras_vit import Preprocessing, preprocess_input
 from keras_vit.preprocessing.description import from_range
 from keras_vit.preprocessing.image_files import apply_steps
-from trainers.augment.operation_lines import (
+from trainers.augment.augmentation import (
     add_normalization,
     line_of,
     preprocessing_in,
 )
-from trainers.data.model_inputs import make_prepare_one
+from trainers.data.batches import make_prepare_one
 
 SIZE = (32, 32)
 SETTINGS = [

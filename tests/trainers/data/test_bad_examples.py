@@ -7,9 +7,9 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.trainers.data.reading import Undecodable, join, noise, take
-from trainers.data.bad_examples import BadExampleError, BadExamples, DataError
 from trainers.data.batches import eval_batches, train_batches
 from trainers.data.datasets import open_dataset
+from trainers.data.decoding import BadExampleError, BadExamples, DataError
 
 DAMAGES = {
     "empty": lambda file: b"",

@@ -16,10 +16,14 @@ from tests.trainers.data.reading import (
     take,
 )
 from trainers.data import batches, decoding
-from trainers.data.bad_examples import BadExamples
-from trainers.data.batches import BatchSlots, eval_batches, train_batches
+from trainers.data.batches import (
+    BatchSlots,
+    eval_batches,
+    to_model_input,
+    train_batches,
+)
 from trainers.data.datasets import ImageDataset
-from trainers.data.model_inputs import to_model_input
+from trainers.data.decoding import BadExamples
 
 
 class Told(Numbers):

@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from trainers.data.content_split import split_by_content
+from trainers.data.readers.image_paths import split_by_content
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from trainers.distribute.gradient_sums import sum_gradients
-from trainers.distribute.strategies import make_strategy
+from trainers.distribute.strategies import make_strategy, sum_gradients
 
 
 def draw_gradients(*shape):

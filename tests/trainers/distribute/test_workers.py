@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from trainers.distribute import workers
-from trainers.distribute.rendezvous import WorkerLostError
+from trainers.distribute.cluster import WorkerLostError
 from trainers.distribute.strategies import make_strategy
 from trainers.distribute.workers import (
     check_agreement,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainers.evaluation.probes import (
+from trainers.evaluation.probing import (
     Features,
 )
 

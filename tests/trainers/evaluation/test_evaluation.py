@@ -20,12 +20,12 @@ from tests.trainers.made import (
     made_split,
     save_identity,
 )
-from trainers.evaluation import examples
+from trainers.evaluation import image_predictions as examples
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import predict_dataset
+from trainers.runs.command_line import open_source
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
-from trainers.runs.source_flags import open_source
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 NAMES = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu"]

@@ -5,9 +5,13 @@ import numpy as np
 import pytest
 
 from trainers.evaluation.evaluation_page import write_evaluation_page
-from trainers.evaluation.image_predictions import ImagePrediction, OtherModel
+from trainers.evaluation.image_predictions import (
+    ImagePrediction,
+    OtherModel,
+    Pictures,
+    TellingImages,
+)
 from trainers.evaluation.scores import Bin, Tally
-from trainers.evaluation.telling import Pictures, TellingImages
 
 NAMES = ["<cat>", "dog", "犬"]
 LOGITS = np.array(

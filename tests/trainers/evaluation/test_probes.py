@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import trainers.evaluation.predictions
-import trainers.evaluation.probes
+import trainers.evaluation.probing
 from tests.trainers.evaluation.features import (
     make_features,
     written_out_few_shot,
 )
-from trainers.evaluation.probes import (
+from trainers.evaluation.probing import (
     PROBES,
     Features,
     ProbeChoices,
@@ -123,7 +123,7 @@ def test_chunks_of_the_test_images_change_nothing(monkeypatch):
     features = make_features(8)
     choices = ProbeChoices()
     whole = [probe(features, choices) for probe in PROBES.values()]
-    monkeypatch.setattr(trainers.evaluation.probes, "CHUNK_IMAGES", 64)
+    monkeypatch.setattr(trainers.evaluation.probing, "CHUNK_IMAGES", 64)
     assert [probe(features, choices) for probe in PROBES.values()] == whole
 
 

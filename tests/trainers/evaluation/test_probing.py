@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import trainers.evaluation.predictions
-import trainers.evaluation.probes
+import trainers.evaluation.probing
 from keras_vit.models.features import without_head
 from tests.trainers.evaluation.features import (
     make_features,
@@ -22,11 +22,12 @@ from tests.trainers.made import (
     save_identity,
 )
 from trainers.data.datasets import open_dataset
-from trainers.evaluation.probes import (
+from trainers.evaluation.probing import (
     Features,
     ProbeChoices,
+    extract_features,
+    probe,
 )
-from trainers.evaluation.probing import extract_features, probe
 from trainers.runs.named_model import NamedModel
 
 

@@ -3,9 +3,9 @@ import io
 import numpy as np
 from PIL import Image
 
-from trainers.evaluation import telling
-from trainers.evaluation.examples import Examples
-from trainers.evaluation.telling import (
+from trainers.evaluation import image_predictions as telling
+from trainers.evaluation.image_predictions import (
+    Examples,
     TellingImages,
     encode,
     make_pictures,

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from trainers.loop.best import Best
+from trainers.loop.loop import Best
 
 
 def judge(best, *evaluations):

@@ -17,8 +17,7 @@ from trainers.loop.errors import (
     NonFiniteLossError,
 )
 from trainers.loop.loop import Loop
-from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import softmax
+from trainers.optim.losses import LossScale, softmax
 from trainers.optim.optimizers import make_optimizer
 from trainers.recipes.recipes import RECIPES
 from trainers.train import prepare

@@ -11,8 +11,8 @@ from tests import commands
 from tests.tiny import tiny_config
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.flops import count_flops
-from trainers.loop.memory import estimate_memory
 from trainers.optim.optimizers import make_optimizer
+from trainers.runs.memory import estimate_memory
 
 
 def model_of(*stack, shape=(8, 6, 4)):
@@ -195,7 +195,7 @@ def test_memory_is_that_of_a_real_step(subprocess_environment):
         import tensorflow as tf
 
         from keras_vit.models import VARIANTS, VisionTransformer
-        from trainers.loop.memory import estimate_memory
+        from trainers.runs.memory import estimate_memory
         from trainers.optim.optimizers import make_optimizer
 
         model = VisionTransformer(

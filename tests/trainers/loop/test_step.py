@@ -10,9 +10,13 @@ from tensorflow.python.eager.context import context
 
 from trainers.distribute.strategies import make_strategy
 from trainers.loop.step import Step
-from trainers.optim.distillation import Distillation, hard_loss
-from trainers.optim.loss_scaling import LossScale
-from trainers.optim.losses import LOSSES, softmax
+from trainers.optim.losses import (
+    LOSSES,
+    Distillation,
+    LossScale,
+    hard_loss,
+    softmax,
+)
 from trainers.optim.optimizers import make_optimizer
 
 RATE = 0.1

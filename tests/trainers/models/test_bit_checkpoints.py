@@ -9,15 +9,15 @@ import pytest
 from keras_vit.weights.resize_tables import adapt_channels
 from tests.tiny import noise, randomize, to_numpy
 from tests.weights.bit_arrays import draw_bit_arrays
-from trainers.models.bit_checkpoints import (
+from trainers.models.factory import build_model
+from trainers.models.initial_model import initial_preprocessing
+from trainers.models.resnets import (
     BIT_CHECKPOINTS,
+    build_bit_resnet,
     find_bit,
     load_bit_checkpoint,
     rebuild_bit_resnet,
 )
-from trainers.models.bit_resnet import build_bit_resnet
-from trainers.models.factory import build_model
-from trainers.models.initial_preprocessing import initial_preprocessing
 from trainers.recipes.baselines import BitSize
 from trainers.train import prepare, train
 

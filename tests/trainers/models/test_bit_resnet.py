@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.tiny import noise, randomize, to_numpy
-from trainers.models.bit_resnet import build_bit_resnet
+from trainers.models.resnets import build_bit_resnet
 from trainers.recipes.baselines import BIT_SIZES, BitSize
 
 # Parameters with 1000 and with 21,843 classes, and number of weights. Those

@@ -7,7 +7,7 @@ import pytest
 from keras_vit import VisionTransformer
 from tests.tiny import tiny_config
 from trainers.models.factory import build_model
-from trainers.models.initial_notes import (
+from trainers.models.initial_model import (
     explain_ignored_flags,
     explain_other_classes,
     explain_other_size,

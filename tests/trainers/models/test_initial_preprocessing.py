@@ -20,7 +20,7 @@ from keras_vit import (
 from tests.tiny import to_numpy
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
-from trainers.models.initial_preprocessing import initial_preprocessing
+from trainers.models.initial_model import initial_preprocessing
 from trainers.runs.named_model import NamedModel
 from trainers.runs.run import Run
 from trainers.train import prepare, train

@@ -20,7 +20,7 @@ from trainers.loop.errors import Interrupted
 from trainers.loop.metrics import read_metrics
 from trainers.models.factory import build_model
 from trainers.recipes.recipe import MASK_RATIOS
-from trainers.runs.resources import estimate_job_memory
+from trainers.runs.memory import estimate_job_memory
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 

@@ -10,9 +10,8 @@ import pytest
 from keras_vit import VisionTransformer
 from tests.tiny import noise, randomize, tiny_config
 from trainers.loop.errors import Interrupted
-from trainers.models.factory import build_model
-from trainers.models.patch_sizes import make_variants, with_patch_size
-from trainers.runs.resources import estimate_job_memory
+from trainers.models.factory import build_model, make_variants, with_patch_size
+from trainers.runs.memory import estimate_job_memory
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 

@@ -5,8 +5,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from trainers.optim.distillation import Distillation, hard_loss, soft_loss
-from trainers.optim.losses import LOSSES
+from trainers.optim.losses import LOSSES, Distillation, hard_loss, soft_loss
 
 
 @pytest.fixture

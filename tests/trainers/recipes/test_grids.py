@@ -7,7 +7,7 @@ import pytest
 
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
-from trainers.sweeps.plan import GRIDS, HELD_OUT, choose_grid
+from trainers.sweeps.sweeping import GRIDS, HELD_OUT, choose_grid
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 

@@ -20,13 +20,10 @@ from tests.trainers.mocked import write_metadata
 from tests.weights.bit_arrays import draw_bit_arrays
 from trainers import flags as flag_definitions
 from trainers.augment.augmentation import parse_augmentation
-from trainers.distribute.gradient_sums import SUM_DTYPES
-from trainers.distribute.strategies import STRATEGIES
-from trainers.evaluation.probes import PROBES
-from trainers.models.baselines import build_baseline
-from trainers.models.bit_checkpoints import BIT_CHECKPOINTS
-from trainers.optim.distillation import TARGETS
-from trainers.optim.losses import LOSSES
+from trainers.distribute.strategies import STRATEGIES, SUM_DTYPES
+from trainers.evaluation.probing import PROBES
+from trainers.models.resnets import BIT_CHECKPOINTS, build_baseline
+from trainers.optim.losses import LOSSES, TARGETS
 from trainers.optim.rules import ACCUMULATOR_DTYPES, OPTIMIZERS
 from trainers.optim.schedules import DECAYS, WarmupSchedule
 from trainers.recipes import recipe as schema

@@ -109,7 +109,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path, folder):
 # The first message comes sooner than after 10 seconds.
 IMPATIENT = """
 import runpy
-from trainers.distribute import rendezvous
+from trainers.distribute import cluster as rendezvous
 rendezvous.SECONDS_BETWEEN_MESSAGES = 1.0
 runpy.run_module("trainers.train", run_name="__main__", alter_sys=True)
 """

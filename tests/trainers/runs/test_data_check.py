@@ -10,8 +10,8 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.trainers.data.inspection.test_examination import waves
-from trainers.data.bad_examples import DataError
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import DataError
 from trainers.loop.loop import Loop
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import data_check

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from trainers.paths import as_path
-from trainers.runs.disk import check_space
+from trainers.runs.job import check_space
 from trainers.train import prepare, train
 
 

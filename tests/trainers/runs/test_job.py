@@ -14,12 +14,12 @@ import tensorflow as tf
 from PIL import Image
 
 from tests import commands
-from trainers.data.bad_examples import BadExampleError
+from trainers.data.decoding import BadExampleError
 from trainers.loop.errors import Interrupted, NonFiniteLossError
 from trainers.loop.loop import Loop
 from trainers.runs import job as jobs
 from trainers.runs.job import Job
-from trainers.runs.job_pictures import attention_pictures
+from trainers.runs.pictures import attention_pictures
 from trainers.runs.run import Run
 from trainers.train import prepare, train
 

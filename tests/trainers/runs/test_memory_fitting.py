@@ -6,11 +6,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from trainers.loop.memory import Memory, estimate_memory
 from trainers.recipes.flags import ChosenRecipe
-from trainers.runs import memory_fitting
-from trainers.runs.memory_fitting import (
+from trainers.runs import memory as memory_fitting
+from trainers.runs.memory import (
     GATHERED_BYTES,
+    Memory,
+    estimate_memory,
     has_batch_statistics,
     least_available_bytes,
 )

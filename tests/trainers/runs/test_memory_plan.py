@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 
-from trainers.loop.memory import Memory
-from trainers.runs.memory_plan import describe_plan, plan_memory
+from trainers.runs.memory import Memory, describe_plan, plan_memory
 
 GB = 10**9
 PARTS = (1, 2, 4, 8, 16, 32, 64)

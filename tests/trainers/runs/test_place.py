@@ -1,8 +1,7 @@
 import pytest
 
 from trainers.paths import as_path
-from trainers.runs.place import check_place
-from trainers.runs.run import Run
+from trainers.runs.run import Run, check_place
 
 
 @pytest.mark.parametrize("name", ["README.md", "metrics.csv", "model.keras"])

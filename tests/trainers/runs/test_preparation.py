@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from trainers.runs import preparation
+from trainers.runs.preparation import make_loss
 from trainers.runs.run import Run
-from trainers.runs.training_loss import make_loss
 from trainers.train import prepare
 
 

@@ -7,7 +7,7 @@ from absl import flags
 
 from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
 from trainers.recipes.recipes import RECIPES
-from trainers.runs.repeating import repeat_flags
+from trainers.runs.run import repeat_flags
 from trainers.train import choose_recipe
 
 

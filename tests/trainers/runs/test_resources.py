@@ -5,10 +5,10 @@ import psutil
 import pytest
 
 from trainers.distribute.strategies import make_strategy
-from trainers.loop.memory import Memory
 from trainers.recipes.recipes import RECIPES
-from trainers.runs import resources
-from trainers.runs.resources import (
+from trainers.runs import memory as resources
+from trainers.runs.memory import (
+    Memory,
     available_bytes,
     describe_memory,
     describe_shortage,

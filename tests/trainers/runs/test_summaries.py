@@ -8,12 +8,10 @@ from trainers.loop.metrics import format_metrics
 from trainers.runs import pictures
 from trainers.runs.pictures import (
     describe_label,
-    plot_batch,
-    plot_learning_curve,
-)
-from trainers.runs.summaries import (
     final_table,
     header,
+    plot_batch,
+    plot_learning_curve,
     scale,
     write_first_batch,
 )

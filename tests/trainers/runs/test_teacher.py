@@ -17,7 +17,7 @@ from keras_vit import (
 from keras_vit.preprocessing.description import NORMALIZATIONS
 from tests.tiny import noise, randomize, tiny_config, to_numpy
 from trainers.data.datasets import open_dataset
-from trainers.optim.distillation import TARGETS
+from trainers.optim.losses import TARGETS
 from trainers.runs.run import Run
 from trainers.runs.teacher import (
     find_normalization,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from trainers.data.datasets import ImageDataset, open_dataset
 from trainers.data.splits import count_split
-from trainers.sweeps.held_out import check_classes_held_out, hold_out
+from trainers.sweeps.sweeping import check_classes_held_out, hold_out
 
 
 def declared(train_split, **sizes):

@@ -11,9 +11,7 @@ import pytest
 from trainers.recipes.flags import ChosenRecipe
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.run import Run
-from trainers.sweeps.open_sweep import open_sweep
-from trainers.sweeps.reports import save_report
-from trainers.sweeps.trials import Case, Trial
+from trainers.sweeps.sweeping import Case, Trial, open_sweep, save_report
 
 DIGITS = RECIPES["digits"]
 

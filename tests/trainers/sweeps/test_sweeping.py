@@ -9,14 +9,16 @@ import pytest
 from trainers.loop.errors import NonFiniteLossError
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
-from trainers.sweeps.open_sweep import open_sweep
-from trainers.sweeps.reports import (
+from trainers.sweeps.sweeping import (
+    Case,
+    Trial,
+    best_rate,
     describe_choice,
     describe_edge,
     describe_report,
+    open_sweep,
+    run_sweep,
 )
-from trainers.sweeps.sweeping import run_sweep
-from trainers.sweeps.trials import Case, Trial, best_rate
 
 DIVERGES = "diverges"
 # Rate -> accuracy and loss on the held-out images.
@@ -153,7 +155,7 @@ def test_two_sweeps_do_not_share_a_folder(trained, tmp_path):
 def test_another_worker_trains_and_writes_nothing(
     trained, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("trainers.sweeps.open_sweep.is_chief", lambda _: False)
+    monkeypatch.setattr("trainers.sweeps.sweeping.is_chief", lambda _: False)
     assert len(sweep(tmp_path / "new", (0.1, 0.2))) == 4
     assert len(trained) == 4
     assert not (tmp_path / "new").exists()

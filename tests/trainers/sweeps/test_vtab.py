@@ -9,8 +9,7 @@ import pytest
 
 from trainers.data.datasets import open_dataset
 from trainers.data.readers.dataset_row import DatasetRow
-from trainers.data.readers.digits import Digits
-from trainers.data.readers.tfds import DATASETS
+from trainers.data.readers.tfds import DATASETS, Digits
 from trainers.data.readers.vtab import VTAB_TASKS
 from trainers.loop.errors import Interrupted
 from trainers.recipes.flags import ChosenRecipe

@@ -7,11 +7,11 @@ import random
 import re
 import unicodedata
 
-from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
     IMAGE_ENDINGS,
     leave_out_unreadable,
     printable,
+    split_by_content,
 )
 
 NUM_FAULTS = 5  # Lines that an error names.

@@ -7,13 +7,13 @@ import unicodedata
 import warnings
 from collections.abc import Iterable
 
-from trainers.data.content_split import split_by_content
 from trainers.data.readers.image_paths import (
     is_image_name,
     leads_nowhere,
     leave_out_hidden,
     leave_out_unreadable,
     list_images,
+    split_by_content,
     walk,
 )
 from trainers.data.split_names import (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from keras_vit.preprocessing.decoding import decode_image
-from trainers.data.bad_examples import describe_error
+from trainers.data.decoding import describe_error
 from trainers.data.readers.image_paths import (
     NUM_LISTED,
     printable,

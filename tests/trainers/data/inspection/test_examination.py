@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from tests import pictures
+from trainers.data import inspection as examination
 from trainers.data.datasets import open_dataset
-from trainers.data.inspection import examination
-from trainers.data.inspection.examination import (
+from trainers.data.inspection import (
     compute_look,
     examine,
     inspect_images,

@@ -7,8 +7,8 @@ from PIL import Image
 
 from tests.trainers.data.inspection.test_examination import waves
 from trainers.data.datasets import open_dataset
-from trainers.data.inspection.examination import Examined
-from trainers.data.inspection.findings import (
+from trainers.data.inspection import (
+    Examined,
     count_classes,
     find,
     find_copies,

@@ -1,9 +1,7 @@
 import re
 
 from tests.trainers.data.inspection.test_examination import encode, waves
-from trainers.data.inspection.examination import examine
-from trainers.data.inspection.findings import find
-from trainers.data.inspection.page import write_data_page
+from trainers.data.inspection import examine, find, write_data_page
 
 
 def make_page(path, images, names):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.trainers.data.reading import take
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.inspection.examination import read_files
+from trainers.data.inspection import read_files
 from trainers.data.readers.folder import list_empty_classes, list_loose_images
 from trainers.data.readers.image_paths import list_images
 

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.trainers.data.reading import take
-from trainers.data.bad_examples import BadExamples
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
+from trainers.data.decoding import BadExamples
 from trainers.data.readers.tfrecord import count_records
 
 

@@ -1,22 +1,239 @@
-"""Findings on a data set: its faults and its peculiarities."""
+"""Inspecting the images of a data set: reading, findings, the page."""
 
+import base64
 import collections
+import concurrent.futures
 import dataclasses
+import hashlib
+import html
+import io
 import os
 import unicodedata
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
+
+from keras_vit.progress import ProgressBar
 from trainers.data.datasets import ImageDataset
+from trainers.data.decoding import FILE_ERRORS, decode_file
 from trainers.data.file_lists import FILE_LISTS
-from trainers.data.inspection.examination import Examined
 from trainers.data.readers.folder import (
     count_other_files,
     list_empty_classes,
     list_loose_images,
 )
 from trainers.data.readers.image_files import ImageFiles
-from trainers.data.readers.image_paths import printable
+from trainers.data.readers.image_paths import can_read_heif, printable
 from trainers.data.split_names import EVAL_SPLITS, meaning_of
+from trainers.pages import make_table, write_html
+from trainers.paths import as_path
+
+SIDE = 32  # Pixels of the grey image that a look is computed from.
+KEPT = 8  # Lowest frequencies in each direction.
+LEAST_CONTRAST = 4.0  # Standard deviation of grey levels; less looks alike.
+ORIENTATION = 0x0112  # Tag of Exif.
+THUMBNAIL_SIDE = 96
+
+
+class Examined(NamedTuple):
+    """The properties of an image.
+
+    Args:
+        name: The path of the file, or its place in a file of records.
+        split: The split that contains it.
+        label: Its class, or a list of classes.
+        digest: SHA-256 of the file.
+        fault: Why it cannot be read; empty if it can.
+        look: 64 bits that hardly change when the image is stored anew; None
+            for images without contrast.
+        size: (width, height) as it is stored, in pixels.
+        kind: Format and colours, such as "JPEG RGB".
+        is_turned: Whether Exif data say that it must be turned.
+        num_frames: Number of frames.
+        is_transparent: Whether a pixel is not opaque.
+        thumbnail: A small JPEG of it.
+    """
+
+    name: str
+    split: str
+    label: str
+    digest: str
+    fault: str = ""
+    look: int | None = None
+    size: tuple[int, int] = (0, 0)
+    kind: str = ""
+    is_turned: bool = False
+    num_frames: int = 1
+    is_transparent: bool = False
+    thumbnail: bytes = b""
+
+
+def examine(name: str, split: str, label: str, encoded: bytes) -> Examined:
+    """Return the properties of an image.
+
+    Args:
+        name: The path of the file, or its place in a file of records.
+        split: The split that contains it.
+        label: Its class.
+        encoded: The bytes of the file.
+    """
+    digest = hashlib.sha256(encoded).hexdigest()
+    try:
+        pixels = decode_file(encoded)
+    except ValueError as error:
+        fault = describe_fault(encoded, error)
+        return Examined(name, split, label, digest, fault)
+    height, width = pixels.shape[:2]
+    return Examined(
+        name,
+        split,
+        label,
+        digest,
+        look=compute_look(pixels),
+        thumbnail=make_thumbnail(pixels),
+        **({"size": (width, height)} | read_facts(encoded)),
+    )
+
+
+def read_facts(encoded: bytes) -> dict:
+    """Return what Pillow tells of an image, fields of `Examined`."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return {
+                "size": image.size,
+                "kind": f"{image.format} {image.mode}",
+                "is_turned": image.getexif().get(ORIENTATION, 1) != 1,
+                "num_frames": getattr(image, "n_frames", 1),
+                "is_transparent": is_transparent(image),
+            }
+    except Exception:  # It raises any kind; the pixels could be read.
+        return {}
+
+
+def is_transparent(image) -> bool:
+    """Return whether an image of Pillow has a pixel that is not opaque."""
+    if not image.has_transparency_data:
+        return False
+    return image.convert("RGBA").getchannel("A").getextrema()[0] < 255
+
+
+def describe_fault(encoded: bytes, error: Exception) -> str:
+    """Return why a file cannot be read, in a few words."""
+    if not encoded:
+        return "the file is empty"
+    is_heif = encoded[4:8] == b"ftyp" and encoded[8:12] in HEIF_BRANDS
+    if is_heif and not can_read_heif():
+        return "a HEIC image, which needs the package pi-heif"
+    text = str(error)
+    if "truncated" in text:
+        return "the file is cut off"
+    if "exceeds limit" in text:
+        return "too many pixels"
+    if "identify" in text or "Not an image" in text:
+        return "not an image"
+    return text or type(error).__name__
+
+
+def compute_look(pixels: np.ndarray) -> int | None:
+    """Return 64 bits that images of the same content have in common.
+
+    They say which of the lowest frequencies of the grey image are above their
+    median.
+
+    Shapes:
+        pixels: (H, W, 3), uint8.
+
+    Reference: The hash of phash.org, with the median taken without the mean.
+    """
+    from PIL import Image
+
+    grey = Image.fromarray(pixels).convert("L")
+    grey = grey.resize((SIDE, SIDE), Image.Resampling.BOX)
+    grey = np.asarray(grey, "float64")
+    if grey.std() < LEAST_CONTRAST:
+        return None
+    places = np.arange(SIDE)
+    waves = np.cos(np.pi / SIDE * np.outer(places[:KEPT], places + 0.5))
+    low = (waves @ grey @ waves.T).ravel()
+    bits = low > np.median(low[1:])
+    return int.from_bytes(np.packbits(bits).tobytes())
+
+
+def make_thumbnail(pixels: np.ndarray) -> bytes:
+    """Return a JPEG of at most THUMBNAIL_SIDE pixels a side.
+
+    Shapes:
+        pixels: (H, W, 3), uint8.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
+    stream = io.BytesIO()
+    image.save(stream, "JPEG", quality=80)
+    return stream.getvalue()
+
+
+HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"mif1", b"msf1")
+
+
+def inspect_images(dataset: ImageDataset) -> list[Examined]:
+    """Read each image of the training and the evaluation split.
+
+    Shows a progress bar.
+
+    Args:
+        dataset: The data set.
+
+    Returns:
+        What is known of each image, in the order of the splits.
+    """
+    splits = [s for s in (dataset.train_split, dataset.eval_split) if s]
+    total = sum(dataset.num_examples(split) for split in splits)
+    found = []
+    with (
+        warnings.catch_warnings(),
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+        ProgressBar("Reading", "images", total) as bar,
+    ):
+        warnings.simplefilter("ignore")  # Pillow's, about damaged Exif data.
+        waiting = []
+        for split in splits:
+            for name, label, encoded in read_files(dataset, split):
+                waiting.append(
+                    pool.submit(examine, name, split, label, encoded)
+                )
+                # The files that wait are in memory.
+                if len(waiting) == 4 * os.cpu_count():
+                    found += [task.result() for task in waiting]
+                    waiting = []
+                    bar.update(len(found))
+        found += [task.result() for task in waiting]
+        bar.update(len(found))
+    return found
+
+
+def read_files(
+    dataset: ImageDataset, split: str
+) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name, the class and the bytes of the images of a split.
+
+    Several classes are joined by commas. A file that is missing has no bytes.
+    """
+    names, reader = dataset.class_names, dataset.reader
+    for stored, label, name in reader.read(dataset.ranges(split)):
+        classes = np.atleast_1d(label.numpy())
+        try:
+            encoded = reader.fetch(stored).numpy()
+        except FILE_ERRORS:
+            encoded = b""
+        text = ", ".join(names[int(index)] for index in classes)
+        yield printable(name.numpy()), text, encoded
+
 
 NUM_FILES_LISTED = 10  # Files that a line of text names.
 NUM_MISSING_LISTED = 20
@@ -403,3 +620,117 @@ def judge_other_files(counts: dict[str, int]) -> Iterator[Finding]:
             f"files in the folders of the classes that are not read: {listed}; "
             "images must end as their format does, such as .jpg or .png",
         )
+
+
+TITLE_BEGINNING = "Data set "
+NUM_GROUPS = 24  # Of a finding.
+PICTURES_PER_GROUP = 24  # Of a group.
+NUM_SAMPLES = 12  # Of a class and split, in the contact sheet.
+NUM_CLASSES = 100  # In the contact sheet.
+
+
+def write_data_page(
+    path: str | os.PathLike,
+    dataset: str,
+    images: Sequence[Examined],
+    class_names: Sequence[str],
+    findings: Sequence[Finding],
+):
+    """Write the counts, the findings and a contact sheet of a data set.
+
+    Args:
+        path: The HTML file.
+        dataset: Name of the data set.
+        images: Its images.
+        class_names: Its classes.
+        findings: What was found.
+    """
+    parts = [
+        f"<p>{len(images):,} images of {len(class_names):,} classes.</p>",
+        "<h2>Findings</h2>",
+        *(_finding(finding) for finding in findings),
+        "" if findings else "<p>Nothing was found.</p>",
+        "<h2>Images of each class</h2>",
+        _table(images, class_names),
+        "<h2>Contact sheet</h2>",
+        *_sheet(images, class_names),
+    ]
+    write_html(as_path(path), TITLE_BEGINNING + dataset, parts, DATA_STYLE)
+
+
+def _finding(finding):
+    groups = finding.groups
+    if all(len(group) == 1 for group in groups):  # They share a row.
+        groups = [[image for group in groups for image in group]]
+    shown = [
+        _pictures(group[:PICTURES_PER_GROUP]) for group in groups[:NUM_GROUPS]
+    ]
+    rest = sum(map(len, finding.groups))
+    rest -= sum(
+        len(group[:PICTURES_PER_GROUP]) for group in groups[:NUM_GROUPS]
+    )
+    return (
+        f'<section class="{finding.level}"><h3>{finding.level.capitalize()}'
+        f"</h3><p>{html.escape(finding.text)}</p>"
+        f"{'<hr>'.join(shown)}"
+        + (f"<p>and {rest:,} more</p>" if rest else "")
+        + "</section>"
+    )
+
+
+def _table(images, class_names):
+    counts = count_classes(images, class_names)
+    rows = [
+        (name, [f"<td>{row[name]:,}</td>" for row in counts.values()])
+        for name in class_names
+    ]
+    return make_table(["class", *counts], rows)
+
+
+def _sheet(images, class_names):
+    """Yield the first images of each class."""
+    of_class = {}
+    for image in images:
+        of_class.setdefault((image.label, image.split), []).append(image)
+    splits = dict.fromkeys(image.split for image in images)
+    for name in class_names[:NUM_CLASSES]:
+        yield f"<h3>{html.escape(name)}</h3>"
+        for split in splits:
+            rows = of_class.get((name, split), [])[:NUM_SAMPLES]
+            if rows:
+                yield f"<h4>{html.escape(split)}</h4>{_pictures(rows)}"
+
+
+def _pictures(images):
+    return f'<div class="row">{"".join(map(_picture, images))}</div>'
+
+
+def _picture(image):
+    name = html.escape(image.name, quote=True)
+    if image.thumbnail:
+        data = base64.b64encode(image.thumbnail).decode()
+        shown = f'<img src="data:image/jpeg;base64,{data}" alt="{name}">'
+    else:
+        shown = '<div class="none">cannot be read</div>'
+    width, height = image.size
+    facts = f"{image.label}, {image.split}"
+    if image.thumbnail:
+        facts += f", {width}x{height} {image.kind}"
+    return (
+        f'<figure title="{name}">{shown}<figcaption>'
+        f"{html.escape(os.path.basename(image.name))}<br>"
+        f"{html.escape(facts)}</figcaption></figure>"
+    )
+
+
+DATA_STYLE = """
+h4 { margin: .5rem 0 0; font-weight: normal; opacity: .8; }
+section { border-left: 4px solid #888; padding: 0 1rem; margin: 1rem 0; }
+section.error { border-color: #d33; }
+section.warning { border-color: #c80; }
+section h3 { margin: 0; font-size: 1rem; }
+hr { border: 0; border-top: 1px solid var(--line); }
+figure { width: 7rem; }
+.none { display: flex; align-items: center; justify-content: center;
+ text-align: center; }
+"""

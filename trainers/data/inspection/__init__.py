@@ -1,1 +1,0 @@
-"""Checking a data set before training: faults, copies, and a page."""
