@@ -1,18 +1,28 @@
 """Fixtures of the tests of the trainers."""
 
 import dataclasses
+import functools
 import shutil
 
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from tests.serving.conftest import other_zoo, zoo  # noqa: F401
 from trainers.data.datasets import open_dataset
-from trainers.data.readers.tfds import Digits
+from trainers.data.readers.tfds import (
+    Digits,
+)
+from trainers.recipes.flags import define_recipe_flags, recipe_from_flags
 from trainers.recipes.recipes import RECIPES
 from trainers.runs import job
+from trainers.runs.job import (
+    train,
+)
+from trainers.runs.preparation import (
+    prepare,
+)
 from trainers.runs.run import Run
-from trainers.train import prepare, train
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -27,6 +37,36 @@ def graphs_as_written():
     tf.config.optimizer.set_experimental_options({switch: True})
     yield
     tf.config.optimizer.set_experimental_options({switch: before})
+
+
+FEW_UPDATES = {"runs", "models"}
+FEW_UPDATES |= {
+    "test_train.py",
+    "test_paths.py",
+    "test_sweep.py",
+    "test_unlabelled.py",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def updates_one_by_one(request):
+    """Compute without graphs where trainings have a few updates.
+
+    Tracing them takes longer. See `graphs`.
+    """
+    is_short = not FEW_UPDATES.isdisjoint(request.path.parts)
+    tf.config.run_functions_eagerly(is_short)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def graphs():
+    """Trace functions nevertheless, as XLA and exports need it."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(False)
+    yield
+    tf.config.run_functions_eagerly(before)
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -68,6 +108,24 @@ def runs_without_pictures(request, monkeypatch):
 @pytest.fixture
 def pictures():
     """Draw the pictures of runs."""
+
+
+@pytest.fixture
+def parse(monkeypatch):
+    """Return a function from flags to the recipe that they choose."""
+    values = flags.FlagValues()
+    for kind in ("_string", "_integer", "_float", "_bool", ""):
+        name = f"DEFINE{kind}"
+        define = functools.partial(getattr(flags, name), flag_values=values)
+        monkeypatch.setattr(flags, name, define)
+    define_recipe_flags()
+
+    def parse_words(*words):
+        values.unparse_flags()
+        values(["train", *words])
+        return recipe_from_flags(values)
+
+    return parse_words
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
-"""Models and data sets with known outputs."""
+"""Models, images and data sets with known outputs."""
 
 import dataclasses
 
 import keras
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,3 +70,32 @@ def save_identity(path, size, head=()):
     )
     model.save(path)
     return str(path)
+
+
+def write_photos(folder, places, size=(9, 9)):
+    """Write an image of noise for each of the places, such as train/cat."""
+    draws = np.random.default_rng(0)
+    for index, place in enumerate(places):
+        path = folder / place / f"{index}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = draws.integers(0, 256, (*size, 3), "uint8")
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+def write_records(path, images, labels, **others):
+    """Write encoded images with their labels as a file of TFRecord."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for image, label in zip(images, labels):
+            features = {
+                "image/encoded": {"bytes_list": {"value": [image]}},
+                "image/class/label": {"int64_list": {"value": [label]}},
+                **others,
+            }
+            feature = {
+                name: tf.train.Feature(**value)
+                for name, value in features.items()
+                if value
+            }
+            example = tf.train.Example(features={"feature": feature})
+            writer.write(example.SerializeToString())

@@ -6,12 +6,9 @@ import re
 import stat
 import subprocess
 
-import numpy as np
 import pytest
-import tensorflow as tf
 import yaml
 
-from keras_vit import VARIANTS, VisionTransformer
 from tests import commands
 from trainers.distribute.strategies import STRATEGIES
 from trainers.recipes.recipe import Recipe
@@ -82,14 +79,14 @@ class TestSlurm:
         log = pathlib.Path(environment["LOG"]).read_text().splitlines()
         return result.returncode, log
 
-    @pytest.mark.parametrize("code", [69, 75, 137, 143])
+    @pytest.mark.parametrize("code", [69, 143])
     def test_puts_the_job_back_after(self, programs, code):
         result, (srun, requeue) = self.run(programs, code)
         assert result == code
         assert requeue == "scontrol requeue 7"
         assert srun.endswith("--num_streams=2 --batch_size=64")
 
-    @pytest.mark.parametrize("code", [0, 1, 2])
+    @pytest.mark.parametrize("code", [0, 1])
     def test_leaves_the_job_after(self, programs, code):
         result, log = self.run(programs, code)
         assert result == code and len(log) == 1
@@ -103,34 +100,6 @@ class TestSlurm:
         text = (FILES / "slurm.sbatch").read_text()
         named = {int(n) for n in re.findall(r"\$code != (\d+)", text)}
         assert named == set(EXIT_CODES.values()) - {1}
-
-    @pytest.mark.slow
-    def test_two_processes_find_each_other(self, programs, tmp_path):
-        folder, environment = programs
-        write_script(
-            folder / "srun",
-            "#!/bin/bash\n"
-            "shift 2\n"  # Options of srun.
-            "export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST=localhost\n"
-            "export SLURM_STEP_TASKS_PER_NODE=2\n"
-            "SLURM_PROCID=1 $@ & SLURM_PROCID=0 $@; first=$?; wait $!\n"
-            "second=$?; exit $((first > second ? first : second))",
-        )
-        run = tmp_path / "run"
-        environment |= {"RECIPE": "digits", "RUN_DIR": str(run)}
-        environment |= {"SLURM_NNODES": "2", "SLURM_JOB_ID": "7"}
-        more = ["--model=mu/16", "--patch_size=2", "--total_steps=2"]
-        more += ["--peak_tflops=1"]
-        result = subprocess.run(
-            ["bash", FILES / "slurm.sbatch", *more, "--warmup_steps=0"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert result.returncode == 0, result.stderr
-        assert (run / "model.keras").is_file()
 
 
 def test_the_script_for_tpus_trains_again_until_it_is_done(programs, tmp_path):
@@ -181,31 +150,6 @@ def test_scripts_are_bash_and_name_flags_of_the_trainer(name):
     words = re.sub(r"gcloud.*|on all[^\n]*\n(.*\n)*", "", words)
     named = set(re.findall(r"--(\w+)=", words))
     assert len(named) >= 2 and named <= TRAIN_FLAGS
-
-
-def test_the_page_has_the_exit_codes_strategies_and_messages_of_the_code():
-    codes = re.findall(r"^\| (\d+) \|", PAGE, re.M)
-    assert {int(code) for code in codes} == {0, *EXIT_CODES.values()}
-    table = PAGE.split("| `--strategy` |")[1].split("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.M) == list(STRATEGIES)
-    section = PAGE.split("\n## Messages\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (.+?) \| ", section, re.M)[2:]
-    source = "".join(p.read_text() for p in (ROOT / "trainers").rglob("*.py"))
-    source = re.sub(r'"\s*f?"', "", source)  # Strings over several lines.
-    for row in rows:
-        for part in row.split(" ... "):
-            assert part in source, part
-
-
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_gradients_are_float32_in_every_precision(dtype):
-    model = VisionTransformer(VARIANTS["mu/16"].config, dtype=dtype)
-    images = np.zeros((1, *model.input_shape[1:]), "float32")
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(images))
-    gradients = tape.gradient(loss, [w.value for w in model.trainable_weights])
-    sizes = [tf.size(g).numpy() * g.dtype.size for g in gradients]
-    assert sum(sizes) == 4 * VARIANTS["mu/16"].num_parameters
 
 
 @pytest.mark.slow(50)

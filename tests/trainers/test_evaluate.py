@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers.evaluate import print_report, read_other
+from trainers.evaluate import read_other
 from trainers.evaluation.image_predictions import (
     ImagePrediction,
     write_image_predictions,
@@ -38,26 +38,14 @@ def test_an_evaluation_of_the_same_images_is_read(folder, digits):
     assert other.predictions == predictions
 
 
-@pytest.mark.parametrize(
-    "change, fault",
-    [
-        (
-            {"dataset": "cifar10"},
-            "evaluation of the same images.*=digits.*cifar",
-        ),
-        ({"split": "train"}, "evaluation of the same images.*=test.*train"),
-    ],
-)
-def test_an_evaluation_of_other_images_is_refused(
-    folder, digits, change, fault
-):
+def test_an_evaluation_of_other_images_is_refused(folder, digits):
     path = folder / "evaluation.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(ValueError, match=f"`compare` must be an {fault}"):
-        read_other(str(folder), digits)
-
-
-def test_the_proposed_flags_are_quoted(folder, digits):
+    report = json.loads(path.read_text())
+    for change in ({"dataset": "cifar10"}, {"split": "train"}):
+        path.write_text(json.dumps({**report, **change}))
+        with pytest.raises(ValueError, match="`compare` must be an eval"):
+            read_other(str(folder), digits)
+    path.write_text(json.dumps(report))
     photos = dataclasses.replace(digits, name="folder:my photos")
     with pytest.raises(ValueError, match="with '--dataset=folder:my photos' "):
         read_other(str(folder), photos)
@@ -77,32 +65,9 @@ def test_an_evaluation_of_an_earlier_model_is_refused(folder, digits):
         read_other(str(folder), digits)
 
 
-@pytest.mark.parametrize("content", [b"", b"3", b"\xff"])
+@pytest.mark.parametrize("content", [b"3", b"\xff"])
 def test_a_damaged_evaluation_is_named(folder, digits, content):
     path = folder / "evaluation.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{path} is not .*; evaluate that"):
         read_other(str(folder), digits)
-
-
-def test_the_other_evaluation_is_printed_beside(capsys):
-    report = {"model": "a", "model_digest": "1f", "accuracy": 0.75}
-    report |= {"f1/x": 1.0, "accuracy/x": 0.5}
-    print_report(report, True, {"model": "b", "accuracy": 0.5, "loss": 1.0})
-    lines = [
-        line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
-    ]
-    assert lines == [
-        ["model", "a  (compared: b)"],
-        ["accuracy", "0.7500  (compared: 0.5000)"],
-    ]
-    print_report(report, False)
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "accuracy                 0.7500",
-        "accuracy/x               0.5000",
-    ]
-
-
-def test_a_folder_without_an_evaluation_is_refused(tmp_path, digits):
-    with pytest.raises(ValueError, match="evaluate that run first"):
-        read_other(str(tmp_path), digits)

@@ -24,14 +24,14 @@ from trainers.runs.run import Run
 from trainers.sweeps import sweeping
 from trainers.sweeps.sweeping import open_sweep, run_sweep
 
-pytestmark = pytest.mark.slow(60)
+pytestmark = pytest.mark.slow(20)
 
 CHANGES = {
     "model": "mu/16",
     "patch_size": 2,
     "total_steps": 4,
     "warmup_steps": 0,
-    "batch_size": 32,
+    "batch_size": 300,
     "steps_per_loop": 2,
     "peak_tflops": 1.0,  # Not measured.
 }
@@ -211,26 +211,15 @@ def test_the_command_prints_what_a_finished_sweep_found(
     "words, message",
     [
         (["--learning_rates=1e-3,x"], "numbers, separated by commas.*1e-3,x"),
-        (["--learning_rates="], "different positive numbers"),
         (["--held_out=half"], "a share such as 2%.*half"),
         (["--strategy=multi_worker", "--workers=x"], "workers"),
-        (["--dataset=no_such"], "`dataset` must be one of"),
+        (["--accumulation_steps=3"], "`batch_size` must be a mult"),
     ],
 )
 def test_mistakes_of_the_user_end_in_a_line(command, tmp_path, words, message):
     with pytest.raises(SystemExit) as end:
         command("--recipe=digits", f"--sweep_dir={tmp_path / 'new'}", *words)
     assert re.match(f"Error: .*{message}", str(end.value.code))
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_run_that_cannot_be_prepared_ends_in_a_line(command, tmp_path):
-    with pytest.raises(SystemExit, match="Error: `batch_size` must be a mult"):
-        command(
-            "--recipe=digits",
-            "--accumulation_steps=3",
-            f"--sweep_dir={tmp_path / 'new'}",
-        )
 
 
 def test_a_dry_run_is_that_of_the_first_run(command, tmp_path, monkeypatch):

@@ -34,7 +34,7 @@ def shares(text, count, size=(1, 1)):
     return np.stack(over_seeds(share, count)).T
 
 
-@pytest.mark.parametrize("alpha", [0.01, 0.2, 2])
+@pytest.mark.parametrize("alpha", [0.2, 2])
 def test_weights_of_mixup_are_of_a_beta_distribution(alpha):
     """Its central moments, the second and the fourth."""
     of_images, of_labels = shares(f"mixup({alpha})", 4000)
@@ -139,10 +139,3 @@ def test_one_of_several_is_drawn_for_each_batch():
     )
     is_cut = [set(np.unique(result)) <= {0, 1} for result in results]
     assert 160 < sum(is_cut) < 240  # 200 and four deviations.
-
-
-def test_labels_still_sum_to_one():
-    images, labels, weights = batch(6)
-    for text in BATCHES:
-        mixed = mix(text, images, labels, weights, (4, 4))[1]
-        np.testing.assert_allclose(mixed.sum(1), 1, atol=1e-6)

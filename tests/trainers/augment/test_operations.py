@@ -1,16 +1,12 @@
 """Properties of all operations on images."""
 
-import pathlib
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.trainers.augment.seeds import SIZE, image_operation, over_seeds
 from trainers.augment.augmentation import parse_augmentation
-from trainers.augment.operations import BATCH_OPS, OPS
-from trainers.recipes.augreg import AUGREG_LEVELS
+from trainers.augment.operations import OPS
 
 EXAMPLES = {
     "affine": "affine(20, 0.2, 0.2)",
@@ -49,32 +45,11 @@ def test_same_seed_same_image_and_other_seeds_others(text, image):
     )
 
 
-@pytest.mark.parametrize("text", WITHOUT_DRAWS.values())
-def test_what_draws_nothing_is_the_same_for_all_seeds(text, image):
-    augment = image_operation(text)
-    np.testing.assert_array_equal(
-        augment(image, (0, 1)), augment(image, (2, 3))
-    )
-
-
 @pytest.mark.parametrize("text", (EXAMPLES | WITHOUT_DRAWS).values())
-def test_inside_a_pipeline_as_outside(text, image):
-    augment = image_operation(text)
-    for seed, inside in enumerate(
-        over_seeds(lambda seed: augment(image, seed), 4)
-    ):
-        outside = augment(image, (3, seed))
-        assert outside.dtype == tf.float32
-        np.testing.assert_allclose(inside, outside, atol=1e-3)
-
-
-@pytest.mark.parametrize("channels", [1, 2, 5])
-@pytest.mark.parametrize("text", (EXAMPLES | WITHOUT_DRAWS).values())
-def test_any_number_of_channels(text, channels):
-    if "randaugment" in text and channels > 1:
-        pytest.skip("has a test of its own")
-    image = tf.ones((9, 9, channels))
-    assert image_operation(text)(image, (0, 0)).shape[-1] == channels
+def test_any_number_of_channels(text):
+    for channels in (1,) if "randaugment" in text else (1, 5):
+        image = tf.ones((9, 9, channels))
+        assert image_operation(text)(image, (0, 0)).shape[-1] == channels
 
 
 @pytest.mark.parametrize("text", (EXAMPLES | WITHOUT_DRAWS).values())
@@ -86,6 +61,7 @@ def test_images_of_unknown_size_in_a_pipeline(text, image):
     ).map(lambda x: augment(x, (0, 0)))
     for one, source in zip(dataset, (image, image[:9])):
         expected = augment(source, (0, 0))
+        assert expected.dtype == tf.float32
         np.testing.assert_allclose(one, expected, atol=1e-3)
 
 
@@ -98,9 +74,6 @@ def test_empty_text_changes_nothing(image):
         )
         np.testing.assert_array_equal(images, image[None])
         assert augmentation.normalization == ((0.5,), (0.5,))
-
-
-def test_value_range_is_handed_on():
     augmentation = parse_augmentation("flip_lr|value_range(0, 1)|mixup", SIZE)
     assert augmentation.normalization == ((0,), (1,))
 
@@ -132,12 +105,3 @@ def test_randaugment_is_applied(image):
     for result in results:
         np.testing.assert_array_equal(result, np.round(result))
         assert 0 <= result.min() and result.max() <= 255
-
-
-def test_the_page_lists_all_operations_and_levels():
-    page = (pathlib.Path(__file__).parents[3] / "docs/recipes.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+).*` \| (.*) \|$", page, re.M))
-    for name, function in (OPS | BATCH_OPS).items():
-        assert rows[name] == function.__doc__.splitlines()[0]
-    for level, line in AUGREG_LEVELS.items():
-        assert f"\n{level:8} {line}\n" in page

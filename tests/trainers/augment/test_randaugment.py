@@ -90,16 +90,11 @@ def to_pillow(image):
     return Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
 
 
-def test_sixteen_operations():
-    assert len(RANDAUGMENT) == 16
-    assert set(RANDAUGMENT) == set(PILLOW)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", RANDAUGMENT)
 def test_operation_and_its_magnitude_are_those_of_pillow(name, channels):
     image = pixels(channels)
-    for magnitude in (0, 1, 2.5, 7, 9, 10, 15, 25):
+    for magnitude in (0, 2.5, 9, 15, 25):
         if "Shear" in name and magnitude > 0:
             magnitude += 0.0123  # Of 0.3, every tenth row is half way.
         result = RANDAUGMENT[name](
@@ -119,12 +114,11 @@ def test_operation_and_its_magnitude_are_those_of_pillow(name, channels):
     [
         np.full((20, 20, 3), 77, "uint8"),
         np.tile(np.array([3, 250], "uint8"), (20, 10))[..., None],
-        pixels(3, size=(9, 11)),
         pixels(3, low=0, high=255),
         pixels(3, low=100, high=103),
         pixels(1, size=(1, 300)),
     ],
-    ids=["one level", "two levels", "small", "all levels", "few", "a row"],
+    ids=["one level", "two levels", "all levels", "few", "a row"],
 )
 def test_statistics_of_special_images_are_those_of_pillow(name, image):
     result = RANDAUGMENT[name](tf.constant(image), 0.7, 1.0, PLACE)
@@ -136,42 +130,12 @@ def test_statistics_of_special_images_are_those_of_pillow(name, image):
     )
 
 
-@pytest.mark.parametrize("span", [1, 2, 7, 100, 254, 255])
-def test_contrast_is_stretched_to_the_whole_number_below(span):
-    for low in {0, 255 - span}:
-        values = np.arange(low, low + span + 1).reshape(-1, 1, 1)
-        result = RANDAUGMENT["AutoContrast"](
-            tf.constant(values, tf.uint8), 0, 1.0, PLACE
-        )
-        np.testing.assert_array_equal(result, 255 * (values - low) // span)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 5), (2, 2), (3, 2)])
 @pytest.mark.parametrize("name", RANDAUGMENT)
-def test_any_size(name, size):
-    image = tf.constant(pixels(3, size=size))
-    result = RANDAUGMENT[name](image, 1, 1.0, PLACE)
-    assert result.shape == image.shape
-
-
-def test_sharpness_leaves_the_border():
-    image = pixels(3)
-    result = RANDAUGMENT["Sharpness"](tf.constant(image), 1.5, 1.0, PLACE)
-    same = result.numpy() == image
-    assert same[0].all() and same[:, -1].all() and not same.all()
-
-
-def test_magnitude_zero_is_not_the_identity():
-    image = pixels(3)
-    results = {
-        name: operation(tf.constant(image), 0, 1.0, PLACE).numpy()
-        for name, operation in RANDAUGMENT.items()
-    }
-    np.testing.assert_array_equal(results["Solarize"], 255 - image)
-    assert results["Posterize"].max() == 0
-    np.testing.assert_array_equal(results["Brightness"], image // 10)
-    for name in ("Rotate", "ShearX", "TranslateY", "Cutout", "SolarizeAdd"):
-        np.testing.assert_array_equal(results[name], image)
+def test_any_size(name):
+    for size in ((1, 1), (1, 5), (3, 2)):
+        image = tf.constant(pixels(3, size=size))
+        result = RANDAUGMENT[name](image, 1, 1.0, PLACE)
+        assert result.shape == image.shape
 
 
 def apply_over_seeds(image, count, num_ops=1, magnitude=10):
@@ -223,17 +187,6 @@ def test_operations_follow_each_other_each_drawn_anew(monkeypatch):
     assert counts[:3].sum() == 0
     # Binomial: 1, 3, 3, 1 of 8.
     assert np.abs(counts[3:] - [50, 150, 150, 50]).max() < 40
-
-
-def test_a_magnitude_of_ten_is_one(monkeypatch):
-    def paint(image, m, sign, place):
-        return image + int(100 * m)
-
-    monkeypatch.setattr(
-        randaugment, "RANDAUGMENT", dict.fromkeys(RANDAUGMENT, paint)
-    )
-    image = np.zeros((1, 1, 1), "float32")
-    assert apply_randaugment(image, (0, 0), 1, 15).numpy().item() == 150
 
 
 def test_colours_are_rounded_first(monkeypatch):

@@ -25,7 +25,9 @@ def tf_config(kind="worker", index=0, **jobs):
     return json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})
 
 
-def test_cluster_of_addresses():
+def test_cluster_of_addresses(monkeypatch):
+    # They come before TF_CONFIG.
+    monkeypatch.setenv("TF_CONFIG", tf_config(worker=["c:3"]))
     cluster = find_cluster(WorkerConfig(ADDRESSES.replace(",", " , "), 1))
     assert cluster.cluster_spec().as_dict() == {
         "worker": ["a.example:12", "b.example:13"]
@@ -39,12 +41,6 @@ def test_cluster_of_tf_config(monkeypatch):
     cluster = find_cluster(WorkerConfig())
     assert cluster.cluster_spec().as_dict() == {"worker": workers}
     assert (cluster.task_type, cluster.task_id) == ("worker", 2)
-
-
-def test_addresses_come_before_tf_config(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", tf_config(worker=["c:3"]))
-    cluster = find_cluster(WorkerConfig(ADDRESSES, 0))
-    assert len(cluster.cluster_spec().as_dict()["worker"]) == 2
 
 
 def test_cluster_of_slurm_without_gpus(monkeypatch):
@@ -80,14 +76,11 @@ def test_jobs_of_slurm_on_one_node_do_not_share_a_port(monkeypatch):
     [
         (WorkerConfig(), "TF_CONFIG.*Slurm"),
         (WorkerConfig("a.example", 0), "host:port.*'a.example'"),
-        (WorkerConfig("a:1,:2", 0), "host:port"),
-        (WorkerConfig("a:1,b:0", 0), "host:port"),
         (WorkerConfig("a:1,b:70000", 0), "host:port"),
         (WorkerConfig("a:1,", 0), "host:port"),
         (WorkerConfig("a:1,a:1", 0), "different addresses"),
         (WorkerConfig(ADDRESSES), r"`worker_index` must be in 0..1.*None"),
         (WorkerConfig(ADDRESSES, 2), r"`worker_index` must be in 0..1.*=2"),
-        (WorkerConfig(ADDRESSES, -1), r"`worker_index` must be in 0..1.*=-1"),
     ],
 )
 def test_what_is_missing_is_said(config, message):
@@ -99,16 +92,12 @@ def test_what_is_missing_is_said(config, message):
     "text",
     [
         "no json",
-        "[]",
         "{}",
-        json.dumps({"cluster": {"worker": ["a:1"]}}),
         tf_config(worker=[]),
         tf_config(index=3, worker=["a:1"]),
         tf_config(worker=["a:1", "b"]),
-        tf_config(worker=["a:1", "b:99999"]),
         tf_config(worker=["a:1", "a:1"]),
         tf_config(worker=["a:1"], chief=["a:1"]),
-        tf_config(worker=["a:1", 7]),
         tf_config(worker="a:1"),
         tf_config(kind="ps", ps=["p:1"], worker=["a:1"]),
     ],

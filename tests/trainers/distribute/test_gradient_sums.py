@@ -49,9 +49,3 @@ def test_only_kernels_are_rounded_and_no_more_than_documented():
     bound = 2 * 2.0**-8 * np.abs(KERNELS).astype("float64").sum(0)
     assert (error <= bound * (1 + 2.0**-7)).all()
     assert error.max() > 0  # They were sent in bfloat16.
-
-
-def test_one_device_rounds_nothing():
-    kernel, bias = sums("one_device", "bfloat16")
-    np.testing.assert_array_equal(kernel, KERNELS[0])
-    np.testing.assert_array_equal(bias, BIASES[0])

@@ -103,24 +103,18 @@ print("out")
 """
 
 
-@pytest.mark.parametrize("microseconds", [0, 60_000_000])
-def test_work_that_holds_the_interpreter_is_ended(
-    subprocess_environment, microseconds
-):
+def test_work_that_holds_the_interpreter_is_ended(subprocess_environment):
     start = time.monotonic()
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(microseconds)],
+        [sys.executable, "-c", SCRIPT, "60000000"],
         env=subprocess_environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    if microseconds:
-        assert result.returncode == -signal.SIGKILL
-        assert "TensorFlow has waited for 0.5 seconds" in result.stderr
-        assert time.monotonic() - start < 30
-    else:
-        assert result.stdout == "in\nout\n" and not result.stderr
+    assert result.returncode == -signal.SIGKILL
+    assert "TensorFlow has waited for 0.5 seconds" in result.stderr
+    assert time.monotonic() - start < 30
 
 
 def test_the_clock_does_not_outlive_its_process(subprocess_environment):

@@ -8,7 +8,6 @@ from trainers.distribute import workers
 from trainers.distribute.cluster import WorkerLostError
 from trainers.distribute.strategies import make_strategy
 from trainers.distribute.workers import (
-    check_agreement,
     describe_differences,
     gather_rows,
     is_chief,
@@ -30,7 +29,6 @@ class Resolved:
 @pytest.mark.parametrize(
     "kind, index, jobs, expected",
     [
-        ("worker", 0, {"worker": ["a:1", "b:1"]}, True),
         ("worker", 1, {"worker": ["a:1", "b:1"]}, False),
         ("chief", 0, {"chief": ["c:1"], "worker": ["a:1"]}, True),
         ("worker", 0, {"chief": ["c:1"], "worker": ["a:1"]}, False),
@@ -54,10 +52,6 @@ def test_a_lost_worker_is_named(monkeypatch, error):
         name_lost_workers(strategy, lambda: "at noon"),
     ):
         raise error(None, None, "Connection reset by peer")
-
-
-def test_one_process_agrees_with_itself():
-    check_agreement(make_strategy("mirrored"), "recipe", [("seed", b"0")])
 
 
 class OneOfTwo(tf.distribute.MultiWorkerMirroredStrategy):
@@ -100,13 +94,6 @@ def test_workers_that_differ_are_named_with_what_differs():
     )
 
 
-def test_of_many_values_that_differ_a_few_are_named():
-    names = [f"block_{i}" for i in range(12)]
-    table = np.stack([np.zeros(12), np.ones(12)])
-    with pytest.raises(ValueError, match="block_0, .*, block_4 and 7 more$"):
-        describe_differences(table, ["a:1", "b:1"], "weights", names)
-
-
 class Devices:
     """The part of a strategy that `num_processors` reads."""
 
@@ -127,16 +114,3 @@ class Devices:
 )
 def test_processors_of_a_strategy(strategy, count):
     assert num_processors(strategy) == count
-
-
-def test_each_worker_on_cpus_is_a_processor(monkeypatch):
-    monkeypatch.setattr(workers, "num_workers", lambda strategy: 3)
-    assert num_processors(Devices("/cpu:0", "/cpu:1", replicas=6)) == 3
-
-
-@pytest.mark.parametrize("name", ["one_device", "mirrored"])
-def test_processors_of_the_strategies_of_this_machine(name):
-    has_gpu = tf.config.list_logical_devices("GPU")
-    strategy = make_strategy(name)
-    want = strategy.num_replicas_in_sync if has_gpu else 1
-    assert num_processors(strategy) == want

@@ -19,7 +19,12 @@ from trainers.models.resnets import (
     rebuild_bit_resnet,
 )
 from trainers.recipes.baselines import BitSize
-from trainers.train import prepare, train
+from trainers.runs.job import (
+    train,
+)
+from trainers.runs.preparation import (
+    prepare,
+)
 
 UNITS, FACTOR = (1, 2), 0.125
 OPTIONS = {"image_size": 32, "channels": 3, "num_classes": 7}
@@ -97,12 +102,6 @@ def test_a_head_for_other_classes_is_replaced(
     np.testing.assert_array_equal(norm, arrays["resnet/group_norm/gamma"])
 
 
-def test_a_file_without_a_head(arrays, write):
-    body = {name: a for name, a in arrays.items() if "head" not in name}
-    model = load_bit_checkpoint(write(body), **OPTIONS)
-    assert not model.get_layer("predictions").get_weights()[0].any()
-
-
 def test_the_first_kernel_is_adapted_to_grey_images(arrays, write):
     options = {**OPTIONS, "channels": 1}
     model = load_bit_checkpoint(write(arrays), **options)
@@ -123,7 +122,6 @@ def test_the_first_kernel_is_adapted_to_grey_images(arrays, write):
             lambda a: [a.pop(name) for name in list(a) if "block1" in name],
             "missing: .*; left over: ",
         ),
-        (lambda a: a.update({ROOT: np.zeros((7, 7), "f")}), "four axes"),
         (
             lambda a: a.update({"group_norm/beta": np.zeros(64, "f")}),
             "two arrays for one weight",
@@ -134,15 +132,6 @@ def test_what_does_not_fit_is_named(arrays, write, change, message):
     change(arrays)
     path = write(arrays)
     with pytest.raises(ValueError, match=f"bit.npz .*{message}"):
-        load_bit_checkpoint(path, **OPTIONS)
-
-
-def test_a_damaged_file_is_refused(arrays, write):
-    path = write(arrays)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="bit.npz"):
         load_bit_checkpoint(path, **OPTIONS)
 
 

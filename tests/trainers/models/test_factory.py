@@ -14,37 +14,23 @@ from trainers.models.factory import build_model
 from trainers.runs.named_model import NamedModel
 
 
-def test_seed_decides_the_initial_weights(recipe, digits):
-    keras.utils.set_random_seed(recipe.seed)
-    first = build_model(recipe, digits).get_weights()
-    keras.utils.set_random_seed(recipe.seed)
-    again = build_model(recipe, digits).get_weights()
-    keras.utils.set_random_seed(1)
-    other = build_model(recipe, digits).get_weights()
-    assert all(np.array_equal(a, b) for a, b in zip(first, again))
-    assert not all(np.array_equal(a, b) for a, b in zip(first, other))
-
-
-@pytest.mark.parametrize(
-    "field, value, attribute",
-    [
-        ("pooling", "map", "pooling"),
-        ("use_pooling_norm", True, "use_pooling_norm"),
-        ("position_embedding", "sincos_2d", "position_embedding"),
-        ("mlp_activation", "exact", "activation"),
-        ("representation_size", 12, "representation_size"),
-        ("dropout_rate", 0.3, "dropout_rate"),
-        ("stochastic_depth_rate", 0.3, "stochastic_depth_rate"),
-        ("head_bias", -3.0, "head_bias"),
-        ("patch_size", 4, "patch_size"),
-        ("depth", 3, "depth"),
-        ("mlp_dim", 20, "mlp_dim"),
-        ("num_heads", 2, "num_heads"),
-    ],
-)
-def test_model_flags_reach_the_model(recipe, digits, field, value, attribute):
-    model = build_model(dataclasses.replace(recipe, **{field: value}), digits)
-    assert getattr(model.config, attribute) == value
+def test_model_flags_reach_the_model(recipe, digits):
+    changes = {
+        "pooling": "map",
+        "position_embedding": "sincos_2d",
+        "representation_size": 12,
+        "dropout_rate": 0.3,
+        "stochastic_depth_rate": 0.2,
+        "head_bias": -3.0,
+        "patch_size": 4,
+        "depth": 3,
+        "mlp_dim": 20,
+        "num_heads": 2,
+    }
+    changed = dataclasses.replace(recipe, mlp_activation="exact", **changes)
+    config = build_model(changed, digits).config
+    assert {name: getattr(config, name) for name in changes} == changes
+    assert config.activation == "exact"
 
 
 def test_heads_keep_their_size_at_another_width(recipe, digits):
@@ -91,22 +77,17 @@ def test_fine_tuning_starts_from_the_folder_of_a_run(run, digits, tmp_path):
         build_model(unfinished, digits)
 
 
-def test_a_damaged_file_is_called_so(run, digits, tmp_path):
-    path = tmp_path / "part.keras"
-    path.write_bytes(run.model_path.read_bytes()[:-3000])
-    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
-    with pytest.raises(
-        ValueError, match="part.keras cannot be read: it is not a complete"
+def test_other_files_are_refused(run, digits, tmp_path):
+    part, other = tmp_path / "part.keras", tmp_path / "file.py"
+    part.write_bytes(run.model_path.read_bytes()[:-3000])
+    other.write_text("")
+    for path, fault in (
+        (part, "part.keras cannot be read: it is not a complete"),
+        (other, r"\.npz, .*\.h5, .* in \.keras"),
     ):
-        build_model(recipe, digits)
-
-
-def test_other_files_are_refused_with_all_known_endings(run, digits, tmp_path):
-    path = tmp_path / "file.py"
-    path.write_text("")
-    recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
-    with pytest.raises(ValueError, match=r"\.npz, .*\.h5, .* in \.keras"):
-        build_model(recipe, digits)
+        recipe = dataclasses.replace(run.load_recipe(), init_from=str(path))
+        with pytest.raises(ValueError, match=fault):
+            build_model(recipe, digits)
 
 
 def test_the_activation_of_a_checkpoint_is_not_trained(run, digits, tmp_path):
@@ -123,10 +104,9 @@ def test_the_activation_of_a_checkpoint_is_not_trained(run, digits, tmp_path):
     assert named.load_model().config.classifier_activation is None
 
 
-@pytest.mark.parametrize("name", ["official_token.npz", "hf_vit"])
-def test_fine_tuning_starts_from_a_checkpoint(run, digits, name):
+def test_fine_tuning_starts_from_a_checkpoint(run, digits):
     """Another size, other classes, grey images; the body is the file's."""
-    path = pathlib.Path(__file__).parents[2] / "golden" / name
+    path = pathlib.Path(__file__).parents[2] / "golden" / "official_token.npz"
     recipe = dataclasses.replace(
         run.load_recipe(),
         init_from=str(path),
@@ -161,12 +141,9 @@ def test_the_architecture_of_a_checkpoint_is_a_flag(run, digits, tmp_path):
         architecture="vit_base_patch16_clip_quickgelu_224",
     )
     assert build_model(recipe, digits).config.activation == "quick"
-    for wrong in ("vit_bose_patch16_224", ""):
-        recipe = dataclasses.replace(recipe, architecture=wrong)
-        with pytest.raises(
-            ValueError, match=f"`architecture` must be .*ure={wrong!r}"
-        ):
-            build_model(recipe, digits)
+    recipe = dataclasses.replace(recipe, architecture="vit_bose_patch16_224")
+    with pytest.raises(ValueError, match="`architecture` must be .*vit_bose"):
+        build_model(recipe, digits)
 
 
 @pytest.mark.parametrize("name", ["official_token.npz", None])
@@ -222,11 +199,3 @@ def test_another_pooling_trains_its_layers_although_all_else_is_frozen(
         model.get_layer("encoder_norm").get_weights(),
         frozen.get_layer("encoder_norm").get_weights(),
     )
-
-
-def test_fine_tuning_has_the_precision_of_its_own_recipe(run, digits):
-    recipe = dataclasses.replace(
-        run.load_recipe(), init_from=str(run.model_path), precision="bfloat16"
-    )
-    model = build_model(recipe, digits)
-    assert model.get_layer("block_00").compute_dtype == "bfloat16"

@@ -35,19 +35,13 @@ def test_a_head_for_other_classes_is_replaced(run, digits):
     reset = dataclasses.replace(recipe, init_head="reset")
     assert explain_other_classes(reset, names) is None
     assert explain_other_classes(recipe, names[:3]) is None
-    file.write_text(json.dumps({**content, "class_names": [["x"], *names]}))
-    with pytest.raises(ValueError, match=f"{file}: `class_names` must be"):
-        explain_other_classes(recipe, names)
-    file.write_text(json.dumps({**content, "class_names": names[:3]}))
-    assert explain_other_classes(recipe, names) is None
-    reason = f"{file}: `class_names` must be a list of 10 strings"
-    with pytest.raises(ValueError, match=reason):
-        build_model(recipe, digits)
+    for wrong in ([["x"], *names], names[:3]):
+        file.write_text(json.dumps({**content, "class_names": wrong}))
+        with pytest.raises(ValueError, match=f"{file}: `class_names` must be"):
+            build_model(recipe, digits)
     # Any other file in the folder is not the model of the run.
     other = shutil.copy(run.model_path, run.folder / "other.keras")
     build_model(dataclasses.replace(recipe, init_from=str(other)), digits)
-    file.unlink()
-    assert explain_other_classes(recipe, names) is None
     file.write_text(json.dumps(content))
 
 
@@ -57,10 +51,7 @@ def test_images_of_another_size_than_before_are_noted(run, tmp_path):
     )
     assert explain_other_size(recipe) is None
     larger = dataclasses.replace(recipe, image_size=16)
-    assert explain_other_size(larger) == (
-        f"{run.model_path} was trained on images of 8x8 pixels, and this run "
-        "has 16x16. To keep the size: --image_size=8"
-    )
+    assert "--image_size=8" in explain_other_size(larger)
     shutil.copy(run.model_path, tmp_path / "model.keras")
     for beside in (None, "no JSON", "[1]", '{"recipe": 1}'):
         if beside:
@@ -71,18 +62,10 @@ def test_images_of_another_size_than_before_are_noted(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given, note",
+    "given, named",
     [
-        (
-            {"depth": 3, "patch_size": 8, "mlp_activation": "exact"},
-            "The model stays that of a.npz, which these flags do not change: "
-            "--depth=3 (it is 2), --mlp_activation=exact (it is tanh).",
-        ),
-        (
-            {"model": "B/16"},
-            "The model stays that of a.npz, which these flags do not change: "
-            "--model=B/16 (its sizes are others).",
-        ),
+        ({"depth": 3, "patch_size": 8}, "--depth=3 (it is 2)"),
+        ({"model": "B/16"}, "--model=B/16 (its sizes are others)"),
         ({"model": "R50x1", "num_heads": 3, "pooling": "avg"}, None),
         # All sizes of the variant are replaced by other flags.
         (
@@ -94,8 +77,8 @@ def test_images_of_another_size_than_before_are_noted(run, tmp_path):
         ),
     ],
 )
-def test_flags_that_do_not_change_the_initial_model_are_named(given, note):
+def test_flags_that_do_not_change_the_initial_model_are_named(given, named):
     model = VisionTransformer(tiny_config())
     found = explain_ignored_flags(given, "a.npz", model)
-    assert found == note
+    assert named in found if named else found is None
     assert explain_ignored_flags(given, "", model) is None

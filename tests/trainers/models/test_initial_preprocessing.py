@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from keras_vit import (
     Preprocessing,
@@ -18,14 +17,21 @@ from keras_vit import (
     read_image,
 )
 from tests.tiny import to_numpy
+from tests.trainers.made import write_photos
 from trainers.evaluation.evaluation import evaluate
 from trainers.evaluation.predictions import load_image
 from trainers.models.initial_model import initial_preprocessing
+from trainers.runs.job import (
+    train,
+)
 from trainers.runs.named_model import NamedModel
+from trainers.runs.preparation import (
+    prepare,
+)
 from trainers.runs.run import Run
-from trainers.train import prepare, train
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
+CLASSES = ("dark", "light")
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 # It is said at the load how to call preprocess_input, which nobody calls here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*preprocess_input:UserWarning")
@@ -46,17 +52,8 @@ def checkpoint(tmp_path_factory):
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Return a folder of photos in two classes."""
-    folder = tmp_path_factory.mktemp("photos")
-    random = np.random.default_rng(0)
-    for split in ("train", "test"):
-        for name in ("dark", "light"):
-            place = folder / split / name
-            place.mkdir(parents=True)
-            for index in range(4):
-                pixels = random.integers(0, 256, (7, 9, 3), "uint8")
-                photo = Image.fromarray(pixels).resize((60, 48))
-                photo.save(place / f"{index}.png")
-    return folder
+    places = [f"{s}/{name}" for s in ("train", "test") for name in CLASSES]
+    return write_photos(tmp_path_factory.mktemp("photos"), 4 * places, (48, 60))
 
 
 @pytest.fixture
@@ -99,7 +96,7 @@ def test_from_the_checkpoint_to_the_evaluation(
     # The images of the evaluation, of a prediction, and by hand.
     batches = job.eval_batches(tf.distribute.InputContext())
     images = np.concatenate([batch[0] for batch in batches])
-    path = photos / "test" / "dark" / "0.png"
+    path = photos / "test" / "dark" / "2.png"
     pixels = read_image(path, model=model)
     by_hand = preprocess_input(pixels, "channels_last", model=model)
     level = 1 / 255 / 0.22
@@ -131,7 +128,7 @@ def test_a_recipe_that_normalises_by_itself_adapts_the_model(
     model = job.loop.model
     assert model.config.preprocessing == Preprocessing("zero_one")
     source = from_checkpoint(checkpoint, num_heads=3)
-    pixels = read_image(photos / "test" / "dark" / "1.png", model=model)[None]
+    pixels = read_image(photos / "test" / "dark" / "6.png", model=model)[None]
     features = [
         to_numpy(
             keras.Model(m.input, m.get_layer("encoder_norm").output)(
@@ -143,41 +140,21 @@ def test_a_recipe_that_normalises_by_itself_adapts_the_model(
     np.testing.assert_allclose(*features, atol=2e-5)
 
 
-def test_a_run_of_an_older_version_goes_on_as_it_began(of_photos, tmp_path):
-    run = Run(tmp_path)
-    started = prepare(of_photos, str(tmp_path))
-    train(started)
-    content = json.loads(run.recipe_path.read_text())
-    content["recipe"] |= {
-        name: getattr(of_photos, name)
-        for name in ("augment", "eval_preprocess")
-    }
-    run.recipe_path.write_text(json.dumps(content))
-    job = prepare(of_photos, str(tmp_path))
-    assert job.recipe.augment == of_photos.augment
-
-
-@pytest.mark.parametrize("is_model_file", [False, True])
+@pytest.mark.parametrize("kind", ["checkpoint", "file", "run"])
 def test_without_reading_weights(
-    recipe, checkpoint, tmp_path, monkeypatch, is_model_file
+    recipe, checkpoint, tmp_path, monkeypatch, kind
 ):
     path = checkpoint
-    if is_model_file:
+    if kind != "checkpoint":
         path = tmp_path / "model.keras"
         from_checkpoint(checkpoint, num_heads=3).save(path)
+    path = tmp_path if kind == "run" else path
     monkeypatch.setattr(keras.saving, "load_model", None)
     recipe = dataclasses.replace(recipe, init_from=str(path), num_heads=3)
     found = initial_preprocessing(recipe, 3)
     assert found == Preprocessing("imagenet", "shortest", "bicubic", 0.8)
     # The first layer is adapted to grey images.
     assert initial_preprocessing(recipe, 1).normalization == "vit"
-
-
-def test_of_the_folder_of_a_run(recipe, checkpoint, tmp_path):
-    from_checkpoint(checkpoint, num_heads=3).save(tmp_path / "model.keras")
-    recipe = dataclasses.replace(recipe, init_from=str(tmp_path))
-    found = initial_preprocessing(recipe, 3)
-    assert found == Preprocessing("imagenet", "shortest", "bicubic", 0.8)
 
 
 def test_files_that_do_not_state_it(recipe, tmp_path):

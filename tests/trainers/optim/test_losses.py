@@ -9,34 +9,9 @@ from tests.tiny import noise
 from trainers.evaluation.scores import LIKELIHOODS
 from trainers.optim.losses import (
     LOSSES,
-    sigmoid,
     smooth_labels,
-    softmax,
 )
 from trainers.recipes import recipe as recipes
-
-
-@pytest.fixture
-def batch():
-    random = np.random.default_rng(0)
-    labels = np.eye(5, dtype="float32")[[1, 4, 0]]
-    logits = random.normal(scale=3, size=(3, 5)).astype("float32")
-    return labels, logits
-
-
-def test_softmax_is_minus_the_log_probability_of_the_label(batch):
-    labels, logits = batch
-    exponents = np.exp(logits)
-    probabilities = exponents / exponents.sum(-1, keepdims=True)
-    want = -np.log(probabilities[labels == 1])
-    np.testing.assert_allclose(softmax(labels, logits), want, rtol=1e-5)
-
-
-def test_sigmoid_sums_binary_cross_entropies_over_the_classes(batch):
-    labels, logits = batch
-    p = 1 / (1 + np.exp(-logits))
-    want = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).sum(-1)
-    np.testing.assert_allclose(sigmoid(labels, logits), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -48,12 +23,10 @@ def test_huge_logits_give_finite_losses(name):
     assert losses[0] < 1e-3 < losses[1]
 
 
-def test_smoothing_keeps_the_sum_and_moves_the_share_asked_for(batch):
-    labels, _ = batch
+def test_smoothing_keeps_the_sum_and_moves_the_share_asked_for():
+    labels = np.eye(5, dtype="float32")[[1, 4, 0]]
     smooth = np.asarray(smooth_labels(labels, 0.1))
-    np.testing.assert_allclose(smooth.sum(-1), 1, rtol=1e-6)
-    np.testing.assert_allclose(smooth[labels == 1], 0.9 + 0.02, rtol=1e-6)
-    np.testing.assert_allclose(smooth[labels == 0], 0.02, rtol=1e-6)
+    np.testing.assert_allclose(smooth, 0.9 * labels + 0.02, rtol=1e-6)
 
 
 def sum_of_sigmoids(logits, labels):
@@ -89,24 +62,6 @@ def test_losses_and_gradients_of_any_labels_are_those_of_optax(name, labels):
     np.testing.assert_allclose(
         tape.gradient(losses, logits), gradient, atol=1e-6
     )
-
-
-@pytest.mark.parametrize(
-    "name, answer",
-    [
-        ("softmax", np.log),
-        ("sigmoid", lambda p: np.log(p / (1 - p))),
-    ],
-)
-def test_the_loss_of_smooth_labels_is_least_where_they_are_answered(
-    name, answer, batch
-):
-    labels = np.asarray(smooth_labels(batch[0], 0.1))
-    logits = tf.constant(answer(labels))
-    with tf.GradientTape() as tape:
-        tape.watch(logits)
-        losses = LOSSES[name].function(labels, logits)
-    np.testing.assert_allclose(tape.gradient(losses, logits), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", LOSSES)

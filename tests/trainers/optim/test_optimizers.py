@@ -1,5 +1,4 @@
 import math
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -226,22 +225,6 @@ def test_an_update_uses_the_momentum_before_it_is_rounded():
         np.testing.assert_allclose(variable.numpy(), weight, atol=1e-6)
 
 
-def test_an_update_of_adam_uses_the_moment_before_it_is_rounded():
-    _, variables = train("adam", steps=3, accumulator_dtype="bfloat16")
-    for i, variable in enumerate(variables):
-        weight = values(make_variables())[i].astype("float64")
-        first = second = np.zeros_like(weight)
-        for step in range(3):
-            gradient = make_gradients(step)[i].astype("float64")
-            first = 0.9 * first + 0.1 * gradient
-            second = 0.999 * second + 0.001 * gradient**2
-            root = np.sqrt(second / (1 - 0.999 ** (step + 1)))
-            mean = first / (1 - 0.9 ** (step + 1))
-            weight -= jax_schedule(step) * mean / (root + 1e-8)
-            first = round_to_bfloat16(first).astype("float64")
-        np.testing.assert_allclose(variable.numpy(), weight, atol=1e-6)
-
-
 # Layer-wise rates; the factors are those of tests/test_layer_decay.py.
 
 
@@ -260,22 +243,6 @@ def test_a_layer_rate_scales_the_whole_update(name):
 # Averages
 
 
-@pytest.mark.parametrize("decay", [0.5, 0.99])
-def test_debiased_averages_are_those_of_optax(decay):
-    variables = make_variables()
-    optimizer = make_optimizer(
-        "sgd", variables, 0.1, average_decay=decay, use_average_debias=True
-    )
-    ema = optax.ema(decay, debias=True)
-    state = ema.init([jnp.asarray(value) for value in values(variables)])
-    for step in range(STEPS):
-        optimizer.apply(make_gradients(step))
-        want, state = ema.update(values(variables), state)
-        # 1 - decay^t of optax is rounded: off by 6e-6 with 0.99.
-        for got, average in zip(optimizer.averages, want):
-            np.testing.assert_allclose(got, average, rtol=1e-5, atol=1e-5)
-
-
 def weighted_mean(history, decay, start_weight):
     """Return the mean of `history` with the given weight of its first entry."""
     steps = len(history) - 1
@@ -285,13 +252,12 @@ def weighted_mean(history, decay, start_weight):
     return np.tensordot(weights, np.asarray(history, "float64"), 1)
 
 
-@pytest.mark.parametrize("decay", [0.5, 0.99, 0.9999])
+@pytest.mark.parametrize("decay", [0.5, 0.9999])
 @pytest.mark.parametrize("use_debias", [False, True])
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_averages_are_the_closed_form(name, decay, use_debias):
+def test_averages_are_the_closed_form(decay, use_debias):
     variables = make_variables()
     optimizer = make_optimizer(
-        name,
+        "sgd",
         variables,
         0.1,
         average_decay=decay,
@@ -417,70 +383,23 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name):
     spoilt = [np.full(shape, np.nan, "float32") for shape in SHAPES.values()]
     optimizer.apply(spoilt, is_finite=tf.constant(False))
     assert_same_state(state_of(optimizer, variables), before)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_finite_gradient_changes_the_same_as_without_the_question(name):
-    optimizer, variables = train(name, 2, **EVERYTHING)
+    # One that is finite changes the same as without the question.
     optimizer.apply(make_gradients(2), is_finite=tf.constant(True))
     want = state_of(*train(name, 3, **EVERYTHING))
     assert_same_state(state_of(optimizer, variables), want)
 
 
-def test_the_question_is_not_spread_over_the_shape_of_a_weight():
-    """SelectV2 does so on a CPU and takes longer than the rest of an update."""
-    optimizer, _ = train("adamw", 0, **EVERYTHING)
-
-    @tf.function
-    def update(is_finite):
-        gradients = [tf.constant(g) for g in make_gradients(0)]
-        optimizer.apply(gradients, is_finite)
-        return optimizer.averages
-
-    graph = update.get_concrete_function(tf.constant(True)).graph
-    kinds = {operation.type for operation in graph.get_operations()}
-    assert "Select" in kinds and "SelectV2" not in kinds
-
-
 # Devices and graphs
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_numbers_of_a_step_are_computed_once_for_all_weights(name):
-    few, many = count_operations(name, 2), count_operations(name, 5)
-    numbers = {"Expm1", "Pow", "Minimum"} & set(few)
-    assert bool(numbers) == (name not in ("lion", "sgd"))
-    more = many - few
-    assert not numbers & set(more)
-    if OPTIMIZERS[name].kernel:
-        # Its rate, and one operation that reads and writes all variables.
-        assert more["ResourceApplyAdam"] == more["Mul"] == 3
-        assert not more["ReadVariableOp"] and not more["Sqrt"]
-        return
-    # Each weight is read once, and each of its slots.
-    slots = len(OPTIMIZERS[name].slots((40, 33)))
-    assert more["ReadVariableOp"] == 3 * (1 + slots)
-
-
-def count_operations(name, num_weights):
-    """Return the operations of an update by kind."""
-    shapes = {f"block_{i:02}/kernel": (40, 33) for i in range(num_weights)}
-    optimizer = make_optimizer(name, make_variables(shapes), schedule)
-    gradients = make_gradients(0, shapes)
-    update = tf.function(optimizer.apply, autograph=False)
-    graph = update.get_concrete_function(gradients).graph
-    return Counter(operation.type for operation in graph.get_operations())
 
 
 WITH_KERNEL = [name for name, rule in OPTIMIZERS.items() if rule.kernel]
 
 
 @pytest.mark.parametrize("average_decay", [0.0, 0.9])
-@pytest.mark.parametrize("beta2", [0.95, 0.999])
 @pytest.mark.parametrize("name", WITH_KERNEL)
-def test_a_kernel_makes_the_update_of_its_rule(name, beta2, average_decay):
+def test_a_kernel_makes_the_update_of_its_rule(name, average_decay):
     """With the question whether gradients are finite, the rule makes it."""
-    choices = {"beta2": beta2, "average_decay": average_decay}
+    choices = {"beta2": 0.95, "average_decay": average_decay}
     choices |= {"weight_decay": decay_of(name), "layer_decay": 0.5}
     got, variables = train(name, **choices)
     want, expected = train(name, 0, **choices)
@@ -532,9 +451,8 @@ def train_in_a_loop(name, strategy, choices):
 @pytest.mark.parametrize(
     "name, make_strategy",
     [
-        ("adamw", tf.distribute.get_strategy),
         ("adamw", one_device),
-        *((name, two_replicas) for name in OPTIMIZERS),
+        *((name, two_replicas) for name in ("adamw", "adafactor", "sgd")),
     ],
 )
 def test_loop_in_a_graph_on_any_devices_is_the_eager_one(name, make_strategy):
@@ -568,25 +486,6 @@ def test_a_checkpoint_of_two_replicas_continues_on_one(tmp_path):
     assert_same_state(state_of(one, []), state_of(two, []))
 
 
-def test_apply_compiles_with_xla():
-    want, expected = train("adamw", 2, average_decay=0.9)
-    variables = make_variables()
-    got = make_optimizer("adamw", variables, schedule, average_decay=0.9)
-    apply = tf.function(got.apply, jit_compile=True)
-    for step in range(2):
-        apply([tf.constant(g) for g in make_gradients(step)])
-    for a, b in zip(state_of(got, variables), state_of(want, expected)):
-        np.testing.assert_allclose(a, b, atol=1e-6)
-
-
-def test_outside_of_a_run_apply_is_an_error():
-    strategy = one_device()
-    with strategy.scope():
-        optimizer = make_optimizer("sgd", make_variables(), 0.1)
-        with pytest.raises(RuntimeError, match="inside `strategy.run`"):
-            optimizer.apply(make_gradients(0))
-
-
 def test_learning_rate_is_that_of_the_next_update():
     optimizer, _ = train("sgd", 0)
     assert float(optimizer.learning_rate) == pytest.approx(0.01)
@@ -612,25 +511,13 @@ def test_weights_of_bfloat16_are_updated_in_float32():
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"name": "adm"}, "`optimizer` must be one of 'adamw', .*'sgd'.*'adm'"),
-        ({"weight_decay": -0.1}, "`weight_decay` must not be negative.*-0.1"),
+        ({"name": "adm"}, "`optimizer` must be one of 'adamw', .*'adm'"),
         ({"weight_decay": math.nan}, "`weight_decay` must not be negative"),
-        (
-            {"name": "adam", "weight_decay": 0.1},
-            "`weight_decay` must be 0 for 'adam'; 'adamw'.*=0.1",
-        ),
-        ({"beta2": 0.0}, "`beta2` must be between 0 and 1.*=0.0"),
+        ({"name": "adam", "weight_decay": 0.1}, "`weight_decay` must be 0"),
         ({"beta2": 1.0}, "`beta2` must be between 0 and 1.*=1.0"),
-        (
-            {"name": "sgd", "beta2": 0.95},
-            "`beta2` is for adam, adamw and lamb. .*beta2=0.95, .*='sgd'",
-        ),
+        ({"name": "sgd", "beta2": 0.95}, "`beta2` is for adam, adamw and lam"),
         ({"average_decay": 1.0}, "`average_decay` must be at least 0.*=1.0"),
-        ({"average_decay": -0.1}, "`average_decay` must be at least 0.*-0.1"),
-        (
-            {"accumulator_dtype": "float16"},
-            "`accumulator_dtype` must be one of 'float32', 'bfloat16'",
-        ),
+        ({"accumulator_dtype": "float16"}, "`accumulator_dtype` must be one"),
         ({"layer_decay": 2.0}, "`layer_decay` must be more than 0"),
     ],
 )
@@ -638,12 +525,6 @@ def test_impossible_choices_are_errors(changes, message):
     arguments = {"name": "adamw", "learning_rate": 0.1, **changes}
     with pytest.raises(ValueError, match=message):
         make_optimizer(variables=make_variables(), **arguments)
-
-
-def test_two_variables_of_one_path_are_an_error():
-    twice = make_variables({"stem/bias": (5,)}) * 2
-    with pytest.raises(ValueError, match="different paths.*stem/bias"):
-        make_optimizer("sgd", twice, 0.1)
 
 
 def test_missing_gradients_are_errors():

@@ -19,21 +19,6 @@ def test_first_update_of_a_warmup_has_rate_zero_and_peak_follows_it():
     )
 
 
-@pytest.mark.parametrize(
-    "decay, expected",
-    [
-        ("cosine", lambda p: 0.5 * (1 + math.cos(math.pi * p))),
-        ("linear", lambda p: 1 - p),
-        ("constant", lambda p: 1.0),
-    ],
-)
-def test_decay_is_the_closed_form_at_every_update(decay, expected):
-    schedule = WarmupSchedule(2.0, total_steps=12, warmup_steps=2, decay=decay)
-    got = rates(schedule, range(2, 12))
-    want = [2.0 * expected((step - 2) / 10) for step in range(2, 12)]
-    np.testing.assert_allclose(got, want, atol=1e-6)
-
-
 def test_rsqrt_is_the_closed_form_at_every_update():
     schedule = WarmupSchedule(
         2.0, total_steps=12, warmup_steps=2, decay="rsqrt", timescale=3
@@ -44,35 +29,12 @@ def test_rsqrt_is_the_closed_form_at_every_update():
     np.testing.assert_allclose(rates(schedule, range(12)), want, rtol=1e-6)
 
 
-def test_timescale_of_rsqrt_is_ten_thousand():
-    schedule = WarmupSchedule(1.0, total_steps=10**6, decay="rsqrt")
-    np.testing.assert_allclose(
-        rates(schedule, [0, 30_000, 990_000]), [1, 0.5, 0.1], rtol=1e-6
-    )
-
-
 def test_steps_fall_after_each_milestone():
     """Shares of all updates; the update at a milestone has the old rate."""
     schedule = WarmupSchedule(2.0, 10, 2, "steps", milestones=(0.3, 0.5, 2 / 3))
     # The milestones are the updates 3, 5 and 7.
     want = [0, 1, 2, 2, 0.2, 0.2, 0.02, 0.02, 0.002, 0.002, 0.002]
     np.testing.assert_allclose(rates(schedule, range(11)), want, rtol=1e-6)
-
-
-def test_milestones_of_steps_are_those_of_bit():
-    schedule = WarmupSchedule(1.0, total_steps=20_000, decay="steps")
-    milestones = [6_000, 12_000, 18_000]
-    after = [step + 1 for step in milestones]
-    np.testing.assert_allclose(
-        rates(schedule, milestones), [1, 0.1, 0.01], rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        rates(schedule, after), [0.1, 0.01, 0.001], rtol=1e-6
-    )
-
-
-def test_every_decay_is_tested_above():
-    assert set(DECAYS) == {"cosine", "linear", "constant", "rsqrt", "steps"}
 
 
 @pytest.mark.parametrize(
@@ -109,11 +71,6 @@ def test_cooldown_multiplies_the_last_updates(decay, want):
     )
 
 
-def test_cooldown_may_follow_the_warmup_at_once():
-    schedule = WarmupSchedule(1.0, 4, 2, "constant", cooldown_steps=2)
-    assert rates(schedule, range(5)) == [0, 0.5, 1, 0.5, 0]
-
-
 @pytest.mark.parametrize("decay", DECAYS)
 def test_step_may_be_an_integer_tensor_of_a_graph(decay):
     schedule = WarmupSchedule(3.0, 9, 2, decay, cooldown_steps=2)
@@ -125,17 +82,19 @@ def test_step_may_be_an_integer_tensor_of_a_graph(decay):
 
 
 def test_without_warmup_the_first_update_has_the_peak():
-    assert float(WarmupSchedule(3.0, total_steps=5)(0)) == 3.0
+    schedule = WarmupSchedule(3.0, total_steps=5)
+    assert float(schedule(0)) == 3.0
+    for step in (5, 99):  # After the end, the rate stays.
+        assert float(schedule(step)) == pytest.approx(0, abs=1e-7)
+    # The defaults of two decays.
+    schedule = WarmupSchedule(1.0, total_steps=10**6, decay="rsqrt")
+    assert float(schedule(30_000)) == pytest.approx(0.5)
+    schedule = WarmupSchedule(1.0, total_steps=20_000, decay="steps")
+    found = rates(schedule, (6_000, 6_001, 12_000, 12_001, 18_000, 18_001))
+    np.testing.assert_allclose(found, [1, 0.1, 0.1, 0.01, 0.01, 0.001], 1e-6)
 
 
-def test_after_the_end_the_rate_stays_at_its_last_value():
-    assert float(WarmupSchedule(1.0, 10)(10)) == pytest.approx(0, abs=1e-7)
-    assert float(WarmupSchedule(1.0, 10)(99)) == pytest.approx(0, abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    "decay, fraction", [("linear", 0.1), ("rsqrt", 0), ("steps", 0)]
-)
+@pytest.mark.parametrize("decay, fraction", [("linear", 0.1), ("steps", 0)])
 def test_config_round_trip(decay, fraction):
     schedule = WarmupSchedule(0.1, 20, 5, decay, 3, fraction, 7.0, (0.4, 0.8))
     config = keras.saving.serialize_keras_object(schedule)
@@ -144,43 +103,19 @@ def test_config_round_trip(decay, fraction):
     assert rates(again, range(20)) == rates(schedule, range(20))
 
 
-def test_warmup_as_long_as_the_training_is_an_error():
-    with pytest.raises(ValueError, match="`warmup_steps` must be fewer.*=7"):
-        WarmupSchedule(1.0, total_steps=7, warmup_steps=7)
-
-
-def test_unknown_decay_is_an_error_that_lists_the_known():
-    with pytest.raises(ValueError, match="'cosine', 'linear', 'constant'"):
-        WarmupSchedule(1.0, total_steps=7, decay="cosin")
-
-
 @pytest.mark.parametrize(
     "choices, message",
     [
+        ({"warmup_steps": 10}, "`warmup_steps` must be fewer.*=10"),
         ({"warmup_steps": -1}, "`warmup_steps` must be fewer.*=-1"),
         ({"total_steps": 0}, "`warmup_steps` must be fewer.*total_steps=0"),
-        (
-            {"warmup_steps": 5, "cooldown_steps": 6},
-            "`cooldown_steps` must fit.*=6, warmup_steps=5, total_steps=10",
-        ),
+        ({"decay": "cosin"}, "'cosine', 'linear', 'constant'"),
+        ({"warmup_steps": 5, "cooldown_steps": 6}, "`cooldown_steps` must fit"),
         ({"cooldown_steps": -1}, "`cooldown_steps` must fit.*=-1"),
         ({"final_fraction": 1.5}, "`final_fraction` must be from 0 to 1.*1.5"),
-        ({"final_fraction": -0.1}, "`final_fraction` must be from 0 to 1"),
-        (
-            {"final_fraction": 0.1, "decay": "rsqrt"},
-            "must be 0 for 'rsqrt'; only cosine and linear.*=0.1",
-        ),
-        (
-            {"final_fraction": 0.1, "decay": "constant"},
-            "must be 0 for 'constant'",
-        ),
-        (
-            {"final_fraction": 0.1, "decay": "steps"},
-            "must be 0 for 'steps'",
-        ),
+        ({"final_fraction": 0.1, "decay": "rsqrt"}, "must be 0 for 'rsqrt'"),
         ({"milestones": (0.6, 0.3)}, "`milestones` must ascend.*0.6, 0.3"),
         ({"milestones": (0.5, 1.0)}, "`milestones` must ascend.*0.5, 1.0"),
-        ({"milestones": (0.0,)}, "`milestones` must ascend"),
         ({"timescale": 0}, "`timescale` must be positive.*=0"),
     ],
 )

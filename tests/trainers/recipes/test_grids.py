@@ -1,15 +1,10 @@
 """The learning rates that sweeps try."""
 
-import pathlib
-import re
-
 import pytest
 
 from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps.sweeping import GRIDS, HELD_OUT, choose_grid
-
-PAGE = pathlib.Path(__file__).parents[3] / "docs/recipes.md"
 
 
 def test_grids_are_those_of_the_paper():
@@ -33,19 +28,3 @@ def test_grids_are_those_of_the_paper():
 def test_other_recipes_try_rates_around_theirs(name):
     grid = choose_grid(name, Recipe(learning_rate=0.00068))
     assert grid == ((0.00023, 0.00068, 0.002), HELD_OUT)
-
-
-def test_the_table_of_the_page_is_that_of_the_code():
-    page = PAGE.read_text().split("\n## Learning rates of the ViT paper\n")[1]
-    page = page.split("\n## ")[0]
-    found = {}
-    for names, rates, share in re.findall(
-        r"^\| (`.*`) \| ([\d., ]+) \| (.*) \|$", page, re.M
-    ):
-        for name in re.findall(r"`(\w+)`", names):
-            found[name] = [float(x) for x in rates.split(", ")], share
-    assert found.keys() == GRIDS.keys()
-    for name, (rates, share) in found.items():
-        assert tuple(rates) == GRIDS[name].learning_rates
-        if len(rates) > 1:
-            assert share.replace(" ", "") == GRIDS[name].held_out

@@ -2,7 +2,6 @@
 
 import pytest
 
-from trainers.recipes.recipe import Recipe
 from trainers.recipes.recipes import RECIPES
 from trainers.runs.preparation import make_schedule
 
@@ -43,29 +42,3 @@ def test_the_rate_of_resnet50_falls_at_the_epochs_of_its_source():
         last = epoch * 1_251
         rates = [float(schedule(step)) for step in (last, last + 1)]
         assert rates == pytest.approx([before, before / 10], rel=1e-5)
-
-
-def test_milestones_are_numbers_or_fractions():
-    assert Recipe(milestones="0.3, 1/2,8/10").milestone_shares == (
-        0.3,
-        0.5,
-        0.8,
-    )
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("", "must be shares such as.*milestones=''"),
-        ("0.3,,0.6", "must be shares such as"),
-        ("half", "must be shares such as.*'half'"),
-        ("1/0", "must be shares such as.*'1/0'"),
-        ("nan", "must be shares such as"),
-        ("0.6,0.3", "must ascend"),
-        ("0.3,0.3", "must ascend"),
-        ("30,60", "must ascend"),
-    ],
-)
-def test_other_milestones_are_refused(text, message):
-    with pytest.raises(ValueError, match=f"`milestones` {message}"):
-        Recipe(milestones=text)

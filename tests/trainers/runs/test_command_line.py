@@ -22,8 +22,6 @@ from trainers.runs.command_line import (
 
 pytestmark = pytest.mark.slow
 
-COMMANDS = ["train", "evaluate", "probe", "predict", "inspect", "export_model"]
-
 
 @pytest.fixture
 def command(subprocess_environment, tmp_path):
@@ -34,48 +32,29 @@ def command(subprocess_environment, tmp_path):
     return run
 
 
-def test_what_absl_finds_in_a_file_of_flags_ends_in_one_line(command, tmp_path):
-    (tmp_path / "flags.txt").write_text("--top=0\n")
-    result = command("predict", "--flagfile=flags.txt", "a.png")
-    assert result.returncode == 1
-    assert "Error: flag --top=0: 0 is not a positive" in result.stderr
-    assert "--helpshort" not in result.stderr
-
-
 @pytest.mark.parametrize(
     "module, arguments, message",
     [
         ("train", ["recipe=digits"], "Options are written --name=value"),
-        (
-            "train",
-            ["--recipe=digits", "--dataset=digit"],
-            "`dataset` must be one of digits",
-        ),
-        ("train", ["--dataset=digits"], "`recipe` must be given, unless"),
         ("train", ["--dataset=/"], "`dataset` must be folder:PATH"),
         ("evaluate", [], "--run_dir"),
         ("evaluate", ["--run_dir=absent"], "recipe.json"),
-        ("evaluate", ["--run_dir=a", "--model=b"], "either --run_dir or"),
-        ("probe", ["--run_dir=absent"], "recipe.json"),
         ("probe", ["--run_dir=absent", "--shots=few"], "`shots` must be"),
-        ("predict", ["--run_dir=absent"], "Pass image files or folders"),
+        ("predict", ["--flagfile=flags.txt", "a.png"], "Error: flag --top=0"),
         ("predict", ["--run_dir=absent", "a.png"], "model.keras"),
         ("inspect", ["--run_dir=absent"], "model.keras"),
-        (
-            "inspect",
-            ["--run_dir=a", "--num_images=2", "b.png"],
-            "for test images",
-        ),
         ("export_model", ["--run_dir=absent"], "recipe.json"),
     ],
 )
 def test_bad_input_ends_in_a_message_and_exit_code_1(
-    command, module, arguments, message
+    command, tmp_path, module, arguments, message
 ):
+    (tmp_path / "flags.txt").write_text("--top=0\n")
     result = command(module, *arguments)
     assert result.returncode == 1
     assert message in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
+    assert "--helpshort" not in result.stderr
 
 
 def test_loss_that_is_not_finite_ends_in_a_message(command):
@@ -96,14 +75,11 @@ def test_loss_that_is_not_finite_ends_in_a_message(command):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("folder", ["run", "run/more"])
-def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path, folder):
+def test_a_file_in_the_place_of_the_folder_is_named(command, tmp_path):
     (tmp_path / "run").write_text("a file")
-    result = command("train", "--recipe=digits", f"--run_dir={folder}")
+    result = command("train", "--recipe=digits", "--run_dir=run/more")
     assert result.returncode == 1
-    assert "Error: `run_dir` must be a folder" in result.stderr
-    assert f"run_dir='{folder}', {tmp_path / 'run'} is a file" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert f"{tmp_path / 'run'} is a file" in result.stderr
 
 
 # The first message comes sooner than after 10 seconds.
@@ -153,23 +129,18 @@ asked = StopSignals().were_received
 print(asked())
 os.kill(os.getpid(), signal.SIGINT)
 print(asked(), flush=True)
-os.kill(os.getpid(), signal.{second})
+os.kill(os.getpid(), signal.SIGINT)
 time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("second", ["SIGTERM", "SIGINT"])
 def test_the_first_signal_is_noted_and_the_second_kills(
-    subprocess_environment, second
+    subprocess_environment,
 ):
-    words = ["-c", TWICE.format(second=second)]
-    result = commands.run(words, subprocess_environment)
-    assert result.returncode == -getattr(signal, second)
+    result = commands.run(["-c", TWICE], subprocess_environment)
+    assert result.returncode == -signal.SIGINT
     assert result.stdout == "False\nTrue\n"
-    assert result.stderr == (
-        "\nStopping after this update, to save. A second signal ends the "
-        "process at once, without saving.\n"
-    )
+    assert "A second signal" in result.stderr
 
 
 class Data:
@@ -217,12 +188,18 @@ def test_errors_are_told_without_the_words_of_the_libraries():
     assert explain(missing.value) == "absent.jpg: No such file or directory"
     assert explain(OSError("It is not a folder")) == "It is not a folder"
     assert explain(OSError(28, "No space left")) == "No space left"
-    with pytest.raises(tf.errors.ResourceExhaustedError) as large:
-        tf.zeros((2**20, 2**20, 2**4))
-    assert explain(large.value) == (
+    # What tf.zeros((2**20, 2**20, 2**4)) says after it has tried for 10 s.
+    large = tf.errors.ResourceExhaustedError(
+        None,
+        None,
+        "{{function_node __wrapped__Fill_device_/job:localhost/replica:0/task:0"
+        "/device:CPU:0}} OOM when allocating tensor with shape[1048576,1048576,"
+        "16] and type float on /job:localhost/replica:0/task:0/device:CPU:0 by "
+        "allocator cpu [Op:Fill] name: ",
+    )
+    assert explain(large).startswith(
         "there is not enough memory: OOM when allocating tensor with "
-        "shape[1048576,1048576,16] and type float. Smaller batches or images "
-        "need less"
+        "shape[1048576,1048576,16] and type float. Smaller"
     )
     full = tf.errors.ResourceExhaustedError(
         None, None, "a/b; No space left on device"

@@ -7,8 +7,13 @@ import resource
 import pytest
 
 from trainers.paths import as_path
-from trainers.runs.job import check_space
-from trainers.train import prepare, train
+from trainers.runs.job import (
+    check_space,
+    train,
+)
+from trainers.runs.preparation import (
+    prepare,
+)
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ def save(path, *before, size=32):
     return model
 
 
+@pytest.mark.usefixtures("graphs")
 @pytest.mark.parametrize("top", [255.0, 1.0])
 def test_all_commands_give_it_what_it_reads(photos, tmp_path, top):
     """Pixels up to 255, or fractions of them."""

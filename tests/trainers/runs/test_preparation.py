@@ -8,26 +8,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainers.runs import preparation
-from trainers.runs.preparation import make_loss
+from trainers.runs.preparation import (
+    make_loss,
+    prepare,
+)
 from trainers.runs.run import Run
-from trainers.train import prepare
-
-
-def test_another_recipe_in_the_same_folder_is_refused(run):
-    recipe = dataclasses.replace(run.load_recipe(), seed=5)
-    with pytest.raises(
-        ValueError, match="another recipe.*seed: 0 there, 5 here"
-    ):
-        prepare(recipe, str(run.folder))
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
         ({"image_size": 9}, "`patch_size` must divide.*9x9"),
-        ({"dataset": "digit"}, "`dataset` must be one of"),
         ({"warmup_steps": 3}, "`warmup_steps` must be fewer"),
+        ({"pooling": "none"}, "one prediction an image and have weights"),
         ({"strategy": "mirrored", "batch_size": 33}, "multiple of .* 2 x 1."),
     ],
 )
@@ -38,26 +31,6 @@ def test_bad_recipe_is_refused_and_nothing_is_written(
     with pytest.raises(ValueError, match=message):
         prepare(dataclasses.replace(recipe, **changes), str(folder))
     assert not folder.exists()
-
-
-def test_a_recipe_that_is_too_long_for_photos_names_another(recipe, tmp_path):
-    """`photos` would fit the settings to the number of images."""
-    for split in ("train", "test"):
-        for name in ("cat", "dog"):
-            folder = tmp_path / "photos" / split / name
-            folder.mkdir(parents=True)
-            keras.utils.save_img(folder / "1.png", np.zeros((8, 8, 3)))
-    recipe = dataclasses.replace(
-        recipe,
-        dataset=f"folder:{tmp_path}/photos",
-        total_steps=None,
-        epochs=3,
-        batch_size=2,
-        warmup_steps=1000,
-    )
-    message = "fewer than the 3 updates .*=1,000, 2 training images.*=photos"
-    with pytest.raises(ValueError, match=message):
-        prepare(recipe, str(tmp_path / "run"))
 
 
 @pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="Needs Linux.")
@@ -73,38 +46,24 @@ def test_a_folder_that_cannot_be_written_is_named_first(recipe, name):
 @pytest.mark.parametrize(
     "content, fault",
     [
-        (b"{garbage", "it is no JSON: Expecting property name"),
-        (b"[]", "it must hold a JSON object"),
+        (b"{garbage", "no JSON"),
         (b"{}", "no entry 'recipe'"),
-        (b'{"recipe": 1}', "`recipe` must be an object. Received: 1"),
+        (b'{"recipe": 1}', "`recipe` must be an object"),
         (b'{"recipe": {}}', "no entry 'class_names'"),
         (
             b'{"recipe": {"total_steps": "six"}, "class_names": ["a"]}',
             "`total_steps` must be a whole number",
         ),
-        (
-            b'{"recipe": {"no_field": 1}, "class_names": ["a"]}',
-            "fields of another version: no_field",
-        ),
-        (
-            b'{"recipe": {}, "class_names": 1}',
-            "`class_names` must be a list of strings",
-        ),
-        (
-            b'{"recipe": {}, "class_names": []}',
-            "`class_names` must not be empty for a classifier",
-        ),
-        (b"\xff", "it is no text in UTF-8"),
+        (b'{"recipe": {"no_field": 1}, "class_names": ["a"]}', "no_field"),
+        (b'{"recipe": {}, "class_names": 1}', "`class_names` must be a list"),
+        (b'{"recipe": {}, "class_names": []}', "`class_names` must not be emp"),
+        (b"\xff", "no text in UTF-8"),
     ],
 )
 def test_a_recipe_that_is_damaged_is_named(recipe, tmp_path, content, fault):
     (tmp_path / "recipe.json").write_bytes(content)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(
-        ValueError,
-        match=rf"recipe.json is not what was written there \({fault}.*\); "
-        "correct it or choose another folder",
-    ):
+    with pytest.raises(ValueError, match=f"recipe.json is not .*{fault}"):
         prepare(recipe, str(tmp_path))
 
 
@@ -132,24 +91,17 @@ def test_a_stopped_run_continues_from_its_newest_checkpoint(recipe, tmp_path):
     assert rest.checkpoints.steps() == [44, 45]
 
 
-def test_the_schedule_is_that_of_the_recipe(recipe, tmp_path):
-    recipe = dataclasses.replace(
-        recipe, warmup_steps=2, total_steps=4, schedule="linear"
-    )
-    optimizer = prepare(recipe, str(tmp_path)).loop.optimizer
+def test_schedule_and_sums_are_those_of_the_recipe(recipe, tmp_path):
+    changes = {"warmup_steps": 2, "total_steps": 4, "schedule": "linear"}
+    recipe = dataclasses.replace(recipe, **changes, gradient_dtype="bfloat16")
+    loop = prepare(recipe, str(tmp_path)).loop
     rates = []
     for step in range(4):
-        optimizer.iterations.assign(step)
-        rates.append(float(optimizer.learning_rate))
+        loop.optimizer.iterations.assign(step)
+        rates.append(float(loop.optimizer.learning_rate))
     shares = np.array(rates) / recipe.learning_rate
     np.testing.assert_allclose(shares, [0, 0.5, 1, 0.5], rtol=1e-6)
-
-
-def test_gradients_are_summed_in_the_dtype_of_the_recipe(recipe, tmp_path):
-    for dtype in ("float32", "bfloat16"):
-        changed = dataclasses.replace(recipe, gradient_dtype=dtype)
-        job = prepare(changed, str(tmp_path / dtype))
-        assert job.loop.inner.step.gradient_dtype == dtype
+    assert loop.inner.step.gradient_dtype == "bfloat16"
 
 
 def test_a_run_that_never_started_does_not_lock_its_folder(recipe, tmp_path):
@@ -176,7 +128,7 @@ def test_what_does_not_change_the_mathematics_may_change(run):
     assert prepare(recipe, str(run.folder)).loop.step == 4
 
 
-def test_force_continues_with_another_recipe(run):
+def test_another_recipe_continues_with_force_only(run):
     recipe = dataclasses.replace(run.load_recipe(), weight_decay=0.5)
     with pytest.raises(ValueError, match="--force.*weight_decay: 0.05 there"):
         prepare(recipe, str(run.folder))
@@ -191,34 +143,13 @@ def test_weights_do_not_depend_on_preparing_the_data(recipe, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(first, again))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"pooling": "none"}, {"init_from": "frozen"}], ids=str
-)
-def test_a_model_that_cannot_be_trained_is_refused(
-    recipe, run, tmp_path, changes
-):
-    if "init_from" in changes:
-        model = run.load_model()
-        model.trainable = False
-        changes = {"init_from": str(tmp_path / "frozen.keras")}
-        model.save(changes["init_from"])
-    with pytest.raises(
-        ValueError, match="one prediction an image and have weights"
-    ):
-        prepare(dataclasses.replace(recipe, **changes), str(tmp_path / "run"))
-
-
-def test_attention_of_a_model_without_any_is_refused(
-    recipe, tmp_path, monkeypatch
-):
-    def build_dense(recipe, dataset):
-        layers = keras.layers.Flatten(), keras.layers.Dense(10)
-        return keras.Sequential([keras.Input((8, 8, 1)), *layers])
-
-    monkeypatch.setattr(preparation, "build_model", build_dense)
-    prepare(recipe, str(tmp_path))
-    with pytest.raises(ValueError, match="VisionTransformer.*log_attention=2"):
-        prepare(dataclasses.replace(recipe, log_attention=2), str(tmp_path))
+def test_a_model_without_weights_to_train_is_refused(recipe, run, tmp_path):
+    model = run.load_model()
+    model.trainable = False
+    model.save(tmp_path / "frozen.keras")
+    recipe = dataclasses.replace(recipe, init_from=f"{tmp_path}/frozen.keras")
+    with pytest.raises(ValueError, match="and have weights"):
+        prepare(recipe, str(tmp_path / "run"))
 
 
 def test_balanced_classes_count_equally(recipe, tmp_path, digits):

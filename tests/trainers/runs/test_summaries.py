@@ -9,10 +9,8 @@ from trainers.runs import pictures
 from trainers.runs.pictures import (
     describe_label,
     final_table,
-    header,
     plot_batch,
     plot_learning_curve,
-    scale,
     write_first_batch,
 )
 
@@ -39,92 +37,28 @@ def rows(count, **columns):
     ]
 
 
-def test_header_is_one_line():
-    line = header(
-        model="Ti/16",
-        num_parameters=5_717_416,
-        num_trained=5_717_416,
-        flops_per_image=2_507_366_400,
-        image_size=(224, 192),
-        dataset="imagenet2012",
-        strategy="mirrored",
-        num_devices=2,
-        precision="bfloat16",
-        batch_size=1024,
-        first_step=0,
-        total_steps=30_000,
-    )
-    assert line == (
-        "Ti/16, 5.72 M parameters, 2.51 GFLOP an image of 224x192; "
-        "imagenet2012; mirrored on 2 devices, bfloat16; "
-        "updates 0 to 30,000, 1,024 images each"
-    )
-
-
-@pytest.mark.parametrize(
-    "number, text",
-    [
-        (0, "0 "),
-        (999, "999 "),
-        (1000, "1.00 k"),
-        (9_994, "9.99 k"),
-        (9_996, "10.0 k"),
-        (99_960, "100 k"),
-        (999_499, "999 k"),
-        (999_501, "1.00 M"),
-        (3.5e10, "35.0 G"),
-        (1.229e11, "123 G"),
-        (2e15, "2000 T"),
-    ],
-)
-def test_numbers_have_three_digits(number, text):
-    assert scale(number) == text
-
-
 def test_final_table_names_the_last_and_the_best():
     table = final_table(
         rows(
             3,
             loss=lambda n: 1 / n,
-            accuracy=lambda n: n / 4,
             val_accuracy=lambda n: 0.5 if n > 1 else 0.25,
             images_per_second=lambda n: 1000.0 * n,
         ),
         seconds=3725.4,
         folder="saved_models/digits",
     )
-    assert table.splitlines() == [
-        "updates            30",
-        "loss               0.3333",
-        "accuracy           0.7500",
-        "val_accuracy       0.5000",
-        "best val_accuracy  0.5000 at update 20; not kept, the model is the "
-        "last one",
-        "images/s           3,000.0",
-        "time               1:02:05",
-        "files              saved_models/digits",
-    ]
-
-
-def test_final_table_of_a_run_that_ended_at_its_best():
-    table = final_table(rows(2, val_accuracy=lambda n: n / 4))
-    assert table.splitlines()[-1] == "best val_accuracy  0.5000 at update 20"
-
-
-def test_final_table_of_a_run_that_keeps_its_best():
-    """Of two evaluations with the same accuracy, that of the lower loss."""
+    cells = [line.split(maxsplit=1) for line in table.splitlines()]
+    assert ["loss", "0.3333"] in cells and ["time", "1:02:05"] in cells
+    assert ["images/s", "3,000.0"] in cells
+    assert "0.5000 at update 20; not kept" in table
+    # Of two evaluations with the same accuracy, that of the lower loss.
     losses = {"val_loss": lambda n: (3.0, 1.0, 2.0)[n - 1]}
-    table = final_table(
-        rows(3, val_accuracy=lambda n: 0.5, **losses), keep_best=True
-    )
-    assert table.splitlines()[-1] == (
-        "best val_accuracy  0.5000 at update 20; this model is kept"
-    )
-
-
-def test_final_table_of_a_run_that_had_nothing_to_do():
+    scores = rows(3, val_accuracy=lambda n: 0.5, **losses)
+    assert "update 20; this" in final_table(scores, keep_best=True)
+    assert final_table(rows(2, val_accuracy=lambda n: n / 4)).endswith("20")
+    # A run that had nothing to do.
     assert final_table([], folder="there") == "files  there"
-    assert final_table([]) == ""
 
 
 def test_learning_curve_shows_the_figures(figures, tmp_path):
@@ -162,13 +96,11 @@ def test_learning_curve_shows_the_figures(figures, tmp_path):
     "text",
     [
         format_metrics(rows(1, loss=lambda n: 1.0, val_loss=lambda n: 2.0)),
-        format_metrics(rows(5, loss=lambda n: 1.0, accuracy=lambda n: 0.5)),
         format_metrics([{"step": 10, "loss": 1}, {"step": 20, "val_loss": 2}]),
         "epoch,step,loss\n0,10,0.5\n1,20,0.4\n1,20,0.3\n2,30,0.",
-        "epoch,step,loss\n0,10,nan\n",
         "",
     ],
-    ids=["one row", "no test", "gaps", "cut", "nan", "empty"],
+    ids=["one row", "gaps", "cut", "empty"],
 )
 def test_learning_curve_of_a_file_with_holes(text, tmp_path):
     source, path = tmp_path / "metrics.csv", tmp_path / "curve.png"
@@ -180,24 +112,20 @@ def test_learning_curve_of_a_file_with_holes(text, tmp_path):
 @pytest.mark.parametrize(
     "label, text",
     [
-        ([0, 1, 0], "dog"),
         ([0, 0, 1], "a mouse of a ve…"),
         ([0.004, 0.996, 0], "dog"),
-        ([0.3, 0.7, 0], "dog 70%\ncat 30%"),
         ([0.2, 0.5, 0.3], "dog 50%\na mouse of a ve… 30%"),
         ([0.5, 0.5, 0], "cat 50%\ndog 50%"),
+        ([1], "cat"),
     ],
 )
 def test_labels_name_the_two_largest_shares(label, text):
     assert describe_label(np.float32(label), NAMES) == text
 
 
-def test_a_label_of_the_only_class():
-    assert describe_label(np.float32([1]), ["cat"]) == "cat"
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("count, shown", [(1, 1), (8, 8), (11, 11), (40, 32)])
+@pytest.mark.parametrize(
+    "channels, count, shown", [(1, 1, 1), (3, 11, 11), (1, 40, 32)]
+)
 def test_batch_shows_the_pixels_and_the_labels(
     figures, tmp_path, channels, count, shown
 ):

@@ -1,7 +1,6 @@
 """The errors of opening a sweep, and the recipes of its runs."""
 
 import dataclasses
-import json
 import math
 
 import keras
@@ -33,12 +32,9 @@ def begin(sweep, trials=()):
     "choices, message",
     [
         ({"learning_rates": ()}, "`learning_rates` must be different pos"),
-        ({"learning_rates": (0.1, 0.0)}, "`learning_rates` .*=0.1,0"),
         ({"learning_rates": (0.1, math.nan)}, "`learning_rates` .*=0.1,nan"),
-        ({"learning_rates": (math.inf,)}, "`learning_rates` .*=inf"),
         ({"learning_rates": (0.1, 0.1)}, "`learning_rates` .*=0.1,0.1"),
         ({"num_seeds": 0}, "`num_seeds` must be 1 or more.*num_seeds=0"),
-        ({"held_out": "much"}, "`held_out` must be a share.*much"),
     ],
 )
 def test_choices_that_are_not_possible_are_refused(tmp_path, choices, message):
@@ -46,12 +42,9 @@ def test_choices_that_are_not_possible_are_refused(tmp_path, choices, message):
         open_sweep(DIGITS, str(tmp_path), **choices)
 
 
-def test_a_recipe_without_labels_is_refused(tmp_path):
+def test_no_folder_of_a_sweep_and_no_labels_are_refused(tmp_path):
     with pytest.raises(ValueError, match="`objective` must be classify.*autoe"):
         open_sweep(RECIPES["mae_digits"], str(tmp_path))
-
-
-def test_a_file_and_a_run_are_no_folders_of_a_sweep(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="`sweep_dir` must be a folder.*file"):
         open_sweep(DIGITS, str(tmp_path / "file"))
@@ -82,7 +75,7 @@ def test_rates_seeds_and_devices_may_change(started):
         open_sweep(recipe, str(started), **choices)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": [{"seed": 1}]}'])
+@pytest.mark.parametrize("text", ["", '{"trials": [{"seed": 1}]}'])
 def test_a_damaged_report_is_named(started, text):
     (started / "sweep.json").write_text(text)
     with pytest.raises(
@@ -92,9 +85,11 @@ def test_a_damaged_report_is_named(started, text):
 
 
 def test_the_runs_differ_in_rate_seed_and_images(tmp_path):
-    recipe = dataclasses.replace(DIGITS, seed=5)
+    """And none chooses its model by images of the test."""
+    recipe = dataclasses.replace(DIGITS, seed=5, keep_best=True, patience=3)
     sweep = open_sweep(recipe, str(tmp_path), held_out="442")
     choice = sweep.recipe_of(Case("choice", 0.5, 5))
+    recipe = dataclasses.replace(recipe, keep_best=False, patience=None)
     assert choice == dataclasses.replace(
         recipe,
         learning_rate=0.5,
@@ -103,14 +98,6 @@ def test_the_runs_differ_in_rate_seed_and_images(tmp_path):
     )
     report = sweep.recipe_of(Case("report", 0.5, 7))
     assert report == dataclasses.replace(recipe, learning_rate=0.5, seed=7)
-
-
-def test_no_run_chooses_its_model_by_images_of_the_test(tmp_path):
-    recipe = dataclasses.replace(DIGITS, keep_best=True, patience=3)
-    sweep = open_sweep(recipe, str(tmp_path))
-    for purpose in ("choice", "report"):
-        found = sweep.recipe_of(Case(purpose, 0.1, 0))
-        assert not found.keep_best and found.patience is None
 
 
 def test_runs_have_the_settings_of_all_images_they_will_train_on(tmp_path):
@@ -139,11 +126,6 @@ def test_runs_have_the_settings_of_all_images_they_will_train_on(tmp_path):
     assert choice.free_fields(None) == {"accumulation_steps"}
 
 
-def test_without_a_choice_the_recipe_is_prepared_as_it_is(tmp_path):
-    sweep = open_sweep(DIGITS, str(tmp_path))
-    assert sweep.choice_of(sweep.recipe) is None
-
-
 def test_the_best_rate_is_that_of_the_current_grid(tmp_path):
     """A rate that was tried earlier, and is not any more, is not chosen."""
     earlier = [Trial("choice", rate, 0, rate, 1.0) for rate in (0.1, 0.9)]
@@ -152,9 +134,3 @@ def test_the_best_rate_is_that_of_the_current_grid(tmp_path):
     assert sweep.best_rate([]) is None and sweep.best_rate(earlier[:1]) is None
     done = [earlier[0], Trial("choice", 0.2, 0, 0.05, 1.0)]
     assert sweep.best_rate(done) == 0.1
-
-
-def test_the_report_of_a_sweep_that_has_begun_has_no_result(started):
-    report = json.loads((started / "sweep.json").read_text())
-    assert report["learning_rate"] is None and report["test"] is None
-    assert report["learning_rates"] == [0.1, 0.2]

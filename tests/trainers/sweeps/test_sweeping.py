@@ -10,12 +10,6 @@ from trainers.loop.errors import NonFiniteLossError
 from trainers.recipes.recipes import RECIPES
 from trainers.sweeps import sweeping
 from trainers.sweeps.sweeping import (
-    Case,
-    Trial,
-    best_rate,
-    describe_choice,
-    describe_edge,
-    describe_report,
     open_sweep,
     run_sweep,
 )
@@ -88,8 +82,9 @@ def test_of_equal_accuracies_the_lowest_loss_is_chosen(trained, tmp_path):
     }
 
 
-def test_a_single_rate_needs_no_choice(trained, tmp_path):
+def test_a_single_rate_needs_no_choice(trained, tmp_path, capsys):
     sweep(tmp_path, (0.2,), num_seeds=1)
+    assert "Skipped 1 unreadable image: bad.jpg" in capsys.readouterr().out
     assert trained == [("report", 0.2, 0)]
     assert read(tmp_path)["test"]["deviation"] is None
 
@@ -129,19 +124,13 @@ def test_a_rate_with_which_the_loss_is_not_finite_is_not_chosen(
     )
 
 
-def test_a_loss_that_is_not_finite_in_the_report_ends_the_sweep(
-    trained, tmp_path
-):
-    with pytest.raises(NonFiniteLossError, match="update 7"):
-        sweep(tmp_path, (0.5,))
-
-
 def test_a_sweep_without_a_finite_loss_ends(trained, tmp_path, monkeypatch):
+    with pytest.raises(NonFiniteLossError, match="update 7"):
+        sweep(tmp_path / "report", (0.5,))
     monkeypatch.setitem(ANSWERS, 0.1, DIVERGES)
     with pytest.raises(NonFiniteLossError, match="any of the .*rates 0.5,0.1"):
-        sweep(tmp_path, (0.5, 0.1))
-    assert len(trained) == 2
-    assert len(read(tmp_path)["trials"]) == 2
+        sweep(tmp_path / "choice", (0.5, 0.1))
+    assert len(read(tmp_path / "choice")["trials"]) == 2
 
 
 def test_two_sweeps_do_not_share_a_folder(trained, tmp_path):
@@ -160,46 +149,3 @@ def test_another_worker_trains_and_writes_nothing(
     assert len(trained) == 4
     assert not (tmp_path / "new").exists()
     assert "Run 1" not in capsys.readouterr().out
-
-
-def test_skipped_images_are_named(trained, tmp_path, capsys):
-    sweep(tmp_path, (0.1,), num_seeds=1)
-    assert "Skipped 1 unreadable image: bad.jpg" in capsys.readouterr().out
-
-
-def test_tables():
-    choice = [
-        Trial("choice", 0.1, 0, 0.5, 1.0),
-        Trial("choice", 0.25, 0, None, None),
-    ]
-    assert best_rate(choice[:1]) == 0.1
-    assert describe_choice(choice, 0.1).splitlines()[2:] == [
-        "| 0.1 | 50.00 % | 1.0000 | chosen |",
-        "| 0.25 | - | not finite |  |",
-    ]
-    report = [
-        Trial("report", 0.1, seed, accuracy, 1.0)
-        for seed, accuracy in enumerate((0.5, 0.6, 0.7))
-    ]
-    assert describe_report(report).splitlines()[2:] == [
-        "| 0 | 50.00 % | 1.0000 |",
-        "| 1 | 60.00 % | 1.0000 |",
-        "| 2 | 70.00 % | 1.0000 |",
-        "",
-        "Test accuracy: 60.00 +- 10.00 % (3 seeds, mean and standard "
-        "deviation)",
-    ]
-    assert describe_report(report[:1]).endswith("accuracy: 50.00 % (1 seed)")
-
-
-@pytest.mark.parametrize(
-    "best, hint", [(0.1, "lowest"), (0.2, ""), (0.3, "highest")]
-)
-def test_a_rate_at_the_edge_is_named(best, hint):
-    found = describe_edge((0.3, 0.1, 0.2), best)
-    assert hint in found and bool(found) == bool(hint)
-
-
-def test_the_folder_of_a_run_names_what_it_trains():
-    assert Case("choice", 3e-3, 0).folder == "choice_0.003_seed0"
-    assert Case("report", 1e-5, 2).folder == "report_1e-05_seed2"

@@ -28,8 +28,6 @@ from trainers.sweeps.vtab import (
 PAPER = {
     "H/14 JFT": "95.3 85.5 75.2 99.7 97.2 65.0 88.9 83.3 96.7 91.4 76.6 "
     "91.7 63.8 53.1 79.4 63.3 84.5 33.2 51.2",
-    "L/16 JFT": "95.4 81.9 74.3 99.7 96.7 63.5 87.4 83.6 96.5 89.7 77.1 "
-    "86.4 63.1 49.7 74.5 60.5 82.2 36.2 51.1",
     "L/16 I21k": "90.8 84.1 74.1 99.3 92.7 61.0 80.9 82.5 95.6 85.2 75.3 "
     "70.3 56.1 41.9 74.7 64.9 79.9 30.5 41.7",
 }
@@ -43,7 +41,7 @@ def made_scores(*seeds):
 
 
 @pytest.mark.parametrize(
-    "model, mean", [("H/14 JFT", 77.6), ("L/16 JFT", 76.3), ("L/16 I21k", 72.7)]
+    "model, mean", [("H/14 JFT", 77.6), ("L/16 I21k", 72.7)]
 )
 def test_the_mean_of_the_paper_follows_from_its_tasks(model, mean):
     row = [float(x) for x in PAPER[model].split()]
@@ -54,15 +52,6 @@ def test_the_mean_of_the_paper_follows_from_its_tasks(model, mean):
     parts = [100 * found[group]["mean"] for group in list(found)[:3]]
     want = [np.mean(row[:7]), np.mean(row[7:11]), np.mean(row[11:])]
     np.testing.assert_allclose(parts, want)
-
-
-def test_the_deviation_is_that_of_the_means_over_the_seeds():
-    seeds = np.random.default_rng(0).uniform(20, 90, (3, 19))
-    found = average_groups(made_scores(*seeds))
-    for group, part in (("all", seeds), ("specialized", seeds[:, 7:11])):
-        means = part.mean(-1) / 100
-        assert found[group]["mean"] == pytest.approx(means.mean())
-        assert found[group]["deviation"] == pytest.approx(means.std(ddof=1))
 
 
 def test_an_incomplete_group_has_no_mean(tmp_path):
