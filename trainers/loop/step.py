@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import keras
 import tensorflow as tf
+from keras import ops
 
 from trainers.distribute.strategies import (
     as_dense,
@@ -130,15 +131,23 @@ class Step:
         Args:
             batch: See `train`.
         """
-        images, labels, example_weights = batch
         weights = self.optimizer.averages
         if weights is None:
             weights = _values(self.model.trainable_variables)
+        states = _values(self.model.non_trainable_variables)
+        return self.measure_with(weights, states, batch)
+
+    def measure_with(self, weights, states, batch):
+        """Return the sums of `measure`: a pure function.
+
+        Args:
+            weights: Values of the trainable variables of the model.
+            states: Values of its other variables.
+            batch: See `train`.
+        """
+        images, labels, example_weights = batch
         outputs, _ = self.model.stateless_call(
-            weights,
-            _values(self.model.non_trainable_variables),
-            images,
-            training=False,
+            weights, states, images, training=False
         )
         outputs = _in_float32(outputs)
         losses = self.loss(labels, outputs)
@@ -183,51 +192,76 @@ class Step:
         global batch. The changed states are keyed by their index among the
         non-trainable variables of the model.
         """
-        images, labels, example_weights, *taught = batch
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
         variables = self.model.non_trainable_variables
         given = [
             tf.cast(_fold(seed, index * DRAWS_OF_A_GENERATOR), value.dtype)
-            if _is_seed(variable)
+            if is_seed(variable)
             else value
             for index, (variable, value) in enumerate(zip(variables, states))
         ]
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        share = scale / (replicas * self.accumulation_steps)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            student = self._student(variant)
-            outputs, new_states, penalties = student.stateless_call(
-                weights, given, images, training=True, return_losses=True
+            loss, (new_states, measured) = self.compute_loss(
+                weights, given, batch, variant
             )
-            outputs = _as_list(_in_float32(outputs))
-            losses = self.loss(labels, outputs[0])  # (B / parts,)
-            if taught:
-                losses = self.distillation.mix(losses, *taught, outputs[-1])
-            loss = tf.reduce_sum(losses * example_weights)
-            loss /= tf.cast(tf.size(losses), loss.dtype)
-            penalty = sum(tf.cast(x, loss.dtype) for x in penalties)
-            shares = replicas * self.accumulation_steps
-            loss = (loss + penalty) / shares * scale
+            loss *= share
         gradients = tape.gradient(loss, weights, unconnected_gradients="zero")
-        changed = {
+        changed = self.find_changed(given, new_states)
+        return as_dense(gradients, weights), changed, measured
+
+    def compute_loss(self, weights, states, batch, variant=None):
+        """Return the loss of a batch, and what comes with it.
+
+        A pure function on every backend: the mean of the losses of the images,
+        with penalties, and then the new states of the model and the sums of
+        loss, hits and weights over the images.
+
+        Args:
+            weights: Values of the trainable variables of the model.
+            states: Values of its other variables, seeds among them.
+            batch: See `train`; then the logits of a teacher, if there is one.
+            variant: Index of the variant to train; None for the model itself.
+        """
+        images, labels, example_weights, *taught = batch
+        outputs, new_states, penalties = self._student(variant).stateless_call(
+            weights, states, images, training=True, return_losses=True
+        )
+        outputs = _as_list(_in_float32(outputs))
+        losses = self.loss(labels, outputs[0])  # (B,)
+        if taught:
+            losses = self.distillation.mix(losses, *taught, outputs[-1])
+        loss = ops.sum(losses * example_weights)
+        loss /= ops.cast(ops.shape(losses)[0], loss.dtype)
+        loss += sum(ops.cast(x, loss.dtype) for x in penalties)
+        if not isinstance(outputs[0], dict):
+            outputs = [sum(outputs)]  # Of two kinds of logits.
+        measured = self._sum(losses, labels, outputs[0], example_weights)
+        return loss, (new_states, measured)
+
+    def find_changed(self, states, new_states) -> dict:
+        """Return the states that a call has changed, by their index.
+
+        Seeds are not among them: each update makes its own.
+        """
+        variables = self.model.non_trainable_variables
+        return {
             index: new
             for index, (variable, old, new) in enumerate(
-                zip(variables, given, new_states)
+                zip(variables, states, new_states)
             )
             # A state that was not assigned is returned as the same object.
-            if new is not old and not _is_seed(variable)
+            if new is not old and not is_seed(variable)
         }
-        if not isinstance(outputs[0], dict):
-            outputs = [tf.add_n(outputs)]  # Of two kinds of logits.
-        measured = self._sum(losses, labels, outputs[0], example_weights)
-        return as_dense(gradients, weights), changed, measured
 
     def _sum(self, losses, labels, outputs, weights):
         """Return the sums of loss, hits and weights over the images."""
-        hits = tf.zeros_like(weights)
+        hits = ops.zeros_like(weights)
         if self.hits:
-            hits = tf.cast(self.hits(labels, outputs), tf.float32)
+            hits = ops.cast(self.hits(labels, outputs), "float32")
         sums = [losses * weights, hits * weights, weights]
-        return tf.stack([tf.reduce_sum(x) for x in sums])
+        return ops.stack([ops.sum(x) for x in sums])
 
     def _sum_gradients(self, weights, states, batch, seed, scale, variant=None):
         """Return the results of `_compute_gradients`, computed in parts."""
@@ -264,13 +298,18 @@ class Step:
 
 def _in_float32(outputs):
     """Return outputs of a model, floats as float32."""
-    return tf.nest.map_structure(
-        lambda x: tf.cast(x, tf.float32) if x.dtype.is_floating else x, outputs
+    return keras.tree.map_structure(
+        lambda x: ops.cast(x, "float32") if _is_float(x) else x, outputs
     )
 
 
+def _is_float(x):
+    return "float" in keras.backend.standardize_dtype(x.dtype)
+
+
 def _as_list(outputs):
-    return [outputs] if isinstance(outputs, dict) else tf.nest.flatten(outputs)
+    is_dict = isinstance(outputs, dict)
+    return [outputs] if is_dict else keras.tree.flatten(outputs)
 
 
 def _values(variables):
@@ -285,7 +324,8 @@ def _add_share(mean, old, new, parts):
     return mean + (new - old) / parts
 
 
-def _is_seed(variable):
+def is_seed(variable):
+    """Return whether a variable of a model is the state of a generator."""
     return variable.path.endswith("seed_generator_state")
 
 

@@ -69,9 +69,9 @@ def is_best_class(labels, logits):
     Shapes:
         labels, logits: (B, C). returns: (B,), bools.
     """
-    predictions = tf.argmax(logits, -1)
-    chosen = tf.gather(labels, predictions, batch_dims=1)
-    return chosen == tf.reduce_max(labels, -1)
+    predictions = ops.argmax(logits, -1)[:, None]
+    chosen = ops.take_along_axis(labels, predictions, axis=-1)[:, 0]
+    return chosen == ops.max(labels, -1)
 
 
 LOSSES = {
@@ -116,15 +116,29 @@ class LossScale(tf.Module):
             is_finite: Whether all gradients of the update are finite, a
                 boolean tensor, the same on every replica.
         """
-        steps = tf.where(is_finite, self._finite_steps + 1, 0)
-        is_full = steps >= self.growth_steps
-        doubled = tf.minimum(self.factor * 2.0, MAX_SCALE)
-        grown = tf.where(is_full, doubled, self.factor)
-        halved = tf.maximum(self.factor / 2.0, 1.0)
+        steps = tf.convert_to_tensor(self._finite_steps)
         assign_on_replicas(
             [self._factor, self._finite_steps],
-            [tf.where(is_finite, grown, halved), tf.where(is_full, 0, steps)],
+            self.next(self.factor, steps, is_finite),
         )
+
+    def next(self, factor, finite_steps, is_finite) -> list:
+        """Return factor and number after an update: a pure function.
+
+        Args:
+            factor: The factor of the loss.
+            finite_steps: Number of updates since it has changed.
+            is_finite: See `update`.
+        """
+        steps = ops.where(is_finite, finite_steps + 1, 0)
+        is_full = steps >= self.growth_steps
+        doubled = ops.minimum(factor * 2.0, MAX_SCALE)
+        grown = ops.where(is_full, doubled, factor)
+        halved = ops.maximum(factor / 2.0, 1.0)
+        return [
+            ops.where(is_finite, grown, halved),
+            ops.where(is_full, 0, steps),
+        ]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 
 import tensorflow as tf
+from keras import ops
 
 from keras_vit.layer_decay import layer_rates
 from keras_vit.tables import pick
@@ -59,19 +60,33 @@ class Parameter:
         if is_finite is None and self._fits_kernel(weight, slots):
             self._update_in_place(weight, slots, gradient, numbers, rate)
             return
-        start = _read(weight)
         kept = {name: _read(slots[name]) for name in slots}
-        direction, new = self.rule.direction(gradient, kept, numbers)
-        if self.weight_decay:
-            direction += self.weight_decay * start
-        direction = self.rule.rescale(direction, start)
-        end = start - rate * direction
-        if self.average_decay:
-            share = 1 - self.average_decay
-            new["average"] = mix(kept["average"], end, share)
+        end, new = self.next(_read(weight), kept, gradient, numbers, rate)
         assign(weight, end, is_finite)
         for name in slots:
             assign(slots[name], new[name], is_finite)
+
+    def next(self, weight, slots, gradient, numbers, rate):
+        """Return the weight and its slots after an update: a pure function.
+
+        Shapes:
+            weight, gradient: that of the variable. rate: (). All are float32.
+
+        Args:
+            weight: Value of the variable.
+            slots: Values of its slots, by name.
+            gradient: Gradient of the loss.
+            numbers: Those of the rule.
+            rate: Learning rate, with the factor of the layer.
+        """
+        direction, new = self.rule.direction(gradient, slots, numbers)
+        if self.weight_decay:
+            direction += self.weight_decay * weight
+        end = weight - rate * self.rule.rescale(direction, weight)
+        if self.average_decay:
+            share = 1 - self.average_decay
+            new["average"] = mix(slots["average"], end, share)
+        return end, new
 
     def _fits_kernel(self, weight, slots):
         dtypes = {weight.dtype, *(slot.dtype for slot in slots.values())}
@@ -111,14 +126,14 @@ def select(condition, value, other):
 
 
 def make_slots(
-    variable, rule: Rule, accumulator_dtype: tf.DType
+    variable, rule: Rule, accumulator_dtype: str
 ) -> dict[str, tf.Variable]:
     """Return the slots of a variable by name, all zero."""
     return {
         name: tf.Variable(
             tf.zeros(
                 shape,
-                accumulator_dtype if name == rule.accumulator else tf.float32,
+                accumulator_dtype if name == rule.accumulator else "float32",
             ),
             trainable=False,
             name=f"{variable.path}/{name}",
@@ -184,9 +199,7 @@ class Optimizer(tf.Module):
     @property
     def learning_rate(self) -> tf.Tensor:
         """The rate of the next update, without the factors of the layers."""
-        rate = self._schedule
-        rate = rate(self.iterations) if callable(rate) else rate
-        return tf.cast(rate, tf.float32)
+        return self._rate(self.iterations)
 
     @property
     def averages(self) -> list[tf.Tensor] | None:
@@ -199,8 +212,8 @@ class Optimizer(tf.Module):
         if not self._use_average_debias:
             return averages
         # Before the first update nothing is in them.
-        count = tf.cast(self.iterations, tf.float32)
-        total = mass(self._average_decay, tf.maximum(count, 1.0))
+        count = ops.cast(self.iterations, "float32")
+        total = mass(self._average_decay, ops.maximum(count, 1.0))
         return [
             select(
                 count > 0, average / total, tf.cast(p.variable.value, "float32")
@@ -261,7 +274,7 @@ class Optimizer(tf.Module):
 
     def _apply(self, strategy, gradients, is_finite):
         update = functools.partial(strategy.extended.update, group=False)
-        rates, numbers = self._shared_by_weights()
+        rates, numbers = self.shared_by_weights(self.iterations)
         for parameter, gradient in zip(self._parameters, gradients):
             update(
                 parameter.variable.value,
@@ -280,9 +293,18 @@ class Optimizer(tf.Module):
             args=(is_finite,),
         )
 
-    def _shared_by_weights(self) -> tuple[dict, dict]:
-        """Return the rates by `layer_rate`, and the numbers of each rule."""
-        step, rate = tf.cast(self.iterations, tf.float32), self.learning_rate
+    def _rate(self, iterations):
+        rate = self._schedule
+        rate = rate(iterations) if callable(rate) else rate
+        return ops.cast(rate, "float32")
+
+    def shared_by_weights(self, iterations) -> tuple[dict, dict]:
+        """Return the rates by `layer_rate`, and the numbers of each rule.
+
+        Args:
+            iterations: Number of updates made so far, a scalar.
+        """
+        step, rate = ops.cast(iterations, "float32"), self._rate(iterations)
         factors = dict.fromkeys(p.layer_rate for p in self._parameters)
         rules = dict.fromkeys(p.rule for p in self._parameters)
         rates = {factor: rate * factor for factor in factors}
@@ -367,11 +389,15 @@ def make_optimizer(
             "`variables` must have different paths, the names of their slots "
             f"in a checkpoint. Received: {paths}"
         )
-    dtype = pick(ACCUMULATOR_DTYPES, accumulator_dtype, "accumulator_dtype")
+    pick(
+        dict.fromkeys(ACCUMULATOR_DTYPES),
+        accumulator_dtype,
+        "accumulator_dtype",
+    )
     rates = layer_rates(variables, layer_decay, model_variables)
     parameters = []
     for variable, layer_rate in zip(variables, rates):
-        slots = make_slots(variable, rule, dtype)
+        slots = make_slots(variable, rule, accumulator_dtype)
         if average_decay:
             slots["average"] = make_average(variable, use_average_debias)
         decay = weight_decay if variable.name in DECAYING else 0.0

@@ -10,7 +10,11 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
+from keras import ops
+
+
+def _number(value):
+    return ops.convert_to_tensor(value, "float32")
 
 
 def mix(mean, value, share):
@@ -27,7 +31,7 @@ def mass(decay, count):
 
     Accurate even if the power is near 1, as with a decay of 0.9999.
     """
-    return -tf.math.expm1(count * math.log(decay))
+    return -ops.expm1(count * math.log(decay))
 
 
 def adafactor(gradient, slots, numbers):
@@ -42,21 +46,21 @@ def adafactor(gradient, slots, numbers):
         weight, and without a correction for the initial mean of zero.
     """
     share1, share2 = numbers["share1"], numbers["share2"]
-    square = tf.square(gradient) + numbers["epsilon"]
+    square = ops.square(gradient) + numbers["epsilon"]
     axes = factored_axes(gradient.shape)
     if axes:
         row_axis, column_axis = axes
-        rows = tf.reduce_mean(square, column_axis, keepdims=True)
-        columns = tf.reduce_mean(square, row_axis, keepdims=True)
+        rows = ops.mean(square, column_axis, keepdims=True)
+        columns = ops.mean(square, row_axis, keepdims=True)
         rows = mix(slots["second_moment_rows"], rows, share2)
         columns = mix(slots["second_moment_columns"], columns, share2)
         new = {"second_moment_rows": rows, "second_moment_columns": columns}
-        share = rows / tf.reduce_mean(rows, row_axis, keepdims=True)
-        scaled = gradient * tf.math.rsqrt(share) * tf.math.rsqrt(columns)
+        share = rows / ops.mean(rows, row_axis, keepdims=True)
+        scaled = gradient * ops.rsqrt(share) * ops.rsqrt(columns)
     else:
         second = mix(slots["second_moment"], square, share2)
         new = {"second_moment": second}
-        scaled = gradient * tf.math.rsqrt(second)
+        scaled = gradient * ops.rsqrt(second)
     first = mix(slots["first_moment"], scaled, share1)
     return first, {**new, "first_moment": first}
 
@@ -65,11 +69,11 @@ def adafactor_numbers(
     step, beta1=0.9, max_beta2=0.999, exponent=0.8, epsilon=1e-30
 ):
     """Return the share of the newest value in each mean, and epsilon."""
-    beta2 = tf.minimum(max_beta2, 1 - (step + 1) ** -exponent)
+    beta2 = ops.minimum(max_beta2, 1 - (step + 1) ** -exponent)
     return {
-        "share1": tf.constant(1 - beta1),
+        "share1": _number(1 - beta1),
         "share2": 1 - beta2,
-        "epsilon": tf.constant(epsilon),
+        "epsilon": _number(epsilon),
     }
 
 
@@ -117,9 +121,9 @@ def adam(gradient, slots, numbers):
     """
     share1, share2 = numbers["share1"], numbers["share2"]
     first = mix(slots["first_moment"], gradient, share1)
-    second = mix(slots["second_moment"], tf.square(gradient), share2)
+    second = mix(slots["second_moment"], ops.square(gradient), share2)
     mean = first / numbers["mass1"]
-    root = tf.sqrt(second / numbers["mass2"])
+    root = ops.sqrt(second / numbers["mass2"])
     new = {"first_moment": first, "second_moment": second}
     return mean / (root + numbers["epsilon"]), new
 
@@ -138,6 +142,8 @@ def adam_kernel(weight, slots, gradient, numbers, rate):
         numbers: Those of `adam_numbers`.
         rate: Learning rate.
     """
+    import tensorflow as tf
+
     tf.raw_ops.ResourceApplyAdam(
         var=weight.handle,
         m=slots["first_moment"].handle,
@@ -160,15 +166,15 @@ def adam_numbers(step, beta1=0.9, beta2=BETA2, epsilon=1e-8):
     # The kernel subtracts it from 1 in float32.
     beta2 = float(np.float32(beta2))
     mass1, mass2 = mass(beta1, step + 1), mass(beta2, step + 1)
-    root = tf.sqrt(mass2)
+    root = ops.sqrt(mass2)
     return {
-        "share1": tf.constant(1 - beta1),
-        "share2": tf.constant(1 - beta2),
+        "share1": _number(1 - beta1),
+        "share2": _number(1 - beta2),
         "mass1": mass1,
         "mass2": mass2,
-        "epsilon": tf.constant(epsilon),
-        "beta1": tf.constant(beta1),
-        "beta2": tf.constant(beta2),
+        "epsilon": _number(epsilon),
+        "beta1": _number(beta1),
+        "beta2": _number(beta2),
         "kernel_rate": root / mass1,
         "kernel_epsilon": epsilon * root,
     }
@@ -218,8 +224,9 @@ def trust(direction, weight):
 
     Reference: You et al. 2020, arXiv:1904.00962, algorithm 2, phi(z) = z.
     """
-    ratio = tf.math.divide_no_nan(tf.norm(weight), tf.norm(direction))
-    return tf.where(ratio > 0, ratio, 1.0) * direction
+    norms = [ops.sqrt(ops.sum(ops.square(x))) for x in (weight, direction)]
+    ratio = ops.divide_no_nan(*norms)
+    return ops.where(ratio > 0, ratio, 1.0) * direction
 
 
 def lion(gradient, slots, numbers):
@@ -228,13 +235,13 @@ def lion(gradient, slots, numbers):
     Reference: Chen et al. 2023, arXiv:2302.06675, algorithm 2.
     """
     first = slots["first_moment"]
-    direction = tf.sign(mix(first, gradient, numbers["share1"]))
+    direction = ops.sign(mix(first, gradient, numbers["share1"]))
     return direction, {"first_moment": mix(first, gradient, numbers["share2"])}
 
 
 def lion_numbers(step, beta1=0.9, beta2=0.99):
     """Return the share of the newest gradient in the sign and in the mean."""
-    return {"share1": tf.constant(1 - beta1), "share2": tf.constant(1 - beta2)}
+    return {"share1": _number(1 - beta1), "share2": _number(1 - beta2)}
 
 
 def lion_slots(shape):
@@ -256,7 +263,7 @@ def sgd(gradient, slots, numbers):
 
 def sgd_numbers(step, beta=0.9):
     """Return the factor of the sum of the gradients so far."""
-    return {"beta": tf.constant(beta)}
+    return {"beta": _number(beta)}
 
 
 def sgd_slots(shape):
@@ -304,4 +311,4 @@ OPTIMIZERS = {
     "lion": Rule(lion, lion_slots, lion_numbers),
     "sgd": Rule(sgd, sgd_slots, sgd_numbers, accumulator="momentum"),
 }
-ACCUMULATOR_DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16}
+ACCUMULATOR_DTYPES = ("float32", "bfloat16")
