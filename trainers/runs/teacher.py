@@ -1,7 +1,7 @@
 """The teacher of a recipe, for distillation."""
 
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_vit.layers import DistilledHead
 from keras_vit.model_files import RUN_RECIPE
@@ -146,22 +146,22 @@ def make_teach(
 
     def teach(images):
         if None not in size and tuple(images.shape[1:3]) != tuple(size):
-            images = tf.image.resize(images, size)
+            images = ops.image.resize(images, size)
         if theirs != ours:
             mean, deviation = ours
             pixels = 255 * (images * deviation + mean)
             images = preprocess_input(pixels, "channels_last", theirs)
-        outputs = tf.cast(teacher(images, training=False), tf.float32)
+        outputs = ops.cast(teacher(images, training=False), "float32")
         if activation is not None:
             outputs = LOGITS[activation](outputs)
-        return tf.stop_gradient(outputs)
+        return ops.stop_gradient(outputs)
 
     return teach
 
 
 def _log(probabilities):
     """Return the logarithm, a finite number also for 0."""
-    return tf.math.log(tf.maximum(probabilities, 1e-12))
+    return ops.log(ops.maximum(probabilities, 1e-12))
 
 
 # For each of CLASSIFIER_ACTIVATIONS, the logits of probabilities. Those of a
@@ -206,5 +206,5 @@ def with_both_logits(model: keras.Model) -> keras.Model | None:
     for name in ("trainable_variables", "non_trainable_variables"):
         ours, theirs = getattr(student, name), getattr(model, name)
         if [id(v) for v in ours] != [id(v) for v in theirs]:
-            raise AssertionError(f"{name} have another order")
+            raise RuntimeError(f"{name} have another order than the model's")
     return student
