@@ -83,16 +83,9 @@ def contrast_neighbours(
 ) -> float:
     """Return how much more similar neighbours are than other patches.
 
-    It is the mean over all pairs of patches that share a side, minus the mean
-    over all pairs of two patches that do not.
-
-    Shapes:
-        similarity: (h, w, h, w), as from `position_similarity`.
-
-    Args:
-        similarity: Cosine similarities.
-        axis: 0 for neighbours in a column alone, 1 for those in a row; None
-            for both.
+    It is the mean of (h, w, h, w) over all pairs of patches that share a side,
+    minus the mean over all pairs of two patches that do not. With `axis`, 0
+    for a column and 1 for a row, only neighbours along it count.
     """
     places = np.indices(similarity.shape)
     steps = np.abs(places[:2] - places[2:])  # (2, h, w, h, w)
@@ -112,25 +105,21 @@ def read_similarity(trial: Trial) -> np.ndarray:
 
 
 def draw_tables(study: Study, trials: list[Trial]):
-    """Draw the similarities of the position embeddings, a panel for each arm.
+    """Draw the similarities of the first seed, a panel for each arm.
 
-    The picture in row y and column x of a panel shows the similarity of the
-    position embedding of this patch to that of each patch, of the first seed.
+    See `keras_vit.analysis.plots.plot_position_similarity`.
     """
     from matplotlib.figure import Figure
 
-    from keras_vit.analysis.plots.learned import (
-        choose_colors,
-        draw_position_tiles,
-    )
+    from keras_vit.analysis.plots.learned import draw_position_tiles
 
     first = [trial for trial in trials if trial.seed == 0]
     tables = list(map(read_similarity, first))
-    look = choose_colors(np.stack(tables))
+    is_signed = np.min(tables) < 0
     figure = Figure((3 * len(first) + 0.9, 3.3), dpi=120, layout="compressed")
     panels = figure.subplots(1, len(first), squeeze=False)[0]
     for axes, trial, table in zip(panels, first, tables):
-        drawn = draw_position_tiles(axes, table, *look)
+        drawn = draw_position_tiles(axes, table, is_signed)
         axes.set(xlabel="column of the patch", ylabel="row of the patch")
         decay = study.arms[trial.arm].fields["weight_decay"]
         axes.set_title(
@@ -328,14 +317,8 @@ def fit_power_law(errors: Mapping[float, list[float]]) -> tuple:
     By least squares of the logarithms; the margin has a confidence of 95 %,
     from the distances of the points to the law and the quantile of Student's t
     distribution for as many points. There is no constant term for an error
-    that no compute removes: few points do not determine it.
-
-    Args:
-        errors: Compute -> errors, all above 0.
-
-    Returns:
-        The law as a function, None for fewer than three points; and the
-        exponent with its margin as a text.
+    that no compute removes: few points do not determine it. Returns the law,
+    None for fewer than three points, and the exponent as a text.
 
     Example:
         >>> fit_power_law({1: [0.8], 4: [0.4], 16: [0.2]})[1]

@@ -20,7 +20,6 @@ from keras_vit.analysis.relevance import (
 )
 from keras_vit.analysis.representations import (
     artefact_tokens,
-    linear_cka,
     representation_similarity,
     token_norms,
 )
@@ -29,7 +28,7 @@ from keras_vit.analysis.rollout import (
     attention_grid,
     attention_rollout,
     head_grid,
-    pools_patches,
+    head_tokens,
     roll_out,
     to_grid,
 )
@@ -51,10 +50,9 @@ __all__ = [
     "embedding_filters",
     "grid_size_of",
     "head_grid",
+    "head_tokens",
     "inspect_model",
-    "linear_cka",
     "mean_attention_distance",
-    "pools_patches",
     "position_similarity",
     "render_page",
     "representation_similarity",

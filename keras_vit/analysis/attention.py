@@ -64,9 +64,8 @@ def attention_maps(
                 if maps is None:
                     shape = (len(indices), len(images), *scores.shape[1:])
                     maps = np.empty(shape, "float32")
-                for place, wanted in enumerate(indices):
-                    if wanted == index:
-                        maps[place, part] = as_float32(scores)
+                # An index may have been asked for twice.
+                maps[np.equal(indices, index), part] = as_float32(scores)
     return maps
 
 
@@ -120,16 +119,21 @@ def mean_attention_distance(
             f"{' or '.join(map(str, expected))} prefix tokens. Received: "
             f"grid_size={tuple(grid_size)}, maps of {maps.shape[-1]} tokens"
         )
-    places = patch_size * np.indices((h, w)).reshape(2, -1).T  # (N, 2)
-    distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
     patches = maps[..., prefix:, prefix:]  # (layers, B, K, N, N)
     # The mean over images and queries of sums over keys.
+    distances = patch_distances(grid_size, patch_size)
     weighed = np.einsum("lbkqt,qt->lbkq", patches, distances, optimize=True)
     if renormalize:
         # The distance of a row without attention to patches is 0.
         total = patches.sum(axis=-1)
         weighed = weighed / np.maximum(total, np.finfo("float32").tiny)
     return weighed.mean(axis=(1, 3)).astype("float32")
+
+
+def patch_distances(grid_size: tuple[int, int], patch_size: int) -> np.ndarray:
+    """Return the distances in pixels between any two patches, (N, N)."""
+    places = patch_size * np.indices(grid_size).reshape(2, -1).T  # (N, 2)
+    return np.linalg.norm(places[:, None] - places[None], axis=-1)
 
 
 def attention_distances(
@@ -152,6 +156,7 @@ def attention_distances(
         renormalize: See `mean_attention_distance`.
         batch_size: Number of images in memory at a time.
     """
+    check_vision_transformer(model)
     config = model.config
     total = np.zeros((config.depth, config.num_heads))
     with without_gradients():

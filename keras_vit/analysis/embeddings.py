@@ -1,10 +1,10 @@
 """The learned positions and patch filters of a model: figure 7."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.models import VisionTransformer
 from keras_vit.models.vit import check_vision_transformer
@@ -65,12 +65,7 @@ class PrincipalFilters(NamedTuple):
 
     Shapes:
         filters: (num, P, P, C), each with norm one, most important first.
-        explained_variance: (num,), shares of the variance of all filters.
-
-    Args:
-        filters: The components.
-        explained_variance: The share of the variance that each component
-            explains.
+        explained_variance: (num,), their shares of the variance of all filters.
     """
 
     filters: np.ndarray
@@ -83,29 +78,27 @@ def embedding_filters(
     """Return the principal components of the filters of the patch encoder.
 
     Each of the D columns of the kernel is a filter. The mean of all filters is
-    subtracted first. The sign of a component is arbitrary; it is chosen so
-    that the entry with the largest absolute value is positive.
+    subtracted first, so D filters have at most D - 1 components; one more
+    would be rounding noise. The sign of a component is arbitrary; it is chosen
+    so that the entry with the largest absolute value is positive.
 
     Args:
         model: Any VisionTransformer. After a ResNet stem, the filters read
             the channels of the stem instead of those of the image.
-        num: Number of components; the paper shows 28.
+        num: Largest number of components; the paper shows 28.
 
     Raises:
-        ValueError: If there are fewer components.
+        ValueError: If `num` is not positive.
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, figure 7, left.
     Differs: The paper does not state whether it subtracts the mean.
     """
     check_vision_transformer(model)
+    num = as_whole(num, "num")
     kernel = as_float32(model.get_layer("patch_encoder").kernel)
     shape, width = kernel.shape[:-1], kernel.shape[-1]
     samples = kernel.reshape(-1, width).T.astype("float64")  # (D, P*P*C)
-    if not 1 <= num <= min(samples.shape):
-        raise ValueError(
-            "`num` must be from 1 to the number of components, "
-            f"{min(samples.shape)}. Received: num={num}"
-        )
+    num = max(min(num, width - 1, samples.shape[1]), 1)
     samples -= samples.mean(axis=0)
     _, values, components = np.linalg.svd(samples, full_matrices=False)
     components = components[:num]
@@ -116,28 +109,6 @@ def embedding_filters(
         components.reshape(num, *shape).astype("float32"),
         variance[:num].astype("float32"),
     )
-
-
-def leading_filters(model: VisionTransformer) -> PrincipalFilters | None:
-    """Return the first 28 principal filters, or all if there are fewer.
-
-    After subtracting the mean, D filters span D - 1 dimensions: one more
-    component would be rounding noise.
-
-    Args:
-        model: Any VisionTransformer.
-
-    Returns:
-        See `embedding_filters`. None for a model with a ResNet stem, whose
-        filters do not read the image, and for a single filter.
-    """
-    check_vision_transformer(model)
-    # () is a stem without stages, not a missing stem.
-    if model.config.stem_stages is not None:
-        return None
-    shape = model.get_layer("patch_encoder").kernel.shape
-    num = min(NUM_FILTERS, shape[-1] - 1, math.prod(shape[:-1]))
-    return embedding_filters(model, num) if num else None
 
 
 def scale_filters(filters: np.ndarray) -> np.ndarray:

@@ -1,10 +1,10 @@
 """Writing the pictures and the page of one model, or of two to compare."""
 
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,8 @@ class Subject:
         model: The model.
         read: Returns the image in a file, preprocessed for the model.
         class_names: Names of the classes, or None.
-        activation: Function that turns logits into probabilities: a key of
-            `keras_vit.models.features.CLASSIFIER_ACTIVATIONS`.
-        normalization: How its images are normalised, see `preprocess_input`;
-            None for the way of `model.config`.
+        activation: See `inspect_model`.
+        normalization: See `inspect_model`.
     """
 
     name: str
@@ -47,17 +45,8 @@ class Subject:
     normalization: Mode | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedImages:
-    """Images, preprocessed for a model, and their names.
-
-    Shapes:
-        pixels: (B, H, W, C).
-
-    Args:
-        pixels: The images.
-        names: The name of each image.
-    """
+class NamedImages(NamedTuple):
+    """Images (B, H, W, C), preprocessed for a model, and their names."""
 
     pixels: np.ndarray
     names: Sequence[str]
@@ -80,8 +69,6 @@ def check_inputs(paths: Sequence[str], out_dir: str | os.PathLike):
     from keras_vit.analysis import plots  # noqa: F401  Needs matplotlib.
 
     for path in paths:
-        if os.path.isdir(path):
-            raise ValueError(f"{path!r} is a folder. Pass the image files.")
         if not os.path.isfile(path):
             raise ValueError(f"There is no image file {path!r}.")
     place = pathlib.Path(out_dir).absolute()
@@ -96,10 +83,6 @@ def load_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
 
     Their names are the file names, or the full paths if two files have the
     same name.
-
-    Args:
-        subject: The model and its preprocessing.
-        paths: Image files.
     """
     names = [pathlib.Path(path).name for path in paths]
     if len(set(names)) < len(names):
@@ -110,12 +93,7 @@ def load_images(subject: Subject, paths: Sequence[str]) -> NamedImages:
 def name_apart(
     subjects: Sequence[Subject], sources: Sequence[str]
 ) -> list[Subject]:
-    """Return the subjects with distinct names: their paths, if necessary.
-
-    Args:
-        subjects: The opened models.
-        sources: The path or name of each model.
-    """
+    """Return the subjects with distinct names: their paths, if necessary."""
     if len({subject.name for subject in subjects}) == len(subjects):
         return list(subjects)
     return [
@@ -146,34 +124,40 @@ def write_gallery(
         ValueError: If a model returns numbers that are not finite.
         OSError: If a file cannot be written.
     """
+    from keras_vit.analysis import plots
+
     out_dir = pathlib.Path(out_dir)
     inspections = [look(*pair) for pair in zip(subjects, images)]
-    writers = {"report.html": functools.partial(write_page, inspections)}
-    for inspection, folder in zip(inspections, SUBFOLDERS):
-        pictures = pictures_of(inspection, suffix)
-        writers |= {folder + name: write for name, write in pictures}
+    pictures = {
+        f"{folder}{name}{suffix}": draw
+        for inspection, folder in zip(inspections, SUBFOLDERS)
+        for name, draw in pictures_of(inspection)
+    }
     pixels = images[0].pixels
     is_enough = len(pixels) >= FEWEST_FOR_SIMILARITY
     # Two models are comparable only if both receive the same pixels.
     if is_enough and np.array_equal(pixels, images[-1].pixels):
-        writers[f"similarity{suffix}"] = functools.partial(
-            write_similarity, subjects[0], subjects[-1], pixels
-        )
-    with ProgressBar("Drawing", "files", len(writers)) as bar:
-        for done, (name, write) in enumerate(writers.items(), 1):
-            write(out_dir / name)
+
+        def draw_similarity():
+            first, second = subjects[0], subjects[-1]
+            return plots.plot_representation_similarity(
+                representation_similarity(first.model, second.model, pixels),
+                (first.name, second.name),
+            )
+
+        pictures[f"similarity{suffix}"] = draw_similarity
+    with ProgressBar("Drawing", "files", 1 + len(pictures)) as bar:
+        write_page(inspections, out_dir / "report.html")
+        for done, (name, draw) in enumerate(pictures.items(), 1):
             bar.update(done)
-    return [out_dir / name for name in writers]
+            plots.save_figure(draw(), out_dir / name)
+        bar.update(1 + len(pictures))
+    return [out_dir / name for name in ("report.html", *pictures)]
 
 
 def look(subject: Subject, images: NamedImages) -> Inspection:
-    """Return the inspection of a model, with a progress bar.
-
-    Args:
-        subject: The model.
-        images: The images to inspect it on.
-    """
-    with ProgressBar(f"Inspecting {subject.name}", "steps") as bar:
+    """Return the inspection of a model, with a progress bar."""
+    with ProgressBar(f"Inspecting {subject.name}", "images") as bar:
         return inspect_model(
             subject.model,
             images.pixels,
@@ -186,58 +170,32 @@ def look(subject: Subject, images: NamedImages) -> Inspection:
         )
 
 
-def pictures_of(
-    inspection: Inspection, suffix: str = ".png"
-) -> Iterator[tuple[str, Callable]]:
-    """Yield file names, each with a function that writes the file to a path.
+def pictures_of(inspection: Inspection) -> Iterator[tuple[str, Callable]]:
+    """Yield the name of each picture, and a function that returns its figure.
 
     Pictures of parts that the model does not have, such as a position
     embedding, are skipped.
-
-    Args:
-        inspection: The inspection of the model.
-        suffix: ".png" or ".svg".
     """
     from keras_vit.analysis import plots
 
-    def saving(draw, *arguments):
-        return lambda path: plots.save_figure(draw(*arguments), path)
-
-    similarity, filters = inspection.similarity, inspection.filters
-    yield f"reading{suffix}", saving(plots.plot_readings, inspection)
+    yield "reading", lambda: plots.plot_readings(inspection)
     for i in range(len(inspection.pixels)):
-        yield f"heads_{i + 1}{suffix}", saving(plots.plot_heads, inspection, i)
-    distances = (
-        inspection.distances,
-        inspection.grid_size,
-        inspection.patch_size,
-        inspection.num_prefix_tokens,
+        yield f"heads_{i + 1}", lambda i=i: plots.plot_heads(inspection, i)
+    yield (
+        "distances",
+        lambda: plots.plot_distances(
+            inspection.distances,
+            inspection.grid_size,
+            inspection.patch_size,
+            inspection.num_prefix_tokens,
+        ),
     )
-    yield f"distances{suffix}", saving(plots.plot_distances, *distances)
-    yield f"norms{suffix}", saving(plots.plot_token_norms, inspection)
-    if similarity is not None:
-        draw = plots.plot_position_similarity
-        yield f"positions{suffix}", saving(draw, similarity)
+    yield "norms", lambda: plots.plot_token_norms(inspection)
+    if inspection.similarity is not None:
+        yield (
+            "positions",
+            lambda: plots.plot_position_similarity(inspection.similarity),
+        )
     # Filters with another number of channels cannot be drawn.
-    if filters is not None and inspection.config.channels in (1, 3):
-        yield f"filters{suffix}", saving(plots.plot_filters, filters)
-
-
-def write_similarity(first: Subject, second: Subject, pixels, path):
-    """Draw the similarity of the blocks of two models, see `linear_cka`.
-
-    Shapes:
-        pixels: (B, H, W, C), preprocessed for both models.
-
-    Args:
-        first: The model on the vertical axis.
-        second: The model on the horizontal axis; may be the same.
-        pixels: The images.
-        path: The file to write.
-    """
-    from keras_vit.analysis import plots
-
-    similarity = representation_similarity(first.model, second.model, pixels)
-    names = (first.name, second.name)
-    figure = plots.plot_representation_similarity(similarity, names)
-    plots.save_figure(figure, path)
+    if inspection.filters is not None and inspection.config.channels in (1, 3):
+        yield "filters", lambda: plots.plot_filters(inspection.filters)

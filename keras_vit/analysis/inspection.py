@@ -4,22 +4,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from keras import ops
 
 from keras_vit.analysis.attention import mean_attention_distance
 from keras_vit.analysis.embeddings import (
     PrincipalFilters,
-    leading_filters,
+    embedding_filters,
     position_similarity,
 )
 from keras_vit.analysis.page import render_frame
 from keras_vit.analysis.relevance import accumulate_relevance
-from keras_vit.analysis.rollout import (
-    pools_patches,
-    read_prefix,
-    roll_out,
-    to_grid,
-)
+from keras_vit.analysis.rollout import head_tokens, roll_out, to_grid
 from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import as_float32
 from keras_vit.layers.kernels import without_gradients
@@ -58,10 +52,6 @@ class Inspection:
         image_names: Names of the images.
         pixels: The images, after preprocessing.
         grid_size: (h, w), rows and columns of the grid of patches.
-        num_prefix_tokens: Number of tokens before the patches, 1 with a class
-            token.
-        reads_patches: Whether the head pools the patches instead of reading
-            the class token.
         maps: Attention probabilities, see `attention_maps`.
         rollouts: See `attention_rollout`.
         token_norms: Norms of the tokens after each block, see the function
@@ -81,18 +71,21 @@ class Inspection:
     image_names: tuple[str, ...]
     pixels: np.ndarray
     grid_size: tuple[int, int]
-    num_prefix_tokens: int
-    reads_patches: bool
     maps: np.ndarray
     rollouts: np.ndarray
     token_norms: np.ndarray
     distances: np.ndarray
     similarity: np.ndarray | None
     filters: PrincipalFilters | None
-    class_names: tuple[str, ...] | None
-    probabilities: np.ndarray | None
-    top_classes: np.ndarray | None
-    relevances: np.ndarray | None
+    class_names: tuple[str, ...] | None = None
+    probabilities: np.ndarray | None = None
+    top_classes: np.ndarray | None = None
+    relevances: np.ndarray | None = None
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Number of tokens before the patches, 1 with a class token."""
+        return self.config.num_prefix_tokens
 
     @property
     def patch_size(self) -> int:
@@ -105,13 +98,8 @@ class Inspection:
         Args:
             matrix: (B, T, T), such as `rollouts`.
         """
-        return to_grid(
-            matrix,
-            self.grid_size,
-            self.num_prefix_tokens,
-            from_patches=self.reads_patches,
-            prefix_rows=read_prefix(self.config),
-        )
+        tokens = head_tokens(self.config)
+        return to_grid(matrix, self.grid_size, self.num_prefix_tokens, tokens)
 
     def class_name(self, index: int) -> str:
         """Return the name of a class, or its number if it has no name."""
@@ -154,7 +142,7 @@ def inspect_model(
             computed.
         normalization: How `images` are normalised, see `preprocess_input`;
             None for the way of `model.config`.
-        report: Called as report(completed steps, number of steps).
+        report: Called as report(inspected images, number of images).
 
     Raises:
         ValueError: If the model is not a VisionTransformer, returns numbers
@@ -173,145 +161,90 @@ def inspect_model(
         ((3, 2, 2, 9, 9), (2, 3, 9, 9))
     """
     images = np.asarray(as_images(images, model), "float32")
-    classes = _count_classes(model)
-    image_names = _names(image_names, "image_names", len(images))
+    config, classes = model.config, 0
+    if has_logits(model):
+        check_has_logits(model)  # And that they can be read.
+        classes = config.num_classes
     if image_names is None:
-        image_names = tuple(f"image {i + 1}" for i in range(len(images)))
-    class_names = _names(class_names, "class_names", classes)
-    activate = _find_activation(model, activation)
+        image_names = [f"image {i + 1}" for i in range(len(images))]
+    image_names = _names(image_names, "image_names", len(images))
+    if class_names is not None and classes:
+        class_names = _names(class_names, "class_names", classes)
+    activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
+    if name_activation(model) is not None:
+        activate = model.get_layer("predictions").activation
     top = min(as_whole(num_classes, "num_classes", 0), classes)
-    counter = _StepCounter(len(images) * (1 + top), report)
-    views = [
-        _look_at(model, image[None], activate, top, counter) for image in images
-    ]
-    maps = np.stack([view.maps for view in views], axis=1)
-    if not np.isfinite(maps).all():
+    grid_size = tuple(int(n) for n in grid_size_of(model, images))
+    views = []
+    for image in images:
+        views.append(_look_at(model, image[None], grid_size, activate, top))
+        if report:
+            report(len(views), len(images))
+    found = {
+        name: np.stack(
+            [view[name] for view in views],
+            axis=1 if name in ("maps", "token_norms") else 0,
+        )
+        for name in views[0]
+    }
+    if not np.isfinite(found["maps"]).all():
         raise ValueError(
             "`model` must have finite attention. Received: NaN or infinity "
             f"from {model_name!r}"
         )
-    prefix = model.config.num_prefix_tokens
+    found["distances"] = found["distances"].mean(axis=0)
+    has_positions = config.position_embedding != "none"
+    if normalization is None:
+        normalization = config.preprocessing.normalization
     return Inspection(
         model_name=model_name,
-        config=model.config,
+        config=config,
         image_names=image_names,
-        pixels=to_pixels(images, normalization or _mode_of(model)),
-        grid_size=_grid_size(model, images),
-        num_prefix_tokens=prefix,
-        reads_patches=pools_patches(model),
-        maps=maps,
-        rollouts=as_float32(
-            roll_out(_in_float32(maps), num_prefix_tokens=prefix)
+        pixels=to_pixels(images, normalization),
+        grid_size=grid_size,
+        similarity=position_similarity(model) if has_positions else None,
+        # () is a stem without stages, not a missing stem.
+        filters=(
+            embedding_filters(model) if config.stem_stages is None else None
         ),
-        token_norms=np.stack([view.norms for view in views], axis=1),
-        distances=np.mean([view.distances for view in views], axis=0),
-        similarity=_similarity(model),
-        filters=leading_filters(model),
         class_names=class_names,
-        probabilities=_stack(views, "probabilities"),
-        top_classes=_stack(views, "top_classes"),
-        relevances=_stack(views, "relevances") if top else None,
+        **found,
     )
 
 
-def _in_float32(maps):
-    """Yield the maps of each block; TensorFlow writes a message on float16."""
-    for block in maps:
-        yield block.astype("float32")
-
-
-@dataclasses.dataclass(frozen=True)
-class _View:
-    """The results for one image: the fields of `Inspection`, without B."""
-
-    maps: np.ndarray
-    norms: np.ndarray
-    distances: np.ndarray
-    probabilities: np.ndarray | None = None
-    top_classes: np.ndarray | None = None
-    relevances: np.ndarray | None = None
-
-
-class _StepCounter:
-    """Reports the number of completed steps and of all steps."""
-
-    def __init__(self, steps, report):
-        self._done, self._steps, self._report = 0, steps, report
-
-    def count(self):
-        self._done += 1
-        if self._report:
-            self._report(self._done, self._steps)
-
-
-def _look_at(model, image, activate, top, counter):
-    """Return the results for one image (1, H, W, C), from one forward pass."""
+def _look_at(model, image, grid_size, activate, top):
+    """Return arrays on an image (1, H, W, C), from one forward pass."""
     config = model.config
+    prefix, patch = config.num_prefix_tokens, config.patch_size
     with without_gradients():
         recorded = record_pass(model, image)
         maps = np.stack([as_float32(scores) for scores in recorded.scores])
-        norms = np.stack([_norms(tokens) for tokens in recorded.tokens])
-        distances = mean_attention_distance(
-            maps,
-            _grid_size(model, image),
-            config.patch_size * config.stem_stride,
-            num_prefix_tokens=config.num_prefix_tokens,
-        )
-        maps = maps[:, 0].astype("float16")
-        counter.count()
+        tokens = [as_float32(tokens)[0] for tokens in recorded.tokens]
+        found = {
+            "maps": maps[:, 0].astype("float16"),
+            "rollouts": as_float32(roll_out(maps))[0],
+            "token_norms": np.linalg.norm(np.stack(tokens), axis=-1),
+            "distances": mean_attention_distance(
+                maps,
+                grid_size,
+                patch * config.stem_stride,
+                num_prefix_tokens=prefix,
+            ),
+        }
         if not has_logits(model):
-            return _View(maps, norms, distances)
+            return found
         probabilities = as_float32(activate(recorded.logits))[0]
         # Negative, so that equal probabilities are sorted by class index.
-        top_classes = np.argsort(-probabilities, kind="stable")[:top]
+        best = np.argsort(-probabilities, kind="stable")[:top]
+        found |= {"probabilities": probabilities, "top_classes": best}
         relevances = []
-        for index in top_classes:
+        for index in best:
             gradients = recorded.score_gradients([index])
             relevance = accumulate_relevance(recorded.scores, gradients)
             relevances.append(as_float32(relevance)[0])
-            counter.count()
-    relevances = np.asarray(relevances, "float32")
-    return _View(maps, norms, distances, probabilities, top_classes, relevances)
-
-
-def _norms(tokens):
-    """Return the norms (T,) of the tokens (1, T, D) of an image."""
-    return as_float32(ops.norm(ops.cast(tokens[0], "float32"), axis=-1))
-
-
-def _count_classes(model):
-    """Return the number of classes; 0 for a model without logits."""
-    if not has_logits(model):
-        return 0
-    check_has_logits(model)  # And that they can be read.
-    return model.config.num_classes
-
-
-def _find_activation(model, activation):
-    """Return the function that turns a model's logits into probabilities."""
-    activate = pick(CLASSIFIER_ACTIVATIONS, activation, "activation")
-    if name_activation(model) is None:
-        return activate
-    return model.get_layer("predictions").activation
-
-
-def _similarity(model):
-    if model.config.position_embedding == "none":
-        return None
-    return position_similarity(model)
-
-
-def _mode_of(model):
-    return model.config.preprocessing.normalization
-
-
-def _grid_size(model, images):
-    return tuple(int(n) for n in grid_size_of(model, images))
-
-
-def _stack(views, name):
-    parts = [getattr(view, name) for view in views]
-    return None if parts[0] is None else np.stack(parts)
+        if top:
+            found["relevances"] = np.stack(relevances)
+    return found
 
 
 def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
@@ -336,8 +269,6 @@ def to_pixels(images, normalization: Mode = "vit") -> np.ndarray:
 
 
 def _names(names, argument, count):
-    if names is None:
-        return None
     if len(names) != count:
         raise ValueError(
             f"`{argument}` must be {count} names. Received: {len(names)}"

@@ -62,9 +62,10 @@ def attention_relevance(
     with without_gradients():
         for part, batch in split_batches(model, images, batch_size):
             chosen = _classes_of(classes, model, len(images))
-            chosen = None if chosen is None else chosen[part]
             recorded = record_pass(model, batch)
-            gradients = recorded.score_gradients(chosen)
+            gradients = recorded.score_gradients(
+                None if chosen is None else chosen[part]
+            )
             relevance.append(
                 as_float32(accumulate_relevance(recorded.scores, gradients))
             )
@@ -94,8 +95,7 @@ def accumulate_relevance(scores: Iterable, gradients: Iterable):
         product = ops.cast(score, "float32") * ops.cast(gradient, "float32")
         step = ops.mean(ops.relu(product), axis=1)  # (B, T, T)
         if relevance is None:
-            length = step.shape[-1]
-            identity = ops.eye(length, dtype="float32")
+            identity = ops.eye(step.shape[-1], dtype="float32")
             relevance = ops.broadcast_to(identity, step.shape)
         relevance = relevance + ops.matmul(step, relevance)
     return relevance

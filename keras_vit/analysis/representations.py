@@ -18,47 +18,6 @@ from keras_vit.models.features import (
 FEWEST_IMAGES = 4
 
 
-def linear_cka(features_a, features_b) -> float:
-    """Return the similarity of two representations of the same images, 0 to 1.
-
-    The centred kernel alignment is |A'B|^2 / (|A'A| |B'B|), after subtracting
-    the mean of each column of A and B. It is invariant to rotating or scaling
-    A or B. With few images, it is biased upwards, up to 1 if there are many
-    more features than images; `representation_similarity` has no such bias.
-
-    Shapes:
-        features_a: (B, ...). features_b: (B, ...), of any other sizes.
-
-    Args:
-        features_a: Features of B images from one model, such as its tokens.
-        features_b: Features of the same images from another model.
-
-    Raises:
-        ValueError: If the numbers of images differ, or if all images have the
-            same features.
-
-    Example:
-        >>> features = np.random.default_rng(0).normal(size=(50, 8))
-        >>> round(linear_cka(features, 3 * features[:, ::-1]), 6)
-        1.0
-
-    Reference: Kornblith et al. 2019, arXiv:1905.00414, section 3.
-    """
-    a, b = _centred(features_a), _centred(features_b)
-    if len(a) != len(b):
-        raise ValueError(
-            "`features_a` and `features_b` must be of the same images. "
-            f"Received: {len(a)} and {len(b)} images"
-        )
-    own_a, own_b = _squared_norm(a, a), _squared_norm(b, b)
-    if not own_a > 0 or not own_b > 0:  # Also true of nan.
-        raise ValueError(
-            "`features_a` and `features_b` must be finite and differ from "
-            "image to image. Received: features without variance"
-        )
-    return float(_squared_norm(a, b) / np.sqrt(own_a * own_b))
-
-
 def representation_similarity(
     model_a: VisionTransformer,
     model_b: VisionTransformer,
@@ -67,10 +26,11 @@ def representation_similarity(
 ) -> np.ndarray:
     """Return the linear CKA between the tokens after any two blocks.
 
-    Each of the three terms of the ratio is an unbiased HSIC, averaged over
-    batches. So the result hardly depends on the batch size, and only one batch
-    is in memory at a time. A value may be slightly below 0. The features of an
-    image are all its tokens.
+    The centred kernel alignment HSIC(a, b) / sqrt(HSIC(a, a) HSIC(b, b)) is
+    invariant to rotating or scaling the features of an image, which are all
+    its tokens. Each HSIC is an unbiased estimate, averaged over batches. So
+    the result hardly depends on the batch size, and only one batch is in
+    memory at a time. A value may be slightly below 0.
 
     Shapes:
         images: (B, H, W, C), preprocessed for both models.
@@ -86,8 +46,8 @@ def representation_similarity(
     Raises:
         ValueError: If a batch has fewer than four images.
 
-    Reference: Nguyen et al. 2021, arXiv:2010.15327, section 2; Raghu et al.
-        2021, arXiv:2108.08810.
+    Reference: Kornblith et al. 2019, arXiv:1905.00414; Nguyen et al. 2021,
+        arXiv:2010.15327, section 2; Raghu et al. 2021, arXiv:2108.08810.
     """
     batch_size = as_whole(batch_size, "batch_size")
     for model in (model_a, model_b):
@@ -177,19 +137,6 @@ def artefact_tokens(
     if not ratio > 1:
         raise ValueError(f"`ratio` must be above 1. Received: ratio={ratio}")
     return patches > ratio * np.median(patches, axis=-1, keepdims=True)
-
-
-def _centred(features):
-    features = np.asarray(features, "float64")
-    features = features.reshape(len(features), -1)  # (B, F)
-    return features - features.mean(axis=0)
-
-
-def _squared_norm(a, b):
-    # The squared norm of a'b is the product of the kernels aa' and bb'.
-    if len(a) < min(a.shape[1], b.shape[1]):
-        return np.sum((a @ a.T) * (b @ b.T))
-    return np.sum(np.square(a.T @ b))
 
 
 def _centred_kernels(model, images):

@@ -1,4 +1,4 @@
-"""Attention rollout: the combined attention of all blocks."""
+"""Attention rollout, and what the head of a model reads of a matrix."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,6 +15,8 @@ from keras_vit.models.features import (
 )
 from keras_vit.models.vit import pooling
 from keras_vit.tables import pick
+
+HEAD_FUSIONS = {"mean": ops.mean, "max": ops.max, "min": ops.min}
 
 
 def attention_rollout(
@@ -54,26 +56,21 @@ def attention_rollout(
 
     Reference: Dosovitskiy et al. 2021, arXiv:2010.11929, appendix D.8.
     """
+    rollouts = []
     with without_gradients():
-        return np.concatenate(
-            [
-                as_float32(_roll_out(model, batch, head_fusion, discard_ratio))
-                for _, batch in split_batches(model, images, batch_size)
-            ]
-        )
+        for _, batch in split_batches(model, images, batch_size):
+            scores = (scores for _, scores in yield_scores(model, batch))
+            prefix = model.config.num_prefix_tokens
+            rollout = roll_out(scores, head_fusion, discard_ratio, prefix)
+            rollouts.append(as_float32(rollout))
+    return np.concatenate(rollouts)
 
 
-def attention_grid(
-    model: VisionTransformer,
-    images,
-    head_fusion: str = "mean",
-    discard_ratio: float = 0.0,
-):
+def attention_grid(model: VisionTransformer, images):
     """Return the contribution of each patch to the input of the head.
 
-    This is the part of the rollout that the head reads: the row of the class
-    token or, if the head pools patches, the mean of their rows. Works inside
-    a traced function, such as the signature of a SavedModel.
+    This is the part of the rollout that the head reads, see `head_grid`.
+    Works inside a traced function, such as the signature of a SavedModel.
 
     Shapes:
         images: (B, H, W, C), preprocessed for `model`; B may be unknown.
@@ -83,11 +80,9 @@ def attention_grid(
     Args:
         model: Any VisionTransformer.
         images: The images to compute attention for.
-        head_fusion: See `roll_out`.
-        discard_ratio: See `roll_out`.
     """
-    rollout = _roll_out(model, images, head_fusion, discard_ratio)
-    return head_grid(model, images, rollout)
+    scores = (scores for _, scores in yield_scores(model, images))
+    return head_grid(model, images, roll_out(scores))
 
 
 def roll_out(
@@ -147,12 +142,19 @@ def roll_out(
     return rollout
 
 
+def _discard(attention, ratio, num_prefix_tokens):
+    length = attention.shape[-1]
+    ranked = ops.sort(ops.reshape(attention, (-1, length * length)), axis=-1)
+    smallest = ranked[:, int(ratio * length * length), None, None]  # Kept.
+    own = np.diag(np.arange(length) < num_prefix_tokens)
+    return ops.where(ops.logical_or(attention >= smallest, own), attention, 0.0)
+
+
 def to_grid(
     matrix,
     grid_size: tuple,
     num_prefix_tokens: int = 1,
-    from_patches: bool = False,
-    prefix_rows: Sequence[int] = (0,),
+    tokens: Sequence[int] = (0,),
 ):
     """Return the row of the class token, or the mean row of other tokens.
 
@@ -168,14 +170,11 @@ def to_grid(
         grid_size: (h, w), rows and columns of the grid of patches.
         num_prefix_tokens: Number of tokens before the patches, 1 with a class
             token.
-        from_patches: Whether to average the rows of the patches instead of
-            those of `prefix_rows`. See `pools_patches`.
-        prefix_rows: Indices of tokens before the patches, whose rows are
-            averaged. Default: the class token. See `read_prefix`.
+        tokens: Indices of the tokens before the patches whose rows are
+            averaged; () for the rows of all patches. See `head_tokens`.
 
     Raises:
-        ValueError: If the matrix does not fit this grid, or if there is no
-            class token.
+        ValueError: If the matrix does not fit this grid, or has no such tokens.
     """
     h, w = grid_size
     length = matrix.shape[-1]
@@ -185,16 +184,16 @@ def to_grid(
             f"patch of the grid. Received: {length} tokens, "
             f"grid_size={(h, w)}, num_prefix_tokens={num_prefix_tokens}"
         )
-    if not from_patches and num_prefix_tokens < 1:
+    if max(tokens, default=-1) >= num_prefix_tokens:
         raise ValueError(
-            "Without a class token, `from_patches` must be True. Received: "
-            f"num_prefix_tokens={num_prefix_tokens}, from_patches=False"
+            "`tokens` must be indices below `num_prefix_tokens`. Received: "
+            f"tokens={tokens}, num_prefix_tokens={num_prefix_tokens}"
         )
     columns = matrix[:, :, num_prefix_tokens:]  # (B, T, N)
-    if from_patches:
-        rows = columns[:, num_prefix_tokens:]
+    if tokens:
+        rows = ops.take(columns, list(tokens), axis=1)
     else:
-        rows = ops.take(columns, list(prefix_rows), axis=1)
+        rows = columns[:, num_prefix_tokens:]
     grid = ops.reshape(ops.mean(rows, axis=1), (-1, h, w))
     if isinstance(matrix, np.ndarray):
         return ops.convert_to_numpy(grid)
@@ -221,61 +220,20 @@ def head_grid(model: VisionTransformer, images, matrix):
         matrix,
         grid_size_of(model, images),
         model.config.num_prefix_tokens,
-        from_patches=pools_patches(model),
-        prefix_rows=read_prefix(model.config),
+        head_tokens(model.config),
     )
 
 
-def read_prefix(config: ViTConfig) -> tuple[int, ...]:
-    """Return the indices of the tokens that a head reads before the patches.
+def head_tokens(config: ViTConfig) -> tuple[int, ...]:
+    """Return the indices of the tokens that the head reads before the patches.
 
-    Meaningful unless the head reads the patches, see `pools_patches`; of
-    "token_and_avg", it is the class token alone.
+    () if the head reads the patches. A model without pooling counts as one
+    that reads its class token, if it has one.
 
     Args:
         config: The configuration of the model.
     """
     layer = pooling(config)
-    return (layer and layer.read_tokens) or (0,)
-
-
-def pools_patches(model: VisionTransformer) -> bool:
-    """Return whether the head reads the patches instead of tokens before them.
-
-    For a model without pooling, return whether it has no class token.
-
-    Args:
-        model: Any VisionTransformer.
-    """
-    layer = pooling(model.config)
     if layer is None:
-        return not model.config.use_class_token
-    return not layer.read_tokens
-
-
-def _roll_out(model, images, head_fusion, discard_ratio):
-    return roll_out(
-        (scores for _, scores in yield_scores(model, images)),
-        head_fusion,
-        discard_ratio,
-        model.config.num_prefix_tokens,
-    )
-
-
-def _discard(attention, ratio, num_prefix_tokens):
-    length = ops.shape(attention)[-1]  # A tensor for a dynamic image size.
-    count = length * length
-    if isinstance(count, int):
-        dropped = int(ratio * count)
-    else:
-        dropped = ops.cast(ratio * ops.cast(count, "float64"), "int32")
-    ranked = ops.sort(ops.reshape(attention, (-1, count)), axis=-1)
-    smallest = ops.take(ranked, dropped, axis=-1)[:, None, None]  # Kept.
-    token = ops.arange(length)
-    own = ops.logical_and(
-        token[:, None] == token[None], token[:, None] < num_prefix_tokens
-    )
-    return ops.where(ops.logical_or(attention >= smallest, own), attention, 0.0)
-
-
-HEAD_FUSIONS = {"mean": ops.mean, "max": ops.max, "min": ops.min}
+        return (0,) if config.use_class_token else ()
+    return tuple(layer.read_tokens)

@@ -231,17 +231,3 @@ def viridis_places(colours):
     # matplotlib's own colours, or near them: the page interpolates.
     assert distances.min(axis=-1).max() < 10
     return distances.argmin(axis=-1) / 255
-
-
-def contrast(one, other):
-    """Return the contrast of two colours as the WCAG 2.2 define it."""
-
-    def luminance(colour):
-        share = np.asarray(colour) / 255
-        linear = np.where(
-            share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4
-        )
-        return linear @ [0.2126, 0.7152, 0.0722]
-
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)

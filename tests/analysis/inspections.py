@@ -20,7 +20,10 @@ def make_inspection(
     seed=0,
     **changes,
 ):
-    """Return an Inspection of softmax maps, with `changes` to its fields."""
+    """Return an Inspection of softmax maps, with `changes` to its fields.
+
+    Its arrays cannot be written. Patches have 8 pixels.
+    """
     rng = np.random.default_rng(seed)
     h, w = grid_size
     length = num_prefix_tokens + h * w
@@ -44,7 +47,6 @@ def make_inspection(
     vectors = rng.standard_normal((h * w, 5))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     similarity = (vectors @ vectors.T).reshape(h, w, h, w).astype("float32")
-    rollouts = roll_out(maps, num_prefix_tokens=num_prefix_tokens)
     fields = {
         "model_name": "a small model",
         "config": config,
@@ -53,10 +55,8 @@ def make_inspection(
             0, 256, (images, 8 * h, 8 * w, channels), dtype="uint8"
         ),
         "grid_size": grid_size,
-        "num_prefix_tokens": num_prefix_tokens,
-        "reads_patches": reads_patches,
         "maps": maps,
-        "rollouts": keras.ops.convert_to_numpy(rollouts),
+        "rollouts": keras.ops.convert_to_numpy(roll_out(maps)),
         "token_norms": norms,
         "distances": rng.uniform(3, 30, (layers, heads)).astype("float32"),
         "similarity": similarity,
@@ -71,4 +71,14 @@ def make_inspection(
         * rng.exponential(size=(images, 3, length, length)).astype("float32")
         + np.eye(length, dtype="float32"),
     }
-    return Inspection(**{**fields, **changes})
+    inspection = Inspection(**{**fields, **changes})
+    for value in vars(inspection).values():
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)
+    return inspection
+
+
+# The fields of a model without a head.
+HEADLESS = dict.fromkeys(
+    ("class_names", "probabilities", "top_classes", "relevances")
+)

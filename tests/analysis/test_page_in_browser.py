@@ -10,13 +10,12 @@ from keras_vit.analysis import to_grid, write_page
 from keras_vit.analysis.page import DETAILS, _render
 from tests.analysis.browsing import (
     Visit,
-    contrast,
     number_in,
     open_browser,
     settle,
     viridis_places,
 )
-from tests.analysis.inspections import make_inspection
+from tests.analysis.inspections import HEADLESS, make_inspection
 from tests.analysis.test_page import NASTY
 
 pytestmark = pytest.mark.skipif(
@@ -163,7 +162,7 @@ def test_every_value_can_be_read(visit):
     visit.choose("pointer", "read")
     row = attention(INSPECTION, 0, 2, None, 5)[1:]
     largest = np.delete(row, 5).max()
-    for cell in range(12):
+    for cell in (0, 6, 11):
         y, x = divmod(cell, GRID[1])
         visit.hover(y, x, GRID)
         place = f"Row {y + 1}, column {x + 1} gets "
@@ -417,10 +416,7 @@ def test_models_of_different_grids_are_compared(tab, tmp_path):
         model_name="another model",
         similarity=None,
         filters=None,
-        class_names=None,
-        probabilities=None,
-        top_classes=None,
-        relevances=None,
+        **HEADLESS,
         seed=3,
     )
     path = tmp_path / "report.html"
@@ -436,7 +432,7 @@ def test_models_of_different_grids_are_compared(tab, tmp_path):
             other.maps[1, 0].astype("float32").mean(axis=0)[None],
             (6, 2),
             0,
-            from_patches=True,
+            tokens=(),
         )[0],
         rtol=1e-5,
     )
@@ -501,7 +497,7 @@ def test_an_address_of_nonsense_does_no_harm(tab, page_path, fragment):
 
 
 def test_a_page_with_the_least_says_so(tab, tmp_path):
-    page = _render([INSPECTION], DETAILS[-1], "The least")
+    page = _render([INSPECTION], DETAILS[-1])
     (tmp_path / "report.html").write_text(page, encoding="utf-8")
     visit = tab.go(tmp_path / "report.html", "#block=2&head=2")
     about = visit.page.locator("#left-out")
@@ -529,25 +525,21 @@ def test_names_are_shown_as_they_are(tab, tmp_path):
         model_name=NASTY,
         class_names=tuple(NASTY + str(i) for i in range(6)),
     )
-    write_page(inspection, tmp_path / "a.html", title=NASTY)
+    write_page(inspection, tmp_path / "a.html")
     visit = tab.go(tmp_path / "a.html")
-    assert visit.page.title() == NASTY
-    assert visit.page.locator("h1").text_content() == NASTY
     for selector in (".predictions li span", "select.image option"):
         name = visit.panel().locator(selector).first.text_content()
         assert name.startswith(NASTY)
 
 
-PHONE = {
-    "viewport": {"width": 360, "height": 740},
-    "has_touch": True,
-    "is_mobile": True,
-}
+def phone(width):
+    viewport = {"width": width, "height": 740}
+    return {"viewport": viewport, "has_touch": True, "is_mobile": True}
 
 
-@pytest.mark.parametrize("compare", [0, 1])
-def test_a_phone_shows_it_all(browser, page_path, compare):
-    visit = Visit(browser, **PHONE).go(page_path, f"#compare={compare}&same=0")
+@pytest.mark.parametrize("width", [360, 390])
+def test_a_phone_shows_it_all(browser, page_path, width):
+    visit = Visit(browser, **phone(width)).go(page_path, "#compare=1&same=0")
     wide = visit.page.evaluate(
         """() => [
             document.documentElement.scrollWidth,
@@ -556,7 +548,7 @@ def test_a_phone_shows_it_all(browser, page_path, compare):
                 .map((e) => e.getBoundingClientRect().right),
         ]"""
     )
-    assert max(wide) <= 360
+    assert max(wide) <= width
     visit.stage().tap(position=visit.centre_of(1, 0, GRID))
     visit.wait()
     expect(visit.reading()).to_contain_text("Seen from row 2, column 1:")
@@ -565,62 +557,16 @@ def test_a_phone_shows_it_all(browser, page_path, compare):
     for control in visit.page.locator("#controls :is(select, label)").all():
         if control.is_visible() and control.inner_text():
             assert control.bounding_box()["height"] >= 18
-    if compare:
-        # The two images follow each other; what is said of them is below.
-        tops = [
-            visit.panel(index).locator(kind).bounding_box()["y"]
-            for kind in (".stage", ".details")
-            for index in (0, 1)
-        ]
-        assert tops == sorted(tops)
-        assert tops[1] - tops[0] < 740
+    # The two images follow each other; what is said of them is below.
+    tops = [
+        visit.panel(index).locator(kind).bounding_box()["y"]
+        for kind in (".stage", ".details")
+        for index in (0, 1)
+    ]
+    assert tops == sorted(tops)
+    assert tops[1] - tops[0] < 740
     visit.check_quiet()
     visit.context.close()
-
-
-TEXTS = [
-    "h1",
-    "#summary",
-    "#explanation",
-    ".choices input:checked + span",
-    ".choices input:not(:checked) + span",
-    ".legend .high",
-    ".reading",
-    "td",
-    "th",
-    ".predictions span",
-    ".about p",
-    "select",
-]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out(visit, scheme):
-    visit.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    settle(visit.page)
-    found = visit.page.evaluate(
-        """(selectors) => {
-            const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
-            const ground = (element) => {
-                const colour = numbers(
-                    getComputedStyle(element).backgroundColor
-                );
-                return colour[3] === 0
-                    ? ground(element.parentElement)
-                    : colour.slice(0, 3);
-            };
-            return selectors.map((selector) => {
-                const element = document.querySelector(selector);
-                const { color } = getComputedStyle(element);
-                return [numbers(color).slice(0, 3), ground(element)];
-            });
-        }""",
-        TEXTS,
-    )
-    ratios = {name: contrast(*pair) for name, pair in zip(TEXTS, found)}
-    assert min(ratios.values()) >= 4.5, ratios
-    light_ground = np.mean(found[0][1]) > 128
-    assert light_ground == (scheme == "light")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from keras_vit.analysis import (
     attention_rollout,
     grid_size_of,
     head_grid,
+    head_tokens,
     inspect_model,
-    pools_patches,
     roll_out,
     to_grid,
 )
@@ -51,7 +51,7 @@ def roll_out_in_numpy(maps, head_fusion, discard_ratio, num_prefix_tokens):
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
-@pytest.mark.parametrize("discard_ratio", [0.0, 0.3, 0.9, 0.99])
+@pytest.mark.parametrize("discard_ratio", [0.0, 0.3, 0.99])
 @pytest.mark.parametrize("head_fusion", HEAD_FUSIONS)
 def test_equals_plain_loops(head_fusion, discard_ratio, prefix):
     maps = MAPS.copy()
@@ -59,21 +59,6 @@ def test_equals_plain_loops(head_fusion, discard_ratio, prefix):
     rollout = roll_out(maps, head_fusion, discard_ratio, prefix)
     expected = roll_out_in_numpy(maps, head_fusion, discard_ratio, prefix)
     np.testing.assert_allclose(to_numpy(rollout), expected, atol=1e-6)
-
-
-def test_only_what_a_prefix_token_gives_to_itself_is_spared():
-    maps = MAPS.copy()
-    maps[:, :, :, 0, 0] = 0.01
-    spared = to_numpy(roll_out(maps, discard_ratio=0.5, num_prefix_tokens=1))
-    dropped = to_numpy(roll_out(maps, discard_ratio=0.5, num_prefix_tokens=0))
-    assert (spared[:, 0, 0] > dropped[:, 0, 0]).all()
-
-
-def test_identity_attention_rolls_out_to_the_identity():
-    maps = np.broadcast_to(np.eye(5), (4, 2, 3, 5, 5))
-    for ratio in (0.0, 0.5):
-        rollout = roll_out(maps, discard_ratio=ratio)
-        np.testing.assert_array_equal(to_numpy(rollout)[1], np.eye(5))
 
 
 def test_uniform_attention_halves_the_identity_in_each_block():
@@ -86,16 +71,6 @@ def test_uniform_attention_halves_the_identity_in_each_block():
     np.testing.assert_allclose(rollout[0], expected, rtol=1e-6)
 
 
-def test_the_last_block_comes_last():
-    # Token 0 reads 1 in the last block, after 1 has read 2 in the first.
-    first, last = np.eye(3), np.eye(3)
-    first[1], last[0] = [0, 0, 1], [0, 1, 0]
-    rollout = to_numpy(roll_out([first[None, None], last[None, None]]))[0]
-    assert rollout[0, 2] == 0.25
-    rollout = to_numpy(roll_out([last[None, None], first[None, None]]))[0]
-    assert rollout[0, 2] == 0
-
-
 @pytest.mark.parametrize("name", CHOICES)
 def test_rollout_of_a_model_is_that_of_its_maps(name):
     model, images = model_of(name), images_of(name, batch=4)
@@ -106,63 +81,47 @@ def test_rollout_of_a_model_is_that_of_its_maps(name):
     np.testing.assert_allclose(rollout, expected, atol=1e-5)
     np.testing.assert_allclose(rollout.sum(axis=-1), 1, atol=1e-5)
     # The picture of it, of the readers' rows.
+    plain = roll_out_in_numpy(maps[:, :2], "mean", 0, prefix)
     h, w = grid_size_of(model, images)
-    readers = slice(2 if name == "distilled" else 1)
-    readers = slice(prefix, None) if pools_patches(model) else readers
-    picture = expected[:, readers, prefix:].mean(axis=1).reshape(-1, h, w)
-    grid = attention_grid(model, images[:2], "max", 0.5)
-    np.testing.assert_allclose(to_numpy(grid), picture[:2], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("pooling", "use_class_token", "expected"),
-    [
-        ("token", True, False),
-        ("none", True, False),
-        ("none", False, True),
-        ("avg", False, True),
-        ("avg", True, True),
-        ("max", True, True),
-        ("map", True, True),
-        ("prefix", True, False),
-        ("prefix", False, False),
-    ],
-)
-def test_who_is_read_by_the_head(pooling, use_class_token, expected):
-    config = tiny_config(
-        pooling=pooling, use_class_token=use_class_token, num_registers=1
-    )
-    assert pools_patches(VisionTransformer(config)) is expected
+    readers = list(head_tokens(model.config)) or slice(prefix, None)
+    picture = plain[:, readers, prefix:].mean(axis=1).reshape(-1, h, w)
+    grid = attention_grid(model, images[:2])
+    np.testing.assert_allclose(to_numpy(grid), picture, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("choices", "rows"),
     [
-        ({"pooling": "token", "num_registers": 2}, [0]),
-        ({"pooling": "prefix", "num_registers": 2}, [0]),
-        (
-            {
-                "pooling": "prefix",
-                "num_registers": 2,
-                "pooling_indices": (1, 2),
-            },
-            [1, 2],
-        ),
-        ({"pooling": "distilled", "use_distillation_token": True}, [0, 1]),
+        ({"pooling": "token"}, (0,)),
+        ({"pooling": "none"}, (0,)),
+        ({"pooling": "none", "use_class_token": False}, ()),
+        ({"pooling": "avg", "use_class_token": False}, ()),
+        ({"pooling": "avg"}, ()),
+        ({"pooling": "max"}, ()),
+        ({"pooling": "map"}, ()),
+        ({"pooling": "prefix"}, (0,)),
+        ({"pooling": "prefix", "use_class_token": False}, (0,)),
+        ({"pooling": "prefix", "pooling_indices": (1, 2)}, (1, 2)),
+        ({"pooling": "distilled", "use_distillation_token": True}, (0, 1)),
     ],
+    ids=str,
 )
 def test_the_head_s_grid_is_of_the_tokens_that_it_reads(choices, rows):
     """The gradient of the head with respect to the other tokens is zero."""
-    model = randomize(VisionTransformer(tiny_config(**choices)))
-    images = noise(2, *model.config.image_size, model.config.channels)
+    config = tiny_config(num_registers=2, **choices)
+    assert head_tokens(config) == rows
+    if choices["pooling"] not in ("token", "prefix", "distilled"):
+        return
+    model = randomize(VisionTransformer(config))
+    images = noise(2, *config.image_size, config.channels)
     h, w = grid_size_of(model, images)
-    prefix = model.config.num_prefix_tokens
+    prefix = config.num_prefix_tokens
     length = prefix + h * w
     matrix = noise(2, length, length, seed=4)
     expected = matrix[:, rows, prefix:].mean(1).reshape(-1, h, w)
     grid = head_grid(model, images, matrix)
     np.testing.assert_allclose(grid, expected, atol=1e-6)
-    inspection = inspect_model(model, images)
+    inspection = inspect_model(model, images, num_classes=0)
     np.testing.assert_array_equal(inspection.read_grid(matrix), grid)
     # Relevance comes from the rows that are read alone.
     relevance = attention_relevance(model, images, 0)
@@ -176,18 +135,15 @@ def test_the_grid_is_filled_row_by_row():
     assert isinstance(grid, np.ndarray)
     np.testing.assert_array_equal(grid, [[[1, 2, 3], [4, 5, 6]]])
     matrix[0, 3:5] = 60
-    grid = to_grid(matrix, (2, 3), from_patches=True)
+    grid = to_grid(matrix, (2, 3), tokens=())
     np.testing.assert_array_equal(grid, np.full((1, 2, 3), 20))
-    grid = to_grid(matrix[:, 1:, 1:], (3, 2), 0, from_patches=True)
+    grid = to_grid(matrix[:, 1:, 1:], (3, 2), 0, ())
     np.testing.assert_array_equal(grid, np.full((1, 3, 2), 20))
 
 
 @tensorflow_only
-@pytest.mark.parametrize(
-    ("name", "discard_ratio"),
-    [("token", 0.0), ("average", 0.5), ("open_hybrid", 0.5)],
-)
-def test_a_saved_model_answers_with_the_grid(name, discard_ratio, tmp_path):
+@pytest.mark.parametrize("name", ["token", "average", "open_hybrid"])
+def test_a_saved_model_answers_with_the_grid(name, tmp_path):
     import keras
     import tensorflow as tf
 
@@ -195,9 +151,7 @@ def test_a_saved_model_answers_with_the_grid(name, discard_ratio, tmp_path):
     archive = keras.export.ExportArchive()
     archive.add_endpoint(
         "attention",
-        lambda images: {
-            "grid": attention_grid(model, images, discard_ratio=discard_ratio)
-        },
+        lambda images: {"grid": attention_grid(model, images)},
         input_signature=[tf.TensorSpec((None, *model.input_shape[1:]))],
     )
     archive.write_out(tmp_path / "1", verbose=False)
@@ -205,28 +159,23 @@ def test_a_saved_model_answers_with_the_grid(name, discard_ratio, tmp_path):
     for batch in (images, images[:1]):
         grid = to_numpy(archive.attention(tf.constant(batch))["grid"])
         assert grid.shape == (len(batch), *grid_size_of(model, batch))
-        expected = attention_grid(model, batch, discard_ratio=discard_ratio)
-        np.testing.assert_allclose(grid, to_numpy(expected), atol=1e-6)
+        expected = to_numpy(attention_grid(model, batch))
+        np.testing.assert_allclose(grid, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("maps", "options", "match"),
     [
-        ({"head_fusion": "sum"}, "`head_fusion` must be one of 'mean', 'max'"),
-        ({"discard_ratio": 1.0}, r"`discard_ratio` must be in \[0, 1\)"),
-        ({"discard_ratio": -0.1}, "Received: discard_ratio=-0.1"),
+        (MAPS, {"head_fusion": "sum"}, "`head_fusion`"),
+        (MAPS, {"discard_ratio": 1.0}, "`discard_ratio`"),
+        (MAPS, {"discard_ratio": -0.1}, "discard_ratio=-0.1"),
+        (MAPS[0], {}, "`scores`"),
+        ([], {}, "`scores`"),
     ],
 )
-def test_unknown_options_are_an_error(options, match):
+def test_what_cannot_be_rolled_out_is_named(maps, options, match):
     with pytest.raises(ValueError, match=match):
-        roll_out(MAPS, **options)
-
-
-def test_scores_of_another_shape_are_an_error():
-    with pytest.raises(ValueError, match=r"shape \(B, K, T, T\) for each"):
-        roll_out(MAPS[0])
-    with pytest.raises(ValueError, match="of a block or more"):
-        roll_out([])
+        roll_out(maps, **options)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +183,8 @@ def test_scores_of_another_shape_are_an_error():
     [
         ({"grid_size": (2, 2)}, r"7 tokens, grid_size=\(2, 2\)"),
         ({"grid_size": (2, 3), "num_prefix_tokens": 0}, "7 tokens"),
-        ({"grid_size": (7, 1), "num_prefix_tokens": 0}, "`from_patches` must"),
+        ({"grid_size": (7, 1), "num_prefix_tokens": 0}, "`tokens`"),
+        ({"grid_size": (2, 3), "tokens": (1,)}, "`tokens`"),
     ],
 )
 def test_a_matrix_of_another_grid_is_an_error(options, match):

@@ -1,6 +1,7 @@
 """Pictures of what a model has learned."""
 
 import numpy as np
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -13,17 +14,16 @@ from keras_vit.analysis.plots.style import (
     SIGNED,
     SMALL,
     add_axes,
-    block_axis,
+    add_panel,
     check_names,
     check_shape,
     color_bar,
-    draw_image,
     draw_tiles,
     families_for,
+    finish_block_axes,
     mark_cells,
     new_figure,
     panel_size,
-    plain_axes,
     plot_over_blocks,
     set_title,
     shorten,
@@ -31,15 +31,19 @@ from keras_vit.analysis.plots.style import (
 )
 from keras_vit.analysis.representations import artefact_tokens
 
+# With more rows or columns of pictures, only every second, third, ... is drawn.
+MOST_TILES = 14
+# Of a picture of token norms; the others are in the numbers alone.
+MOST_IMAGES = 4
 
-def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
+
+def plot_filters(filters: PrincipalFilters) -> Figure:
     """Draw the principal filters of the patch embedding: figure 7, left.
 
     Each filter has its own scale. Its title is its share of the variance.
 
     Args:
         filters: Filters, as from `embedding_filters`.
-        columns: Largest number of filters in a row.
 
     Raises:
         ValueError: If the filters do not have 1 or 3 channels.
@@ -55,13 +59,10 @@ def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
         scale_filters(pictures), (*pictures.shape[:3], 3)
     )
     count, side = len(pictures), 0.85
-    columns = min(columns, count)
+    columns = min(7, count)
     rows = -(-count // columns)
-    figure = new_figure(
-        max(columns * side, 2.6),
-        rows * (side + 0.11) + 0.3,
-        layout="compressed",
-    )
+    size = max(columns * side, 2.6), rows * (side + 0.11) + 0.3
+    figure = new_figure(*size, layout="compressed")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat[count:]:
         axes.set_axis_off()
@@ -70,20 +71,12 @@ def plot_filters(filters: PrincipalFilters, columns: int = 7) -> Figure:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color="0.7", linewidth=0.5)
         axes.set_title(f"{share:.1%}", fontsize=SMALL, pad=2)
-    figure.suptitle(
-        f"{count} components, {shares.sum():.0%} of the variance",
-        fontsize=SMALL + 1,
-    )
+    title = f"{count} components, {shares.sum():.0%} of the variance"
+    figure.suptitle(title, fontsize=SMALL + 1)
     return figure
 
 
-# With more rows or columns of pictures, only every second, third, ... is drawn.
-MOST_TILES = 14
-
-
-def plot_position_similarity(
-    similarity: np.ndarray, title: str | None = None
-) -> Figure:
+def plot_position_similarity(similarity: np.ndarray) -> Figure:
     """Draw the similarity of the position embeddings: figure 7, centre.
 
     The picture in row y and column x shows the similarity of the position
@@ -96,64 +89,55 @@ def plot_position_similarity(
 
     Args:
         similarity: Cosine similarities.
-        title: Title of the picture.
     """
     similarity = check_shape(similarity, "similarity", 4)
-    if similarity.shape[:2] != similarity.shape[2:]:
+    h, w = similarity.shape[:2]
+    if similarity.shape[2:] != (h, w):
         raise ValueError(
             "`similarity` must have the shape (h, w, h, w). "
             f"Received: shape={similarity.shape}"
         )
+    shape = (len(_choose_places(h)), len(_choose_places(w)), h, w)
     down, across = size_of_tiles(
-        *thin_out(similarity).shape, longest=4.6, narrowest=0.25, widest=0.6
+        *shape, longest=4.6, narrowest=0.25, widest=0.6
     )
     size = across + 1.5, max(down + 0.7, 1.8)
     figure = new_figure(*size, layout="compressed")
     axes = figure.subplots()
-    drawn = draw_position_tiles(axes, similarity, *choose_colors(similarity))
+    drawn = draw_position_tiles(axes, similarity, similarity.min() < 0)
     axes.set_xlabel("column of the patch", fontsize=SMALL)
     axes.set_ylabel("row of the patch", fontsize=SMALL)
-    steps = [-(-size // MOST_TILES) for size in similarity.shape[:2]]
-    thinned = " and ".join(
-        f"one {name} in {step}"
-        for name, step in zip(("row", "column"), steps)
-        if step > 1
-    )
-    set_title(axes, "; ".join(text for text in (title, thinned) if text))
+    steps = {"row": -(-h // MOST_TILES), "column": -(-w // MOST_TILES)}
+    thinned = [f"one {k} in {step}" for k, step in steps.items() if step > 1]
+    set_title(axes, " and ".join(thinned))
     color_bar(drawn, "cosine similarity", ax=axes)
     return figure
 
 
-def choose_colors(similarities: np.ndarray) -> tuple[str, int]:
-    """Return the colour map and the lower end of the scale for cosines."""
-    return (SIGNED, -1) if similarities.min() < 0 else (MAGNITUDE, 0)
+def draw_position_tiles(axes, similarity: np.ndarray, is_signed: bool):
+    """Draw the pictures of the patches, numbered from 1; return the last.
 
-
-def thin_out(similarity: np.ndarray) -> np.ndarray:
-    """Return the pictures to draw, at most 14 x 14."""
+    Args:
+        axes: The axes to draw in.
+        similarity: See `plot_position_similarity`.
+        is_signed: Whether the scale begins at -1 instead of 0.
+    """
     rows, columns = map(_choose_places, similarity.shape[:2])
-    return similarity[rows][:, columns]
+    drawn, _ = draw_tiles(
+        axes,
+        similarity[rows][:, columns],
+        rows + 1,
+        columns + 1,
+        SIGNED if is_signed else MAGNITUDE,
+        Normalize(-1 if is_signed else 0, 1),
+    )
+    return drawn
 
 
 def _choose_places(size):
     """Return the indices of the rows or columns to draw, evenly spaced."""
     step = -(-size // MOST_TILES)
     return np.arange((size - 1) % step // 2, size, step)
-
-
-def draw_position_tiles(axes, similarity: np.ndarray, cmap: str, low: int):
-    """Draw the pictures of all patches, numbered from 1; return the image.
-
-    Args:
-        axes: The axes to draw in.
-        similarity: See `plot_position_similarity`.
-        cmap: The colour map, see `choose_colors`.
-        low: The lower end of the scale.
-    """
-    # Counted from 1, as in the paper.
-    names = (_choose_places(size) + 1 for size in similarity.shape[:2])
-    tiles = thin_out(similarity)
-    return draw_tiles(axes, tiles, *names, cmap=cmap, vmin=low, vmax=1)[0]
 
 
 def plot_representation_similarity(
@@ -173,11 +157,8 @@ def plot_representation_similarity(
     names = check_names(model_names, "model_names", 2)
     rows, columns = similarity.shape
     side = float(np.clip(3 / max(rows, columns), 0.12, 0.4))
-    figure = new_figure(
-        max(columns * side + 1.5, 2.5),
-        max(rows * side + 0.6, 2),
-        layout="compressed",
-    )
+    size = max(columns * side + 1.5, 2.5), max(rows * side + 0.6, 2.3)
+    figure = new_figure(*size, layout="compressed")
     axes = figure.subplots()
     drawn = axes.imshow(
         similarity,
@@ -199,24 +180,17 @@ def plot_representation_similarity(
     return figure
 
 
-def plot_token_norms(
-    inspection: Inspection,
-    block: int = -1,
-    ratio: float = 3.0,
-    most_images: int = 4,
-) -> Figure:
+def plot_token_norms(inspection: Inspection, block: int = -1) -> Figure:
     """Draw the norms of the tokens by depth, and mark the outliers.
 
     On the left are the norms of the patches of all images, their median, and
-    the norm of the class token. On the right are the images, with marks on the
-    patches that `artefact_tokens` finds after one block.
+    the norm of the class token. On the right are the first four images, with
+    marks on the patches that `artefact_tokens` finds after one block.
 
     Args:
         inspection: The inspection of a model.
         block: Index of the block for the marks; negative indices count from
             the end.
-        ratio: See `artefact_tokens`.
-        most_images: Largest number of images to draw.
 
     Raises:
         ValueError: If there is no such block.
@@ -229,27 +203,31 @@ def plot_token_norms(
             f"Received: block={block}"
         )
     block %= layers
-    found = artefact_tokens(norms, inspection.num_prefix_tokens, ratio)
-    count = min(len(inspection.pixels), most_images)
-    _, down, pitch, _ = panel_size(inspection.pixels)
+    found = artefact_tokens(norms, inspection.num_prefix_tokens)
+    pixels = inspection.pixels[:MOST_IMAGES]
+    pitch, down = panel_size(pixels)
     top = 0.1 + 2 * LINE
     start = 3.8  # Left end of the images, in inches.
-    figure = new_figure(start + count * pitch, top + max(down + 0.1, 2.4))
+    size = start + len(pixels) * pitch, top + max(down + 0.1, 2.4)
+    figure = new_figure(*size)
     axes = add_axes(figure, 0.55, top, 2.9, 1.9)
-    _draw_lengths(axes, norms, inspection.num_prefix_tokens, found, ratio)
+    _draw_norms(axes, norms, inspection.num_prefix_tokens, found)
     axes.axvline(block + 1, color="0.7", lw=1, ls=":", zorder=0)
-    for i in range(count):
-        place = start + i * pitch, top
-        _draw_artefacts(figure, place, inspection, i, block, found[block, i])
+    columns = inspection.grid_size[1]
+    for i, image in enumerate(pixels):
+        cells = np.flatnonzero(found[block, i])
+        title = (
+            f"{shorten(inspection.image_names[i])}\n{len(cells)} of "
+            f"{found.shape[-1]} behind block {block + 1}"
+        )
+        axes = add_panel(figure, start + i * pitch, top, image, title)
+        places = np.stack([cells % columns, cells // columns], axis=-1)
+        mark_cells(axes, places, inspection.patch_size, 1.2)
     return figure
 
 
-def _draw_lengths(axes, norms, num_prefix_tokens, found, ratio):
-    """Draw the norms of the tokens over the blocks.
-
-    Shapes:
-        norms: (layers, B, T). found: (layers, B, N).
-    """
+def _draw_norms(axes, norms, num_prefix_tokens, found):
+    """Draw the norms (layers, B, T) of the tokens over the blocks."""
     layers = len(norms)
     blocks = np.arange(1, layers + 1)
     patches = norms[..., num_prefix_tokens:].reshape(layers, -1)
@@ -258,12 +236,10 @@ def _draw_lengths(axes, norms, num_prefix_tokens, found, ratio):
     across = blocks if layers > 1 else blocks + [-0.25, 0.25]
     band = {"color": "tab:blue", "alpha": 0.2, "lw": 0}
     axes.fill_between(across, low, high, label="90 % of the patches", **band)
-    median = {"color": "tab:blue", "label": "their median"}
-    plot_over_blocks(axes, blocks, middle, **median)
+    plot_over_blocks(axes, middle, color="tab:blue", label="their median")
     if num_prefix_tokens:
         token = norms[..., 0].mean(axis=1)
-        style = {"color": "tab:orange", "label": "class token"}
-        plot_over_blocks(axes, blocks, token, **style)
+        plot_over_blocks(axes, token, color="tab:orange", label="class token")
     where, which = np.nonzero(found.reshape(layers, -1))
     if len(where):
         axes.scatter(
@@ -271,31 +247,8 @@ def _draw_lengths(axes, norms, num_prefix_tokens, found, ratio):
             patches[where, which],
             s=6,
             color=MARK,
-            label=f"over {ratio:g} medians",
+            label="over 3 medians",
             zorder=3,
         )
-    block_axis(axes, blocks)
     axes.set(ylabel="length of a token", ylim=(0, None))
-    plain_axes(axes)
-    axes.legend(frameon=False, fontsize=SMALL - 1)
-
-
-def _draw_artefacts(figure, place, inspection, image, block, found):
-    """Draw an image with its artefacts marked.
-
-    Shapes:
-        found: (N,).
-    """
-    across, down, _, margin = panel_size(inspection.pixels)
-    x, y = place
-    axes = add_axes(figure, x + margin, y, across, down)
-    draw_image(axes, inspection.pixels[image])
-    cells = np.flatnonzero(found)
-    columns = inspection.grid_size[1]
-    places = np.stack([cells % columns, cells // columns], axis=-1)
-    mark_cells(axes, places, inspection.patch_size, 1.2)
-    set_title(
-        axes,
-        f"{shorten(inspection.image_names[image])}\n{len(cells)} of "
-        f"{len(found)} behind block {block + 1}",
-    )
+    finish_block_axes(axes, layers, fontsize=SMALL - 1)
