@@ -6,32 +6,30 @@ import dataclasses
 import datetime
 import itertools
 import os
+import pathlib
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from benchmarks.compare import model_config
 from benchmarks.flops import num_parameters
 from benchmarks.harness import (
-    add_csv_option,
-    add_speed_options,
-    check_speed_options,
     describe_machine,
     make_parser,
     median_ratio,
-    split_names,
+    names_of,
+    speed_options,
     split_numbers,
     write_table,
 )
 from benchmarks.pipe import Worker
 from keras_vit import VARIANTS, __version__
-from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.tables import format_table
 
 
-@dataclasses.dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """A graph and the runtime that runs it.
 
     Args:
@@ -50,16 +48,30 @@ class Contender:
     precision: str = "float32"
 
 
+CONTENDERS = {
+    "keras": Contender("ours", "keras", "ours.keras", "Keras"),
+    "saved_model": Contender("ours", "tensorflow", "ours", "TensorFlow"),
+    "litert": Contender(
+        "ours", "litert", "float32_{batch_size}.tflite", "LiteRT"
+    ),
+    "litert_int8": Contender(
+        "ours", "litert", "dynamic_int8_{batch_size}.tflite", "LiteRT", "int8"
+    ),
+    "onnx": Contender("ours", "onnxruntime", "ours.onnx", "ONNX Runtime"),
+    "openvino": Contender("ours", "openvino", "ours.xml", "OpenVINO"),
+    "timm": Contender("timm", "torch", "", "PyTorch, eager"),
+    "timm_onnx": Contender(
+        "timm", "onnxruntime", "timm_{batch_size}.onnx", "ONNX Runtime"
+    ),
+    "timm_openvino": Contender(
+        "timm", "openvino", "timm_{batch_size}.onnx", "OpenVINO"
+    ),
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The times of one case, for every contender that was measured.
-
-    Args:
-        model: Such as "Ti/16".
-        threads: That each contender might use.
-        batch_size: Images that are classified at a time.
-        seconds: Of each round, by contender.
-    """
+    """The times of one case: the seconds of each round, by contender."""
 
     model: str
     threads: int
@@ -86,36 +98,17 @@ class Result:
         return median_ratio(self.seconds[reference], self.seconds[name])
 
 
-CONTENDERS = {
-    "keras": Contender("ours", "keras", "ours.keras", "Keras"),
-    "saved_model": Contender("ours", "tensorflow", "ours", "TensorFlow"),
-    "litert": Contender(
-        "ours", "litert", "float32_{batch_size}.tflite", "LiteRT"
-    ),
-    "litert_int8": Contender(
-        "ours", "litert", "dynamic_int8_{batch_size}.tflite", "LiteRT", "int8"
-    ),
-    "onnx": Contender("ours", "onnxruntime", "ours.onnx", "ONNX Runtime"),
-    "openvino": Contender("ours", "openvino", "ours.xml", "OpenVINO"),
-    "timm": Contender("timm", "torch", "", "PyTorch, eager"),
-    "timm_onnx": Contender(
-        "timm", "onnxruntime", "timm_{batch_size}.onnx", "ONNX Runtime"
-    ),
-    "timm_openvino": Contender(
-        "timm", "openvino", "timm_{batch_size}.onnx", "OpenVINO"
-    ),
-}
+def float32_contenders(package: str, names: Iterable[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if CONTENDERS[name].package == package
+        and CONTENDERS[name].precision == "float32"
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the comparison and write its table.
-
-    Args:
-        arguments: Those of the command line, None for the real ones.
-
-    Returns:
-        The exit code: 1 if ours has to be not slower, and is slower.
-    """
+    """Run the comparison; 1 if ours has to be not slower, and is slower."""
     options = parse(arguments)
     load = os.getloadavg()[0]  # Before we add to it.
     versions = {"keras_vit": __version__}
@@ -126,64 +119,43 @@ def main(arguments: list[str] | None = None) -> int:
             for threads, batch_size in itertools.product(
                 options.threads, options.batch_sizes
             ):
-                result = measure_case(
-                    model, threads, batch_size, folder, options, versions
-                )
-                results.append(result)
+                case = model, threads, batch_size
+                results.append(measure_case(*case, folder, options, versions))
                 # After each case: an interrupted run keeps its results.
                 write_table(options.csv, csv_rows(results))
-                print(describe_fastest(result), flush=True)
-    print(format_page(results, run_lines(options, versions, load)))
-    if not options.require_not_slower:
-        return 0
-    return 1 if any(is_slower(r, options.tolerance) for r in results) else 0
+                print(describe_fastest(results[-1]), flush=True)
+    description = [
+        *describe_machine(versions),
+        f"Run: {datetime.date.today()}, {count(options.rounds, 'round')}, "
+        f"GELU of ours: {options.activation}, load before: {load:.1f}",
+    ]
+    if not options.torch_python:
+        description.append("timm was left out: no --torch_python was given")
+    print(format_page(results, description))
+    slower = [is_slower(result, options.tolerance) for result in results]
+    return int(options.require_not_slower and any(slower))
+
+
+OPTIONS = [
+    *speed_options("Ti/16"),
+    ("--require_not_slower", bool, False, "exit with 1 if ours is slower"),
+    ("--tolerance", float, 0.0, "of that requirement"),
+    ("--batch_sizes", split_numbers, "1,8", "images at a time"),
+    ("--threads", split_numbers, "1,2", "of each contender"),
+    (
+        "--contenders",
+        names_of(CONTENDERS),
+        ",".join(CONTENDERS),
+        "who takes part; those of timm need --torch_python",
+    ),
+    ("--rounds", int, 30, "predictions timed, of each"),
+    ("--csv", pathlib.Path, "benchmarks/results/exports.csv", "file to write"),
+]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options of the command line."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add_speed_options(add, models="Ti/16")
-    add(
-        "--require_not_slower",
-        action="store_true",
-        help="exit with 1 if ours is slower in any row",
-    )
-    add("--tolerance", type=float, default=0.0, help="of that requirement")
-    add(
-        "--batch_sizes",
-        type=split_numbers,
-        default="1,8",
-        help="images at a time",
-    )
-    add(
-        "--threads",
-        type=split_numbers,
-        default="1,2",
-        help="of each contender",
-    )
-    add(
-        "--contenders",
-        type=split_names,
-        default=",".join(CONTENDERS),
-        help="who takes part; those of timm need --torch_python",
-    )
-    add("--rounds", type=int, default=30, help="predictions timed, of each")
-    add_csv_option(add, "exports")
+    parser = make_parser(__doc__, OPTIONS)
     options = parser.parse_args(arguments)
-    check_contenders(parser, options)
-    return options
-
-
-def check_contenders(
-    parser: argparse.ArgumentParser, options: argparse.Namespace
-):
-    """End the program if options are wrong; drop timm without its Python."""
-    check_speed_options(
-        parser, options, {"contenders": CONTENDERS, "activation": ACTIVATIONS}
-    )
-    if options.rounds < 1:
-        parser.error(f"--rounds must be 1 or more: {options.rounds}")
     if not options.torch_python:
         options.contenders = [
             name
@@ -196,19 +168,13 @@ def check_contenders(
             "--require_not_slower needs --torch_python and a contender of timm "
             "in float32"
         )
+    return options
 
 
 def write_files(
     model: str, folder: str, options: argparse.Namespace, versions: dict
 ):
-    """Write the files that the contenders run to `folder`.
-
-    Args:
-        model: A key of VARIANTS.
-        folder: Where the contenders of this model find their files.
-        options: Of the command line.
-        versions: Takes the versions of what wrote them.
-    """
+    """Write the files that the contenders run, in a worker of each package."""
     files = {}
     for contender in map(CONTENDERS.get, options.contenders):
         if contender.file:
@@ -218,35 +184,30 @@ def write_files(
             )
     for package, paths in files.items():
         case = {
-            **model_request(model, options),
             "package": package,
             "action": f"write_{package}",
             "folder": folder,
             "files": list(paths),
             "threads": max(options.threads),
         }
-        with Worker(
-            "benchmarks.worker_exports", case, python(case, options)
-        ) as worker:
+        with start_worker(model, case, options) as worker:
             versions.update(worker.versions)
 
 
-def model_request(model: str, options: argparse.Namespace) -> dict:
-    """Return the description of a model for a worker, JSON-able."""
+def start_worker(model: str, case: dict, options: argparse.Namespace):
+    """Return a worker with the packages that the action of a case needs."""
     config = model_config(model, VARIANTS[model].config.image_size)
-    return {
+    case = {
+        **case,
         "config": dataclasses.asdict(config),
         "num_parameters": num_parameters(config),
         "precision": "float32",
         "activation": options.activation,
         "steps": 1,
     }
-
-
-def python(case: dict, options: argparse.Namespace) -> str:
-    """Return the interpreter that has the packages of the action."""
     needs_torch = case["action"] in ("write_timm", "torch")
-    return options.torch_python if needs_torch else sys.executable
+    python = options.torch_python if needs_torch else sys.executable
+    return Worker("benchmarks.worker_exports", case, python)
 
 
 def measure_case(
@@ -257,55 +218,30 @@ def measure_case(
     options: argparse.Namespace,
     versions: dict,
 ) -> Result:
-    """Return the result of a case.
-
-    Args:
-        model: A key of VARIANTS.
-        threads: Of each contender.
-        batch_size: Images that are classified at a time.
-        folder: Of the files.
-        options: Of the command line.
-        versions: Takes the versions of what was run.
-    """
+    """Return the result of a case; add the versions of what was run."""
+    config = VARIANTS[model].config
     with contextlib.ExitStack() as stack:
         workers = {}
         for name in options.contenders:
+            contender = CONTENDERS[name]
+            file = contender.file.format(batch_size=batch_size)
+            shape = [batch_size, *config.image_size]
+            # Timm's has its channels first.
+            place = 1 if contender.package == "timm" else 3
+            shape.insert(place, config.channels)
             case = {
-                **model_request(model, options),
-                **describe_contender(CONTENDERS[name], batch_size, folder),
+                "package": contender.package,
+                "action": contender.action,
+                "path": os.path.join(folder, file),
+                "batch_size": batch_size,
                 "threads": threads,
+                "shape": shape,
             }
-            case["shape"] = image_shape(case)
-            worker = Worker(
-                "benchmarks.worker_exports", case, python(case, options)
-            )
+            worker = start_worker(model, case, options)
             workers[name] = stack.enter_context(worker)
             versions.update(worker.versions)
-        return Result(
-            model, threads, batch_size, measure(workers, options.rounds)
-        )
-
-
-def describe_contender(
-    contender: Contender, batch_size: int, folder: str
-) -> dict:
-    """Return the description of a contender for a worker, JSON-able."""
-    file = contender.file.format(batch_size=batch_size)
-    return {
-        "package": contender.package,
-        "action": contender.action,
-        "path": os.path.join(folder, file),
-        "batch_size": batch_size,
-    }
-
-
-def image_shape(case: dict) -> tuple[int, ...]:
-    """Return the shape of a batch: timm's has its channels first."""
-    config = case["config"]
-    height_width, channels = config["image_size"], config["channels"]
-    if case["package"] == "timm":
-        return (case["batch_size"], channels, *height_width)
-    return (case["batch_size"], *height_width, channels)
+        seconds = measure(workers, options.rounds)
+    return Result(model, threads, batch_size, seconds)
 
 
 def measure(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
@@ -314,43 +250,15 @@ def measure(workers: dict[str, Worker], rounds: int) -> dict[str, list[float]]:
     In a round, all contenders run one after the other. Each round begins with
     the next contender, so none always follows the same one. The others have
     filled the caches, so a contender runs twice and the second run counts.
-
-    Args:
-        workers: By contender.
-        rounds: Number of rounds.
     """
     seconds = {name: [] for name in workers}
     turns = itertools.cycle(workers)
     for _ in range(rounds):
         for name in itertools.islice(turns, len(workers)):
-            workers[name].run("step")
-            seconds[name].append(workers[name].run("step"))
+            workers[name].ask("step")
+            seconds[name].append(workers[name].ask("step"))
         next(turns)
     return seconds
-
-
-def run_lines(
-    options: argparse.Namespace, versions: dict, load: float
-) -> list[str]:
-    """Return lines on the machine, the versions and the run."""
-    lines = [
-        *describe_machine(versions),
-        f"Run: {datetime.date.today()}, {count(options.rounds, 'round')}, "
-        f"GELU of ours: {options.activation}, load before: {load:.1f}",
-    ]
-    if not options.torch_python:
-        lines.append("timm was left out: no --torch_python was given")
-    return lines
-
-
-def float32_contenders(package: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the contenders of a package at float32."""
-    return [
-        name
-        for name in names
-        if CONTENDERS[name].package == package
-        and CONTENDERS[name].precision == "float32"
-    ]
 
 
 def is_slower(result: Result, tolerance: float) -> bool:
@@ -361,23 +269,22 @@ def is_slower(result: Result, tolerance: float) -> bool:
 
 def describe_fastest(result: Result) -> str:
     """Return a sentence on the fastest graphs of a case."""
-    case = (
-        f"{result.model}, {count(result.threads, 'thread')}, batch "
-        f"{result.batch_size}"
-    )
     found = [
         f"{package} {CONTENDERS[name].label} {1e3 * result.median(name):.2f} ms"
         for package in ("ours", "timm")
         if (name := result.fastest(package))
     ]
-    sentence = f"Fastest at float32, {case}: {', '.join(found)}"
+    sentence = (
+        f"Fastest at float32, {result.model}, "
+        f"{count(result.threads, 'thread')}, batch {result.batch_size}: "
+        f"{', '.join(found)}"
+    )
     if len(found) < 2:
         return sentence
     return f"{sentence}, ratio {result.ratio(result.fastest('ours')):.2f}"
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun."""
     return f"{number} {noun}{'s' if number != 1 else ''}"
 
 
@@ -390,29 +297,24 @@ def format_page(results: list[Result], description: list[str]) -> str:
         "fastest float32 graph divided by that of this one, the median of the",
         "rounds: above 1, this one is faster.",
     ]
+
+    def cell(result, name):
+        ratio = result.ratio(name)
+        share = "" if ratio is None else f" ({ratio:.2f})"
+        return f"{1e3 * result.median(name):.2f}{share}"
+
     for model, cases in itertools.groupby(results, lambda r: r.model):
         cases = list(cases)
         columns = [f"{model}, graph", "runs in", "precision"] + [
             f"{count(r.threads, 'thread')}, batch {r.batch_size}" for r in cases
         ]
-        rows = [
-            [
-                CONTENDERS[name].package,
-                CONTENDERS[name].label,
-                CONTENDERS[name].precision,
-                *(cell(result, name) for result in cases),
-            ]
-            for name in cases[0].seconds
-        ]
+        rows = []
+        for name in cases[0].seconds:
+            package, _, _, label, precision = CONTENDERS[name]
+            cells = [cell(result, name) for result in cases]
+            rows.append([package, label, precision, *cells])
         lines += ["", format_table(columns, rows)]
     return "\n".join([*lines, "", *map(describe_fastest, results), ""])
-
-
-def cell(result: Result, name: str) -> str:
-    """Return the cell of the table for a contender in a case."""
-    ratio = result.ratio(name)
-    milliseconds = f"{1e3 * result.median(name):.2f}"
-    return milliseconds if ratio is None else f"{milliseconds} ({ratio:.2f})"
 
 
 def csv_rows(results: list[Result]) -> list[dict]:

@@ -7,7 +7,6 @@ of `--python`, which needs the extra `peers`. It is read here, and its answers
 are compared. Each architecture counts as often as it has released weights.
 """
 
-import argparse
 import collections
 import csv
 import json
@@ -20,6 +19,7 @@ import keras
 import numpy as np
 
 import keras_vit
+from benchmarks.harness import make_parser
 
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "tests"
 # Largest difference, in parts of the largest output; convolutions,
@@ -29,37 +29,42 @@ TOLERANCE, HYBRID_TOLERANCE = 1e-5, 5e-5
 
 def main():
     """Make the models, read them and print the outcomes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--python", required=True, help="a Python with the extra `peers`"
-    )
-    options = parser.parse_args()
+    rows = [("--python", str, None, "a Python with the extra `peers`")]
+    options = make_parser(__doc__, rows).parse_args()
     with open(TESTS / "golden" / "timm_architectures.tsv") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
+    architectures, released = collections.Counter(), collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        built = make_models(rows, folder, options.python)
-        outcomes = {name: judge_model(folder / name) for name in built}
-    print_outcomes(rows, outcomes)
+        errors = make_models(rows, folder, options.python)
+        for row, error in zip(rows, errors):
+            name, count = row["architecture"], int(row["released"])
+            if error:
+                outcome = f"not made: {error.strip().splitlines()[-1]}"
+            else:
+                outcome = judge_model(folder / name)
+            kind = outcome.split(":")[0]
+            architectures[kind] += 1
+            released[kind] += count
+            if kind != "exact":
+                print(f"{name} ({count} released): {outcome[:160]}")
+    for kind in architectures:
+        print(
+            f"{kind}: {architectures[kind]} of {len(rows)} architectures, "
+            f"{released[kind]} of {sum(released.values())} released weights"
+        )
 
 
 def make_models(rows: list[dict], folder, python: str) -> list[str]:
-    """Write a model of each architecture; return those that timm can make.
-
-    Args:
-        rows: The architectures.
-        folder: Where the models are written.
-        python: The Python of timm.
-    """
-    names = [row["architecture"] for row in rows]
+    """Write a model of each architecture; return the errors, "" for none."""
     requests = [
         {
             "task": "build_architecture",
-            "folder": str(folder / name),
-            "name": name,
+            "folder": str(folder / row["architecture"]),
+            "name": row["architecture"],
             "seed": seed,
         }
-        for seed, name in enumerate(names)
+        for seed, row in enumerate(rows)
     ]
     path = folder / "requests.json"
     path.write_text(json.dumps(requests))
@@ -67,19 +72,11 @@ def make_models(rows: list[dict], folder, python: str) -> list[str]:
     subprocess.run(
         [python, str(worker)], input=f"{path}\n", text=True, check=True
     )
-    errors = json.loads(path.with_suffix(".errors.json").read_text())
-    for name, error in zip(names, errors):
-        if error:
-            print(f"not made: {name}: {error.strip().splitlines()[-1]}")
-    return [name for name, error in zip(names, errors) if not error]
+    return json.loads(path.with_suffix(".errors.json").read_text())
 
 
 def judge_model(folder: pathlib.Path) -> str:
-    """Return "exact", "wrong" or why a model is refused.
-
-    Args:
-        folder: A model with its outputs.
-    """
+    """Return "exact", "wrong" or why a model is refused."""
     keras.backend.clear_session()
     try:
         with warnings.catch_warnings():
@@ -93,29 +90,6 @@ def judge_model(folder: pathlib.Path) -> str:
     limit = HYBRID_TOLERANCE if is_hybrid else TOLERANCE
     error = np.abs(answer - expected).max() / np.abs(expected).max()
     return "exact" if error < limit else f"wrong: {error:.1e}"
-
-
-def print_outcomes(rows: list[dict], outcomes: dict[str, str]):
-    """Print every model that is not exact, and the counts.
-
-    Args:
-        rows: The architectures.
-        outcomes: What `judge` returned, by architecture.
-    """
-    architectures, released = collections.Counter(), collections.Counter()
-    for row in rows:
-        name = row["architecture"]
-        outcome = outcomes.get(name, "not made")
-        kind = outcome.split(":")[0]
-        architectures[kind] += 1
-        released[kind] += int(row["released"])
-        if kind != "exact":
-            print(f"{name} ({row['released']} released): {outcome[:160]}")
-    for kind in architectures:
-        print(
-            f"{kind}: {architectures[kind]} of {len(rows)} architectures, "
-            f"{released[kind]} of {sum(released.values())} released weights"
-        )
 
 
 if __name__ == "__main__":

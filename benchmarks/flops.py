@@ -5,6 +5,9 @@ from keras_vit.models import ViTConfig
 # The matrix product whose rate is taken as that of the machine: the first one
 # of the MLP of B/16, on 8 images of 197 tokens.
 MATRIX_SHAPE = (1576, 768, 3072)
+# The backward pass has two products for each of the forward pass: one for the
+# gradient of the input, one for that of the weights.
+PASSES = {"forward": 1, "train": 3}
 
 
 def matrix_flops(rows: int, inner: int, columns: int) -> int:
@@ -40,8 +43,7 @@ def forward_flops(config: ViTConfig) -> int:
         35.1
     """
     rows, columns = config.grid_size
-    patches, tokens = rows * columns, count_tokens(config)
-    width = config.width
+    tokens, width = count_tokens(config), config.width
     patch_features = config.patch_size**2 * config.channels
     block = (
         matrix_flops(tokens, width, 4 * width)
@@ -49,7 +51,7 @@ def forward_flops(config: ViTConfig) -> int:
         + 2 * matrix_flops(tokens, width, config.mlp_dim)
     )
     return (
-        matrix_flops(patches, patch_features, width)
+        matrix_flops(rows * columns, patch_features, width)
         + config.depth * block
         + matrix_flops(1, width, config.num_classes)
     )
@@ -91,26 +93,15 @@ def num_parameters(config: ViTConfig) -> int:
 
 
 def step_flops(config: ViTConfig, task: str, batch_size: int) -> int:
-    """Return the FLOPs of one step on a batch.
-
-    The backward pass has two products for each of the forward pass: one for
-    the gradient of the input, one for that of the weights.
-
-    Args:
-        config: See `forward_flops`.
-        task: "forward" or "train".
-        batch_size: Number of images.
-    """
-    passes = {"forward": 1, "train": 3}[task]
-    return passes * batch_size * forward_flops(config)
+    """Return the FLOPs of one step on a batch."""
+    return PASSES[task] * batch_size * forward_flops(config)
 
 
 def pair_flops(config: ViTConfig, task: str, batch_size: int) -> int:
     """Return the FLOPs of `step_flops` that are spent on pairs of tokens."""
     tokens = count_tokens(config)
     block = 2 * matrix_flops(tokens, config.width, tokens)
-    passes = {"forward": 1, "train": 3}[task]
-    return passes * batch_size * config.depth * block
+    return PASSES[task] * batch_size * config.depth * block
 
 
 def moved_numbers(
@@ -125,24 +116,15 @@ def moved_numbers(
         softmax     L of the pairs of tokens: the same
         sums        2 L of the tokens: 2 inputs, y; backward the same
         optimizer   read and write a weight and 2 moments, read the gradient
-
-    Args:
-        config: See `forward_flops`.
-        task: "forward" or "train".
-        batch_size: Number of images.
     """
-    rows = batch_size * count_tokens(config)
-    tokens = rows * config.width
-    inner = rows * config.mlp_dim
+    rows, depth = batch_size * count_tokens(config), config.depth
+    tokens, inner = rows * config.width, rows * config.mlp_dim
     pairs = rows * count_tokens(config) * config.num_heads
     is_training = task == "train"
     moved = 5 if is_training else 2
     return {
-        "norms and GELU": (
-            (2 * config.depth + 1) * tokens + config.depth * inner
-        )
-        * moved,
-        "softmax": config.depth * pairs * moved,
-        "sums": 2 * config.depth * tokens * (6 if is_training else 3),
+        "norms and GELU": ((2 * depth + 1) * tokens + depth * inner) * moved,
+        "softmax": depth * pairs * moved,
+        "sums": 2 * depth * tokens * (6 if is_training else 3),
         "optimizer": 7 * num_parameters(config) * is_training,
     }

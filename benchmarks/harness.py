@@ -1,4 +1,4 @@
-"""Functions of all drivers: options, rounds in turns, ratios, CSV files."""
+"""What all drivers share: options, models, ratios of rounds, CSV files."""
 
 import argparse
 import csv
@@ -7,75 +7,82 @@ import pathlib
 import platform
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from keras_vit import VARIANTS, VisionTransformer, ViTConfig
 from keras_vit.files import atomic_write
-from keras_vit.tables import pick
+from keras_vit.layers.mlp import ACTIVATIONS
 
 OURS = "ours"
+PRECISIONS = ("float32", "bfloat16", "mixed_bfloat16")
+TASKS = ("forward", "train")
+# Those that all packages have.
+MODELS = [
+    name
+    for name, variant in VARIANTS.items()
+    if variant.config.stem_stages is None and variant.config.pooling == "token"
+]
 
 
-def make_parser(doc: str) -> argparse.ArgumentParser:
-    """Return a parser that shows the defaults and the first line of `doc`."""
-    return argparse.ArgumentParser(
+def make_parser(doc: str, rows: Iterable[tuple]) -> argparse.ArgumentParser:
+    """Return a parser that shows the defaults and the first line of `doc`.
+
+    A row is an option, its type or its choices, its default and its help.
+    """
+    parser = argparse.ArgumentParser(
         description=doc.splitlines()[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    for name, kind, default, text in rows:
+        if kind is bool:
+            parser.add_argument(name, action="store_true", help=text)
+        else:
+            kind = {"type" if callable(kind) else "choices": kind}
+            parser.add_argument(name, **kind, default=default, help=text)
+    return parser
 
 
-def add_csv_option(add: Callable, name: str, text: str = "file to write"):
-    """Add the option --csv.
+def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the type of an option that holds known names, with commas."""
 
-    Args:
-        add: `add_argument` of a parser.
-        name: Name of the default file in `benchmarks/results`.
-        text: The help.
-    """
-    default = f"benchmarks/results/{name}.csv"
-    add("--csv", type=pathlib.Path, default=default, help=text)
+    def split(text):
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)}: none of {', '.join(known)}"
+            )
+        return names
 
-
-def add_speed_options(add: Callable, models: str):
-    """Add the options of the drivers that compare speed with timm.
-
-    Args:
-        add: `add_argument` of a parser.
-        models: The default of --models.
-    """
-    add("--models", type=split_names, default=models, help="keys of VARIANTS")
-    add("--activation", default="tanh", help="tanh or exact; timm's is exact")
-    add("--torch_python", help="interpreter that has torch and timm")
+    return split
 
 
-def check_speed_options(
-    parser: argparse.ArgumentParser,
-    options: argparse.Namespace,
-    known: Mapping[str, Iterable[str]],
-):
-    """End the program if an option names something unknown.
+def split_numbers(text: str, kind: type = int) -> list:
+    """Return the positive numbers in a list with commas."""
+    try:
+        values = [kind(number) for number in text.split(",")]
+    except ValueError:
+        values = [0]
+    if not min(values) > 0:
+        raise argparse.ArgumentTypeError(f"not positive numbers: {text!r}")
+    return values
 
-    Args:
-        parser: Ends the program.
-        options: Of `add_speed_options` and more.
-        known: The names that an option may hold, by the name of the option.
-    """
-    for option, names in {"models": VARIANTS, **known}.items():
-        values = getattr(options, option)
-        values = [values] if isinstance(values, str) else values
-        try:
-            for value in values:
-                pick(dict.fromkeys(names), value, f"--{option}")
-        except ValueError as error:
-            parser.error(str(error))
-    for model in options.models:
-        config = VARIANTS[model].config
-        if config.stem_stages is not None or config.pooling != "token":
-            parser.error(f"--models: not a ViT that all packages have: {model}")
-    if options.torch_python and not shutil.which(options.torch_python):
-        parser.error(f"--torch_python: no program: {options.torch_python}")
+
+def find_program(text: str) -> str:
+    """Return the path of a program that is there."""
+    if not shutil.which(text):
+        raise argparse.ArgumentTypeError(f"no program: {text}")
+    return text
+
+
+def speed_options(models: str) -> list[tuple]:
+    """Return the rows of the drivers that compare speed with timm."""
+    return [
+        ("--models", names_of(MODELS), models, "keys of VARIANTS"),
+        ("--activation", ACTIVATIONS, "tanh", "GELU of ours; timm's is exact"),
+        ("--torch_python", find_program, None, "that has torch and timm"),
+    ]
 
 
 def build_ours(case: dict) -> VisionTransformer:
@@ -93,19 +100,6 @@ def random_batch(case: dict) -> tuple[np.ndarray, np.ndarray]:
     return images, rng.integers(config["num_classes"], size=size)
 
 
-def split_names(text: str) -> list[str]:
-    """Return the names in a list with commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def split_numbers(text: str) -> list[int]:
-    """Return the positive numbers in a list with commas."""
-    values = [int(number) for number in split_names(text)]
-    if min(values, default=0) < 1:
-        raise argparse.ArgumentTypeError(f"not positive numbers: {text!r}")
-    return values
-
-
 def median_ratio(theirs: list[float], ours: list[float]) -> float:
     """Return the median over the rounds of their seconds over ours.
 
@@ -117,6 +111,11 @@ def median_ratio(theirs: list[float], ours: list[float]) -> float:
         2.0
     """
     return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
+
+
+def quartiles(values: Iterable[float]) -> np.ndarray:
+    """Return the first quartile, the median and the third quartile."""
+    return np.quantile(list(values), (0.25, 0.5, 0.75))
 
 
 def write_table(path: pathlib.Path, rows: list[dict]):
@@ -139,25 +138,16 @@ def read_csv(path: pathlib.Path) -> list[dict[str, str]]:
 def describe_machine(
     versions: dict[str, str], threads: int | None = None
 ) -> list[str]:
-    """Return lines on the processor and on the versions of the packages.
-
-    Args:
-        versions: Of the packages, by name.
-        threads: That each package may use; None for all there are.
-    """
-    versions = {"python": platform.python_version(), **versions}
-    return [
-        f"Processor: {processor_name()}, {threads or os.cpu_count()} threads",
-        f"System: {platform.system()} {platform.machine()}",
-        "Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()),
-    ]
-
-
-def processor_name() -> str:
-    """Return the name the processor gives itself, as far as it is known."""
+    """Return lines on the processor and on the versions of the packages."""
+    processor = platform.processor() or platform.machine()
     information = pathlib.Path("/proc/cpuinfo")
     if information.exists():
         for line in information.read_text().splitlines():
             if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+                processor = line.partition(":")[2].strip()
+    versions = {"python": platform.python_version(), **versions}
+    return [
+        f"Processor: {processor}, {threads or os.cpu_count()} threads",
+        f"System: {platform.system()} {platform.machine()}",
+        "Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()),
+    ]

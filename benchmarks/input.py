@@ -12,7 +12,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.harness import make_parser
+from benchmarks.harness import make_parser, quartiles
 from trainers.augment.augmentation import parse_augmentation
 from trainers.data.batches import train_batches
 from trainers.data.datasets import open_dataset
@@ -84,9 +84,8 @@ def measure(iterators: dict, rounds: int, batches: int = 12) -> dict:
 
 def main():
     """Print a row for each pipeline."""
-    parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    rows = [("--rounds", int, 20, "of each pipeline")]
+    rounds = make_parser(__doc__, rows).parse_args().rounds
     with tempfile.TemporaryDirectory() as path:
         write_photos(pathlib.Path(path))
         dataset = open_dataset(f"folder:{path}", eval_split="train")
@@ -96,10 +95,9 @@ def main():
             "trainer": train_batches(dataset, augment=AUGMENT, **choices),
         }
         found = measure({n: iter(p) for n, p in pipelines.items()}, rounds)
-    bare = np.array(found["bare"])
     for name, used in found.items():
-        ratios = np.array(used) / bare
-        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+        ratios = np.array(used) / found["bare"]
+        low, middle, high = quartiles(ratios)
         print(
             f"{name:8} {np.median(used):.2f} ms an image, "
             f"{middle:.2f} of the bare one (quartiles {low:.2f} to {high:.2f})"

@@ -23,10 +23,7 @@ WARM_UP_RUNS = 2
 MESSAGE_LINES = 20
 
 
-def answer_requests(
-    make_functions: Callable[[dict], tuple[dict[str, Callable], dict]],
-    find_gpu: Callable[[], tuple[str, Callable[[], int]] | None] = lambda: None,
-):
+def answer_requests(make_functions: Callable, find_gpu=lambda: None):
     """Answer the driver until it closes the pipe.
 
     Args:
@@ -50,24 +47,17 @@ def answer_requests(
             function()
     device, used = find_gpu() or ("", lambda: peak_memory() - before)
     answer(versions)
-    for line in iter(sys.stdin.readline, ""):
-        if line.strip() in ("memory", "device"):
-            answer(used() if line.strip() == "memory" else device)
+    for line in map(str.strip, sys.stdin):
+        if line in ("memory", "device"):
+            answer(used() if line == "memory" else device)
             continue
-        function = functions[line.strip()]
         start = time.perf_counter()
-        function()
+        functions[line]()
         answer(time.perf_counter() - start)
 
 
 def repeat(run: Callable, wait: Callable, times: int) -> Callable[[], object]:
-    """Return a function that runs a step several times and then waits.
-
-    Args:
-        run: Starts a step.
-        wait: Takes what `run` returns, and waits for it.
-        times: How many steps.
-    """
+    """Return a function that runs a step several times and then waits."""
 
     def steps():
         for _ in range(times):
@@ -89,14 +79,12 @@ class Worker:
     """A process that runs steps on request, and is idle in between.
 
     Made ready, and warmed up, by the constructor; ended as a context manager.
+    `versions` are those of the libraries that it uses.
 
     Args:
         module: Such as "benchmarks.worker_keras".
         case: What to build, JSON-able.
         python: The interpreter to run the module with.
-
-    Attributes:
-        versions: Of the libraries the worker uses.
 
     Raises:
         RuntimeError: If the process ends before it answers.
@@ -122,38 +110,14 @@ class Worker:
             text=True,
         )
         try:
-            self.versions = self._ask(json.dumps(case))
+            self.versions = self.ask(json.dumps(case))
         except BaseException:
             self._process.kill()
             self.__exit__()
             raise
 
-    def run(self, name: str) -> float:
-        """Run "step" or "product" once and return its seconds."""
-        return self._ask(name)
-
-    def peak_memory(self) -> int:
-        """Return the most bytes that it had on the GPU, if it uses one.
-
-        Else those that the process had, beyond its imports.
-        """
-        return self._ask("memory")
-
-    def device(self) -> str:
-        """Return the name of the GPU that it uses, "" for none."""
-        return self._ask("device")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()  # The worker ends when its input does.
-        self._process.wait()
-        self._process.stdout.close()
-        self._errors.close()
-
-    def _ask(self, line):
+    def ask(self, line: str):
+        """Return the answer: of "step" and "product", their seconds."""
         try:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
@@ -165,3 +129,13 @@ class Worker:
             raise RuntimeError(
                 f"{self._name} ended without an answer:\n{last}"
             ) from None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()  # The worker ends when its input does.
+        self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()

@@ -28,9 +28,17 @@ from benchmarks.flops import (
     pair_flops,
     step_flops,
 )
-from benchmarks.harness import OURS, describe_machine, make_parser
-from keras_vit import VARIANTS, ViTConfig
-from keras_vit.tables import format_table, pick
+from benchmarks.harness import (
+    MODELS,
+    OURS,
+    PRECISIONS,
+    TASKS,
+    describe_machine,
+    make_parser,
+)
+from keras_vit import ViTConfig
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.tables import format_table
 
 # Operations of XLA in a step of TensorFlow; in training, norms and GELU.
 XLA = "ThunkExecutor::Execute"
@@ -49,32 +57,24 @@ OPERATION_KINDS = {
 }
 
 
+OPTIONS = [
+    ("--model", MODELS, "B/16", "key of VARIANTS"),
+    ("--task", TASKS, "forward", "forward or train"),
+    ("--precision", PRECISIONS, "bfloat16", "as in benchmarks.compare"),
+    ("--batch_size", int, 8, "images of a step"),
+    ("--image_size", int, 224, "side in pixels"),
+    ("--activation", ACTIVATIONS, "tanh", "tanh or exact"),
+    ("--steps", int, 10, "steps that count"),
+    ("--threads", int, os.cpu_count(), "to use"),
+]
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options of the command line."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--model", default="B/16", help="key of VARIANTS")
-    add("--task", default="forward", help="forward or train")
-    add("--precision", default="bfloat16", help="as in benchmarks.compare")
-    add("--batch_size", type=int, default=8, help="images of a step")
-    add("--image_size", type=int, default=224, help="side in pixels")
-    add("--activation", default="tanh", help="tanh or exact")
-    add("--steps", type=int, default=10, help="steps that count")
-    add("--threads", type=int, default=os.cpu_count(), help="to use")
+    parser = make_parser(__doc__, OPTIONS)
     options = parser.parse_args(arguments)
-    known = {
-        "model": VARIANTS,
-        "task": compare.TASKS,
-        "precision": compare.COMPARED_PRECISIONS,
-        "activation": compare.ACTIVATIONS,
-    }
-    try:
-        for name, values in known.items():
-            value = getattr(options, name)
-            pick(dict.fromkeys(values), value, f"--{name}")
-        pick(STEP_RECORDERS, keras.backend.backend(), "KERAS_BACKEND")
-    except ValueError as error:
-        parser.error(str(error))
+    backend = keras.backend.backend()
+    if backend not in STEP_RECORDERS:
+        parser.error(f"KERAS_BACKEND: tensorflow or torch, not {backend}")
     if (options.task, options.precision) == ("train", "bfloat16"):
         options.precision = "mixed_bfloat16"
     return options
@@ -113,7 +113,15 @@ def main(arguments: list[str] | None = None):
         f"{options.batch_size}: a step takes {1e3 * step_seconds:.1f} ms, its "
         f"operations {sum(milliseconds.values()):.1f} ms\n"
     )
-    print(format_parts(milliseconds, floors))
+    whole = sum(milliseconds.values())
+    rows = [
+        [part, f"{value:.1f}", f"{value / whole:.0%}", f"{floors[part]:.1f}"]
+        if part in floors
+        else [part, f"{value:.1f}", f"{value / whole:.0%}", ""]
+        for part, value in milliseconds.items()
+    ]
+    rows.append(["all", f"{whole:.1f}", "100%", f"{sum(floors.values()):.1f}"])
+    print(format_table(["part", "ms", "share", "floor, ms"], rows))
 
 
 def measure(function: Callable, rounds: int) -> float:
@@ -127,12 +135,7 @@ def measure(function: Callable, rounds: int) -> float:
 
 
 def record_tensorflow(step: Callable, steps: int) -> dict[str, float]:
-    """Return the milliseconds of the operations of a step, by name.
-
-    Args:
-        step: Runs one step.
-        steps: How many to average.
-    """
+    """Return the milliseconds of the operations of a step, by name."""
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
@@ -154,12 +157,7 @@ def record_tensorflow(step: Callable, steps: int) -> dict[str, float]:
 
 
 def record_torch(step: Callable, steps: int) -> dict[str, float]:
-    """Return the milliseconds of the operations of a step, by name.
-
-    Args:
-        step: Runs one step.
-        steps: How many to average.
-    """
+    """Return the milliseconds of the operations of a step, by name."""
     import torch
 
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -174,9 +172,6 @@ def record_torch(step: Callable, steps: int) -> dict[str, float]:
 
 def by_part(operations: Mapping[str, float]) -> dict[str, float]:
     """Return the sum of the times of each part.
-
-    Args:
-        operations: Times by the name of the operation.
 
     Example:
         >>> parts = by_part({"aten::addmm": 3.0, "a/mlp_norm_1/Cast:Cast": 1.0})
@@ -208,14 +203,7 @@ def floor_milliseconds(
     flops_per_second: float,
     bytes_per_second: float,
 ) -> dict[str, float]:
-    """Return the least milliseconds of each part.
-
-    Args:
-        config: The model.
-        options: Of the command line.
-        flops_per_second: Of a matrix product.
-        bytes_per_second: Read and written by an addition.
-    """
+    """Return the least milliseconds of each part, from measured rates."""
     task, batch_size = options.task, options.batch_size
     pairs = pair_flops(config, task, batch_size)
     others = step_flops(config, task, batch_size) - pairs
@@ -229,23 +217,6 @@ def floor_milliseconds(
         width = 4 if part == "optimizer" else size
         floors[part] = width * count / bytes_per_second
     return {part: 1e3 * seconds for part, seconds in floors.items()}
-
-
-def format_parts(
-    milliseconds: Mapping[str, float], floors: Mapping[str, float]
-) -> str:
-    """Return the table of the parts and of all of them."""
-    whole = sum(milliseconds.values())
-    rows = [
-        [part, f"{value:.1f}", f"{value / whole:.0%}", _floor(floors.get(part))]
-        for part, value in milliseconds.items()
-    ]
-    rows.append(["all", f"{whole:.1f}", "100%", _floor(sum(floors.values()))])
-    return format_table(["part", "ms", "share", "floor, ms"], rows)
-
-
-def _floor(value):
-    return "" if value is None else f"{value:.1f}"
 
 
 STEP_RECORDERS = {"tensorflow": record_tensorflow, "torch": record_torch}

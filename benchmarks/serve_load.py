@@ -8,7 +8,6 @@ Example:
     python -m benchmarks.serve_load
 """
 
-import argparse
 import base64
 import collections
 import concurrent.futures
@@ -139,10 +138,7 @@ def send_all(
 ) -> tuple[collections.Counter, float]:
     """Send requests; return the outcomes and the seconds that they took.
 
-    Args:
-        address: The server.
-        requests: Bodies, each with the expected answer; None for a fault.
-        concurrency: How many to send at a time.
+    A request is a body and the expected answer; None for a fault.
     """
     pool = urllib3.PoolManager(maxsize=concurrency, retries=False)
 
@@ -180,28 +176,32 @@ def measure_keras(model: keras.Model, batch_size: int, seconds=5.0) -> float:
     return count / (time.perf_counter() - began)
 
 
+@contextlib.contextmanager
+def served_model(variant: str, image_size: int, folder: pathlib.Path):
+    """Yield a model, its good requests, and the server of its export."""
+    model = make_model(variant, image_size)
+    files = make_jpegs(NUM_FILES)
+    path = folder / str(image_size) / "model" / "1"
+    shape = (2, *model.input_shape[1:])
+    images = np.random.default_rng(0).uniform(-1, 1, shape)
+    export_saved_model(model, str(path), images.astype("float32"))
+    good = list(zip(map(make_body, files), expect(model, files)))
+    with served(path.parents[1]) as (address, pid):
+        yield model, good, make_faults(files[0]), address, pid
+
+
 def measure_load(options, folder: pathlib.Path) -> str:
     """Return the table of requests a second."""
-    model = make_model(options.variant, options.image_size)
-    files = make_jpegs(NUM_FILES)
-    rows = [
-        (
-            f"predict_on_batch, batch of {size}",
-            f"{measure_keras(model, size):.1f}",
-        )
-        for size in (1, 32)
-    ]
-    answers = expect(model, files)
-    path = folder / "load" / "model" / "1"
-    images = np.random.default_rng(0).uniform(
-        -1, 1, (2, *model.input_shape[1:])
-    )
-    export_saved_model(model, str(path), images.astype("float32"))
-    requests = [(make_body(file), x) for file, x in zip(files, answers)]
-    with served(path.parents[1]) as (address, _):
-        send_all(address, requests * 2, 4)
+    size = options.image_size
+    rows = []
+    with served_model(options.variant, size, folder) as found:
+        model, good, _, address, _ = found
+        for size in (1, 32):
+            name = f"predict_on_batch, batch of {size}"
+            rows.append((name, f"{measure_keras(model, size):.1f}"))
+        send_all(address, good * 2, 4)
         for concurrency in options.concurrency:
-            repeated = requests * -(-options.requests // NUM_FILES)
+            repeated = good * -(-options.requests // NUM_FILES)
             outcomes, seconds = send_all(address, repeated, concurrency)
             check_outcomes(outcomes, {"right"})
             rate = f"{len(repeated) / seconds:.1f}"
@@ -211,20 +211,15 @@ def measure_load(options, folder: pathlib.Path) -> str:
 
 def measure_faults(options, folder: pathlib.Path) -> str:
     """Return the table of the run with faults."""
-    model = make_model(options.variant, options.fault_image_size)
-    files = make_jpegs(NUM_FILES)
-    answers = expect(model, files)
-    path = folder / "faults" / "model" / "1"
-    images = np.zeros((2, *model.input_shape[1:]), "float32")
-    images[1] = 1
-    export_saved_model(model, str(path), images)
-    good = [(make_body(file), x) for file, x in zip(files, answers)]
-    faults = make_faults(files[0])
-    requests = [
-        (faults[i // 10 % len(faults)], None) if i % 10 == 9 else good[i % 20]
-        for i in range(options.faulty_requests)
-    ]
-    with served(path.parents[1]) as (address, pid):
+    size = options.fault_image_size
+    with served_model(options.variant, size, folder) as found:
+        _, good, faults, address, pid = found
+        requests = [
+            (faults[i // 10 % len(faults)], None)
+            if i % 10 == 9
+            else good[i % NUM_FILES]
+            for i in range(options.faulty_requests)
+        ]
         outcomes, _ = send_all(address, requests[:WARM_UP_REQUESTS], 16)
         before = read_memory(pid)
         more, seconds = send_all(address, requests[WARM_UP_REQUESTS:], 16)
@@ -249,27 +244,19 @@ def check_outcomes(outcomes: collections.Counter, allowed: set[str]):
         raise RuntimeError(f"Not all is well: {dict(outcomes)}")
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
-    add("--variant", default="Ti/16", help="a key of VARIANTS")
-    add("--image_size", type=int, default=224, help="for the load")
-    add("--requests", type=int, default=400, help="for each row of the load")
-    add(
-        "--concurrency",
-        type=split_numbers,
-        default="1,8,32",
-        help="requests at a time",
-    )
-    add("--fault_image_size", type=int, default=64, help="for the faults")
-    add("--faulty_requests", type=int, default=10_000, help="a tenth corrupt")
-    return parser.parse_args(arguments)
+OPTIONS = [
+    ("--variant", str, "Ti/16", "a key of VARIANTS"),
+    ("--image_size", int, 224, "for the load"),
+    ("--requests", int, 400, "for each row of the load"),
+    ("--concurrency", split_numbers, "1,8,32", "requests at a time"),
+    ("--fault_image_size", int, 64, "for the faults"),
+    ("--faulty_requests", int, 10_000, "a tenth corrupt"),
+]
 
 
 def main():
     """Print both tables."""
-    options = parse()
+    options = make_parser(__doc__, OPTIONS).parse_args()
     print("\n".join(describe_machine({"keras": keras.__version__})))
     with tempfile.TemporaryDirectory() as folder:
         print(measure_load(options, pathlib.Path(folder)), flush=True)

@@ -8,6 +8,7 @@ on from there; with a complete file, only the tables and the figure are made.
 
 import argparse
 import dataclasses
+import functools
 import math
 import pathlib
 import statistics
@@ -18,7 +19,12 @@ from typing import NamedTuple
 import keras
 from tqdm import tqdm
 
-from benchmarks.harness import make_parser, read_csv, write_table
+from benchmarks.harness import (
+    make_parser,
+    read_csv,
+    split_numbers,
+    write_table,
+)
 from keras_vit.files import atomic_write
 from keras_vit.tables import format_table
 from trainers.recipes.recipe import Recipe
@@ -36,19 +42,10 @@ COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One training.
+    """One training: its settings, and accuracy and loss on other images.
 
-    Args:
-        purpose: CHOICE of the learning rate, or REPORT.
-        arm: The name of the arm.
-        learning_rate: The highest.
-        seed: Of the weights, the order and the augmentation.
-        updates: Number.
-        batch_size: Images of an update.
-        image_size: Side of the images, in pixels.
-        accuracy: On images that were not trained on.
-        loss: On these images.
-        more: What `Study.measure` returned.
+    `purpose` is CHOICE of the learning rate, or REPORT; `more` is what
+    `Study.measure` returned.
     """
 
     purpose: str
@@ -75,14 +72,10 @@ CASE = list(COLUMNS)[: list(COLUMNS).index("accuracy")]
 
 
 class Trained(NamedTuple):
-    """A trained model.
+    """A trained model, and accuracy and loss in `logs`.
 
-    Args:
-        model: The model.
-        logs: Has the accuracy and the loss.
-        job: The job of the trainer; None if another trainer was used.
-        evaluations: (updates, accuracy) of each evaluation.
-        milliseconds: Median time of an update.
+    Its job is None if another trainer was used; `evaluations` are pairs of
+    updates and accuracy, and `milliseconds` is the median time of an update.
     """
 
     model: keras.Model
@@ -95,11 +88,8 @@ class Trained(NamedTuple):
 class Place(NamedTuple):
     """What a field of an arm may depend on.
 
-    Args:
-        purpose: CHOICE or REPORT.
-        seed: Of the training.
-        seeds: Number of seeds of the report.
-        folder: Where the study keeps images and initial models.
+    `seed` is that of the training, `seeds` their number in the report, and
+    `folder` that for images and initial models.
     """
 
     purpose: str
@@ -189,12 +179,7 @@ def main(
 ) -> int:
     """Run the missing trials of a study; print the tables, draw the figure.
 
-    Args:
-        studies: By name.
-        arguments: Those of the command line, None for the real ones.
-
-    Returns:
-        The exit code: 1 if the study has to reach something and does not.
+    Returns 1 if the study has to reach something and does not.
     """
     options = parse(studies, arguments)
     study = studies[options.study]
@@ -211,25 +196,18 @@ def parse(
     studies: Mapping[str, Study], arguments: list[str] | None
 ) -> argparse.Namespace:
     """Return the options of the command line, those of the study filled in."""
-    parser = make_parser(__doc__)
-    add = parser.add_argument
     lines = [f"{name}: {study.doc}" for name, study in studies.items()]
-    add("study", choices=studies, metavar="NAME", help="; ".join(lines))
-    add("--seeds", type=int, help="number, from 0; default: the study's")
-    add("--updates", type=int, help="of a training; default: the study's")
-    add("--rates", type=split_rates, help="learning rates, with commas")
-    add("--csv", type=pathlib.Path, help="file to write, the figure beside it")
-    add(
-        "--folder",
-        type=pathlib.Path,
-        default="build/study",
-        help="for images and initial models",
-    )
-    add(
-        "--require",
-        action="store_true",
-        help="exit with 1 unless the result is that of the documentation",
-    )
+    rates = functools.partial(split_numbers, kind=float)
+    rows = [
+        ("study", studies, None, "; ".join(lines)),
+        ("--seeds", int, None, "number, from 0; by default the study's"),
+        ("--updates", int, None, "of a training; by default the study's"),
+        ("--rates", rates, None, "learning rates, with commas"),
+        ("--csv", pathlib.Path, None, "file to write, the figure beside it"),
+        ("--folder", pathlib.Path, "build/study", "for images and models"),
+        ("--require", bool, False, "exit with 1 unless it is as documented"),
+    ]
+    parser = make_parser(__doc__, rows)
     options = parser.parse_args(arguments)
     study = studies[options.study]
     if options.require and not study.wins:
@@ -237,22 +215,10 @@ def parse(
     for name in ("seeds", "updates", "rates"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(study, name))
-    options.csv = options.csv or pathlib.Path(
-        f"benchmarks/results/{options.study}.csv"
-    )
+    if not options.csv:
+        options.csv = pathlib.Path(f"benchmarks/results/{options.study}.csv")
     options.folder = options.folder / options.study
     return options
-
-
-def split_rates(text: str) -> tuple[float, ...]:
-    """Return the positive numbers in a list with commas."""
-    try:
-        rates = tuple(float(rate) for rate in text.split(","))
-    except ValueError:
-        rates = (0.0,)
-    if not min(rates) > 0:
-        raise argparse.ArgumentTypeError(f"not positive numbers: {text!r}")
-    return rates
 
 
 def run(study: Study, options: argparse.Namespace) -> list[Trial]:
@@ -262,7 +228,7 @@ def run(study: Study, options: argparse.Namespace) -> list[Trial]:
     """
     known = {trial.case: trial for trial in read_trials(options.csv, study)}
     trials = []
-    with tqdm(total=count_cases(study, options), desc=options.study) as bar:
+    with tqdm(desc=options.study, unit="trials") as bar:
         for name in study.arms:
             for case in cases_of(study, name, options, trials):
                 trial = known.get(case) or train_trial(study, case, options)
@@ -274,15 +240,6 @@ def run(study: Study, options: argparse.Namespace) -> list[Trial]:
     return trials
 
 
-def count_cases(study: Study, options: argparse.Namespace) -> int:
-    """Return the number of trainings of a study."""
-    if not study.choice_seeds:
-        return len(study.arms) * len(options.rates) * options.seeds
-    choosing = {arm.rate_of or name for name, arm in study.arms.items()}
-    chosen = len(choosing) * len(options.rates) * len(study.choice_seeds)
-    return chosen + len(study.arms) * options.seeds
-
-
 def cases_of(
     study: Study, name: str, options: argparse.Namespace, done: list[Trial]
 ) -> Iterator[tuple]:
@@ -290,7 +247,6 @@ def cases_of(
     arm = study.arms[name]
     rates = [arm.rate * rate for rate in options.rates]
     updates = max(round(arm.length * options.updates), 1)
-
     known = {k: v for k, v in arm.fields.items() if not callable(v)}
     recipe = dataclasses.replace(study.recipe, **known)
 
@@ -373,12 +329,9 @@ class Stopwatch(keras.callbacks.Callback):
 def train_once(
     recipe: Recipe, build: Callable | None = None, evaluations: int = 1
 ) -> Trained:
-    """Train without checkpoints.
+    """Train a recipe with `total_steps`, without checkpoints.
 
-    Args:
-        recipe: A recipe with `total_steps`.
-        build: See `prepare`.
-        evaluations: How often to evaluate, the last time at the end.
+    `build` is that of `prepare`; the last evaluation is at the end.
     """
     keras.backend.clear_session()
     # The rate of the machine is of no interest here: 1 is not measured.
@@ -409,25 +362,13 @@ def train_job(job: Job, callbacks: Iterable = (), evaluations: int = 1) -> dict:
 
 
 def read_trials(path: pathlib.Path, study: Study) -> list[Trial]:
-    """Return the trials of a CSV file; none if there is no file.
-
-    Raises:
-        ValueError: If the file lacks a column.
-    """
-    rows = read_csv(path) if path.exists() else []
-    kinds = {**COLUMNS, **study.columns}
-    missing = [name for name in kinds if rows and name not in rows[0]]
-    if missing:
-        raise ValueError(
-            "--csv must be a file with all columns of the results. Received: "
-            f"{path} without {', '.join(missing)}; choose another file"
-        )
+    """Return the trials of a CSV file; none if there is no file."""
     return [
         Trial(
             **{name: kind(row[name]) for name, kind in COLUMNS.items()},
             more={key: kind(row[key]) for key, kind in study.columns.items()},
         )
-        for row in rows
+        for row in (read_csv(path) if path.exists() else [])
     ]
 
 
@@ -442,12 +383,6 @@ def group(trials: Iterable[Trial], purpose: str) -> dict:
 
 
 def percent(value: float) -> str:
-    """Return a share in per cent.
-
-    Example:
-        >>> percent(0.5)
-        '50.00 %'
-    """
     return f"{100 * value:.2f} %"
 
 
@@ -480,15 +415,8 @@ def describe(study: Study, trials: list[Trial]) -> str:
             value = study.average(trial.more[key] for trial in own)
             row.append(f"{value:,.0f}" if kind is int else f"{value:.4g}")
         rows.append(row)
-    titles = [
-        "",
-        "updates",
-        "learning rate",
-        "accuracy",
-        "of the seeds",
-        "loss",
-    ]
-    tables.append(format_table([*titles, *numbers], rows))
+    titles = ["", "updates", "learning rate", "accuracy", "of the seeds"]
+    tables.append(format_table([*titles, "loss", *numbers], rows))
     if study.laws:
         for panel, curves in collect_points(study, trials).items():
             lines = [[name, study.laws(c)[1]] for name, c in curves.items()]

@@ -81,10 +81,8 @@ def place_digit(digit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 class ImageSplit(NamedTuple):
     """The images of a split of painted digits.
 
-    Args:
-        first, last: The handwritten digits and the columns of the photograph
-            that are used, as shares of all.
-        copies: Number of images of each digit.
+    From the share `first` to the share `last` of the handwritten digits and
+    of the columns of the photograph, `copies` images of each digit.
     """
 
     first: float
@@ -103,14 +101,10 @@ def write_painted_digits(
     splits: dict[str, ImageSplit],
     seed: int,
 ):
-    """Write FOLDER/SPLIT/DIGIT/*.png.
+    """Write FOLDER/SPLIT/DIGIT/*.png of the digits `classes`.
 
-    Args:
-        folder: The folder to write.
-        classes: The digits.
-        photo: A name of `sklearn.datasets.load_sample_image`.
-        splits: The images of "train" and of "test".
-        seed: Seed of everything random.
+    `photo` is a name of `sklearn.datasets.load_sample_image`, and `splits` are
+    those of "train" and of "test".
     """
     digits, image = load_digits(), load_sample_image(photo)
     rng = np.random.default_rng(seed)
@@ -134,12 +128,8 @@ def paint(photo: np.ndarray, digit: np.ndarray, rng) -> np.ndarray:
     Place, size, rotation and contrast of the digit are random.
 
     Shapes:
-        photo: (H, W, 3), uint8. digit: (8, 8), 0 to 1. returns: (16, 16, 3).
-
-    Args:
-        photo: The photograph of which a part is the background.
-        digit: The opacity of the paint.
-        rng: A generator of NumPy.
+        photo: (H, W, 3), uint8. digit: (8, 8), the opacity of the paint, 0 to
+            1. returns: (16, 16, 3).
     """
     y, x = (rng.integers(n - PAINTED_SIDE + 1) for n in photo.shape[:2])
     crop = photo[y : y + PAINTED_SIDE, x : x + PAINTED_SIDE].astype("float32")

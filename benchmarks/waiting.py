@@ -9,15 +9,17 @@ ratio in each round.
 
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-import numpy as np
-
-from benchmarks.harness import describe_machine, make_parser
+from benchmarks.harness import (
+    describe_machine,
+    make_parser,
+    median_ratio,
+    quartiles,
+)
 from keras_vit.tables import format_table
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -73,19 +75,20 @@ WRONG = {
     "a flag that resembles none": ["-m", "trainers.predict", "--zzz"],
     "a number that is none": ["-m", "trainers.evaluate", "--batch_size=abc"],
 }
-OF_A_RUN = {
-    "`trainers.evaluate`": ["-m", "trainers.evaluate"],
-    "`trainers.export_model`": ["-m", "trainers.export_model"],
-}
+
+
+OPTIONS = [
+    ("--rounds", int, 5, "of each case"),
+    ("--before", str, None, "another checkout, to compare with"),
+    ("--run_dir", str, None, "a run to evaluate and to export"),
+]
 
 
 def measure(words: list[str], source: pathlib.Path, is_right: bool) -> float:
     """Return the seconds that a program takes, or that it prints.
 
-    Args:
-        words: The arguments of Python.
-        source: The checkout of the project that it imports.
-        is_right: Whether it must succeed; otherwise, it must fail.
+    It imports the project of `source`, and must succeed if `is_right`, else
+    fail.
     """
     environment = {**os.environ, "PYTHONPATH": str(source)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
@@ -110,28 +113,23 @@ def describe(seconds: list[float]) -> str:
         >>> describe([1.0, 2.0, 3.0, 4.0, 9.0])
         '3.00 s (2.00 to 4.00)'
     """
-    low, middle, high = np.quantile(seconds, (0.25, 0.5, 0.75))
+    low, middle, high = quartiles(seconds)
     return f"{middle:.2f} s ({low:.2f} to {high:.2f})"
 
 
 def main():
     """Print a row for each case."""
-    parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--before", help="another checkout, to compare with")
-    parser.add_argument("--run_dir", help="a run to evaluate and to export")
-    options = parser.parse_args()
+    options = make_parser(__doc__, OPTIONS).parse_args()
     sources = [HERE]
     if options.before:
         sources.append(pathlib.Path(options.before).resolve())
     cases = WAITING_CASES | WRONG
     with tempfile.TemporaryDirectory() as folder:
         if options.run_dir:
-            flags = [f"--run_dir={pathlib.Path(options.run_dir).resolve()}"]
-            export = [f"--export_dir={folder}"]
-            for name, words in OF_A_RUN.items():
-                last = export if "export" in name else []
-                cases[name] = [*words, *flags, *last]
+            run = f"--run_dir={pathlib.Path(options.run_dir).resolve()}"
+            export = ["-m", "trainers.export_model", f"--export_dir={folder}"]
+            cases["`trainers.evaluate`"] = ["-m", "trainers.evaluate", run]
+            cases["`trainers.export_model`"] = [*export, run]
         rows = []
         for name, words in cases.items():
             times = [[] for _ in sources]
@@ -141,8 +139,7 @@ def main():
                     seconds.append(measure(words, source, is_right))
             rows.append([name, *map(describe, times)])
             if options.before:
-                ratios = [a / b for a, b in zip(*times)]
-                rows[-1].append(f"{statistics.median(ratios):.2f}")
+                rows[-1].append(f"{median_ratio(*times):.2f}")
     columns = ["", "now", "before", "now / before"]
     print(*describe_machine({}), sep="\n")
     print(format_table(columns[: len(rows[0])], rows))

@@ -20,12 +20,7 @@ ONNX_OPSET = 17  # The first with a layer norm, which is faster than its parts.
 def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
     """Run the action of `case`, and return a function that repeats it.
 
-    Returns:
-        The function that computes a batch, by the name "step", unless the
-        action only writes files; and the versions of the libraries.
-
-    Raises:
-        ValueError: If the result is not the output of a classifier.
+    Its name is "step"; an action that only writes files has none.
     """
     action = ACTIONS[case["action"]]
     versions = {
@@ -41,9 +36,7 @@ def make_functions(case: dict) -> tuple[dict[str, Callable], dict]:
 def check_output(answer, shape: tuple[int, ...]):
     """Raise a ValueError unless an answer is the output of a classifier.
 
-    Args:
-        answer: An array, or a sequence that begins with it.
-        shape: (B, classes).
+    It is an array of `shape` (B, classes), or a sequence that begins with one.
     """
     answer = answer if isinstance(answer, np.ndarray) else answer[0]
     if answer.shape != shape:

@@ -36,7 +36,7 @@ def test_forward_flops_are_the_published_ones(model, gigaflops):
     assert flops / 1e9 == pytest.approx(gigaflops, abs=0.05)
 
 
-def test_forward_flops_count_every_product_of_a_small_model():
+def test_flops_count_every_product_of_a_small_model():
     config = ViTConfig(
         width=6,
         depth=2,
@@ -57,61 +57,46 @@ def test_forward_flops_count_every_product_of_a_small_model():
     )
     head = matrix_flops(1, 6, 7)
     assert forward_flops(config) == patches + 2 * block + head
-
-
-def test_a_training_step_is_three_forward_passes():
-    config = VARIANTS["S/16"].config
     assert step_flops(config, "forward", 8) == 8 * forward_flops(config)
     assert step_flops(config, "train", 8) == 24 * forward_flops(config)
 
 
 def test_ratio_is_the_median_of_the_rounds_not_the_ratio_of_medians():
     assert harness.median_ratio([3.0, 1.0, 8.0], [1.0, 2.0, 4.0]) == 2.0
-    with pytest.raises(ValueError):
-        harness.median_ratio([1.0, 2.0], [1.0])
 
 
 def test_missed_bars_are_named_row_by_row_and_for_the_mean():
     def result(**seconds):
-        return compare.Result(**{**vars(RESULT), "seconds": seconds})
+        return dataclasses.replace(RESULT, seconds=seconds)
 
     slow = result(ours=[1.0], timm=[0.8])
     fast = result(ours=[1.0], timm=[1.25])
     alone = result(ours=[1.0])
 
     def missed(row, mean, *results):
-        bars = {"timm": compare.Bar(row=row, mean=mean)}
-        return compare.missed_bars(results, bars)
+        return compare.missed_bars(results, {"timm": compare.Bar(row, mean)})
 
     # The mean of 0.8 and 1.25, a fourth slower and a fourth faster, is 1.
     assert missed(0.8, 0.999, slow, fast, alone) == []
-    assert missed(1.0, 0.999, slow, fast) == [
-        "S/16 forward float32, batch 8: timm / ours = 0.800, below 1.0"
-    ]
-    assert missed(0.8, 1.1, slow, fast) == [
-        "mean of 2 rows: timm / ours = 1.000, below 1.1"
-    ]
+    [line] = missed(1.0, 0.999, slow, fast)
+    assert "timm / ours = 0.800, below 1.0" in line
+    [line] = missed(0.8, 1.1, slow, fast)
+    assert "timm / ours = 1.000, below 1.1" in line
     assert missed(2.0, 2.0, alone) == []
 
 
 def test_csv_has_a_row_for_every_package(tmp_path):
     harness.write_table(tmp_path / "results.csv", compare.csv_rows([RESULT]))
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
-    columns = "model task precision batch_size package rounds seconds"
-    columns += " images_per_second ratio matrix_gflops floor_seconds peak_mib"
-    columns += " mfu"
-    assert list(ours) == columns.split()
+    published = pathlib.Path(compare.__file__).parent / "results"
+    [published] = published.glob("2026-11-27.csv")
+    assert list(ours) == list(harness.read_csv(published)[0])
     assert (ours["package"], theirs["package"]) == ("ours", "keras-hub")
     assert (ours["ratio"], ours["images_per_second"]) == ("1.0000", "4")
+    # The floor is that of the faster library.
     assert (ours["rounds"], ours["floor_seconds"]) == ("3", "0.5")
     assert (ours["peak_mib"], theirs["peak_mib"]) == ("3", "5")
     assert ours["mfu"] == ""
-
-
-def test_the_floor_is_that_of_the_faster_library():
-    assert RESULT.matrix_rate("torch") == pytest.approx(371.8e9, rel=1e-3)
-    assert RESULT.best_matrix_rate == RESULT.matrix_rate("tensorflow")
-    assert RESULT.floor_seconds == pytest.approx(0.5)
 
 
 def test_markdown_has_description_rates_and_results():
@@ -133,8 +118,8 @@ def test_the_machine_is_described_without_its_name_or_paths():
 
 def test_training_in_bfloat16_is_mixed_and_measured_once():
     options = compare.parse(["--precisions", "bfloat16,mixed_bfloat16"])
-    found = [(c["task"], c["precision"]) for c in compare.cases(options)][:3]
-    assert found == [
+    found = [(c["task"], c["precision"]) for c in compare.cases(options)]
+    assert found == 2 * [
         ("forward", "bfloat16"),
         ("forward", "mixed_bfloat16"),
         ("train", "mixed_bfloat16"),
@@ -148,14 +133,13 @@ def test_training_in_bfloat16_is_mixed_and_measured_once():
         ["--models", "R50+B/16"],
         ["--models", "B/16-gap"],
         ["--precisions", "float16"],
-        ["--tasks", "serve"],
-        ["--against", "vit-keras"],
         ["--activation", "erf"],
-        ["--backend", "theano"],
-        ["--against", "plain-jax"],
+        ["--against", "vit-keras"],
         ["--against", "keras-hub", "--backend", "jax"],
         ["--backend", "torch"],
         ["--batch_sizes", "0"],
+        ["--batch_sizes", "1,x"],
+        ["--torch_python", "no/such/python"],
     ],
 )
 def test_options_that_do_not_fit_end_the_program(arguments, capsys):
@@ -165,44 +149,33 @@ def test_options_that_do_not_fit_end_the_program(arguments, capsys):
 
 
 def test_timm_is_left_out_without_an_interpreter():
+    python = ["--torch_python", sys.executable]
     assert compare.rivals(compare.parse([])) == ["keras-hub"]
-    options = compare.parse(["--torch_python", sys.executable])
-    assert compare.rivals(options) == ["keras-hub", "timm"]
-    options = compare.parse(["--backend", "jax"])
-    assert compare.rivals(options) == ["plain-jax"]
-    options = compare.parse(
-        ["--backend", "jax", "--torch_python", sys.executable]
-    )
-    assert compare.rivals(options) == ["plain-jax", "timm"]
+    assert compare.rivals(compare.parse(python)) == ["keras-hub", "timm"]
+    jax = ["--backend", "jax", *python]
+    assert compare.rivals(compare.parse(jax)) == ["plain-jax", "timm"]
 
 
 @pytest.mark.parametrize(
-    ("backend", "package", "module", "has_torch"),
+    ("backend", "package", "module"),
     [
-        ("tensorflow", "ours", "keras", False),
-        ("tensorflow", "keras-hub", "keras", False),
-        ("tensorflow", "timm", "torch", True),
-        ("torch", "ours", "torch", True),
-        ("torch", "timm", "torch", True),
-        ("jax", "ours", "jax", False),
-        ("jax", "plain-jax", "jax", False),
-        ("jax", "timm", "torch", True),
+        ("tensorflow", "ours", "keras"),
+        ("tensorflow", "keras-hub", "keras"),
+        ("tensorflow", "timm", "torch"),
+        ("torch", "ours", "torch"),
+        ("jax", "ours", "jax"),
+        ("jax", "plain-jax", "jax"),
     ],
 )
-def test_each_package_runs_where_it_can(
-    monkeypatch, backend, package, module, has_torch
-):
+def test_each_package_runs_where_it_can(monkeypatch, backend, package, module):
     started = []
     monkeypatch.setattr(compare, "Worker", lambda *args: started.append(args))
     # Any program will do.
     options = compare.parse(["--backend", backend, "--torch_python", "true"])
-    compare.start_worker(package, {"backend": backend}, options)
+    compare.start_worker(package, {}, options)
+    python = "true" if module == "torch" else sys.executable
     assert started == [
-        (
-            f"benchmarks.worker_{module}",
-            {"backend": backend, "package": package},
-            "true" if has_torch else sys.executable,
-        )
+        (f"benchmarks.worker_{module}", {"package": package}, python)
     ]
 
 
@@ -220,64 +193,42 @@ def test_a_worker_that_fails_shows_its_message():
         pipe.Worker("benchmarks.worker_keras", case)
 
 
-@pytest.fixture
-def shallow(monkeypatch):
-    """Give all models one block."""
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_the_command_measures_each_backend(tmp_path, monkeypatch, backend):
+    python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
+    if backend == "torch" and not python:
+        pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")
     config_of = compare.model_config
     monkeypatch.setattr(
         compare,
         "model_config",
-        lambda *names: dataclasses.replace(config_of(*names), depth=1),
+        lambda *names: dataclasses.replace(
+            config_of(*names), depth=1, width=24, mlp_dim=24, num_classes=5
+        ),
     )
-
-
-SMALL = [
-    *("--models", "Ti/16", "--image_size", "32", "--batch_sizes", "2"),
-    *("--train_batch_sizes", "2", "--repeats", "1", "--threads", "1"),
-    *("--matrix_size", "8", "--steps", "2"),
-]
-
-
-@pytest.mark.slow
-def test_the_command_writes_both_tables(tmp_path):
+    rival = {"tensorflow": "", "jax": "plain-jax", "torch": "timm"}[backend]
     code = compare.main(
         [
-            *SMALL,
-            *("--tasks", "forward", "--precisions", "float32"),
-            *("--against", "", "--out", str(tmp_path)),
+            *("--models", "Ti/16", "--image_size", "32"),
+            *("--batch_sizes", "2", "--train_batch_sizes", "2"),
+            *("--repeats", "1", "--threads", "1", "--matrix_size", "8"),
+            *("--steps", "2", "--precisions", "bfloat16"),
+            *("--backend", backend, "--against", rival),
+            *("--torch_python", python or sys.executable),
+            *("--out", str(tmp_path)),
         ]
     )
     assert code == 0
-    (row,) = harness.read_csv(tmp_path / "results.csv")
-    assert (row["model"], row["package"]) == ("Ti/16", "ours")
-    assert float(row["seconds"]) > 0
-    assert int(row["peak_mib"]) > 1
-    page = (tmp_path / "results.md").read_text()
-    assert page.count("| Ti/16 | forward, float32 |") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_the_other_backends_are_measured(tmp_path, shallow, backend):
-    python = os.environ.get("KERAS_VIT_PEERS_PYTHON")
-    if backend == "torch" and not python:
-        pytest.skip("KERAS_VIT_PEERS_PYTHON names no interpreter with timm.")
-    rival = {"jax": "plain-jax", "torch": "timm"}[backend]
-    compare.main(
-        [
-            *SMALL,
-            *("--precisions", "bfloat16", "--backend", backend),
-            *("--torch_python", python or sys.executable),
-            *("--against", rival, "--out", str(tmp_path)),
-        ]
-    )
     rows = harness.read_csv(tmp_path / "results.csv")
+    packages = ["ours", rival] if rival else ["ours"]
     assert [(row["task"], row["package"]) for row in rows] == [
-        ("forward", "ours"),
-        ("forward", rival),
-        ("train", "ours"),
-        ("train", rival),
+        (task, package) for task in ("forward", "train") for package in packages
     ]
+    assert all(float(row["seconds"]) > 0 for row in rows)
+    assert all(int(row["peak_mib"]) > 1 for row in rows)
+    page = (tmp_path / "results.md").read_text()
+    assert page.count("| Ti/16 | forward, bfloat16 |") == 2
 
 
 def test_plain_jax_answers_as_our_model():
@@ -347,15 +298,13 @@ class FakeWorker:
     def __exit__(self, *error):
         pass
 
-    def run(self, name):
+    def ask(self, name):
+        if name == "memory":
+            return 2**20
+        if name == "device":
+            return "NVIDIA H100"
         self.asked.append((self.package, name))
         return {"ours": 2.0, "keras-hub": 1.0}[self.package]
-
-    def peak_memory(self):
-        return 2**20
-
-    def device(self):
-        return "NVIDIA H100"
 
 
 @pytest.fixture
@@ -377,35 +326,23 @@ def test_a_bar_that_is_missed_fails_the_command_if_asked(
     assert "timm was left out" in (tmp_path / "results.md").read_text()
 
 
-def test_rounds_are_interleaved_and_cases_are_those_asked_for(fake, tmp_path):
+def test_rounds_are_interleaved_and_a_gpu_is_told(fake, tmp_path):
     compare.main(
         [
-            *("--models", "S/16", "--precisions", "float32"),
-            *("--tasks", "train", "--train_batch_sizes", "16"),
+            *("--models", "B/16", "--precisions", "bfloat16"),
+            *("--tasks", "train", "--train_batch_sizes", "128"),
             *("--repeats", "2", "--out", str(tmp_path), "--use_remat"),
+            *("--matrix_size", "8192", "--peak_tflops", "989"),
+            *("--steps", "5"),
         ]
     )
     steps = [package for package, name in fake.asked if name == "step"]
     assert steps == ["ours", "keras-hub"] * 2
     for case in fake.cases:
-        assert case["batch_size"] == 16
         assert case["config"]["dropout_rate"] == 0
         assert case["config"]["use_remat"] is True
-        assert case["matrix_shape"] == MATRIX_SHAPE
-
-
-def test_a_gpu_is_named_and_its_use_is_told(fake, tmp_path):
-    compare.main(
-        [
-            *("--models", "B/16", "--precisions", "bfloat16"),
-            *("--tasks", "train", "--train_batch_sizes", "128"),
-            *("--repeats", "1", "--out", str(tmp_path)),
-            *("--matrix_size", "8192", "--peak_tflops", "989"),
-            *("--steps", "5"),
-        ]
-    )
-    assert fake.cases[0]["steps"] == 5
-    assert fake.cases[0]["matrix_shape"] == (8192, 8192, 8192)
+        assert (case["batch_size"], case["steps"]) == (128, 5)
+        assert case["matrix_shape"] == (8192, 8192, 8192)
     ours, theirs = harness.read_csv(tmp_path / "results.csv")
     flops = step_flops(VARIANTS["B/16"].config, "train", 128)
     for row, seconds in ((ours, 2.0 / 5), (theirs, 1.0 / 5)):

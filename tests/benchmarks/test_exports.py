@@ -35,15 +35,10 @@ def test_parameters_are_counted_in_closed_form(name):
     assert num_parameters(variant.config) == variant.num_parameters
 
 
-def test_the_fastest_of_a_package_is_of_float32():
-    assert RESULT.fastest("ours") == "litert"
-    assert RESULT.fastest("timm") == "timm_onnx"
-    assert WITHOUT_TIMM.fastest("timm") is None
-
-
 def test_ratio_is_the_median_over_the_rounds_to_the_fastest_of_timm():
+    assert RESULT.fastest("ours") == "litert"  # Of float32.
+    assert RESULT.fastest("timm") == "timm_onnx"
     assert RESULT.ratio("litert") == 1.5  # Of 2.0, 1.5 and 1.0.
-    assert RESULT.ratio("timm_onnx") == 1.0
     assert RESULT.ratio("timm") == pytest.approx(1 / 3)
     assert WITHOUT_TIMM.ratio("onnx") is None
 
@@ -65,21 +60,14 @@ def test_the_table_has_a_row_a_contender_and_a_column_a_case():
     row = "| ours | LiteRT | int8 | 500.00 (6.00) | 500.00 (6.00) |"
     assert row in page
     assert "ours LiteRT 2000.00 ms, timm ONNX Runtime 3000.00 ms" in page
-    assert "(" not in exports.cell(WITHOUT_TIMM, "onnx")
+    assert "| 1000.00 |" in exports.format_page([WITHOUT_TIMM], [])
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--models", "B/17"],
-        ["--models", "R50+B/16"],
-        ["--models", "B/16-gap"],
         ["--contenders", "torchscript"],
         ["--threads", "0"],
-        ["--batch_sizes", "1,x"],
-        ["--rounds", "0"],
-        ["--activation", "erf"],
-        ["--torch_python", "no/such/python"],
         ["--require_not_slower"],
         ["--require_not_slower", "--torch_python", sys.executable]
         + ["--contenders", "keras,litert_int8"],
@@ -131,7 +119,7 @@ class FakeWorker:
     def __exit__(self, *error):
         pass
 
-    def run(self, name):
+    def ask(self, name):
         assert name == "step"
         self.asked.append((self.case["package"], self.case["action"]))
         # The first of two answers, which must not count, takes longer.
@@ -176,9 +164,9 @@ def test_every_contender_runs_the_case_where_its_library_is(fake, tmp_path):
         assert case["num_parameters"] == VARIANTS["Ti/16"].num_parameters
         assert case["action"] in worker_exports.ACTIONS
         if "shape" in case:
-            channels = (3, 224, 224) if case["package"] == "timm" else None
-            assert case["shape"][1:] == (channels or (224, 224, 3))
-            assert case["shape"][0] == case["batch_size"]
+            is_timm = case["package"] == "timm"
+            shape = [3, 224, 224] if is_timm else [224, 224, 3]
+            assert case["shape"] == [case["batch_size"], *shape]
     rows = read_csv(path)
     assert [row["contender"] for row in rows] == 2 * list(CONTENDERS)
     assert {row["seconds"] for row in rows} == {"1", "2"}

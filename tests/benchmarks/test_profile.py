@@ -89,20 +89,6 @@ def test_floors_are_work_over_the_measured_rates():
     assert floors["optimizer"] == pytest.approx(4 * moved["optimizer"] / 1e2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (["--model", "B/17"], "--model"),
-        (["--task", "serve"], "--task"),
-        (["--precision", "half"], "--precision"),
-    ],
-)
-def test_options_that_do_not_fit_end_the_program(arguments, name, capsys):
-    with pytest.raises(SystemExit):
-        profile.parse(arguments)
-    assert f"`{name}` must be one of" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_command_names_where_a_training_step_spends_its_time():
     found = commands.run(

@@ -95,7 +95,6 @@ def test_what_a_study_trains(tried, tmp_path, changes, more, expected):
     options = options_for(some, tmp_path, *more)
     trials = study.run(some, options)
     assert tried == [trial.case for trial in trials] == expected
-    assert study.count_cases(some, options) == len(expected)
     assert study.read_trials(options.csv, some) == trials
 
 
@@ -138,24 +137,6 @@ def test_rows_of_other_settings_stay_and_are_not_taken(tried, tmp_path):
     stored = study.read_trials(options.csv, TWO)
     assert sorted(tried) == sorted(trial.case for trial in stored)
     assert len(tried) == 2 * len(found[0])
-
-
-def test_a_file_without_a_column_is_refused(tried, tmp_path):
-    options = options_for(TWO, tmp_path)
-    options.csv.write_text("purpose,arm,learning_rate,seed,accuracy,loss\n")
-    assert study.read_trials(options.csv, TWO) == []
-    with options.csv.open("a") as file:
-        file.write("report,a,0.1,0,0.5,1.0\n")
-    with pytest.raises(ValueError, match="updates, batch_size, image_size"):
-        study.run(TWO, options)
-    assert not tried
-
-
-@pytest.mark.parametrize("text", ["much", "0.1,", "0.1,-1", "nan"])
-def test_rates_that_are_no_rates_are_refused(text, tmp_path, capsys):
-    with pytest.raises(SystemExit):
-        options_for(TWO, tmp_path, f"--rates={text}")
-    assert text in capsys.readouterr().err
 
 
 def test_a_trial_has_the_settings_and_measures_of_its_arm(
@@ -241,19 +222,18 @@ SMALL = {
     "model": "mu/16",
     "patch_size": 2,
     "decoder_depth": 1,
-    "epochs": 1,
+    "total_steps": 2,
     "warmup_steps": 1,
 }
-# Two arms of each study that has a model, images or measures of its own; the
-# others only change fields of the recipe.
+# An arm or two of each study that has a model, images or measures of its own;
+# the others only change fields of the recipe.
 TRIED_ARMS = {
-    "activations": ["GELU", "ReLU"],
-    "position_tables": ["short, decay 0.1", "long, decay 0.1"],
-    "shape": ["base", "depth 4"],
-    "data_size": ["ViT, small, 10,000 images", "ViT, small, 3,000 images"],
-    "compute": ["ViT, medium, length 1", "ResNet, medium, length 1"],
+    "position_tables": ["long, decay 0.1"],
+    "shape": ["depth 4"],
+    "data_size": ["ResNet, 10,000 images"],
+    "compute": ["hybrid, medium, length 1"],
     "transfer": ["transfer", "scratch"],
-    "self_supervision": ["new weights, 10 labels", "autoencoder, 10 labels"],
+    "self_supervision": ["masked patches, 10 labels", "autoencoder, 10 labels"],
     "fine_tuning": ["LoRA, rank 8"],
     "accuracy_keras_hub": ["ours"],
 }
@@ -286,7 +266,7 @@ def make_small(arm):
     return dataclasses.replace(arm, fields=fields)
 
 
-@pytest.mark.slow(115)
+@pytest.mark.slow(60)
 @pytest.mark.usefixtures("eagerly", "small_recipes")
 @pytest.mark.filterwarnings("ignore:.*does not apply to tf.data functions")
 @pytest.mark.parametrize("name", TRIED_ARMS)
@@ -306,9 +286,8 @@ def test_a_study_runs_at_its_smallest_size(name, tmp_path, capsys):
     shown = capsys.readouterr().out
     trials = study.read_trials(path, some)
     assert all(0 < trial.loss < 10 for trial in trials)
-    assert len({(trial.loss, trial.accuracy) for trial in trials}) > 1 or (
-        len(trials) == 1
-    )
+    results = {(trial.loss, trial.accuracy) for trial in trials}
+    assert len(results) > 1 or len(trials) == 1
     assert all(arm in shown for arm in arms)
     assert path.with_suffix(".png").stat().st_size > 1000
     before = path.read_text()
@@ -467,29 +446,12 @@ def test_a_trial_has_the_similarities_of_its_model():
     assert np.array_equal(np.unique(values), [-1, 0, 1])
 
 
-def test_the_position_tables_have_the_ratios_of_the_paper():
-    """7, 7 and 14 epochs; 2e-4, 4e-4 and 4e-4; 0.01, 0.1 and 0.1."""
-    arms = STUDIES["position_tables"].arms.values()
-    assert [arm.length for arm in arms] == [1, 1, 14 / 7]
-    assert [arm.rate for arm in arms] == [2e-4 / 4e-4, 1, 1]
-    assert [arm.fields["weight_decay"] for arm in arms] == [0.01, 0.1, 0.1]
-
-
-def test_of_ten_digits_of_a_class_seven_are_for_training():
-    labels = load_digits().target
-    splits = study_images.split_of(labels)
-    for label in range(10):
-        shares = [
-            (splits[labels == label] == split).mean()
-            for split in ("train", "validation", "test")
-        ]
-        assert np.allclose(shares, [0.7, 0.1, 0.2], atol=0.02)
-
-
 def test_moved_images_are_of_the_digits_of_their_split(tmp_path, small_recipes):
     builder = study_images.MovedDigits(data_dir=str(tmp_path))
     digits = load_digits()
     splits = study_images.split_of(digits.target)
+    for split, share in (("train", 0.7), ("validation", 0.1), ("test", 0.2)):
+        assert (splits == split).mean() == pytest.approx(share, abs=0.02)
     places = set()
     for split, size in study_images.SPLIT_SIZES.items():
         own = {
