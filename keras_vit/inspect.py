@@ -13,7 +13,6 @@ import argparse
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
 
 from keras_vit.analysis.gallery import (
     Subject,
@@ -61,50 +60,27 @@ def open_subject(source: str, **hints) -> Subject:
 
 
 def inspect_files(options: argparse.Namespace) -> list[pathlib.Path]:
-    """Write the files that the command line requests; return their paths.
-
-    Args:
-        options: The parsed command line.
-
-    Raises:
-        ValueError: If the files do not fit each other, or a model is the
-            folder of a run.
-        OSError: If a file cannot be read or written.
-        ImportError: If an optional package is missing.
-    """
-    sources = [options.model, options.compare][: 1 + bool(options.compare)]
+    """Write the files that the command line requests; return their paths."""
+    sources = [options.model, *filter(None, [options.compare])]
     for source in filter(is_run, sources):
         raise ValueError(
             f"{source} is the folder of a run. Type: "
             f"keras-vit inspect --run_dir={shlex.quote(source)}"
         )
     check_inputs(options.images, options.out)
-    subjects = [
-        open_subject(source, image_size=options.image_size, **hints)
-        for source, hints in zip(sources, pick_hints(sources, options))
-    ]
+    is_file = [source.endswith(".keras") for source in sources]
+    subjects = []
+    for source, is_keras in zip(sources, is_file):
+        # Beside a checkpoint, a .keras file has no hints: they are about the
+        # checkpoint.
+        hints = {} if is_keras and not all(is_file) else hints_of(options)
+        subjects.append(
+            open_subject(source, image_size=options.image_size, **hints)
+        )
     subjects = name_apart(subjects, sources)
     # All images are read before the first model runs.
     images = [load_images(subject, options.images) for subject in subjects]
     return write_gallery(subjects, images, options.out, f".{options.format}")
-
-
-def pick_hints(
-    sources: Sequence[str], options: argparse.Namespace
-) -> list[dict]:
-    """Return the hints of the command line for each model.
-
-    A `.keras` file beside a checkpoint has none: they are about the checkpoint.
-
-    Args:
-        sources: Paths or names of the models.
-        options: The parsed command line.
-    """
-    checkpoints = [not source.endswith(".keras") for source in sources]
-    hints = hints_of(options)
-    return [
-        hints if takes or not any(checkpoints) else {} for takes in checkpoints
-    ]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -106,12 +106,7 @@ def inspect_run(
 
 
 def operations_for(subject: Subject, source: str) -> str:
-    """Return the operations on images of a run or of a model file.
-
-    Args:
-        subject: The opened model.
-        source: Its path.
-    """
+    """Return the operations on images of a run or of a model file."""
     if is_run_folder(source):
         return Run(as_path(source)).preprocess
     config = subject.model.config
@@ -119,14 +114,7 @@ def operations_for(subject: Subject, source: str) -> str:
 
 
 def open_run(run_dir: str) -> Subject:
-    """Open the model of a run; images are preprocessed as in its evaluation.
-
-    Args:
-        run_dir: The folder of the run.
-
-    Raises:
-        ValueError: If it does not contain a VisionTransformer.
-    """
+    """Open the model of a run; images are preprocessed as in its evaluation."""
     run = Run(as_path(run_dir))
     model = run.load_model()
     if not isinstance(model, VisionTransformer):
@@ -154,15 +142,7 @@ def first_test_images(
 ) -> NamedImages:
     """Return the first test images, preprocessed for a model.
 
-    Args:
-        dataset: The data set; its evaluation split is read.
-        subject: The model, which may be of another run.
-        count: Number of images.
-        preprocess: See `trainers.data.batches.eval_batches`.
-        bad_examples: Records the images that cannot be read.
-
-    Raises:
-        ValueError: If the images do not fit the model.
+    The model may be of another run than the data set.
     """
     check_classifier(subject.model, dataset)
     batches = eval_batches(
