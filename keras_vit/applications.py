@@ -4,8 +4,10 @@ One function makes them all. Their names are written out at the end, so that
 editors and type checkers see them.
 """
 
+import dataclasses
 import functools
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, Protocol, overload
 
@@ -13,13 +15,22 @@ import keras
 import numpy as np
 
 from keras_vit.arguments import as_whole, is_whole
+from keras_vit.layers.dtypes import is_quantized
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.variants import VARIANTS
 from keras_vit.models.vit import VisionTransformer, connect_layers
-from keras_vit.weights.builder_weights import (
-    build_with_weights,
-    known_tags,
+from keras_vit.weights.containers import open_file
+from keras_vit.weights.find import Known, find
+from keras_vit.weights.hub import (
+    HUB_MODELS,
+    PRETRAINED,
+    find_pretrained,
+    holds_weights,
+    locate,
+    parse_repository,
 )
+from keras_vit.weights.images import change_config
+from keras_vit.weights.read import load_new, warn
 
 DOCSTRING = """Build the ViT {variant}, {num_parameters:,} parameters.
 
@@ -126,7 +137,13 @@ def make_builder(variant: str) -> Builder:
         build_model = functools.partial(
             build_on, input_tensor=input_tensor, dtype=dtype, name=name
         )
-        return build_with_weights(weights, variant, choices, build_model)
+        source = None if weights is None else find_weights(weights, variant)
+        if source is not None and not is_own_file(source):
+            return _build_from(source, variant, choices, build_model)
+        model = build_model(dataclasses.replace(default, **choices))
+        if source is not None:
+            load_own_weights(model, source)
+        return model
 
     build.__name__ = build.__qualname__ = builder_name
     build.__doc__ = write_docstring(variant)
@@ -166,7 +183,7 @@ def write_docstring(variant: str) -> str:
         width=default.image_size[1],
         channels=default.channels,
         pooling=default.pooling,
-        weights=", ".join(map(repr, known_tags(variant))) or "none yet",
+        weights=", ".join(map(repr, tags_of(variant))) or "none yet",
     )
 
 
@@ -235,6 +252,152 @@ def check_choices(choices: dict) -> dict:
     }
     check_fields(choices, renamed)
     return choices
+
+
+# ------------------------------------------------------------ with weights
+
+
+def tags_of(variant: str) -> list[str]:
+    """Return the names of the checkpoints of a variant, without the variant."""
+    start = f"{variant}-"
+    names = (*PRETRAINED, *HUB_MODELS)
+    return [n.removeprefix(start) for n in names if n.startswith(start)]
+
+
+def find_weights(weights, variant: str) -> str:
+    """Return the path, the address or the full name of a checkpoint.
+
+    Args:
+        weights: Argument `weights` of the builder.
+        variant: A key of VARIANTS.
+
+    Raises:
+        ValueError: If there is none, or it is known to be of another variant.
+    """
+    text = os.path.expanduser(str(weights))
+    if holds_weights(text):
+        return text
+    for name in (f"{variant}-{text}", text):
+        if row := find_pretrained(name):
+            check_variant(row.config, VARIANTS[variant].config, name, variant)
+            return name
+        if name in HUB_MODELS and name.startswith(f"{variant}-"):
+            return name
+    is_address = text.startswith(("https://", "http://", "gs://"))
+    if is_address or parse_repository(text) or os.path.exists(text):
+        return text
+    known = ", ".join(map(repr, tags_of(variant))) or "none"
+    raise ValueError(
+        "`weights` must be None, the path of an existing file or folder, or "
+        f"the name of a pretrained {variant}: {known}. "
+        f"Received: weights={text!r}"
+    )
+
+
+def check_variant(found: ViTConfig, wanted: ViTConfig, weights, name: str):
+    """Raise a ValueError if a checkpoint contains another variant.
+
+    Args:
+        found: The configuration of the checkpoint.
+        wanted: The configuration of the builder.
+        weights: Argument `weights` of the builder.
+        name: Name of the builder or of its variant.
+    """
+    sizes = ("width", "depth", "mlp_dim", "num_heads", "patch_size")
+    different = [
+        f"{size}={getattr(found, size)} and not {getattr(wanted, size)}"
+        for size in (*sizes, "stem_stages")
+        if getattr(found, size) != getattr(wanted, size)
+    ]
+    if different:
+        raise ValueError(
+            f"`weights`: {weights} is not a {name}: it has "
+            f"{', '.join(different)}. Use `keras_vit.from_checkpoint` for a "
+            "model of any size."
+        )
+
+
+def _build_from(weights, variant, choices, build_model):
+    """Return the model of a builder with the weights of a checkpoint."""
+    default, _, name = VARIANTS[variant]
+    classes = choices["num_classes"]
+    known = Known(
+        choices.get("num_heads", default.num_heads),
+        choices.get("image_size"),
+        fields={"num_classes": classes},
+    )
+    with open_file(locate(weights)) as file:
+        found = find(file, known)
+        wanted = dataclasses.replace(default, **choices)
+        check_variant(found.config, wanted, weights, name)
+        config = change_config(found.config, choices)
+        model = build_model(config)
+        load_new(model, found, config)
+    # The warnings point at the caller of the builder.
+    warn(model.load_report, stacklevel=3, without=set(choices))
+    new_head = any("predictions" in path for path in model.load_report.reset)
+    if new_head and classes == 1000:
+        warnings.warn(
+            f"The classifier of {name} is new, for 1,000 classes: {weights} "
+            "has none of that size. Pass `classes` to set another number.",
+            stacklevel=3,
+        )
+    return model
+
+
+def is_own_file(path: str) -> bool:
+    """Return whether Keras wrote `path` for a model of this package.
+
+    Args:
+        path: Path of a file, or the name of a checkpoint.
+    """
+    if not os.path.isfile(path) or not path.endswith(".weights.h5"):
+        return path.endswith(".keras") and os.path.isfile(path)
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            return "layers/patch_encoder" in file
+    except OSError:
+        return True  # Loading it then fails with the message of Keras.
+
+
+def load_own_weights(model: keras.Model, path: str):
+    """Load weights that Keras saved for a model of this package.
+
+    The weights of a `.keras` file are matched by their paths. Weights that
+    `model` does not have, such as those of a classifier, are ignored.
+
+    Args:
+        model: The model to load the weights into.
+        path: A `.weights.h5` or `.keras` file.
+
+    Raises:
+        ValueError: If a weight is missing or has another shape. With a
+            `.keras` file, `model` is left unchanged.
+    """
+    if path.endswith(".weights.h5"):
+        model.load_weights(path)
+        return
+    source = keras.saving.load_model(path, compile=False)
+    if is_quantized(source):
+        raise ValueError(
+            "`weights` must belong to a model that is not quantised. "
+            f"Received: weights={path!r}"
+        )
+    found = {weight.path: weight for weight in source.weights}
+    for weight in model.weights:
+        if weight.path not in found:
+            raise ValueError(f"`weights`: {path} has no {weight.path}.")
+        if found[weight.path].shape != weight.shape:
+            raise ValueError(
+                f"`weights`: {weight.path} has the shape "
+                f"{tuple(found[weight.path].shape)} in {path} and "
+                f"{tuple(weight.shape)} in this model. For another image "
+                "size, load the file and call `with_image_size`."
+            )
+    for weight in model.weights:
+        weight.assign(found[weight.path])
 
 
 ViT_Ti16 = make_builder("Ti/16")

@@ -9,8 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import VARIANTS, VisionTransformer, ViT_B16
-from keras_vit.applications import BUILDERS
-from keras_vit.weights.builder_weights import load_own_weights
+from keras_vit.applications import BUILDERS, load_own_weights
 from tests.tiny import noise, randomize, to_numpy
 
 SMALL = {"width": 24, "depth": 1, "mlp_dim": 48, "num_heads": 3}

@@ -4,8 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import style
 
+from keras_vit.layers.resize import resize_positions
 from keras_vit.weights import RESIZES
-from keras_vit.weights.resize_tables import resize_positions
 
 RULES = {
     "bilinear": style.ORANGE,

@@ -2,7 +2,7 @@
 
 from keras_vit.layers.resize import RESIZES
 from keras_vit.weights.families import LAYOUTS
-from keras_vit.weights.hub import HUB_MODELS, PRETRAINED, augreg
+from keras_vit.weights.hub import HUB_MODELS, PRETRAINED
 from keras_vit.weights.lora import load_lora, save_lora
 from keras_vit.weights.read import (
     LoadReport,
@@ -18,7 +18,6 @@ __all__ = [
     "HUB_MODELS",
     "PRETRAINED",
     "RESIZES",
-    "augreg",
     "from_checkpoint",
     "load_checkpoint",
     "load_lora",

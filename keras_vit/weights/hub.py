@@ -1,18 +1,15 @@
 """The published checkpoints: their names, and downloads into the cache.
 
-PRETRAINED are the files of Google's two repositories, HUB_MODELS models on
-Hugging Face's hub, and `augreg` names the 52,000 files of AugReg. Neither
+PRETRAINED are the files of Google's two repositories, with 52,000 more by the
+names of AugReg, and HUB_MODELS models on Hugging Face's hub. Neither
 `keras.utils.get_file` nor pooch resumes an interrupted download or keeps two
 processes from downloading the same file, so `fetch` does both.
 """
 
 import base64
-import contextlib
 import dataclasses
 import hashlib
 import http.client
-import math
-import numbers
 import os
 import pathlib
 import re
@@ -25,7 +22,7 @@ from typing import NamedTuple
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.variants import VARIANTS
 from keras_vit.progress import ProgressBar
-from keras_vit.tables import guess, pick
+from keras_vit.tables import guess
 from keras_vit.weights.containers import (
     OPEN_CLIP,
     OPEN_CLIP_JSON,
@@ -35,6 +32,11 @@ from keras_vit.weights.containers import (
     WHY_NO_PICKLES,
     read_json,
 )
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where two downloads may collide.
+    fcntl = None
 
 STORAGE = "https://storage.googleapis.com"
 HUB = "https://huggingface.co"
@@ -58,9 +60,8 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
 
     Args:
         path_or_name: A path, a URL (https:// or gs://), a key of PRETRAINED
-            or HUB_MODELS, a name as `augreg` returns it, or a repository of
-            Hugging Face's hub: "hf://owner/name", "timm/name" or the address
-            of its page.
+            or HUB_MODELS, a name of AugReg, or a repository of Hugging Face's
+            hub: "hf://owner/name", "timm/name" or the address of its page.
 
     Raises:
         ValueError: If it is none of these.
@@ -73,28 +74,26 @@ def locate(path_or_name: str | os.PathLike) -> pathlib.Path:
         )
     text = os.fspath(path_or_name)
     path = pathlib.Path(os.path.expanduser(text))
-    is_name = text in HUB_MODELS or find_pretrained(text) is not None
+    row = find_pretrained(text)
+    is_name = row is not None or text in HUB_MODELS
     if text and (holds_weights(path) if is_name else path.exists()):
         return path
+    if row is not None:
+        return fetch(row.url, cache_dir() / row.file)
+    if text in HUB_MODELS:
+        text = f"{SCHEME}{HUB_MODELS[text].repository}"
+    if repository := parse_repository(text):
+        return fetch_repository(repository)
     if text.startswith("gs://"):
         text = f"{STORAGE}/{text.removeprefix('gs://')}"
-    if text in HUB_MODELS:
-        text = f"hf://{HUB_MODELS[text].repository}"
-    repository = parse_repository(text)
-    if repository is not None:
-        return fetch_repository(repository)
     if text.startswith(("https://", "http://")):
         name = pathlib.PurePosixPath(urllib.parse.urlparse(text).path).name
         # Files of different sites may have the same name.
         folder = hashlib.sha256(text.encode()).hexdigest()[:16]
         return fetch(text, cache_dir() / "url" / folder / name)
-    row = find_pretrained(text)
-    if row is not None:
-        return fetch(row.url, cache_dir() / row.file, row.sha256)
     if os.path.isabs(path) or text.startswith("."):
         raise ValueError(f"There is no file or folder {text!r}.")
-    known = (*PRETRAINED, *HUB_MODELS)
-    hint = guess(text, known, 3) or "."
+    hint = guess(text, (*PRETRAINED, *HUB_MODELS), 3) or "."
     if hint == "." and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text):
         hint = f". A repository of the hub is named 'hf://{text}'."
     raise ValueError(
@@ -107,27 +106,12 @@ def holds_weights(path: str | os.PathLike) -> bool:
     """Return whether a path is a file, or a folder with files of weights.
 
     A folder of another kind may be called like a pretrained model.
-
-    Args:
-        path: The path.
     """
     path = pathlib.Path(path)
     return path.is_file() or (
         path.is_dir()
         and any(item.suffix in WEIGHT_FILE_ENDINGS for item in path.iterdir())
     )
-
-
-def _find_augreg(name):
-    arguments = parse_augreg(name)
-    if arguments is None:
-        return None
-    row = Pretrained(**arguments)
-    try:
-        row.config  # noqa: B018
-    except ValueError:
-        return None  # The size is not a whole number of patches.
-    return row
 
 
 # ------------------------------------------------- repositories of the hub
@@ -220,20 +204,19 @@ def fetch_repository(repository: Repository) -> pathlib.Path:
 
 def _fetch_first(repository, files):
     """Fetch the first of some files that a repository has."""
-    folder, errors = repository.folder, []
+    folder, error = repository.folder, None
     if any((folder / file).is_file() for file in files):
         return
     for file in files:
         try:
             return _fetch(repository, file)
-        except ConnectionError as error:
-            errors.append(error)
-            if _status(error) != 404:
+        except ConnectionError as found:
+            if _status(found) != 404:
+                error = found
                 break
-    are_absent = _status(errors[-1]) == 404
-    error = errors[0] if are_absent else errors[-1]
+            error = error or found
     advice = ""
-    if are_absent and files is WEIGHT_FILES:
+    if _status(error) == 404 and files is WEIGHT_FILES:
         advice = (
             f" If {repository.name} has its weights as .bin or .pt alone: "
             f"such a file is {WHY_NO_PICKLES}."
@@ -248,24 +231,22 @@ def _fetch_first(repository, files):
 
 def _fetch(repository, file):
     token = os.environ.get("HF_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         fetch(
             repository.url(file),
             repository.folder / file,
-            headers=headers,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             advice="or set HF_ENDPOINT to a mirror of the hub",
         )
     except ConnectionError as error:
-        if _status(error) in (401, 403):
-            raise ConnectionError(
-                f"{error} Either there is no {repository.name}: the hub "
-                "answers so for a mistyped name. Or it is for accounts that "
-                "accepted its licence: accept it on the page of the model, "
-                "and put a token of your account into the environment "
-                "variable HF_TOKEN."
-            ) from error
-        raise
+        if _status(error) not in (401, 403):
+            raise
+        raise ConnectionError(
+            f"{error} Either there is no {repository.name}: the hub answers "
+            "so for a mistyped name. Or it is for accounts that accepted its "
+            "licence: accept it on the page of the model, and put a token of "
+            "your account into the environment variable HF_TOKEN."
+        ) from error
 
 
 def _fetch_if_there(repository, file):
@@ -301,7 +282,6 @@ def cache_dir() -> pathlib.Path:
 def fetch(
     url: str,
     path: pathlib.Path,
-    sha256: str | None = None,
     headers: dict[str, str] = NO_HEADERS,
     advice: str = "or set KERAS_VIT_MIRROR to a copy of the bucket",
 ) -> pathlib.Path:
@@ -310,13 +290,12 @@ def fetch(
     The first part of an interrupted download is kept beside `path`. The next
     call completes it if the server confirms that the file is unchanged. If
     several processes request the same file, one downloads it and the others
-    wait.
+    wait. The SHA-256 of the first download is recorded beside the file, and
+    later downloads must have it.
 
     Args:
         url: Address of the file.
         path: Path of the downloaded file.
-        sha256: Checksum of the file; None records the checksum of the first
-            download beside the file.
         headers: Headers for this server, such as a token. They are not sent
             to another server that it redirects to.
         advice: What else the user can do if the download fails.
@@ -324,7 +303,7 @@ def fetch(
     Raises:
         ConnectionError: If the download fails. The message states where to
             place the file manually.
-        ValueError: If the checksum is wrong.
+        ValueError: If a checksum is wrong.
     """
     path = pathlib.Path(path)
     if path.is_file():
@@ -332,13 +311,15 @@ def fetch(
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
     # The lock is a separate file, because the process that holds the lock
-    # renames or removes `part`.
-    with open(path.with_name(path.name + ".lock"), "w") as lock, _alone(lock):
+    # renames or removes `part`. To close the file releases the lock.
+    with open(path.with_name(path.name + ".lock"), "w") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if path.is_file():
             return path
         try:
             with open(part, "ab") as file:
-                checksums = _receive(url, file, headers)
+                md5 = _receive(url, file, headers)
         except (OSError, http.client.HTTPException) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
@@ -348,271 +329,78 @@ def fetch(
                 f"{url} could not be fetched: {error}. On a machine with a "
                 f"connection, download it and put it at {path}; {advice}."
             ) from error
-        _check(part, path, checksums, sha256)
+        _check(part, path, md5)
         os.replace(part, path)
     return path
 
 
-def _receive(url, file, headers) -> dict[str, str]:
-    """Append the missing part of `url` to `file`; return its checksums."""
+def _receive(url, file, headers) -> str | None:
+    """Append the missing part of `url` to `file`; return the MD5 in the answer.
+
+    The rest is requested only with a strong ETag of the first part, so parts
+    of two different files are never joined (RFC 9110, 13.1.5).
+    """
     version = pathlib.Path(f"{file.name}.version")
-    with _ask(url, file, version, headers) as answer:
+    have, rest = file.seek(0, os.SEEK_END), NO_HEADERS
+    if have and version.is_file():
+        rest = {"Range": f"bytes={have}-", "If-Range": version.read_text()}
+    try:
+        answer = _open(url, headers, rest)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        error.close()
+        # The server has nothing left to send: start again.
+        answer = _open(url, headers)
+    with answer:
         if answer.status != 206:
             file.truncate(0)
             version.unlink(missing_ok=True)
-        have = file.seek(0, os.SEEK_END)
+            have = 0
         tag = answer.headers.get("ETag", "")
         if tag and not tag.startswith("W/"):
             version.write_text(tag)
         left = answer.headers.get("Content-Length")
         total = have + int(left) if left else None
-        _copy(answer, file, have, total)
+        with ProgressBar("Downloading", "MB", total and total / 1e6) as bar:
+            while chunk := answer.read(CHUNK_BYTES):
+                file.write(chunk)
+                have += len(chunk)
+                bar.update(have / 1e6)
+            if total not in (None, have):
+                raise ConnectionError(
+                    f"it broke off after {have:,} of {total:,} B"
+                )
         version.unlink(missing_ok=True)
-        return _published_checksums(answer.headers)
+        # Google's storage sends one line, or several.
+        hashes = ",".join(answer.headers.get_all("x-goog-hash") or ())
+    found = re.search(r"\bmd5=([\w+/=]+)", hashes)
+    return found and base64.b64decode(found[1]).hex()
 
 
-def _ask(url, file, version, headers):
-    """Return the server's response: the rest of the file, or all of it.
-
-    The rest is requested only with a strong ETag of the first part, so parts
-    of two different files are never joined (RFC 9110, 13.1.5).
-    """
-    have = file.seek(0, os.SEEK_END)
-    if have and version.is_file():
-        rest = {"Range": f"bytes={have}-", "If-Range": version.read_text()}
-        request = _request(url, headers, rest)
-        try:
-            return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
-        except urllib.error.HTTPError as error:
-            if error.code != 416:
-                raise
-            # The server has nothing left to send: start again.
-            error.close()
-    return urllib.request.urlopen(
-        _request(url, headers), timeout=TIMEOUT_SECONDS
-    )
-
-
-def _request(url, headers, others=NO_HEADERS):
-    """Return a request; `headers` are for the first server alone."""
+def _open(url, headers, others=NO_HEADERS):
+    """Return the response; `headers` are for the first server alone."""
     request = urllib.request.Request(url, headers=others)
     for name, value in headers.items():
         request.add_unredirected_header(name, value)
-    return request
+    return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
 
 
-def _copy(answer, file, have, total):
-    """Append the response to `file` and show the progress."""
-    megabytes = None if total is None else total / 1e6
-    with ProgressBar("Downloading", "MB", megabytes) as bar:
-        while chunk := answer.read(CHUNK_BYTES):
-            file.write(chunk)
-            have += len(chunk)
-            bar.update(have / 1e6)
-        file.flush()
-        if total is not None and have != total:
-            raise ConnectionError(f"it broke off after {have:,} of {total:,} B")
-
-
-def _published_checksums(headers) -> dict[str, str]:
-    """Return the checksum in the headers of Google's storage, as hex."""
-    text = ",".join(headers.get_all("x-goog-hash") or ())
-    found = re.search(r"\bmd5=([\w+/=]+)", text)
-    return {"md5": base64.b64decode(found[1]).hex()} if found else {}
-
-
-def _check(part, path, checksums, sha256):
+def _check(part, path, md5):
     """Remove `part` and raise a ValueError if its checksum is wrong."""
     record = path.with_name(path.name + ".sha256")
     recorded = record.read_text().split() if record.is_file() else []
-    recorded = recorded[0] if recorded else None
-    digests = {"sha256": hashlib.sha256(), "md5": hashlib.md5()}
-    with open(part, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            for digest in digests.values():
-                digest.update(chunk)
-    found = {name: digest.hexdigest() for name, digest in digests.items()}
-    wanted = {**checksums, "sha256": sha256 or recorded or found["sha256"]}
-    for name, value in wanted.items():
-        if found[name] != value:
+    for name, wanted in ("md5", md5), ("sha256", (recorded or [None])[0]):
+        with open(part, "rb") as file:
+            found = hashlib.file_digest(file, name).hexdigest()
+        if wanted not in (None, found):
             part.unlink()
             raise ValueError(
                 f"{path.name} was damaged in transfer or has changed: its "
-                f"{name} is {found[name]} and should be {value}."
+                f"{name} is {found} and should be {wanted}. If the change is "
+                f"meant, remove {record}."
             )
-    if sha256 is None and recorded is None:
-        record.write_text(f"{found['sha256']}  {path.name}\n")
-        if path.suffix == ".json":
-            return
-        print(
-            f"No checksum is published for {path.name}; {found['sha256']} "
-            f"(sha256) is recorded in {record}."
-        )
-
-
-@contextlib.contextmanager
-def _alone(file):
-    """Hold the lock `file`; wait until no other process holds it."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows, where two downloads may collide.
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
-
-
-# ----------------------------------------------------------------- AugReg
-
-
-def augreg(
-    model: str,
-    *,
-    data: str = "i21k",
-    epochs: int = 300,
-    learning_rate: float = 0.001,
-    augmentation: str,
-    weight_decay: float,
-    dropout_rate: float = 0.0,
-    stochastic_depth_rate: float = 0.0,
-    dataset: str | None = None,
-    steps: int = 20_000,
-    tuning_rate: float = 0.01,
-    image_size: int = 384,
-) -> str:
-    """Return the name of one of the 52,000 checkpoints of AugReg.
-
-    The name can be used in place of a key of PRETRAINED. The file
-    `augreg/index.csv` of the bucket lists the existing checkpoints; the
-    authors select by its column `final_val`.
-
-    Args:
-        model: "Ti_16", "S_16", "S_32", "B_8", "B_16", "B_32", "L_16",
-            "R_Ti_16", "R26_S_32" or "R50_L_32".
-        data: The data of the pre-training: "i21k" or "i1k".
-        epochs: Number of epochs of the pre-training.
-        learning_rate: Learning rate of the pre-training.
-        augmentation: "none", "light0", "light1", "medium1", "medium2",
-            "strong1" or "strong2". The file names count the light levels from
-            zero, and the paper counts them from one.
-        weight_decay: Weight decay of the pre-training.
-        dropout_rate: Dropout rate of the pre-training.
-        stochastic_depth_rate: Rate of stochastic depth in the pre-training.
-        dataset: The data of the fine-tuning, such as "imagenet2012"; None for
-            the pre-trained model.
-        steps: Number of updates of the fine-tuning. The name contains this
-            number in thousands, rounded down.
-        tuning_rate: Learning rate of the fine-tuning.
-        image_size: Side of the images of the fine-tuning, in pixels.
-
-    Raises:
-        ValueError: If no checkpoint name contains one of the values.
-
-    Example:
-        >>> augreg("Ti_16", augmentation="none", weight_decay=0.03)
-        'Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0'
-
-    Reference: Steiner et al. 2021, arXiv:2106.10270.
-    """
-    pick(AUGREG_MODELS, model, "model")
-    pick(PRETRAINING_CLASSES, data, "data")
-    pick(dict.fromkeys(AUGREG_AUGMENTATIONS), augmentation, "augmentation")
-    _check_numbers(
-        numbers.Real,
-        "number",
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        dropout_rate=dropout_rate,
-        stochastic_depth_rate=stochastic_depth_rate,
-        tuning_rate=tuning_rate,
-    )
-    _check_numbers(
-        numbers.Integral,
-        "whole number",
-        epochs=epochs,
-        steps=steps,
-        image_size=image_size,
-    )
-    name = (
-        f"{model}-{data}-{epochs}ep-lr_{learning_rate}-aug_{augmentation}"
-        f"-wd_{float(weight_decay)}-do_{float(dropout_rate)}"
-        f"-sd_{float(stochastic_depth_rate)}"
-    )
-    if dataset is None:
-        return name
-    pick(AUGREG_DATASETS, dataset, "dataset")
-    return (
-        f"{name}--{dataset}-steps_{steps // 1000}k-lr_{tuning_rate}"
-        f"-res_{image_size}"
-    )
-
-
-def _check_numbers(kind, title, **arguments):
-    for argument, value in arguments.items():
-        if not isinstance(value, kind) or not 0 <= value < math.inf:
-            raise ValueError(
-                f"`{argument}` must be a {title}, 0 or more. "
-                f"Received: {argument}={value!r}"
-            )
-
-
-def parse_augreg(name: str) -> dict | None:
-    """Parse an AugReg name into the arguments of `Pretrained`.
-
-    Args:
-        name: A name as `augreg` returns it.
-
-    Returns:
-        The arguments; None if `name` is not a name of AugReg.
-    """
-    found = AUGREG_NAME.fullmatch(name)
-    if not found:
-        return None
-    return {
-        "file": f"vit_models/augreg/{name}.npz",
-        "variant": AUGREG_MODELS[found["model"]],
-        "image_size": int(found["size"] or 224),
-        "num_classes": AUGREG_DATASETS.get(
-            found["tuned"], PRETRAINING_CLASSES[found["data"]]
-        ),
-    }
-
-
-# Model in the file name -> variant.
-AUGREG_MODELS = {
-    "Ti_16": "Ti/16",
-    "S_16": "S/16",
-    "S_32": "S/32",
-    "B_8": "B/8",
-    "B_16": "B/16",
-    "B_32": "B/32",
-    "L_16": "L/16",
-    "R_Ti_16": "R+Ti/16",
-    "R26_S_32": "R26+S/32",
-    "R50_L_32": "R50+L/32",
-}
-AUGREG_AUGMENTATIONS = (
-    "none light0 light1 medium1 medium2 strong1 strong2".split()
-)
-# Data set of the fine-tuning -> number of classes.
-AUGREG_DATASETS = {
-    "imagenet2012": 1000,
-    "cifar100": 100,
-    "oxford_iiit_pet": 37,
-    "resisc45": 45,
-    "kitti": 4,
-}
-# Data set of the pre-training -> number of classes.
-PRETRAINING_CLASSES = {"i21k": 21_843, "i1k": 1000}
-_REAL = r"\d+(\.\d+)?(e-\d+)?"
-AUGREG_NAME = re.compile(
-    rf"(?P<model>{'|'.join(AUGREG_MODELS)})-(?P<data>i1k|i21k)-\d+ep-lr_{_REAL}"
-    rf"-aug_({'|'.join(AUGREG_AUGMENTATIONS)})-wd_{_REAL}-do_{_REAL}-sd_{_REAL}"
-    rf"(--(?P<tuned>{'|'.join(AUGREG_DATASETS)})-steps_\d+k-lr_{_REAL}-res_(?P<size>\d+))?"
-)
+    record.write_text(f"{found}  {path.name}\n")
 
 
 # ----------------------------------------------------------------- tables
@@ -627,8 +415,6 @@ class Pretrained(NamedTuple):
         image_size: Side of the images, in pixels.
         num_classes: Number of classes.
         choices: Fields of `ViTConfig` in which it differs from the variant.
-        sha256: The checksum; None if it is not published. Then the checksum of
-            the first download is recorded beside the file.
     """
 
     file: str
@@ -636,7 +422,6 @@ class Pretrained(NamedTuple):
     image_size: int = 224
     num_classes: int = 1000
     choices: dict = {}
-    sha256: str | None = None
 
     @property
     def url(self) -> str:
@@ -670,126 +455,104 @@ def find_pretrained(name: str) -> Pretrained | None:
     """Return the checkpoint called `name`, of PRETRAINED or of AugReg.
 
     Args:
-        name: A key of PRETRAINED, or a name as `augreg` returns it.
+        name: A key of PRETRAINED, or the name of a file in `augreg/index.csv`
+            of the bucket, which lists the 52,000 checkpoints of AugReg, such
+            as "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0".
+
+    Reference: Steiner et al. 2021, arXiv:2106.10270.
     """
-    return PRETRAINED.get(name) or _find_augreg(name)
+    found = AUGREG_NAME.fullmatch(name)
+    if not found:
+        return PRETRAINED.get(name)
+    stem, _, patch = found["model"].rpartition("_")
+    variant = f"{stem.replace('_', '+')}/{patch}"
+    classes = AUGREG_CLASSES[found["tuned"] or found["data"]]
+    size = int(found["size"] or 224)
+    return Pretrained(f"vit_models/augreg/{name}.npz", variant, size, classes)
 
 
-def _path_of(folder, variant, ending=""):
-    """Return the path of a file; in the bucket, B/16 is named ViT-B_16."""
-    stem, plus, size = variant.rpartition("+")
-    name = f"{stem}{plus}ViT-{size.replace('/', '_')}"
-    return f"vit_models/{folder}/{name}{ending}.npz"
+# Data set -> number of classes.
+AUGREG_CLASSES = {
+    "i21k": 21_843,
+    "i1k": 1000,
+    "imagenet2012": 1000,
+    "cifar100": 100,
+    "oxford_iiit_pet": 37,
+    "resisc45": 45,
+    "kitti": 4,
+}
+# The models of AugReg that its authors recommend: augmentation and weight decay
+# of the pre-training on ImageNet-21k, its rate of dropout and of stochastic
+# depth, learning rate and image size of the fine-tuning on ImageNet.
+AUGREG = {
+    "L/16": ("strong1", 0.1, 0.0, 0.01, 384),
+    "B/16": ("medium1", 0.1, 0.0, 0.03, 384),
+    "S/16": ("light1", 0.03, 0.0, 0.03, 384),
+    "R50+L/32": ("medium1", 0.1, 0.1, 0.01, 384),
+    "R26+S/32": ("light1", 0.1, 0.0, 0.01, 384),
+    "Ti/16": ("none", 0.03, 0.0, 0.03, 384),
+    "B/32": ("light1", 0.1, 0.0, 0.01, 384),
+    "S/32": ("none", 0.1, 0.0, 0.01, 384),
+    "R+Ti/16": ("none", 0.03, 0.0, 0.03, 384),
+    "B/8": ("medium2", 0.1, 0.0, 0.03, 224),
+}
+_STEMS = {variant: re.sub(r"\W", "_", variant) for variant in AUGREG}
+_REAL = r"\d+(\.\d+)?(e-\d+)?"
+AUGREG_NAME = re.compile(
+    rf"(?P<model>{'|'.join(_STEMS.values())})-(?P<data>i1k|i21k)-\d+ep-lr_{_REAL}"
+    r"-aug_(none|light0|light1|medium1|medium2|strong1|strong2)"
+    rf"-wd_{_REAL}-do_{_REAL}-sd_{_REAL}"
+    rf"(--(?P<tuned>{'|'.join(list(AUGREG_CLASSES)[2:])})"
+    rf"-steps_\d+k-lr_{_REAL}-res_(?P<size>\d+))?"
+)
 
 
-def _i21k(variant):
-    """Return a model of 2020 that was trained on ImageNet-21k."""
-    width = VARIANTS[variant].config.width
-    file = _path_of("imagenet21k", variant)
-    choices = {"representation_size": width}
-    return Pretrained(file, variant, 224, 21_843, choices)
+def _list_pretrained():
+    """Yield the names and the rows of PRETRAINED."""
 
+    def of_2020(folder, variant, size, classes=1000, ending="", **choices):
+        # In the bucket, R50+B/16 is called R50+ViT-B_16.
+        stem, plus, last = variant.rpartition("+")
+        name = f"{stem}{plus}ViT-{last.replace('/', '_')}{ending}"
+        file = f"vit_models/{folder}/{name}.npz"
+        return Pretrained(file, variant, size, classes, choices)
 
-def _i1k(variant, image_size, ending=""):
-    """Return a model of 2020 that was fine-tuned on ImageNet."""
-    file = _path_of("imagenet21k+imagenet2012", variant, ending)
-    return Pretrained(file, variant, image_size)
-
-
-def _augreg(model, augmentation, weight_decay, rate=0.0, tuned=None):
-    """Return a model that the authors of AugReg recommend.
-
-    Args:
-        model: See `augreg`.
-        augmentation: See `augreg`.
-        weight_decay: See `augreg`.
-        rate: Rate of dropout and of stochastic depth.
-        tuned: (learning rate, image size) of the fine-tuning on ImageNet.
-    """
-    tuning = {}
-    if tuned is not None:
-        tuning = {
-            "dataset": "imagenet2012",
-            "tuning_rate": tuned[0],
-            "image_size": tuned[1],
-        }
-    return _find_augreg(
-        augreg(
-            model,
-            augmentation=augmentation,
-            weight_decay=weight_decay,
-            dropout_rate=rate,
-            stochastic_depth_rate=rate,
-            **tuning,
+    both = ("B/8", "B/16", "B/32", "L/16", "L/32")
+    for variant in (*both, "H/14", "R50+B/16", "R26+B/32", "R50+L/32"):
+        width = VARIANTS[variant].config.width
+        yield (
+            f"{variant}-i21k",
+            of_2020(
+                "imagenet21k", variant, 224, 21_843, representation_size=width
+            ),
         )
-    )
-
-
-def _big_vision(epochs):
-    """Return the S/16 that big_vision trained on ImageNet."""
-    choices = {"position_embedding": "sincos_2d", "representation_size": 384}
-    file = f"big_vision/vit_s16_i1k_{epochs}ep.npz"
-    return Pretrained(file, "S/16-gap", choices=choices)
-
-
-def _sam(variant):
-    """Return a model that was trained with sharpness-aware minimisation."""
-    return Pretrained(_path_of("sam", variant), variant)
+    tuned = "imagenet21k+imagenet2012"
+    for variant in (*both, "R50+B/16"):
+        yield f"{variant}-i21k+i1k", of_2020(tuned, variant, 384)
+        if variant in ("B/16", "L/16"):
+            row = of_2020(tuned, variant, 224, ending="-224")
+            yield f"{variant}-i21k+i1k-224", row
+    for variant, (augmentation, decay, rate, tuning, size) in AUGREG.items():
+        name = (
+            f"{_STEMS[variant]}-i21k-300ep-lr_0.001-aug_{augmentation}"
+            f"-wd_{decay}-do_{rate}-sd_{rate}"
+        )
+        yield f"{variant}-augreg", find_pretrained(name)
+        name += f"--imagenet2012-steps_20k-lr_{tuning}-res_{size}"
+        yield f"{variant}-augreg-i1k", find_pretrained(name)
+    for epochs in (90, 150, 300):
+        file = f"big_vision/vit_s16_i1k_{epochs}ep.npz"
+        choices = {"position_embedding": "sincos_2d"}
+        choices["representation_size"] = 384
+        row = Pretrained(file, "S/16-gap", choices=choices)
+        yield f"S/16-i1k-{epochs}ep", row
+    for variant in ("S/16", "B/16", "B/32", "L/16", "L/32"):
+        yield f"{variant}-sam", of_2020("sam", variant, 224)
 
 
 # A name consists of the variant and the training data. Sources: the READMEs
 # of google-research/vision_transformer and google-research/big_vision.
-PRETRAINED = {
-    "B/8-i21k": _i21k("B/8"),
-    "B/16-i21k": _i21k("B/16"),
-    "B/32-i21k": _i21k("B/32"),
-    "L/16-i21k": _i21k("L/16"),
-    "L/32-i21k": _i21k("L/32"),
-    "H/14-i21k": _i21k("H/14"),
-    "R50+B/16-i21k": _i21k("R50+B/16"),
-    "R26+B/32-i21k": _i21k("R26+B/32"),
-    "R50+L/32-i21k": _i21k("R50+L/32"),
-    "B/8-i21k+i1k": _i1k("B/8", 384),
-    "B/16-i21k+i1k": _i1k("B/16", 384),
-    "B/16-i21k+i1k-224": _i1k("B/16", 224, "-224"),
-    "B/32-i21k+i1k": _i1k("B/32", 384),
-    "L/16-i21k+i1k": _i1k("L/16", 384),
-    "L/16-i21k+i1k-224": _i1k("L/16", 224, "-224"),
-    "L/32-i21k+i1k": _i1k("L/32", 384),
-    "R50+B/16-i21k+i1k": _i1k("R50+B/16", 384),
-    "L/16-augreg": _augreg("L_16", "strong1", 0.1),
-    "L/16-augreg-i1k": _augreg("L_16", "strong1", 0.1, tuned=(0.01, 384)),
-    "B/16-augreg": _augreg("B_16", "medium1", 0.1),
-    "B/16-augreg-i1k": _augreg("B_16", "medium1", 0.1, tuned=(0.03, 384)),
-    "S/16-augreg": _augreg("S_16", "light1", 0.03),
-    "S/16-augreg-i1k": _augreg("S_16", "light1", 0.03, tuned=(0.03, 384)),
-    "R50+L/32-augreg": _augreg("R50_L_32", "medium1", 0.1, 0.1),
-    "R50+L/32-augreg-i1k": _augreg(
-        "R50_L_32", "medium1", 0.1, 0.1, tuned=(0.01, 384)
-    ),
-    "R26+S/32-augreg": _augreg("R26_S_32", "light1", 0.1),
-    "R26+S/32-augreg-i1k": _augreg(
-        "R26_S_32", "light1", 0.1, tuned=(0.01, 384)
-    ),
-    "Ti/16-augreg": _augreg("Ti_16", "none", 0.03),
-    "Ti/16-augreg-i1k": _augreg("Ti_16", "none", 0.03, tuned=(0.03, 384)),
-    "B/32-augreg": _augreg("B_32", "light1", 0.1),
-    "B/32-augreg-i1k": _augreg("B_32", "light1", 0.1, tuned=(0.01, 384)),
-    "S/32-augreg": _augreg("S_32", "none", 0.1),
-    "S/32-augreg-i1k": _augreg("S_32", "none", 0.1, tuned=(0.01, 384)),
-    "R+Ti/16-augreg": _augreg("R_Ti_16", "none", 0.03),
-    "R+Ti/16-augreg-i1k": _augreg("R_Ti_16", "none", 0.03, tuned=(0.03, 384)),
-    "B/8-augreg": _augreg("B_8", "medium2", 0.1),
-    "B/8-augreg-i1k": _augreg("B_8", "medium2", 0.1, tuned=(0.03, 224)),
-    "S/16-i1k-90ep": _big_vision(90),
-    "S/16-i1k-150ep": _big_vision(150),
-    "S/16-i1k-300ep": _big_vision(300),
-    "S/16-sam": _sam("S/16"),
-    "B/16-sam": _sam("B/16"),
-    "B/32-sam": _sam("B/32"),
-    "L/16-sam": _sam("L/16"),
-    "L/32-sam": _sam("L/32"),
-}
+PRETRAINED = dict(_list_pretrained())
 
 
 class HubModel(NamedTuple):

@@ -6,7 +6,6 @@ weight is assigned: after an error, an existing model is unchanged.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import warnings
@@ -20,8 +19,10 @@ from keras_vit.arguments import as_whole
 from keras_vit.layers.dtypes import is_quantized
 from keras_vit.layers.resize import (
     RESIZES,
+    adapt_channels,
     resize_distances,
     resize_patch_kernel,
+    resize_positions,
 )
 from keras_vit.models.config import ViTConfig, check_fields
 from keras_vit.models.tuning import reset_lora
@@ -35,23 +36,12 @@ from keras_vit.weights.families.family import (
     POSITION_TABLE,
     shapes_of,
 )
-from keras_vit.weights.families.inference import (
-    NOTHING_KNOWN,
-    PATCHES,
-    PUBLISHED,
-    Known,
-)
+from keras_vit.weights.families.inference import PATCHES, PUBLISHED, Known
 from keras_vit.weights.find import Found, find
 from keras_vit.weights.hub import locate
 from keras_vit.weights.images import change_config
-from keras_vit.weights.resize_tables import (
-    adapt_channels,
-    constant_of,
-    renormalize_kernel,
-    resize_positions,
-)
 
-HEADS = ("auto", "strict", "reset")
+HEADS = dict.fromkeys(("auto", "strict", "reset"))
 PATCH_BIAS, ROOT = "patch_encoder/bias", "stem/root_conv/kernel"
 
 
@@ -82,11 +72,7 @@ class LoadReport:
     preprocessing: Preprocessing | None = None
 
     def with_reset(self, paths: Iterable[str]) -> "LoadReport":
-        """Return the report of a model with further weights that are new.
-
-        Args:
-            paths: Paths of these weights.
-        """
+        """Return the report of a model with new weights at further paths."""
         new = dict.fromkeys([*self.reset, *paths])
         used = tuple(name for name in self.used if name not in new)
         return dataclasses.replace(self, used=used, reset=tuple(new))
@@ -176,70 +162,52 @@ def from_checkpoint(
             or if it leaves a setting open that needs an argument. The message
             names the file and every array that does not fit.
     """
-    choices = _choices(head, position_resize, patch_resize, True)
     check_fields(overrides, RENAMED_FIELDS)
-    fields = {**overrides}
+    fields = dict(overrides)
     if classes is not None:
         fields["num_classes"] = as_whole(classes, "classes", 0)
     known = Known(
         num_heads, image_size, source_image_size, architecture, fields
     )
-    known.check()
     changes = {
         "image_size": image_size,
-        "num_classes": fields.get("num_classes"),
         "classifier_activation": classifier_activation,
         "position_resize": position_resize,
     }
-    changes = {key: v for key, v in changes.items() if v is not None}
-
-    def configure(found):
-        if num_heads not in (None, PUBLISHED, found.num_heads):
+    changes = {key: v for key, v in changes.items() if v is not None} | fields
+    with open_file(locate(path_or_name)) as file:
+        found = find(file, known)
+        if num_heads not in (None, PUBLISHED, found.config.num_heads):
             raise ValueError(
-                f"{path_or_name} has {found.num_heads} heads. "
+                f"{path_or_name} has {found.config.num_heads} heads. "
                 f"Received: num_heads={num_heads}"
             )
-        config = change_config(found, {**changes, **overrides})
+        config = change_config(found.config, changes)
         if config.classifier_activation == "linear":
             config = dataclasses.replace(config, classifier_activation=None)
-        return config
-
-    def build(config):
-        return VisionTransformer(config, dtype=dtype, name=name)
-
-    model = build_and_load(path_or_name, configure, build, known, choices)
+        model = VisionTransformer(config, dtype=dtype, name=name)
+        load_new(model, found, config, head, position_resize, patch_resize)
     # Notes on fields that the caller passed are not repeated.
     warn(model.load_report, stacklevel=2, without=set(overrides))
     return model
 
 
-def build_and_load(
-    path_or_name: str | os.PathLike,
-    configure: Callable[[ViTConfig], ViTConfig],
-    build: Callable[[ViTConfig], keras.Model],
-    known: Known = NOTHING_KNOWN,
-    choices: dict | None = None,
-) -> keras.Model:
-    """Build a model for a checkpoint, load it, and set its `load_report`.
+def load_new(model: keras.Model, found: Found, config: ViTConfig, *rules):
+    """Load a checkpoint into a new model, and set its `load_report`.
 
     Args:
-        path_or_name: See `from_checkpoint`.
-        configure: Maps the configuration of the file to that of the model.
-        build: Returns a new model of a configuration.
-        known: Facts about the file that the caller knows.
-        choices: Options of `make_plan`.
+        model: The model; its first layer is adapted if its images are
+            normalised in another way than those of the file.
+        found: What the file contains.
+        config: Configuration of the model.
+        *rules: `head`, `position_resize` and `patch_resize`, see
+            `from_checkpoint`.
     """
-    with open_file(locate(path_or_name)) as file:
-        found = find(file, known)
-        choices = choices or {"renormalize": True}
-        plan = make_plan(found, configure(found.config), **choices)
-        file.verify(plan.report.used)
-        model = build(plan.config)
-        plan.carry_out(model)
+    plan = make_plan(found, config, *rules, renormalize=True)
+    report = plan.load(model)
     # Only here: for an existing model, nothing has to be assumed.
-    notes = found.notes + model.load_report.notes
-    model.load_report = dataclasses.replace(model.load_report, notes=notes)
-    return model
+    notes = found.notes + report.notes
+    model.load_report = dataclasses.replace(report, notes=notes)
 
 
 def read_preprocessing(
@@ -261,7 +229,6 @@ def read_preprocessing(
         ValueError: As `from_checkpoint` does.
     """
     known = Known(num_heads, image_size, architecture=architecture)
-    known.check()
     with open_file(locate(path_or_name)) as file:
         return find(file, known).config.preprocessing
 
@@ -282,17 +249,11 @@ def load_checkpoint(
 
     Args:
         model: The model to load the weights into.
-        path: See `path_or_name` of `from_checkpoint`.
-        head: "auto" loads the head of the file if it fits, and otherwise
-            initialises it anew; "strict" raises an error if it does not fit;
-            "reset" always initialises it anew.
-        position_resize: A key of RESIZES, such as "official", "bicubic"
-            (Hugging Face) or "bicubic_antialias" (timm). Default: the rule of
-            the file's family.
-        patch_resize: A key of RESIZES, to load patches of another size;
-            "bilinear" is the rule of FlexiViT.
-        source_image_size: (height, width) of the images of the file, if its
-            positions fit several sizes.
+        path: See `path_or_name` of `from_checkpoint`, as for the others.
+        head: What is done with the head.
+        position_resize: A key of RESIZES.
+        patch_resize: A key of RESIZES.
+        source_image_size: (height, width) of the images of the file.
 
     Returns:
         A report of the arrays that were used, resized, reset and ignored. If
@@ -309,7 +270,6 @@ def load_checkpoint(
             "`model` is quantised; load the checkpoint first, then quantise. "
             f"Received: model={model.name!r}"
         )
-    choices = _choices(head, position_resize, patch_resize, False)
     config = model.config
     known = Known(
         config.num_heads,
@@ -318,26 +278,12 @@ def load_checkpoint(
         fields={"num_classes": config.num_classes},
     )
     with open_file(locate(path)) as file:
-        plan = make_plan(find(file, known), config, **choices)
-        file.verify(plan.report.used)
-        report = plan.carry_out(model)
+        found = find(file, known)
+        plan = make_plan(found, config, head, position_resize, patch_resize)
+        file.verify(plan.used)
+        report = plan.load(model)
     warn(report, stacklevel=2)
     return report
-
-
-def _choices(head, position_resize, patch_resize, renormalize) -> dict:
-    """Return the options of `make_plan`, with known names."""
-    pick(dict.fromkeys(HEADS), head, "head")
-    if position_resize is not None:
-        pick(RESIZES, position_resize, "position_resize")
-    if patch_resize is not None:
-        pick(RESIZES, patch_resize, "patch_resize")
-    return {
-        "head": head,
-        "position_resize": position_resize,
-        "patch_resize": patch_resize,
-        "renormalize": renormalize,
-    }
 
 
 # ----------------------------------------------------------------------- plan
@@ -365,22 +311,28 @@ class Plan(NamedTuple):
 
     Args:
         found: What the file contains.
-        config: Configuration of the model.
         steps: One for each weight to load.
-        report: The report, without the entries that only the load can add.
+        reset: Paths of the weights to initialise anew.
+        notes: Reasons why the outputs may differ from those of the source.
     """
 
     found: Found
-    config: ViTConfig
     steps: list[Step]
-    report: LoadReport
+    reset: list[str]
+    notes: tuple[str, ...]
 
-    def carry_out(self, model: keras.Model) -> LoadReport:
-        """Load the weights into a model of `config`; return the report.
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The names in the file of the arrays to read."""
+        places = (place for step in self.steps for place in step.places)
+        return tuple(dict.fromkeys(place[0] for place in places if place))
+
+    def load(self, model: keras.Model) -> LoadReport:
+        """Load the weights; return the report.
 
         The model keeps the report and the dialect of the file.
         """
-        notes, stacks = list(self.report.notes), {}
+        found, notes, stacks = self.found, list(self.notes), {}
         weights = {weight.path: weight for weight in model.weights}
         # Weights that share a stacked array follow each other, so each array
         # is read once and few are in memory at a time.
@@ -388,17 +340,31 @@ class Plan(NamedTuple):
             value = step.make(self._read(step.places, stacks))
             weights[step.path].assign(value)
             if step.path == "predictions/kernel" and not value.any():
-                notes.append(self._describe_zero_head())
+                notes.append(_describe_zero_head(found.file.path, value.shape))
             del value  # It would keep its stack while the next one is read.
-        for path in self.report.reset:
-            weights[path].assign(draw_initial_value(model, weights[path]))
-        reset = (*self.report.reset, *reset_lora(model))
-        report = dataclasses.replace(
-            self.report, reset=reset, notes=tuple(notes)
+        for path in self.reset:
+            layer, name = path.split("/")
+            initializer = getattr(model.get_layer(layer), f"{name}_initializer")
+            # A used initializer would draw the numbers of its first use again.
+            draw, weight = initializer.clone(), weights[path]
+            weight.assign(draw(weight.shape, dtype=weight.dtype))
+        unused = {raw for raw, _ in found.places.values()} - {*self.used}
+        ignored = [*found.ignored, *sorted(unused - {*found.ignored})]
+        if found.num_prefix_rows > found.config.num_prefix_tokens:
+            # The oldest files of big_vision have this row, but no class token.
+            ignored.append(f"{found.stored(POSITION_TABLE)}, row 0")
+        model.checkpoint_dialect = f"{found.key}/{found.dialect}"
+        model.load_report = LoadReport(
+            path=found.file.path,
+            layout=found.key,
+            used=self.used,
+            resized=tuple(text for step in self.steps for text in step.resized),
+            reset=(*self.reset, *reset_lora(model)),
+            ignored=tuple(ignored),
+            notes=tuple(notes),
+            preprocessing=found.preprocessing,
         )
-        model.load_report = report
-        model.checkpoint_dialect = f"{self.found.key}/{self.found.dialect}"
-        return report
+        return model.load_report
 
     def _read(self, places, stacks) -> list:
         """Return the arrays of a step; `stacks` keeps stacked arrays."""
@@ -418,37 +384,6 @@ class Plan(NamedTuple):
                 arrays.append(stacks[name][index])
         return arrays
 
-    def _describe_zero_head(self):
-        why = ""
-        if self.config.num_classes == 21_843:
-            why = (
-                " The official ImageNet-21k files of 2020 were published "
-                "without their heads (google-research/vision_transformer, "
-                "issues 10, 32 and 252)."
-            )
-        return (
-            f"The head of {self.report.path} is all zeros: every class gets "
-            f"the same score.{why} Fine-tune the head, or use the features "
-            "before it."
-        )
-
-
-def draw_initial_value(model: keras.Model, weight):
-    """Return a new initial value for a weight of the head.
-
-    The initializer of the layer draws it, as in a new model, so
-    `keras.utils.set_random_seed` determines it.
-
-    Args:
-        model: The model.
-        weight: The variable; its path is "LAYER/NAME".
-    """
-    layer_name, name = weight.path.split("/")
-    layer = model.get_layer(layer_name)
-    # A used initializer would draw the numbers of its first use again.
-    initializer = getattr(layer, f"{name}_initializer").clone()
-    return initializer(weight.shape, dtype=weight.dtype)
-
 
 def make_plan(
     found: Found,
@@ -460,41 +395,29 @@ def make_plan(
 ) -> Plan:
     """Return the plan to load a file into the model of `config`.
 
-    Args:
-        found: What the file contains.
-        config: Configuration of the model.
-        head: See `from_checkpoint`, as for the next two.
-        position_resize: A key of RESIZES.
-        patch_resize: A key of RESIZES.
-        renormalize: Whether the first layer is adapted if the images of the
-            model are normalised in another way than those of the file.
+    With `renormalize`, the first layer is adapted if the images of the model
+    are normalised in another way than those of the file.
 
     Raises:
         ValueError: If weights do not fit. The message names all of them.
     """
+    pick(HEADS, head, "head")
+    for name, rule in (
+        ("position_resize", position_resize),
+        ("patch_resize", patch_resize),
+    ):
+        if rule is not None:
+            pick(RESIZES, rule, name)
     shapes = shapes_of(config)
-    taken, reset = _choose_head(found, shapes, head)
+    reset = _new_head(found, shapes, head)
     method = position_resize or found.config.position_resize
+    theirs, ours = found.config, config
     pair = found.preprocessing, config.preprocessing
     if not (renormalize and _can_renormalize(found, config)):
         pair = ()
     problems, steps = [], []
     for path, shape in shapes.items():
-        has_zeros = path.endswith("/attention/qkv/bias") and (
-            found.config.qkv_bias == "none"
-        )
         if path in reset:
-            continue
-        if path not in taken and (path == PATCH_BIAS or has_zeros):
-            if path == PATCH_BIAS and pair:
-                steps.append(_shift_patch_bias(found, *pair))
-            else:
-                make = functools.partial(_make_zeros, shape)
-                steps.append(Step(path, (), make))
-            continue
-        if path not in taken:
-            name = _describe_name(found.family, config, path)
-            problems.append(f"{path} is missing in the file{name}")
             continue
         try:
             steps.append(
@@ -506,10 +429,9 @@ def make_plan(
             problems.append(str(error))
     problems += [
         f"{found.stored(path)} has no place in the model"
-        for path in taken
-        if path not in shapes
+        for path in found.parts
+        if path not in shapes and not _is_of_head(path)
     ]
-    theirs, ours = found.config, config
     if theirs.num_heads != ours.num_heads:
         problems.append(
             f"it has {theirs.num_heads} heads and the model {ours.num_heads}"
@@ -525,56 +447,28 @@ def make_plan(
             f"{found.file.path} does not fit the model: {'; '.join(problems)}."
             f"{advice if different else ''}"
         )
-    return Plan(found, config, steps, _report(found, config, steps, reset))
+    notes = [*_describe_mismatches(theirs, ours)]
+    if found.preprocessing and not pair:
+        notes += _describe_images(found, config)
+    return Plan(found, steps, reset, tuple(notes))
 
 
-def _make_zeros(shape, arrays):
-    return np.zeros(shape, "float32")
+def _is_of_head(path):
+    return path.split("/")[0] in HEAD_LAYERS
 
 
-def _report(found, config, steps, reset) -> LoadReport:
-    places = (place for step in steps for place in step.places)
-    used = tuple(dict.fromkeys(place[0] for place in places if place))
-    unused = {raw for raw, _ in found.places.values()}
-    unused = sorted(unused - set(used) - set(found.ignored))
-    ignored = [*found.ignored, *unused]
-    if found.num_prefix_rows > found.config.num_prefix_tokens:
-        # The oldest files of big_vision have this row, but no class token.
-        ignored.append(f"{found.stored(POSITION_TABLE)}, row 0")
-    resized = tuple(text for step in steps for text in step.resized)
-    is_adapted = any(" normalisation " in text for text in resized)
-    return LoadReport(
-        path=found.file.path,
-        layout=found.key,
-        used=used,
-        resized=resized,
-        reset=tuple(reset),
-        ignored=tuple(ignored),
-        notes=(
-            *_describe_mismatches(found.config, config),
-            *_describe_images(found, config, is_adapted),
-        ),
-        preprocessing=found.preprocessing,
-    )
-
-
-def _choose_head(found, shapes, head) -> tuple[list, list]:
-    """Return the weights to load and those to initialise anew.
+def _new_head(found, shapes, head) -> list[str]:
+    """Return the weights of the head to initialise anew.
 
     The pre-logits layer and the classifier are loaded together, because a
     classifier is trained on the outputs of the layer before it.
     """
-
-    def is_of_head(path):
-        return path.split("/")[0] in HEAD_LAYERS
-
-    wanted = {path: shapes[path] for path in shapes if is_of_head(path)}
+    wanted = {path: shapes[path] for path in shapes if _is_of_head(path)}
     held = {
         path: _whole_shape(parts)
         for path, parts in found.parts.items()
-        if is_of_head(path)
+        if _is_of_head(path)
     }
-    body = [path for path in found.parts if path not in held]
     if head == "strict" and held != wanted:
         raise ValueError(
             f"{found.file.path} does not fit the model with `head='strict'`: "
@@ -582,25 +476,15 @@ def _choose_head(found, shapes, head) -> tuple[list, list]:
             f"{wanted or 'missing'}."
         )
     if head == "reset":
-        return body, list(wanted)
+        return list(wanted)
     if held == wanted:
-        return [*body, *wanted], []
+        return []
     # Another number of classes, or none: the pre-logits layer stays.
-    kept, held_before = (
+    before, now = (
         {path: shape for path, shape in rows.items() if "pre_logits" in path}
-        for rows in (wanted, held)
+        for rows in (held, wanted)
     )
-    kept = list(kept) if kept == held_before else []
-    return [*body, *kept], [path for path in wanted if path not in kept]
-
-
-def _describe_name(family, config, path):
-    """Return the name of a weight in the family in brackets, if it exists."""
-    try:
-        parts = family.names(config)[path]
-    except ValueError:
-        return ""
-    return f" ({', '.join(part.name for part in parts)})"
+    return [path for path in wanted if path not in now or before != now]
 
 
 # Fields of ViTConfig that determine which weights exist.
@@ -627,29 +511,29 @@ RENAMED_FIELDS = {
 
 
 def _plan_weight(found, config, path, shape, method, patch_resize, pair):
-    """Return the step of one weight that is in the file.
+    """Return the step of one weight.
 
-    Args:
-        found: What the file contains.
-        config: Configuration of the model.
-        path: Path of the weight.
-        shape: Its shape in the model.
-        method: A key of RESIZES, for positions.
-        patch_resize: A key of RESIZES, or None to refuse other patches.
-        pair: The preprocessing of source and model, if the first layer is
-            adapted to the latter.
+    `method` is for positions; without `patch_resize`, other patches are
+    refused. `pair` is the preprocessing of source and model, if the first layer
+    is adapted to the latter.
     """
-    if path == POSITION_TABLE:
-        return _plan_positions(found, config, method)
     if path == PATCH_BIAS and pair:
         return _shift_patch_bias(found, *pair)
-    tokens = _rows_of_tokens(found.config)
+    if path not in found.parts:
+        lacks_bias = found.config.qkv_bias == "none"
+        if path == PATCH_BIAS or (
+            path.endswith("/attention/qkv/bias") and lacks_bias
+        ):
+            return Step(path, (), lambda arrays: np.zeros(shape, "float32"))
+        raise ValueError(f"{path} is missing in the file")
+    if path == POSITION_TABLE:
+        return _plan_positions(found, config, method)
     if (
-        path in tokens
+        path.endswith("/token")
         and found.num_prefix_rows
         and not config.use_prefix_positions
     ):
-        return _plan_token(found, path, *tokens[path])
+        return _plan_token(found, path)
     parts, changes, texts = found.parts[path], [], []
     stored = _whole_shape(parts)
     old, new = found.config.grid_size, config.grid_size
@@ -659,7 +543,9 @@ def _plan_weight(found, config, path, shape, method, patch_resize, pair):
         counts = [(2 * h - 1) * (2 * w - 1) for h, w in (old, new)]
         stored = (stored[0] + counts[1] - counts[0], *stored[1:])
     if path in (PATCHES, ROOT) and pair:
-        changes.append(lambda kernel: renormalize_kernel(kernel, *pair))
+        scale = np.divide(pair[1].deviation, pair[0].deviation)
+        scale = np.reshape(scale, (-1, 1)).astype("float32")
+        changes.append(lambda kernel: kernel * scale)
         names = " to ".join(repr(row.normalization) for row in pair)
         texts.append(f"{path}: normalisation {names}")
     if path == ROOT or path == PATCHES and found.config.stem_stages is None:
@@ -753,21 +639,25 @@ def _can_renormalize(found, config) -> bool:
 def _shift_patch_bias(found, theirs, ours) -> Step:
     """Return the step of the bias for images of another normalisation.
 
-    Without a bias in the source, it is the constant alone.
+    For pixels p as fractions of 255, the source reads (p - m) / d and the model
+    (p - m') / d' =: u. So p = u d' + m', and the source computes
+        sum_c W_c (u_c d'_c + m'_c - m_c) / d_c + b,
+    which is a projection of u with other kernels and another bias. Without a
+    bias in the source, it is the constant alone.
     """
     kernel, bias = found.parts[PATCHES], found.parts.get(PATCH_BIAS)
+    offset = np.subtract(ours.mean, theirs.mean) / theirs.deviation
 
     def make(arrays):
         weight = _join(kernel, arrays[: len(kernel)])
-        constant = constant_of(weight, theirs, ours)
+        sums = weight.sum(axis=(0, 1), dtype="float64")  # (C, D)
+        constant = np.broadcast_to(offset, len(sums)) @ sums
+        constant = constant.astype(weight.dtype)
         return constant + (_join(bias, arrays[len(kernel) :]) if bias else 0)
 
     places = _places(found, PATCHES)
-    return Step(
-        PATCH_BIAS,
-        places + (_places(found, PATCH_BIAS) if bias else ()),
-        make,
-    )
+    places += _places(found, PATCH_BIAS) if bias else ()
+    return Step(PATCH_BIAS, places, make)
 
 
 def _plan_positions(found, config, method) -> Step:
@@ -793,43 +683,52 @@ def _plan_positions(found, config, method) -> Step:
     return Step(POSITION_TABLE, places, make, (text,) if old != new else ())
 
 
-def _plan_token(found, path, first, count) -> Step:
+def _plan_token(found, path) -> Step:
     """Return the step of tokens, with their positions added.
 
     A model that adds positions to the patches alone has no rows for them.
     """
-    width = found.config.width
+    theirs, first = found.config, 0
+    for name, count in (
+        ("class_token/token", int(theirs.use_class_token)),
+        ("distillation_token/token", int(theirs.use_distillation_token)),
+        ("registers/token", theirs.num_registers),
+    ):
+        if name == path:
+            break
+        first += count
     rows = range(first, min(first + count, found.num_prefix_rows))
 
     def make(arrays):
         tokens, table = arrays
-        tokens = tokens.reshape(1, count, width).copy()
-        tokens[0, : len(rows)] += table.reshape(-1, width)[rows]
+        tokens = tokens.reshape(1, count, theirs.width).copy()
+        tokens[0, : len(rows)] += table.reshape(-1, theirs.width)[rows]
         return tokens
 
     places = (*_places(found, path), *_places(found, POSITION_TABLE))
     return Step(path, places, make)
 
 
-def _rows_of_tokens(config) -> dict[str, tuple[int, int]]:
-    """Return the first position and the number of each kind of token."""
-    found, first = {}, 0
-    for path, count in (
-        ("class_token/token", int(config.use_class_token)),
-        ("distillation_token/token", int(config.use_distillation_token)),
-        ("registers/token", config.num_registers),
-    ):
-        found[path] = (first, count)
-        first += count
-    return found
-
-
 # ----------------------------------------------- differences from the source
+
+
+def _describe_zero_head(path, shape):
+    why = ""
+    if shape[-1] == 21_843:
+        why = (
+            " The official ImageNet-21k files of 2020 were published without "
+            "their heads (google-research/vision_transformer, issues 10, 32 "
+            "and 252)."
+        )
+    return (
+        f"The head of {path} is all zeros: every class gets the same score."
+        f"{why} Fine-tune the head, or use the features before it."
+    )
 
 
 def _describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
     """Yield the reasons why a model computes other outputs than its source."""
-    for field, effect in EFFECTS.items():
+    for field in COMPARED:
         source, model = getattr(theirs, field), getattr(ours, field)
         if field in ROTARY_CHOICES and ours.rotary_positions == "none":
             continue
@@ -837,41 +736,33 @@ def _describe_mismatches(theirs: ViTConfig, ours: ViTConfig) -> Iterator[str]:
             continue
         yield (
             f"The source computes with {field}={source!r}, the model with "
-            f"{field}={model!r}: {effect}. Build the model with "
+            f"{field}={model!r}, so outputs differ. Build the model with "
             f"`{field}={source!r}` to match it."
         )
 
 
-def _describe_images(found, config, is_adapted) -> Iterator[str]:
+def _describe_images(found, config) -> Iterator[str]:
     """Yield a note if the images of a model need attention."""
-    path, theirs = found.file.path, found.preprocessing
-    if theirs is None:
-        return
-    mode, own = theirs.normalization, config.preprocessing.normalization
-    start = f"{path} was trained with images "
-    if mode == own == "vit" or (mode != own and is_adapted):
-        return
-    if mode == own:
+    theirs, ours = found.preprocessing, config.preprocessing
+    mode, own = theirs.normalization, ours.normalization
+    start = f"{found.file.path} was trained with images "
+    if mode != own:
+        advice = "model=model)`"
+        if len(theirs.mean) in (1, config.channels):
+            advice = f"mode={mode!r})`, or build the model with that "
+            advice += "`preprocessing`"
+        yield (
+            f"{start}of {len(theirs.mean)} channels, normalised by {mode!r}. "
+            f"The model is built for {config.channels} channels and {own!r}, "
+            "and its weights are not adapted to that, so the outputs for equal "
+            f"images differ. Call `keras_vit.preprocess_input(images, {advice}."
+        )
+    elif mode != "vit":
         yield (
             f"{start}normalised in another way than the default of "
             "`preprocess_input`. Call "
             "`keras_vit.preprocess_input(images, model=model)`, or pass "
             "`preprocessing='vit'` to adapt the weights to the default."
-        )
-    elif len(theirs.mean) not in (1, config.channels):
-        yield (
-            f"{start}of {len(theirs.mean)} channels, normalised by {mode!r}. "
-            f"The model is built for {config.channels} channels and {own!r}, "
-            "and its weights are not adapted to that, so the outputs for equal "
-            "images differ. Call "
-            "`keras_vit.preprocess_input(images, model=model)`."
-        )
-    else:
-        yield (
-            f"{start}normalised by {mode!r}. The model is built for {own!r}, "
-            "and its weights are not adapted to that. Call "
-            f"`keras_vit.preprocess_input(images, mode={mode!r})`, or build "
-            "the model with that `preprocessing`."
         )
 
 
@@ -881,18 +772,17 @@ ROTARY_CHOICES = (
     "rotary_reference_size",
     "rotary_offset",
 )
-# Fields of ViTConfig that do not affect the weights, and the effect of a
-# difference.
-EFFECTS = {
-    "activation": "outputs differ by about 2e-4",
-    "layer_norm_epsilon": "outputs differ slightly",
-    "stem_epsilons": "outputs differ by about 2e-4",
-    "pooling": "the head reads other features",
-    **{
-        field: "outputs differ"
+# Fields of ViTConfig that do not affect the weights, but the outputs.
+COMPARED = (
+    "activation",
+    "layer_norm_epsilon",
+    "stem_epsilons",
+    "pooling",
+    # Without an effect: the weights are added to others, or are zero.
+    *(
+        field
         for field in LATER_FIELDS
-        # Without an effect: the weights are added to others, or are zero.
         if field not in ("use_prefix_positions", "qkv_bias", "use_patch_bias")
-    },
-    **dict.fromkeys(ROTARY_CHOICES, "outputs differ"),
-}
+    ),
+    *ROTARY_CHOICES,
+)

@@ -15,12 +15,13 @@ from keras_vit import (
     from_checkpoint,
     load_checkpoint,
 )
-from keras_vit.layers.resize import resize_distances, resize_patch_kernel
-from keras_vit.models.features import run_with_scores
-from keras_vit.weights.resize_tables import (
+from keras_vit.layers.resize import (
     adapt_channels,
+    resize_distances,
+    resize_patch_kernel,
     resize_positions,
 )
+from keras_vit.models.features import run_with_scores
 from tests.tiny import randomize, to_numpy
 from tests.weights.peer_process import HYBRID, MARKS, close, work
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.weights.resize_tables import adapt_channels
+from keras_vit.layers.resize import adapt_channels
 from tests.tiny import noise, randomize, to_numpy
 from tests.weights.bit_arrays import draw_bit_arrays
 from trainers.models.factory import build_model
