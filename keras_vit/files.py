@@ -21,8 +21,22 @@ def atomic_write(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         path: The file to write or to replace. Missing folders are created.
     """
     path = pathlib.Path(path)
-    with naming_path(path), _replaced(path) as draft:
-        yield draft
+    with naming_path(path):
+        make_parents(path)
+        handle, draft = tempfile.mkstemp(
+            prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
+        )
+        os.close(handle)
+        draft = pathlib.Path(draft)
+        try:
+            # mkstemp creates a file that only its owner may read.
+            mask = os.umask(0)
+            os.umask(mask)
+            draft.chmod(0o666 & ~mask)
+            yield draft
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -69,26 +83,6 @@ def check_parents(path: pathlib.Path):
             f"A file can only be written to a folder, and {there} is a file. "
             f"Received: {path}"
         )
-
-
-@contextlib.contextmanager
-def _replaced(path):
-    """Yield the draft of a file, which replaces it on success."""
-    make_parents(path)
-    handle, draft = tempfile.mkstemp(
-        prefix=f"{DRAFT}{path.stem}-", suffix=path.suffix, dir=path.parent
-    )
-    os.close(handle)
-    draft = pathlib.Path(draft)
-    try:
-        # mkstemp creates a file that only its owner may read.
-        mask = os.umask(0)
-        os.umask(mask)
-        draft.chmod(0o666 & ~mask)
-        yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -69,12 +69,14 @@ class Array(NamedTuple):
         shape: Its shape.
         dtype: Its type in NumPy's notation, or "bfloat16".
         load: Reads it, or one slice of its first axis.
+        check: Raises an error if it is damaged; None if it cannot be.
         can_slice: Whether a slice is read without the rest.
     """
 
     shape: tuple[int, ...]
     dtype: str
     load: Callable[[int | None], np.ndarray]
+    check: Callable[[], object] | None = None
     can_slice: bool = True
 
     @property
@@ -91,24 +93,23 @@ class File:
         arrays: The arrays by name; none has been read.
         json: The description beside the arrays or inside the file, such as the
             content of `config.json`.
-        check: Reads the array of a name without keeping it, and raises an
-            error if it is damaged; None if nothing can be damaged.
         close: Closes the files.
     """
 
-    def __init__(self, path, arrays, json=None, check=None, close=None):
+    def __init__(self, path, arrays, json=None, close=lambda: None):
         self.path, self.arrays, self.json = str(path), arrays, json or {}
-        self._check, self._close = check, close
+        self.close = close
 
     def verify(self, names: Iterable[str]):
         """Raise a ValueError unless all these arrays can be read."""
         with errors_name(self.path):
             for name in names:
-                if self._check is not None:
-                    self._check(name)
-                if self.arrays[name].dtype.endswith("f8"):
+                array = self.arrays[name]
+                if array.dtype.endswith("f8"):
                     # The values may be too large for float32.
                     self.read(name)
+                elif array.check is not None:
+                    array.check()
 
     def read(self, name: str, index: int | None = None) -> np.ndarray:
         """Return an array, or a slice of its first axis, as float32."""
@@ -119,8 +120,7 @@ class File:
         return self
 
     def __exit__(self, *_):
-        if self._close is not None:
-            self._close()
+        self.close()
 
 
 @contextlib.contextmanager
@@ -215,35 +215,21 @@ def _check_sizes(sizes: Iterable[int], path):
 def _open_npz(path) -> File:
     with contextlib.ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
-        members, arrays = {}, {}
         _check_sizes((m.file_size for m in archive.infolist()), path)
+        arrays, data = {}, np.memmap(path, np.uint8, "r")
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in arrays:
                 raise ValueError(f"{name} is stored twice")
-            members[name] = member
-            arrays[name] = _array_of_npz(path, archive, member, name)
+            arrays[name] = _array_of_npz(data, archive, member, name)
         close = stack.pop_all().close
-
-    def check(name):
-        if members[name].compress_type == zipfile.ZIP_STORED:
-            if zlib.crc32(_bytes_of(path, members[name])) != members[name].CRC:
-                raise ValueError(f"{name} does not have its checksum")
-            return
-        left = members[name].file_size
-        with archive.open(members[name]) as stream:  # zipfile compares it.
-            while chunk := stream.read(2**20):
-                left -= len(chunk)
-        if left:
-            raise ValueError(f"{name} is shorter than it states")
-
-    about = _own_json(archive.comment)
-    return File(path, arrays, about, check, close)
+    return File(path, arrays, _own_json(archive.comment), close)
 
 
-def _array_of_npz(path, archive, member, name) -> Array:
+def _array_of_npz(data, archive, member, name) -> Array:
+    is_stored = member.compress_type == zipfile.ZIP_STORED
     # Python unpacks the methods other than these without a limit.
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+    if not is_stored and member.compress_type != zipfile.ZIP_DEFLATED:
         raise ValueError(f"{name} is not stored as NumPy stores an array")
     form = np.lib.format
     with archive.open(member) as stream, warnings.catch_warnings():
@@ -264,30 +250,30 @@ def _array_of_npz(path, archive, member, name) -> Array:
     length = offset + math.prod(shape) * dtype.itemsize
     if length != member.file_size or not dtype.itemsize:
         raise ValueError(f"{name} does not have the length in its header")
-    is_stored = member.compress_type == zipfile.ZIP_STORED
-    order = "F" if is_fortran else "C"
 
-    def load(index=None):
-        if is_stored and math.prod(shape):
-            data = _bytes_of(path, member)[offset:].view(dtype)
-            array = data.reshape(shape, order=order)
-            return np.array(array if index is None else array[index])
-        with archive.open(member) as stream:
+    def unpack(index=None):
+        with archive.open(member) as stream:  # It compares the checksum.
             array = form.read_array(stream, allow_pickle=False).view(dtype)
         return array if index is None else array[index]
 
+    @functools.cache
+    def view():
+        """Return the array in the file, once its checksum was compared."""
+        start = member.header_offset + 30  # Then a name and an extra field.
+        start += sum(data[start - 4 : start].view("<u2").tolist())
+        stored = data[start : start + member.file_size]
+        if zlib.crc32(stored) != member.CRC:
+            raise ValueError(f"{name} does not have its checksum")
+        order = "F" if is_fortran else "C"
+        return stored[offset:].view(dtype).reshape(shape, order=order)
+
+    def copy(index=None):
+        return np.array(view() if index is None else view()[index])
+
     shown = "bfloat16" if dtype == ml_dtypes.bfloat16 else dtype.str
-    return Array(shape, shown, load, is_stored and not is_fortran)
-
-
-def _bytes_of(path, member) -> np.ndarray:
-    """Return the bytes of a member that is not compressed, in the file."""
-    data = np.memmap(path, np.uint8, "r")
-    start = member.header_offset + 30  # Then follow a name and an extra field.
-    start += sum(data[start - 4 : start].view("<u2").tolist())
-    if start + member.file_size > len(data):
-        raise ValueError(f"{member.filename} is shorter than it states")
-    return data[start : start + member.file_size]
+    if is_stored and math.prod(shape):
+        return Array(shape, shown, copy, view)
+    return Array(shape, shown, unpack, unpack, can_slice=False)
 
 
 def _open_safetensors(path) -> File:
@@ -303,7 +289,7 @@ def _open_safetensors(path) -> File:
         arrays = {name: _array_of_safetensors(file, name) for name in names}
         own = (file.metadata() or {}).get(WRITTEN_BY, "")
         close = stack.pop_all().close
-    return File(path, arrays, _own_json(own.encode()), close=close)
+    return File(path, arrays, _own_json(own.encode()), close)
 
 
 def _array_of_safetensors(file, name) -> Array:
@@ -320,51 +306,36 @@ def _array_of_safetensors(file, name) -> Array:
 def _open_h5(path) -> File:
     import h5py  # Keras needs it as well.
 
-    file = h5py.File(path, "r")
-    arrays, sizes, seen = {}, [], set()
+    arrays, sizes = {}, []
 
-    def add(group, prefix=""):
-        address = h5py.h5o.get_info(group.id).addr
-        if address in seen:
-            raise ValueError("its groups are linked in more than one place")
-        seen.add(address)
-        for key in group:
-            name = prefix + key
-            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                raise ValueError(f"{name} is a link to elsewhere")
-            item = group[key]
-            if isinstance(item, h5py.Group):
-                add(item, name + "/")
-                continue
-            is_bfloat16 = item.dtype.str == "|V2"  # As Keras stores it.
-            if item.is_virtual or item.external:
-                raise ValueError(f"{name} is stored outside the file")
-            # Strings and the like are never weights.
-            if item.shape is None or not (
-                item.dtype.kind in "fiub" or is_bfloat16
-            ):
-                continue
-            # Reading any part of a chunk unpacks the whole chunk.
-            count = max(math.prod(item.shape), math.prod(item.chunks or ()))
-            sizes.append(count * item.dtype.itemsize)
-            dtype = "bfloat16" if is_bfloat16 else item.dtype.str
-            load = functools.partial(_read_h5, item, is_bfloat16)
-            arrays[name] = Array(item.shape, dtype, load)
+    def add(name, item):
+        # Strings and the like are never weights.
+        is_bfloat16 = getattr(item, "dtype", "") == "|V2"  # As Keras stores it.
+        if getattr(item, "shape", None) is None or not (
+            is_bfloat16 or item.dtype.kind in "fiub"
+        ):
+            return
+        if item.is_virtual or item.external:
+            raise ValueError(f"{name} is stored outside the file")
+        # Reading any part of a chunk unpacks the whole chunk.
+        count = max(math.prod(item.shape), math.prod(item.chunks or ()))
+        sizes.append(count * item.dtype.itemsize)
+        dtype = "bfloat16" if is_bfloat16 else item.dtype.str
 
-    try:
-        add(file)
+        def load(index=()):
+            array = np.asarray(item[() if index is None else index])
+            return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+
+        arrays[name] = Array(item.shape, dtype, load, load)
+
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(h5py.File(path, "r"))
+        file.visititems(add)  # It follows no links, and visits nothing twice.
         _check_sizes(sizes, path)
         text = file.attrs.get("model_config", "{}")
         about = _parse_json(text.encode() if isinstance(text, str) else text)
-    except BaseException:
-        file.close()
-        raise
-    return File(path, arrays, about, lambda n: arrays[n].load(None), file.close)
-
-
-def _read_h5(dataset, is_bfloat16, index=None):
-    array = np.asarray(dataset[() if index is None else index])
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+        close = stack.pop_all().close
+    return File(path, arrays, about, close)
 
 
 OPENERS = {
@@ -465,7 +436,7 @@ def _join(path, parts, about, places=None) -> File:
         places: The name of the file of each array, as far as it is stated;
             None if later files replace arrays of earlier ones.
     """
-    arrays, sources = {}, {}
+    arrays = {}
     with contextlib.ExitStack() as stack:
         for part in parts:
             refuse_text(part)
@@ -477,16 +448,12 @@ def _join(path, parts, about, places=None) -> File:
                     continue
                 if places and name in arrays:
                     raise ValueError(f"{name} is stored in two of its files")
-                arrays[name], sources[name] = array, file
+                arrays[name] = array
         lacking = [name for name in places or () if name not in arrays]
         if lacking:
             raise ValueError(f"its files lack {', '.join(lacking)}")
         close = stack.pop_all().close
-
-    def check(name):
-        sources[name].verify([name])
-
-    return File(path, arrays, about, check, close)
+    return File(path, arrays, about, close)
 
 
 # ----------------------------------------------------------------------- JSON
@@ -504,7 +471,12 @@ def read_json(path: str | os.PathLike) -> dict:
         refuse_text(path, "JSON")
         if os.path.getsize(path) > MAX_JSON:
             raise ValueError(f"it holds more than {MAX_JSON:,} bytes of JSON")
-        return _parse_json(pathlib.Path(path).read_bytes())
+        value = _parse_json(pathlib.Path(path).read_bytes())
+        if isinstance(value.get("error"), str):
+            raise ValueError(
+                f"it is the error of a server: {value['error'][:60]!r}"
+            )
+        return value
 
 
 def _parse_json(data: bytes) -> dict:
@@ -630,7 +602,7 @@ def write_safetensors(
             "shape": list(shapes[name]),
             "data_offsets": [start, end],
         }
-    text = _dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with atomic_write(path) as draft, open(draft, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
@@ -641,7 +613,3 @@ def write_safetensors(
 
 def _own_text(description: dict) -> str:
     return json.dumps({"written_by": WRITTEN_BY, **description})
-
-
-def _dumps(value) -> str:
-    return json.dumps(value, separators=(",", ":"))
