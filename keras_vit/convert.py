@@ -64,6 +64,7 @@ def convert(
     Raises:
         ValueError: If the source cannot be read, the layout cannot express its
             model, or the target is there.
+        NotADirectoryError: If a folder that it is to be in is a file.
         MemoryError: If the memory is not enough.
     """
     pick(dict.fromkeys((*WRITERS, "keras")), layout, "layout")
@@ -72,7 +73,15 @@ def convert(
             "`target` must end in .keras with layout='keras'. "
             f"Received: target={target!r}"
         )
-    check_target(target, overwrite)
+    path = pathlib.Path(target).expanduser()
+    check_parents(path)
+    is_there = path.is_file() or (path.is_dir() and any(path.iterdir()))
+    if is_there and not overwrite:
+        raise ValueError(
+            "`target` must be a new file or a new folder, unless it is to be "
+            f"overwritten (--overwrite). Received: target={target!r}, which "
+            "is there"
+        )
     source = find_model(source)
     with enough_memory(image_size):
         model = open_model(
@@ -91,29 +100,6 @@ def convert(
         with atomic_write(target) as draft:
             model.save(draft)
     return ()
-
-
-def check_target(target: str, overwrite: bool = False):
-    """Raise an error if something would be overwritten, or is in the way.
-
-    Args:
-        target: See `convert`.
-        overwrite: See `convert`.
-
-    Raises:
-        ValueError: If the target is there.
-        NotADirectoryError: If a folder that it is to be in is a file.
-    """
-    path = pathlib.Path(target).expanduser()
-    check_parents(path)
-    if overwrite:
-        return
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise ValueError(
-            "`target` must be a new file or a new folder, unless it is to be "
-            f"overwritten (--overwrite). Received: target={target!r}, which "
-            "is there"
-        )
 
 
 def main(arguments: list[str] | None = None) -> int:

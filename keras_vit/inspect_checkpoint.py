@@ -28,6 +28,13 @@ def describe_checkpoint(found: Found, show_names: bool = True) -> str:
     """
     config = found.config
     dialect = f", {found.dialect} names" if found.dialect else ""
+    images = "the file does not say how they were normalised"
+    if settings := found.preprocessing:
+        images = (
+            f"normalised by {settings.normalization!r}, "
+            f"{settings.interpolation}, {settings.resize_mode}, "
+            f"{settings.crop_fraction:.4g} of each side kept"
+        )
     lines = [
         f"path           {found.file.path}",
         f"family         {found.key}: {found.family.title}{dialect}",
@@ -35,7 +42,7 @@ def describe_checkpoint(found: Found, show_names: bool = True) -> str:
         f"parameters     {found.num_parameters:,}",
         f"arrays         {len(found.file.arrays)}, "
         f"{len(found.ignored)} of them ignored",
-        f"images         {_describe_images(found.preprocessing)}",
+        f"images         {images}",
         "",
     ]
     lines += [
@@ -46,18 +53,13 @@ def describe_checkpoint(found: Found, show_names: bool = True) -> str:
         and field.name != "preprocessing"
     ]
     if show_names:
-        lines += ["", *_align(_name_rows(found))]
+        rows = _name_rows(found)
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines.append("")
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths))
+            lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def _describe_images(settings):
-    if settings is None:
-        return "the file does not say how they were normalised"
-    kept = f"{settings.crop_fraction:.4g} of each side kept"
-    return (
-        f"normalised by {settings.normalization!r}, {settings.interpolation}, "
-        f"{settings.resize_mode}, {kept}"
-    )
 
 
 def _name_rows(found) -> list[tuple[str, ...]]:
@@ -78,25 +80,11 @@ def _name_rows(found) -> list[tuple[str, ...]]:
     return rows
 
 
-def _align(rows):
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip()
-        for row in rows
-    ]
-
-
 def variant_of(config) -> str | None:
-    """Return the published variant that has the sizes of `config`, or None.
-
-    Args:
-        config: The configuration of a model.
-    """
+    """Return the published variant that has the sizes of `config`, or None."""
+    sizes = [getattr(config, field) for field in SIZES]
     for name, variant in VARIANTS.items():
-        if all(
-            getattr(variant.config, field) == getattr(config, field)
-            for field in SIZES
-        ):
+        if [getattr(variant.config, field) for field in SIZES] == sizes:
             return name
     return None
 

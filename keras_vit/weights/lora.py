@@ -13,6 +13,8 @@ from keras_vit.models.vit import VisionTransformer, check_vision_transformer
 from keras_vit.weights.containers import open_file, write_safetensors
 
 DESCRIPTION = "lora"  # In the description of the file.
+# The arguments of `enable_lora` in it.
+TYPES = {"rank": int, "alpha": (int, float), "layers": list}
 
 
 def save_lora(model: VisionTransformer, path: str | os.PathLike):
@@ -68,15 +70,30 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
     """
     check_vision_transformer(model)
     with open_file(path) as file:
-        described = _read_description(file)
-        has_lora = bool(layers_with_lora(model))
-        if has_lora:
-            _check_same(model, described, file.path)
-            targets = layers_with_lora(model)
-        else:
-            targets = _check_fits(model, described, file.path)
-        shapes = _expected_shapes(model, targets, described["rank"])
-        _check_shapes(file, shapes, targets)
+        found = file.json.get(DESCRIPTION)
+        if not isinstance(found, dict) or not all(
+            isinstance(found.get(name), kind) for name, kind in TYPES.items()
+        ):
+            raise ValueError(
+                f"{file.path} must be a file that `save_lora` has written; "
+                "read other checkpoints with `from_checkpoint`"
+            )
+        described = {name: found[name] for name in TYPES}
+        targets = layers_with_lora(model)
+        has_lora = bool(targets)
+        if has_lora and describe_lora(model) != described:
+            raise ValueError(
+                "`model` must have no LoRA, or the same as the file. Received: "
+                f"{describe_lora(model)} in the model, {described} in "
+                f"{file.path}"
+            )
+        try:
+            targets = targets or check_lora(model, **described)
+        except ValueError as error:
+            raise ValueError(
+                f"{file.path} does not fit the model: {error}"
+            ) from None
+        _check_shapes(file, model, targets, described["rank"])
         arrays = {name: file.read(name) for name in file.arrays}
     if not has_lora:
         model.enable_lora(**described, keep=())
@@ -86,49 +103,15 @@ def load_lora(model: VisionTransformer, path: str | os.PathLike):
             weight.assign(arrays[weight.path])
 
 
-def _read_description(file) -> dict:
-    """Return the arguments of `enable_lora`."""
-    found = file.json.get(DESCRIPTION)
-    types = {"rank": int, "alpha": (int, float), "layers": list}
-    if not isinstance(found, dict) or not all(
-        isinstance(found.get(name), kind) for name, kind in types.items()
-    ):
-        raise ValueError(
-            f"{file.path} must be a file that `save_lora` has written; "
-            "read other checkpoints with `from_checkpoint`"
-        )
-    return {name: found[name] for name in types}
-
-
-def _check_fits(model, described, path):
-    try:
-        return check_lora(model, **described)
-    except ValueError as error:
-        raise ValueError(f"{path} does not fit the model: {error}") from None
-
-
-def _check_same(model, described, path):
-    own = describe_lora(model)
-    if own != described:
-        raise ValueError(
-            "`model` must have no LoRA, or the same as the file. "
-            f"Received: {own} in the model, {described} in {path}"
-        )
-
-
-def _expected_shapes(model, targets, rank) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all weights, those of LoRA included."""
-    shapes = {w.path: tuple(w.shape) for w in model.weights}
+def _check_shapes(file, model, targets, rank):
+    """Raise a ValueError unless the arrays are weights of the model."""
+    shapes = {weight.path: tuple(weight.shape) for weight in model.weights}
+    factors = {}
     for layer in targets:
         rows, columns = layer.kernel.shape
-        shapes[f"{layer.path}/lora_kernel_a"] = (rows, rank)
-        shapes[f"{layer.path}/lora_kernel_b"] = (rank, columns)
-    return shapes
-
-
-def _check_shapes(file, shapes, targets):
-    """Raise a ValueError unless the arrays are weights of the model."""
-    factors = [f"{t.path}/lora_kernel_{x}" for t in targets for x in "ab"]
+        factors[f"{layer.path}/lora_kernel_a"] = (rows, rank)
+        factors[f"{layer.path}/lora_kernel_b"] = (rank, columns)
+    shapes |= factors
     for name in [*file.arrays, *factors]:
         array, expected = file.arrays.get(name), shapes.get(name)
         if array is not None and array.shape == expected and array.is_float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.files import draft_folder
 from keras_vit.layers import ROTARY_POSITIONS
-from keras_vit.layers.dtypes import as_float32
+from keras_vit.layers.dtypes import as_float32, is_quantized
 from keras_vit.models.config import ViTConfig
 from keras_vit.models.tuning import merged_values
 from keras_vit.models.vit import VisionTransformer, check_vision_transformer
@@ -78,19 +78,16 @@ def save_checkpoint(
     """
     check_vision_transformer(model)
     endings = pick(WRITERS, layout, "layout")
-    modes = {layer.quantization_mode for layer in model._flatten_layers()}
-    if modes := sorted(mode for mode in modes if mode):
+    if is_quantized(model):
         raise ValueError(
-            f"`model` is quantised to {' and '.join(modes)}, and a checkpoint "
-            "has float32 weights: its readers would compute other outputs "
-            "than this model. Pass the model that it was quantised from. "
-            f"Received: model={model.name!r}"
+            "`model` is quantised, and a checkpoint has float32 weights. Pass "
+            f"the model that it was quantised from. Received: {model.name!r}"
         )
     path = pathlib.Path(path).expanduser()
     family = LAYOUTS[layout]
+    ending = _pick_ending(path, endings, layout)
     config = _stored_config(model.config, family)
     try:
-        ending = _pick_ending(path, endings)
         jsons = family.write(config)
         names = family.written_by(config).of_model(config)
         notes = _check_readable(family, names, config, jsons, not ending)
@@ -99,36 +96,26 @@ def save_checkpoint(
                 "it has no configuration file for hybrids; write the model to "
                 "a `.safetensors` file"
             )
-        dialect = _pick_dialect(model, layout, family, dialect)
         arrays = _arrays(model, names, config)
-    except _WrongArgument as error:
-        raise ValueError(
-            f"{error.args[0]} with layout={layout!r}. Received: {error.args[1]}"
-        ) from None
     except ValueError as error:
         raise ValueError(
             f"{family.title} cannot express this model: "
             f"{str(error).rstrip('.')}. Received: layout={layout!r}"
         ) from error
-    arrays = _to_dialect(arrays, dialect)
-    prefix = endings[ending]
-    arrays = {prefix + name: make for name, make in arrays.items()}
+    dialect = _pick_dialect(model, layout, family, dialect)
+    arrays = _to_dialect(arrays, dialect, endings[ending])
     if ending:
         _write_file(path, arrays, config)
     else:
         _write_folder(path, arrays, config, jsons)
-    folder_notes = () if ending else family.notes(config)
-    notes = (*_notes(model.config, ending), *folder_notes, *notes)
+        notes = [*family.notes(config), *notes]
+    notes = (*_notes(model.config, ending), *notes)
     for note in notes:
         logger.warning("%s: %s", path, note)
     return notes
 
 
-class _WrongArgument(Exception):
-    """What an argument must be, and the argument with its value."""
-
-
-def _pick_ending(path, endings) -> str:
+def _pick_ending(path, endings, layout) -> str:
     """Return the ending of a file, "" for a folder."""
     suffix = path.suffix.lower()
     # A folder may have a dot in its name.
@@ -139,28 +126,28 @@ def _pick_ending(path, endings) -> str:
     known = " or ".join(
         f"a {ending} file" if ending else "a folder" for ending in endings
     )
-    raise _WrongArgument(f"`path` must be {known}", f"path={str(path)!r}")
+    raise ValueError(
+        f"`path` must be {known} with layout={layout!r}. "
+        f"Received: path={str(path)!r}"
+    )
 
 
 def _pick_dialect(model, layout, family, dialect) -> Dialect:
     """Return the dialect: required, requested, as read, or the usual one."""
     required = family.dialect_of(model.config)
-    if required is not None:
-        if dialect:
-            raise _WrongArgument(
-                "`dialect` cannot be chosen", f"dialect={dialect!r}"
-            )
+    if required is not None and not dialect:
         return required
     if dialect is None:
         source = getattr(model, "checkpoint_dialect", "/").split("/")
         dialect = source[1] if source[0] == layout else ""
-    dialects = {"": Dialect(), **family.dialects}
-    if dialect not in dialects:
-        known = ", ".join(map(repr, dialects))
-        raise _WrongArgument(
-            f"`dialect` must be one of {known}", f"dialect={dialect!r}"
-        )
-    return dialects[dialect]
+    dialects = {"": Dialect(), **family.dialects} if required is None else ()
+    if dialect in dialects:
+        return dialects[dialect]
+    known = ", ".join(map(repr, dialects)) or "left out"
+    raise ValueError(
+        f"`dialect` must be {'one of ' * bool(dialects)}{known} with "
+        f"layout={layout!r}. Received: dialect={dialect!r}"
+    )
 
 
 # ------------------------------------------- what the readers would compute
@@ -202,73 +189,73 @@ def _check_readable(family, names, config, jsons, is_folder) -> list[str]:
             for part in parts
         },
     )
-    json = jsons.get("config.json", _own_json(config))
-    found = names.read(json, shapes)
+    found = names.read(jsons.get("config.json", _own_json(config)), shapes)
     if shapes.questions:
         raise ValueError(" ".join(shapes.questions))
+    theirs = _told_fields(found, config)
     different = [
-        f"{field}={getattr(config, field)!r}, which would be read as "
-        f"{getattr(found, field)!r}"
-        for field in _compared_fields(config)
-        if _value(config, field) != _value(found, field)
+        f"{field}={value!r}, which would be read as {theirs[field]!r}"
+        for field, value in _told_fields(config, config).items()
+        if value != theirs[field]
     ]
     if different:
         raise ValueError(f"the model has {'; '.join(different)}")
     notes, computed = [], family.computes(config)
-    for field, describe in DIFFERENCES.items():
+    for field, advice in DIFFERENCES.items():
         ours = getattr(config, field)
         theirs = computed.get(field, getattr(family, field))
         if is_folder:
             theirs = getattr(found, field)
-        is_hybrid = config.stem_stages is not None
-        if ours != theirs and (field != "stem_epsilons" or is_hybrid):
-            note = describe(ours, theirs, family.title)
-            notes.append(f"{note} {family.advise(field, ours)}".strip())
+        is_used = field != "stem_epsilons" or config.stem_stages is not None
+        if ours != theirs and is_used:
+            advice = advice.format(theirs) or family.advise(field, ours)
+            notes.append(
+                f"the model has {field}={ours!r} and {family.title} "
+                f"{theirs!r}, so outputs differ. {advice}".rstrip()
+            )
     if notes and is_folder:
         raise ValueError(" ".join(notes))
     return notes
 
 
-def _compared_fields(config) -> Iterator[str]:
-    """Yield the fields of ViTConfig that matter for the outputs of a file."""
-    kind, pooling = config.rotary_positions, config.pooling
-    rotary = ROTARY_POSITIONS.get(kind)
-    is_whole = pooling == "none" and not config.representation_size
-    skipped = {
-        *UNSTORED,
-        # Without a head, the features may be read anywhere.
-        *(["pooling"] if is_whole and not config.num_classes else ()),
-        *(() if pooling == "prefix" else ["pooling_indices"]),
-        *(() if pooling.startswith("map") else ["pooling_heads"]),
+def _told_fields(found: ViTConfig, config: ViTConfig) -> dict:
+    """Return the fields of `found` that matter for the outputs of `config`.
+
+    Each with its default, and whether there is a layer scale at all.
+    """
+    told = {
+        field.name: getattr(found, field.name)
+        for field in dataclasses.fields(found)
+        if field.name not in UNSTORED
     }
-    if config.layer_scale_init is None:
-        skipped.add("layer_scale_branches")
-    if config.relative_positions == "none":
-        skipped |= {"relative_hidden_dim", "use_shared_relative_positions"}
-    if config.position_embedding == "none" or not config.num_prefix_tokens:
-        skipped.add("use_prefix_positions")
-    if config.num_heads == 1:
-        skipped.add("qk_norm")  # That of a head is that of the width.
-    for field in dataclasses.fields(config):
-        is_rotary = field.name.startswith("rotary_") and field.name != (
-            "rotary_positions"
+    told["layer_scale_init"] = found.layer_scale_init is not None
+    told["pooling_heads"] = found.pooling_heads or found.num_heads
+    told["pooling_mlp_dim"] = found.pooling_mlp_dim or found.mlp_dim
+    pooling, rotary = config.pooling, config.rotary_positions
+    is_whole = pooling == "none" and not config.representation_size
+    needed = getattr(ROTARY_POSITIONS.get(rotary), "needs", ())
+    skipped = {
+        # Without a head, the features may be read anywhere.
+        "pooling": is_whole and not config.num_classes,
+        "pooling_indices": pooling != "prefix",
+        "pooling_heads": not pooling.startswith("map"),
+        "layer_scale_branches": config.layer_scale_init is None,
+        "relative_hidden_dim": config.relative_positions == "none",
+        "use_shared_relative_positions": config.relative_positions == "none",
+        "use_prefix_positions": config.position_embedding == "none"
+        or not config.num_prefix_tokens,
+        "qk_norm": config.num_heads == 1,  # A head is the whole width.
+    }
+    return {
+        name: value
+        for name, value in told.items()
+        if not skipped.get(name)
+        and (
+            name == "rotary_positions"
+            or not name.startswith("rotary_")
+            or name in needed
         )
-        if is_rotary and field.name not in getattr(rotary, "needs", ()):
-            continue
-        if field.name not in skipped:
-            yield field.name
-
-
-def _value(config, field):
-    """Return a field as far as a file tells it, with its default."""
-    value = getattr(config, field)
-    if field == "layer_scale_init":
-        return value is not None
-    if field == "pooling_heads":
-        return value or config.num_heads
-    if field == "pooling_mlp_dim":
-        return value or config.mlp_dim
-    return value
+    }
 
 
 def _notes(config, is_file) -> Iterator[str]:
@@ -287,26 +274,13 @@ def _notes(config, is_file) -> Iterator[str]:
         )
 
 
-def _amount(ours, theirs):
-    return " by about 2e-4" if {ours, theirs} == {"tanh", "exact"} else ""
-
-
-# Fields that a file cannot record, and their effect on the outputs.
+# Fields that a file cannot record, and what to do about a difference.
 DIFFERENCES = {
-    "activation": lambda ours, theirs, title: (
-        f"the model has activation={ours!r} and {title} {theirs!r}; "
-        f"outputs differ{_amount(ours, theirs)}."
-    ),
-    "stem_epsilons": lambda ours, theirs, title: (
-        f"the stem computes with the epsilons of {ours} and {title} with its "
-        "own; outputs differ by about 2e-4."
-    ),
-    "layer_norm_epsilon": lambda ours, theirs, title: (
-        f"the model has layer_norm_epsilon={ours:g} and {title} {theirs:g}; "
-        f"outputs differ slightly. If this is acceptable, write "
-        f"model.with_layer_norm_epsilon({theirs:g})"
-        f" (--layer_norm_epsilon={theirs:g} of keras_vit.convert)."
-    ),
+    "activation": "",
+    "stem_epsilons": "",
+    "layer_norm_epsilon": "If this is acceptable, write "
+    "model.with_layer_norm_epsilon({0:g}) (--layer_norm_epsilon={0:g} of "
+    "keras_vit.convert).",
 }
 # Fields that change nothing about the outputs of the weights, or that only
 # their own notes tell.
@@ -384,20 +358,17 @@ def _concatenate(makes) -> np.ndarray:
     return np.concatenate([make() for make in makes])
 
 
-def _to_dialect(arrays: Arrays, dialect: Dialect) -> Arrays:
+def _to_dialect(arrays: Arrays, dialect: Dialect, prefix: str) -> Arrays:
     """Return arrays with the names and the stacks of a dialect."""
     arrays = {rename(n, dialect.changes): make for n, make in arrays.items()}
-    if not dialect.stack:
-        return arrays
     blocks = {}
-    for name in list(arrays):
+    for name in list(arrays) if dialect.stack else ():
         stacked = rename(name, (dialect.stack,))
         if stacked != name:
             blocks.setdefault(stacked, []).append(arrays.pop(name))
-    return arrays | {
-        name: functools.partial(_stack, makes, 0)
-        for name, makes in blocks.items()
-    }
+    for name, makes in blocks.items():
+        arrays[name] = functools.partial(_stack, makes, 0)
+    return {prefix + name: make for name, make in arrays.items()}
 
 
 def _add_positions(values, model, family: Family, config):

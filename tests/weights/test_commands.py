@@ -1,10 +1,8 @@
 """python -m keras_vit.convert and python -m keras_vit.inspect_checkpoint."""
 
-import io
 import pathlib
 import re
 import shutil
-import zipfile
 
 import keras
 import numpy as np
@@ -72,24 +70,12 @@ def a_model(path):
     return path.read_bytes()
 
 
-def zipped(**members):
-    with io.BytesIO() as file:
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, text in members.items():
-                archive.writestr(name.replace("_", "."), text)
-        return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: b"",
         lambda data: b"no archive",
         lambda data: data[:-100],
         lambda data: data.replace(b"VisionTransformer", b"VisionTransformed"),
-        lambda data: zipped(config_json="{}", metadata_json="{}"),
-        lambda data: zipped(config_json="[", metadata_json="{}"),
-        lambda data: zipped(other=""),
     ],
 )
 def test_a_damaged_keras_file_is_an_error_of_one_line(change, tmp_path, capsys):
@@ -110,9 +96,7 @@ def test_a_keras_file_that_is_not_there(name, tmp_path, capsys):
     assert str(tmp_path / name) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "layout, name", [("official", "w.npz"), ("keras", "w.keras"), ("timm", "w")]
-)
+@pytest.mark.parametrize("layout, name", [("official", "w.npz"), ("timm", "w")])
 def test_nothing_is_overwritten_unless_it_is_asked_for(
     layout, name, tmp_path, capsys
 ):
@@ -133,34 +117,13 @@ def test_nothing_is_overwritten_unless_it_is_asked_for(
 def test_a_target_that_cannot_be_written(tmp_path, capsys):
     source = str(path_of("official_token.npz"))
     (tmp_path / "file").touch()
-    for target, layout in (
-        (tmp_path / "file" / "out.npz", "official"),
-        (tmp_path / "file" / "out.keras", "keras"),
-    ):
-        assert convert.main([source, str(target), f"--layout={layout}"]) == 1
-        assert capsys.readouterr().err == (
-            "Error: A file can only be written to a folder, and "
-            f"{tmp_path / 'file'} is a file. Received: {target}\n"
-        )
-
-
-def test_a_target_that_cannot_be_written_is_found_before_the_model_is_read(
-    tmp_path,
-):
-    (tmp_path / "file").touch()
     target = str(tmp_path / "file" / "out.npz")
-    with pytest.raises(NotADirectoryError):
-        convert.convert("none.npz", target, "official", overwrite=True)
+    assert convert.main([source, target, "--layout=official"]) == 1
+    error = capsys.readouterr().err
+    assert target in error and f"{tmp_path / 'file'} is a file" in error
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "--num_heads=3",
-        "--architecture=vit_tiny_patch16_224",
-        "--source_image_size=32",
-    ],
-)
+@pytest.mark.parametrize("flag", ["--num_heads=3", "--source_image_size=32"])
 def test_a_keras_file_states_its_properties_itself(flag, tmp_path, capsys):
     source, target = tmp_path / "model.keras", tmp_path / "out.npz"
     a_model(source)
@@ -178,16 +141,10 @@ def test_a_keras_file_states_its_properties_itself(flag, tmp_path, capsys):
     "error",
     [
         MemoryError("Unable to allocate 1.36 TiB for an array"),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
         RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."),
-        "tensorflow",
     ],
 )
 def test_images_too_large_for_the_memory(error, tmp_path, monkeypatch, capsys):
-    if error == "tensorflow":
-        errors = pytest.importorskip("tensorflow").errors
-        error = errors.ResourceExhaustedError(None, None, "OOM, or so\n[Op:]")
-
     def fail(*_):
         raise error
 
@@ -214,15 +171,6 @@ def test_another_error_is_not_taken_for_full_memory(tmp_path, monkeypatch):
         )
 
 
-def test_the_normalization_is_shown(tmp_path, capsys):
-    path = tmp_path / "deit.safetensors"
-    shutil.copy(path_of("timm_token.safetensors"), path)
-    arguments = [str(path), "--brief", "--num_heads=3"]
-    assert inspect_checkpoint.main(arguments) == 0
-    line = "images         normalised by 'imagenet', bilinear, squash, 1 of"
-    assert line in capsys.readouterr().out
-
-
 def test_converting_round_the_families(tmp_path, capsys):
     """Official, Hugging Face, Keras, timm: each from the one before."""
     path = str(path_of(TOKEN))
@@ -241,13 +189,6 @@ def test_converting_round_the_families(tmp_path, capsys):
     assert_answers(model, TOKEN)
 
 
-def test_converting_to_another_size(tmp_path):
-    source, target = path_of(TOKEN), tmp_path / "large.npz"
-    arguments = [str(source), str(target), "--layout=official"]
-    assert convert.main([*arguments, "--image_size=48x64"]) == 0
-    assert from_checkpoint(target).config.image_size == (48, 64)
-
-
 def test_a_class_with_a_fixed_epsilon(tmp_path, capsys):
     """A folder names the class, and that of timm has 1e-6."""
     source, target = str(tmp_path / "hf"), str(tmp_path / "timm")
@@ -264,19 +205,7 @@ def test_a_class_with_a_fixed_epsilon(tmp_path, capsys):
     assert from_checkpoint(target).config.layer_norm_epsilon == 1e-6
 
 
-def test_a_rectangle_that_the_file_does_not_show(tmp_path, capsys):
-    path = tmp_path / "rect.safetensors"
-    shutil.copy(path_of("timm_rect.safetensors"), path)
-    hints = ["--num_heads=3", "--source_image_size=24x40"]
-    assert inspect_checkpoint.main([str(path), "--brief", *hints]) == 0
-    assert "image_size               (24, 40)" in capsys.readouterr().out
-    target = str(tmp_path / "rect.npz")
-    command = [str(path), target, "--layout=official", *hints]
-    assert convert.main([*command, "--image_size=32"]) == 0
-    assert from_checkpoint(target).config.image_size == (32, 32)
-
-
-@pytest.mark.parametrize("size", ["", "x", "32x", "1x2x3", "-3", "32.5"])
+@pytest.mark.parametrize("size", ["", "32x", "1x2x3", "-3"])
 def test_a_mistyped_size(size, capsys):
     with pytest.raises(SystemExit):
         inspect_checkpoint.main(["x.npz", f"--source_image_size={size}"])

@@ -221,7 +221,7 @@ def test_dialects(tmp_path):
         ValueError, match="`dialect` must be one of '', 'linen'"
     ):
         save_checkpoint(model, path, dialect="scan")
-    with pytest.raises(ValueError, match="`dialect` cannot be chosen"):
+    with pytest.raises(ValueError, match="`dialect` must be left out"):
         save_checkpoint(model, tmp_path / "x", layout="timm", dialect="root")
 
 
@@ -241,7 +241,7 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         notes = save_checkpoint(model, tmp_path / "model.npz")
     assert len(notes) == 2
-    assert "activation='exact'" in notes[0] and "2e-4" in notes[0]
+    assert "activation='exact'" in notes[0] and "'tanh'" in notes[0]
     assert "layer_norm_epsilon=1e-12" in notes[1]
     assert all(note in caplog.text for note in notes)
     tanh = save_checkpoint(make(), tmp_path / "m.safetensors", layout="timm")
@@ -256,14 +256,18 @@ def test_what_the_file_cannot_say_is_returned_and_logged(tmp_path, caplog):
     assert "ends in softmax" in notes[0] and "logits" in notes[0]
     stem = make(stem_stages=(), patch_size=4, stem_epsilons="timm")
     notes = save_checkpoint(stem, tmp_path / "stem.npz")
-    assert "the epsilons of timm" in notes[0]
+    assert "stem_epsilons='timm'" in notes[0]
     stem_file = tmp_path / "stem.safetensors"
     notes = save_checkpoint(stem, stem_file, layout="timm")
     assert not [note for note in notes if "epsilons" in note]
     assert from_checkpoint(stem_file).config == dataclasses.replace(
         stem.config, position_resize="bicubic_antialias"
     )
-    assert not save_checkpoint(make(), tmp_path / "model.npz")
+    # Without a stem or a head, those of one do not matter.
+    plain = make(
+        stem_epsilons="timm", num_classes=0, classifier_activation="softmax"
+    )
+    assert not save_checkpoint(plain, tmp_path / "model.npz")
 
 
 def test_the_folder_of_timm(tmp_path):
@@ -285,8 +289,9 @@ def test_the_folder_of_timm(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["timm"]
 
 
-@pytest.mark.parametrize("channels", [1, 4])
-@pytest.mark.parametrize("layout", ["timm", "huggingface"])
+@pytest.mark.parametrize(
+    ("layout", "channels"), [("timm", 4), ("huggingface", 1)]
+)
 def test_one_mean_for_all_channels_is_read_back(layout, channels, tmp_path):
     settings = Preprocessing(((0.1,), (0.2,)))
     model = make(channels=channels, activation="exact", preprocessing=settings)
@@ -394,7 +399,7 @@ def test_lora_updates_are_merged(layout, tmp_path):
 def test_a_quantized_model_is_refused(tmp_path):
     model = make()
     model.quantize("int8")
-    with pytest.raises(ValueError, match="is quantised to int8.*float32"):
+    with pytest.raises(ValueError, match="`model` is quantised.*float32"):
         save_checkpoint(model, tmp_path / "model.npz")
     assert not any(tmp_path.iterdir())
 
@@ -434,31 +439,11 @@ def test_a_folder_may_have_a_dot_in_its_name(tmp_path):
         save_checkpoint(make(), tmp_path / "m.bin", layout="huggingface")
 
 
-def test_endings_in_capitals(tmp_path):
-    save_checkpoint(make(), tmp_path / "MODEL.NPZ")
-    assert from_checkpoint(tmp_path / "MODEL.NPZ").config == tiny_config()
-
-
-def test_a_note_is_for_what_differs(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        # Features end in no activation, whatever that of a head would be.
-        features = make(num_classes=0, classifier_activation="softmax")
-        assert save_checkpoint(features, tmp_path / "m.npz") == ()
-        # Without a stem its epsilons do not matter.
-        plain = make(stem_epsilons="timm")
-        assert save_checkpoint(plain, tmp_path / "m.npz") == ()
-        # config.json says all of it.
-        exact = make(activation="exact", layer_norm_epsilon=1e-5)
-        path = tmp_path / "hf"
-        assert save_checkpoint(exact, path, layout="huggingface") == ()
-    assert caplog.text == ""
-
-
 def test_a_path_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    save_checkpoint(make(), "~/m.npz")
-    assert (tmp_path / "m.npz").is_file()
+    save_checkpoint(make(), "~/MODEL.NPZ")
+    assert from_checkpoint(tmp_path / "MODEL.NPZ").config == tiny_config()
 
 
 def test_the_header_is_as_others_want_it(tmp_path):

@@ -18,14 +18,7 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 LOST = {
     "cls": (TOKEN, ["cls"], ["17 positions"]),
-    "cls_of_a_hybrid": ("official_hybrid.npz", ["cls"], ["65 positions"]),
     "positions": (TOKEN, [POSITIONS], [POSITIONS]),
-    "positions_of_a_hybrid": ("official_hybrid.npz", [POSITIONS], [POSITIONS]),
-    "positions_of_timm": (
-        TIMM,
-        ["pos_embed"],
-        ["pos_embed"],
-    ),
     "positions_of_hugging_face": (
         "hf_vit",
         ["vit.embeddings.position_embeddings"],
@@ -36,13 +29,7 @@ LOST = {
         ["blocks.1.attn.qkv.bias"],
         ["missing: blocks.1.attn.qkv.bias."],
     ),
-    "one_bias_of_hugging_face": (
-        "hf_vit",
-        ["vit.encoder.layer.0.attention.attention.key.bias"],
-        ["missing: vit.encoder.layer.0.attention.attention.key.bias."],
-    ),
     "head_kernel": (TOKEN, ["head/kernel"], ["head/kernel"]),
-    "classifier": ("hf_vit", ["classifier.weight"], ["classifier.weight"]),
     "pre_logits": (
         "official_pre_logits.npz",
         ["pre_logits/kernel"],
@@ -52,14 +39,6 @@ LOST = {
         TOKEN,
         ["Transformer/encoderblock_1/LayerNorm_0/scale"],
         ["missing: Transformer/encoderblock_1/LayerNorm_0/scale."],
-    ),
-    "query": (
-        TOKEN,
-        [
-            f"Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/{x}"
-            for x in ("kernel", "bias")
-        ],
-        ["encoderblock_0/MultiHeadDotProductAttention_1/query/kernel, Tr"],
     ),
     "last_norm": (
         "big_vision_gap.npz",
@@ -101,11 +80,6 @@ STATED_HEADS = {
         {**OF_TIMM, "num_classes": 0, "model_args": {"num_classes": 5}},
         5,
     ),
-    "pretrained_cfg": (
-        TIMM,
-        {**OF_TIMM, "pretrained_cfg": {"num_classes": 9}},
-        9,
-    ),
     "timm_features": (TIMM, {**OF_TIMM, "num_classes": 0}, 0),
     "wrapped_features": (
         TIMM,
@@ -130,7 +104,6 @@ STATED_HEADS = {
         {**OF_HF, "architectures": CLASSIFIER, "id2label": {"0": "a"}},
         1,
     ),
-    "hf_two": ("hf_vit", {**OF_HF, "architectures": CLASSIFIER}, 2),
     "hf_none": (
         "hf_vit",
         {**OF_HF, "architectures": CLASSIFIER, "num_labels": 0},

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.layers import PreActivationUnit
+from keras_vit.layers.resize import adapt_channels
 from keras_vit.layers.resnet_stem import (
     GROUPS,
     ROOT_WIDTH,
@@ -21,7 +22,6 @@ from keras_vit.layers.resnet_stem import (
 from keras_vit.tables import pick
 from keras_vit.weights.containers import errors_name, open_file
 from keras_vit.weights.hub import cache_dir, fetch, locate, storage_url
-from keras_vit.layers.resize import adapt_channels
 from trainers.recipes.baselines import BASELINES, BIT_SIZES, BitSize
 
 EPSILONS = "bit"
