@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from keras_vit import from_checkpoint, save_checkpoint
+from keras_vit.weights.containers import open_file
 from tests.weights.cases import (
     TIMM,
     make,
@@ -121,6 +122,73 @@ def test_an_index_that_lacks_a_whole_shard(tmp_path):
     write_shards(tmp_path, lost=tuple(halves(stored_in(TIMM))[1]))
     with pytest.raises(ValueError, match="does not name model-00002-of-00002"):
         from_checkpoint(tmp_path)
+
+
+def test_links_to_files_are_followed(tmp_path):
+    arrays = write_shards(tmp_path)
+    file = tmp_path / "model-00001-of-00002.safetensors"
+    file.rename(tmp_path / "blob")
+    file.symlink_to(tmp_path / "blob")
+    with open_file(tmp_path) as checkpoint:
+        assert set(checkpoint.arrays) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(checkpoint.read(name), array)
+
+
+@pytest.mark.parametrize("file", ["/a.safetensors", "", "config.json", 5])
+def test_an_index_that_points_elsewhere(tmp_path, file):
+    index = {"weight_map": dict.fromkeys(write_shards(tmp_path), file)}
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="is not the name of a .safetensors"):
+        from_checkpoint(tmp_path)
+
+
+INDEX = "model.safetensors.index.json"
+FIRST = b'"model-00001-of-00002.safetensors"'
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        (INDEX, b"[]", "not a JSON object"),
+        (INDEX, b'{"weight_map": []}', "no weight_map"),
+        (INDEX, b'{"weight_map": {"a": "9.safetensors"}}', "No such file"),
+        (INDEX, b'{"weight_map": {"a": ' + FIRST + b"}}", "does not name"),
+        ("config.json", b"", "config.json cannot be read"),
+        ("config.json", b"{" + b" " * 2**24 + b"}", "bytes of JSON"),
+        ("config.json", b'{"a": "\xff"}', "utf-8"),
+        ("config.json", b'{"a":' + b"[" * 100_000, "recursion"),
+    ],
+    ids=range(8),
+)
+def test_a_bad_json_file(tmp_path, file, text, words):
+    write_shards(tmp_path)
+    (tmp_path / file).write_bytes(text)
+    with pytest.raises(ValueError, match=words) as caught:
+        from_checkpoint(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_array_that_an_index_names_and_its_files_lack(tmp_path):
+    write_shards(tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    index["weight_map"]["a"] = "model-00001-of-00002.safetensors"
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="lack a"):
+        from_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "[null, null, 3]"])
+def test_senseless_hints_are_passed_over(tmp_path, value):
+    shutil.copytree(path_of("hf_vit"), tmp_path / "hf")
+    keys = ("num_attention_heads", "image_size", "layer_norm_eps")
+    keys += ("pooling", "posemb", "hidden_act")
+    config = "{" + ",".join(f'"{key}": {value}' for key in keys) + "}"
+    (tmp_path / "hf/config.json").write_text(config)
+    config = from_checkpoint(tmp_path / "hf", num_heads=3).config
+    assert config.activation == "exact"
+    assert config.layer_norm_epsilon == 1e-12
 
 
 @pytest.mark.parametrize(
