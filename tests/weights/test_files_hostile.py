@@ -14,6 +14,7 @@ import struct
 import tracemalloc
 import warnings
 import zipfile
+import zlib
 
 import h5py
 import numpy as np
@@ -97,16 +98,20 @@ def archive_of(members, method=0):
         return file.getvalue()
 
 
-def lie(data, offset, value, length=4):
-    """Return the archive with another entry in its directory, for all."""
+def lie(data, offset, value, length=4, count=1):
+    """Return the archive with another entry in its directory.
+
+    For the last members, `count` of them.
+    """
     pieces = data.split(b"PK\1\2")
-    value = value.to_bytes(length, "little")
-    end = offset - 4 + length
-    rest = [p[: offset - 4] + value + p[end:] for p in pieces[1:]]
-    return b"PK\1\2".join([pieces[0], *rest])
+    value, start = value.to_bytes(length, "little"), offset - 4
+    for index in range(len(pieces) - count, len(pieces)):
+        piece = pieces[index]
+        pieces[index] = piece[:start] + value + piece[start + length :]
+    return b"PK\1\2".join(pieces)
 
 
-FLAGS, SIZE = 8, 24  # Offsets of entries in a directory.
+FLAGS, CRC, SIZE = 8, 16, 24  # Offsets of entries in a directory.
 
 
 def official(changes=(), method=0):
@@ -241,7 +246,7 @@ LENGTH, NO_ARRAY = "the length in its header", "not a NumPy array"
 TOO_LARGE, LOST = "is not a checkpoint", f"missing: {GAMMA}"
 CHECKSUM = "checksum|CRC-32"
 BAD_HEADER = "Error while deserializing header: "  # The library's words.
-ZEROES = bytes(128 * MEBI)
+BOMB = npy(ZEROS) + bytes(128 * MEBI)
 DAMAGES = {
     # .npz
     "empty.npz": (b"", "cannot be read"),
@@ -259,19 +264,25 @@ DAMAGES = {
     "overflow.npz": (with_last(npy(ZEROS, shape=(2**62, 4))), LENGTH),
     "short.npz": (with_last(npy(ZEROS)[:-1]), LENGTH),
     "ends_early.npz": (
-        lie(archive_of([(LAST, npy(ZEROS)[:-4])]), SIZE, len(npy(ZEROS))),
+        lie(
+            with_last(npy(OFFICIAL[LAST])[:-8]), SIZE, len(npy(OFFICIAL[LAST]))
+        ),
         CHECKSUM,
     ),
     "encrypted.npz": (lie(official(), FLAGS, 1, 2), "is encrypted"),
     "large_member.npz": (lie(official(), SIZE, 2**31), TOO_LARGE),
     # 128 MiB that pass for 200 bytes.
     "bomb.npz": (
-        lie(archive_of([(LAST, npy(ZEROS) + ZEROES)], 8), SIZE, 200),
+        lie(
+            lie(archive_of([(LAST, BOMB)], 8), SIZE, 200),
+            CRC,
+            zlib.crc32(BOMB[:200]),
+        ),
         LENGTH,
     ),
     # Many that are allowed one by one.
-    "bombs.npz": (lie(official(method=8), SIZE, 2**27), TOO_LARGE),
-    "bzip2.npz": (archive_of([(LAST, npy(ZEROS) + ZEROES)], 12), LAST),
+    "bombs.npz": (lie(official(method=8), SIZE, 2**27, count=9), TOO_LARGE),
+    "bzip2.npz": (archive_of([(LAST, BOMB)], 12), LAST),
     "twice.npz": (archive_of([(LAST, npy(ZEROS))] * 2), f"{LAST} .*twice"),
     "byte.npz": (flipped(official()), CHECKSUM),
     "byte_deflated.npz": (flipped(official(method=8)), CHECKSUM),
