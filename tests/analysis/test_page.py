@@ -6,18 +6,15 @@ import json
 import re
 import zlib
 
-import keras
 import numpy as np
 import pytest
 
 from keras_vit.analysis import (
-    inspect_model,
     page,
     render_page,
     write_page,
 )
 from keras_vit.analysis.page import DETAILS, encode_png, pack_rows
-from tests.analysis.cases import images_of, model_of
 from tests.analysis.inspections import HEADLESS, make_inspection
 
 
@@ -292,27 +289,6 @@ def test_what_a_model_does_not_have_is_left_out():
     assert model["filters"] is None
     assert model["images"][0]["predictions"] is None
     assert model["images"][0]["relevance"] is None
-
-
-CASES = [
-    name
-    for name in ("rectangle", "hybrid", "every_token", "average_beside_token")
-    # On JAX the fewer models are compiled the better.
-    if keras.backend.backend() == "tensorflow" or name == "rectangle"
-]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_page_shows_any_model(name):
-    inspection = inspect_model(model_of(name), images_of(name))
-    text = render_page(inspection)
-    (model,) = content_of(text)["models"]
-    assert tuple(model["grid"]) == inspection.grid_size
-    found = model["images"][1]["attention"][0]["heads"]
-    rows = inspection.maps[0, 1].astype("float32")
-    again = rows_of(text, found, inspection.num_prefix_tokens)
-    bound = error_bound(rows, inspection.num_prefix_tokens, 255)
-    assert (np.abs(again - rows) <= bound + 1e-7).all()
 
 
 @pytest.mark.parametrize("channels", [1, 3])

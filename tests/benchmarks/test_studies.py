@@ -225,17 +225,17 @@ SMALL = {
     "total_steps": 2,
     "warmup_steps": 1,
 }
-# An arm or two of each study that has a model, images or measures of its own;
-# the others only change fields of the recipe.
+# An arm of each study that has a model, images or measures of its own; the
+# others only change fields of the recipe.
 TRIED_ARMS = {
-    "position_tables": ["long, decay 0.1"],
-    "shape": ["depth 4"],
-    "data_size": ["ResNet, 10,000 images"],
-    "compute": ["hybrid, medium, length 1"],
-    "transfer": ["transfer", "scratch"],
-    "self_supervision": ["masked patches, 10 labels", "autoencoder, 10 labels"],
-    "fine_tuning": ["LoRA, rank 8"],
-    "accuracy_keras_hub": ["ours"],
+    "position_tables": "long, decay 0.1",
+    "shape": "depth 4",
+    "data_size": "ResNet, 10,000 images",
+    "compute": "hybrid, medium, length 1",
+    "transfer": "transfer",
+    "self_supervision": "autoencoder, 10 labels",
+    "fine_tuning": "LoRA, rank 8",
+    "accuracy_keras_hub": "ours",
 }
 
 
@@ -257,22 +257,16 @@ def small_recipes(monkeypatch, tmp_path):
     monkeypatch.setattr(study_images, "SPLIT_SIZES", sizes)
 
 
-def make_small(arm):
-    """Return an arm with a hundredth of its images."""
-    split = arm.fields.get("train_split")
-    if not isinstance(split, str):
-        return arm
-    fields = {**arm.fields, "train_split": split.replace("00]", "]")}
-    return dataclasses.replace(arm, fields=fields)
-
-
-@pytest.mark.slow(60)
+@pytest.mark.slow(70)
 @pytest.mark.usefixtures("eagerly", "small_recipes")
 @pytest.mark.filterwarnings("ignore:.*does not apply to tf.data functions")
-@pytest.mark.parametrize("name", TRIED_ARMS)
-def test_a_study_runs_at_its_smallest_size(name, tmp_path, capsys):
+@pytest.mark.parametrize("name, arm", TRIED_ARMS.items())
+def test_a_study_runs_at_its_smallest_size(name, arm, tmp_path, capsys):
     some = STUDIES[name]
-    arms = {arm: make_small(some.arms[arm]) for arm in TRIED_ARMS[name]}
+    arms = {arm: some.arms[arm]}
+    if name == "data_size":  # There are 100 images here.
+        fields = {"train_split": "train[:100]"}
+        arms = {arm: dataclasses.replace(some.arms[arm], fields=fields)}
     recipe = dataclasses.replace(some.recipe, data_dir=str(tmp_path))
     if recipe.dataset.startswith("digits"):
         recipe = dataclasses.replace(recipe, model="mu/16", patch_size=2)
@@ -288,7 +282,7 @@ def test_a_study_runs_at_its_smallest_size(name, tmp_path, capsys):
     assert all(0 < trial.loss < 10 for trial in trials)
     results = {(trial.loss, trial.accuracy) for trial in trials}
     assert len(results) > 1 or len(trials) == 1
-    assert all(arm in shown for arm in arms)
+    assert arm in shown
     assert path.with_suffix(".png").stat().st_size > 1000
     before = path.read_text()
     assert study.main({name: some}, line) == 0
