@@ -18,23 +18,19 @@ class TestSplits:
         assert counts == [1413, 29 + 355]
         assert len(list(dataset.examples(dataset.eval_split))) == counts[1]
 
-    @pytest.mark.parametrize("argument", ["train_split", "eval_split"])
     @pytest.mark.parametrize(
-        "split, hint",
+        "argument, split, hint",
         [
-            ("training", "Unknown split"),
-            ("train[:", "Error parsing"),
-            ("train[7:7]", "no examples"),
+            ("train_split", "training", "Unknown split"),
+            ("eval_split", "train[:", "Error parsing"),
+            ("train_split", "train[7:7]", "no examples"),
         ],
     )
     def test_that_are_none(self, argument, split, hint):
-        with pytest.raises(
-            ValueError,
-            match=rf"`{argument}`.*has train, test.*\({hint}",
-        ):
+        with pytest.raises(ValueError, match=rf"`{argument}`.*\({hint}"):
             open_dataset("digits", **{argument: split})
 
-    @pytest.mark.parametrize("num_parts", [1, 3, 7, 500])
+    @pytest.mark.parametrize("num_parts", [1, 7, 500])
     def test_parts_cover_a_split_once(self, digits, num_parts):
         split = "train[100:300]+test[5:20]"
         parts = [
@@ -61,19 +57,6 @@ class TestSplits:
             (image.numpy().tobytes(), int(label))
             for image, label in digits.examples("train[1400:]+test[:9]")
         ]
-
-
-@pytest.mark.parametrize("is_absolute", [True, False])
-def test_a_folder_without_its_kind(tmp_path, monkeypatch, is_absolute):
-    monkeypatch.chdir(tmp_path)
-    path = str(tmp_path / "my photos") if is_absolute else "my photos"
-    with pytest.raises(ValueError, match="`dataset` must be one of") as error:
-        open_dataset(path)  # There is none yet.
-    assert "\n" not in str(error.value)
-    (tmp_path / "my photos").mkdir()
-    with pytest.raises(ValueError, match="`dataset` must be folder:PATH") as e:
-        open_dataset(path)
-    assert str(e.value).endswith(f"Did you mean 'folder:{path}'?")
 
 
 def test_unknown_name_is_an_error_that_lists_the_known():

@@ -111,12 +111,9 @@ def test_every_kind_of_file_is_decoded_as_by_pillow(tmp_path):
             np.testing.assert_array_equal(found, want, name)
     names = {name.rpartition("/")[2][:-4] for name in bad_examples.names}
     assert names == {*pictures.UNREADABLE}
-
-
-@pytest.mark.parametrize("name", pictures.UNREADABLE)
-def test_a_file_that_cannot_be_read_is_a_value_error(name):
-    with pytest.raises(ValueError, match=name):
-        decoding.decode_file(pictures.UNREADABLE[name], name=name)
+    for name in names:
+        with pytest.raises(ValueError, match=name):
+            decoding.decode_file(pictures.UNREADABLE[name], name=name)
 
 
 def test_a_window_of_a_file_that_is_no_jpeg(tmp_path):
