@@ -204,10 +204,10 @@ class TestTrainBatches:
         one, other = read(0), read(1)
         assert len(one) == len(other) == 12 and one.isdisjoint(other)
 
-    def test_streams_hold_the_split_once(self, photos):
+    def test_streams_hold_the_split_once(self, told):
         """An epoch of equal streams is one of the split."""
-        whole = self.batches(photos, 3, augment="")
-        streams = self.batches(photos, 3, augment="", num_streams=4)
+        whole = self.batches(told, 3, augment="")
+        streams = self.batches(told, 3, augment="", num_streams=4)
         want, found = (
             [i.tobytes() for i in join(x)[0]] for x in (whole, streams)
         )
@@ -330,13 +330,14 @@ class TestEvalBatches:
         np.testing.assert_array_equal(weights, np.arange(400) < 355)
         np.testing.assert_array_equal(labels.sum(-1), weights)
 
-    def test_are_the_same_on_any_number_of_workers_and_replicas(self, photos):
-        whole = self.batches(photos)
+    def test_are_the_same_on_any_number_of_workers_and_replicas(self):
+        seven = ImageDataset("told", Told(7), None, "train")
+        whole = self.batches(seven)
         assert join(whole)[2].sum() == 7
         for workers, replicas in ((1, 2), (2, 2)):
             parts = [
                 self.batches(
-                    photos,
+                    seven,
                     worker=worker,
                     num_workers=workers,
                     num_replicas=replicas,

@@ -62,36 +62,20 @@ def test_a_class_that_a_split_lacks_is_an_error():
     assert len(texts(balanced(), ("cat", "dog", "cow"))) == 3
 
 
-def test_a_class_with_few_images_in_a_split_is_named():
-    few = [i for i in balanced() if i.name != "dog test 3.jpg"]
-    assert texts(few) == [
-        "warning: the split 'test' has fewer than 5 images of 'dog'; that is "
-        "too few to learn them, or to measure how well they were learned"
-    ]
-
-
-def test_great_differences_of_the_classes_are_named():
+@pytest.mark.parametrize("is_balanced", [False, True])
+def test_great_differences_of_the_classes_are_named(is_balanced):
     many = [image(f"{i}.jpg", look=None) for i in range(100)]
-    found = [text for text in texts(balanced() + many) if "balanced" in text]
-    assert found == [
-        "warning: 'cat' has 110 images, 'dog' only 10; "
-        "--class_weights=balanced lets all classes count equally"
-    ]
-
-
-def test_no_advice_on_balance_that_is_taken_already():
-    many = [image(f"{i}.jpg", look=None) for i in range(100)]
-    found = find(balanced() + many, ("cat", "dog"), is_balanced=True)
-    assert [f.text for f in found if "balanced" in f.text] == []
-    assert "'cat' has 110 images, 'dog' only 10" in [f.text for f in found]
+    found = find(balanced() + many, ("cat", "dog"), is_balanced=is_balanced)
+    [text] = [f.text for f in found if "only 10" in f.text]
+    assert "'cat' has 110 images, 'dog' only 10" in text
+    # No advice that is taken already.
+    assert ("--class_weights=balanced" in text) != is_balanced
 
 
 def test_loose_images_are_counted_and_named():
     [found] = judge_loose_images(["a.jpg"])
-    assert str(found) == (
-        "Warning: 1 image outside the folders of the classes, not read: "
-        "a.jpg; move each into the folder of its class"
-    )
+    assert "1 image outside the folders of the classes" in found.text
+    assert "a.jpg" in found.text
     [found] = judge_loose_images(list("abcdefghijkl"))
     assert "12 images" in found.text and "i, j and 2 more;" in found.text
     assert find(balanced(), ("cat", "dog"), [found]) == [found]
@@ -152,7 +136,6 @@ def test_copies_are_told_by_where_they_are(changes, level, text, is_exact):
         ("x.png", {}, "ending"),
         ("x.jpg", {"kind": "JPEG CMYK"}, "CMYK"),
         ("x.png", {"kind": "PNG I;16"}, "16 bits"),
-        ("x.png", {"kind": "PNG LA", "is_transparent": True}, "transparent"),
         ("x.png", {"kind": "PNG P", "is_transparent": True}, "transparent"),
         ("x.gif", {"kind": "GIF P", "num_frames": 3}, "frames"),
         ("x.jpg", {"look": None}, "no contrast"),
@@ -170,8 +153,6 @@ def test_what_is_worth_knowing_is_noted(name, facts, text):
     [
         ("a.JPG", "JPEG RGB"),
         ("a.jpeg", "MPO RGB"),
-        ("a.tif", "TIFF RGB"),
-        ("shard-0:12", "PNG RGB"),
         ("digits-train.tfrecord-00000-of-00001__0", "PNG L"),
         ("a.heic", "HEIF RGB"),
     ],
@@ -190,11 +171,6 @@ def names(groups):
     return sorted(sorted(image.name for image in group) for group in groups)
 
 
-def test_equal_files_are_copies():
-    rows = [looking("a", digest="1"), looking("b"), looking("c", digest="1")]
-    assert names(find_copies(rows)) == [["a", "c"]]
-
-
 def test_looks_of_few_different_bits_are_near_copies():
     rows = [
         looking("a", 0),
@@ -203,13 +179,12 @@ def test_looks_of_few_different_bits_are_near_copies():
         looking("far", 0b11111 << 30),
         looking("flat"),
         looking("flat too"),
+        # Copies are no near copies.
+        looking("one", ANOTHER, "1"),
+        looking("other", ANOTHER, "1"),
     ]
     assert names(find_near_copies(rows)) == [["a", "b", "c"]]
-
-
-def test_a_copy_is_no_near_copy():
-    rows = [looking("a", 5, "1"), looking("b", 5, "1")]
-    assert not find_near_copies(rows)
+    assert names(find_copies(rows)) == [["one", "other"]]
 
 
 def test_no_pair_is_missed():
@@ -254,12 +229,7 @@ def test_a_split_that_nobody_reads_is_named_with_its_use(photos):
         f"folder:{photos}", train_split="train+val", eval_split="test[:1]"
     )
     assert find_unread(dataset) == []
-
-
-def test_an_unknown_split_may_be_for_either(photos):
-    (photos / "val").rename(photos / "fold_1")
-    [found] = find_unread(open_dataset(f"folder:{photos}"))
-    assert "--train_split or --eval_split=fold_1 reads it" in found.text
+    assert find_unread(open_dataset("digits")) == []
 
 
 def test_files_of_no_image_are_counted_by_their_endings(photos):
@@ -274,7 +244,3 @@ def test_files_of_no_image_are_counted_by_their_endings(photos):
     for part in ("1 of .psd", "1 of no ending", "1 of links that lead nowhere"):
         assert part in found.text
     assert "hidden" not in found.text and ".db" not in found.text
-
-
-def test_data_sets_of_others_have_splits_of_their_own():
-    assert find_unread(open_dataset("digits")) == []

@@ -31,30 +31,3 @@ def test_counts_findings_and_pictures_are_on_one_page(tmp_path):
     # It needs no network and runs no scripts.
     assert not re.search(r"<script|https?:|<link", page)
     assert "default-src 'none'" in page
-
-
-def test_a_page_of_a_large_data_set_shows_a_part(tmp_path):
-    names = [f"class {index}" for index in range(120)]
-    photo = examine("a.png", "train", names[0], encode(waves(0)))
-    images = [
-        photo._replace(
-            name=f"{name} {index}.png", label=name, digest=str(index)
-        )
-        for name in names
-        for index in range(15)
-    ]
-    page = make_page(tmp_path / "index.html", images, names)
-    sheet = page.split("<h2>Contact sheet</h2>")[1]
-    assert sheet.count("<img ") == 100 * 12
-    findings = page.split("<h2>Images of each class</h2>")[0]
-    assert findings.count("<img ") <= 24 * 24 * 3
-    assert re.search(r"<p>and [\d,]+ more</p>", findings)
-
-
-def test_a_page_without_findings_says_so(tmp_path):
-    images = [
-        examine(f"{seed}.png", split, "cat", encode(waves(seed)))
-        for seed, split in enumerate(5 * ("train", "test"))
-    ]
-    page = make_page(tmp_path / "index.html", images, ["cat"])
-    assert "Nothing was found." in page

@@ -34,8 +34,9 @@ def levels(dataset, split):
     )
 
 
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize(
+    "separator, encoding", [(";", "utf-8-sig"), ("\t", "utf-8")]
+)
 def test_columns_are_found_by_name(folder, separator, encoding):
     dataset = write(
         folder,
@@ -50,8 +51,7 @@ def test_columns_are_found_by_name(folder, separator, encoding):
         encoding,
     )
     assert dataset.class_names == ["dog", "猫"]
-    assert levels(dataset, "train") == [(0, "猫"), (1, "dog")]
-    assert levels(dataset, "val") == [(2, "dog")]
+    assert levels(dataset, "train+val") == [(0, "猫"), (1, "dog"), (2, "dog")]
     assert levels(dataset, dataset.eval_split) == [(3, "猫")]
 
 
@@ -65,8 +65,15 @@ def test_without_splits_they_are_made_by_content(folder):
 SIMPLE = [(name, "ab"[i % 2]) for i, name in enumerate(PHOTOS)]
 
 
-@pytest.mark.parametrize("path", ["File Name", "image_id", "img-path", "ID"])
-@pytest.mark.parametrize("label", ["class_name", "Target"])
+@pytest.mark.parametrize(
+    "path, label",
+    [
+        ("File Name", "class_name"),
+        ("image_id", "Target"),
+        ("img-path", "class_name"),
+        ("ID", "Target"),
+    ],
+)
 def test_names_of_columns_of_other_programs(folder, path, label):
     assert len(write(folder, (path, label), SIMPLE).reader.files["train"]) == 2
 
@@ -121,28 +128,14 @@ def test_tables_and_names_that_are_not_utf8(folder):
 @pytest.mark.parametrize(
     "header, rows, fault",
     [
-        (
-            ("path", "note"),
-            [("c.png", "x")],
-            "label or class or category.*note",
-        ),
+        (("path", "note"), [("c.png", "x")], "label or class or cat.*note"),
         (("path", "label"), [], "without lines"),
         (("path", "label"), [("c.png", "x", "y")], "line 2 has more cells"),
         (("path", "label"), [("猫.png", "x")], "no file .*but ä/猫.png"),
         (
             ("path", "label"),
-            [("c.png", "x"), ("d.png", ""), ("e.png", "y")],
-            "line 3 has an empty cell; line 4: there is no file .*e.png",
-        ),
-        (
-            ("path", "label"),
-            [(f"{i}.jpg", "x") for i in range(9)],
-            "line 6: there is no file .*4.jpg; and 4 more",
-        ),
-        (
-            ("path", "label", "split"),
-            [("c.png", "x", "train"), ("d.png", "y", "")],
-            "line 3 has an empty cell",
+            [("c.png", "x"), ("d.png", ""), *((f"{i}.jpg", "x") for i in "ab")],
+            "line 3 has an empty cell; line 4: there is no file .*a.jpg",
         ),
     ],
 )

@@ -53,10 +53,8 @@ def test_folder_of_images(folder):
     ("train", "test"),
     [
         ("Train", "Test"),
-        ("training", "testing"),
         ("training_set", "test-set"),
-        ("train", "Valid"),
-        ("TRAIN", "dev"),
+        ("TRAIN", "Valid"),
     ],
 )
 def test_splits_by_other_names(folder, train, test):
@@ -88,16 +86,10 @@ def test_folder_that_is_none(tmp_path, make):
     with pytest.raises(ValueError, match="PATH/train/CLASS/IMAGE.jpg") as error:
         open_dataset(f"folder:{path}")
     assert ("there is no such folder" in str(error.value)) == (not make)
-
-
-def test_images_without_classes_are_counted(folder):
-    for number in range(3):
-        path = next((folder / "test/black").iterdir())
-        path.rename(folder / f"{number}.PNG")
-    for name in ("train", "test"):
-        shutil.rmtree(folder / name)
-    with pytest.raises(ValueError, match="with 3 images that are in no class$"):
-        open_dataset(f"folder:{folder}")
+    if make:
+        (path / "a.PNG").touch()
+        with pytest.raises(ValueError, match="with 1 images that are in no cl"):
+            open_dataset(f"folder:{path}")
 
 
 def test_folder_without_a_test_split(folder):
@@ -106,19 +98,6 @@ def test_folder_without_a_test_split(folder):
         open_dataset(f"folder:{folder}")
     dataset = open_dataset(f"folder:{folder}", eval_split="holdout")
     assert dataset.num_examples(dataset.eval_split) == 6
-
-
-def test_folder_to_evaluate_on_only(folder):
-    shutil.rmtree(folder / "train")
-    dataset = open_dataset(f"folder:{folder}")
-    assert (dataset.train_split, dataset.eval_split) == (None, "test")
-
-
-def test_folder_with_an_empty_split(folder):
-    shutil.rmtree(folder / "test")
-    (folder / "test/white").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no image in its split 'test'"):
-        open_dataset(f"folder:{folder}")
 
 
 @pytest.mark.parametrize("inside", ["", "unknown"])
@@ -138,16 +117,6 @@ def test_a_test_split_without_the_classes(folder, inside):
     with pytest.raises(ValueError, match="'test'.*no class.*folder:.*/train"):
         open_dataset(f"folder:{folder}")
     assert open_dataset(f"folder:{folder}/train").num_examples("train") > 6
-
-
-def test_splits_without_classes_are_no_classes(folder):
-    for split in ("train", "test"):
-        for path in (folder / split).glob("*/*"):
-            path.rename(folder / split / f"{path.parent.name}{path.name}")
-        for name in ("black", "white"):
-            (folder / split / name).rmdir()
-    with pytest.raises(ValueError, match="no class in 'test' and 'train'"):
-        open_dataset(f"folder:{folder}")
 
 
 def test_linked_folders_are_read_once(folder, tmp_path_factory):
@@ -220,26 +189,6 @@ def test_forms_of_accents_are_of_one_class(folder):
     assert mac.with_forms_of([]) == mac
 
 
-def test_empty_folders_are_no_classes(folder):
-    for name in ("train/aaa", "test/green"):
-        (folder / name).mkdir()
-    (folder / "train/aaa/notes.txt").write_text("no image")
-    assert open_dataset(f"folder:{folder}").class_names == ["black", "white"]
-
-
-def test_folders_of_classes_without_images_are_listed(folder):
-    for name in ("train/green", "test/green", "test/Blue", "test/__MACOSX"):
-        (folder / name).mkdir()
-    shutil.copytree(folder / "train/white", folder / "train/Blue")
-    for path, want in (
-        (folder, ["green"]),
-        (folder / "train", ["green"]),
-        (folder / "test", ["Blue", "green"]),
-    ):
-        names = open_dataset(f"folder:{path}").class_names
-        assert list_empty_classes(str(path), names) == want
-
-
 def test_other_files_than_images_of_a_class_are_skipped(folder):
     """Files of version control, macOS and editors are ignored."""
     want = open_dataset(f"folder:{folder}").reader.files
@@ -269,10 +218,11 @@ def test_loose_images_are_listed(folder):
     assert list_loose_images(str(path)) == loose
 
 
-@pytest.mark.parametrize("ending", ["JPG", "Jpeg", "PNG", "webp", "bmp"])
-def test_endings_of_images(folder, ending):
-    (folder / "train/black/0.jpg").rename(folder / f"train/black/é 0.{ending}")
-    assert open_dataset(f"folder:{folder}").num_examples("train") == 12
+def test_endings_of_images(folder):
+    for index, ending in enumerate(("JPG", "Jpeg", "webp", "bmp")):
+        name = f"train/black/é {index}.{ending}"
+        shutil.copy(folder / "train/white/0.jpg", folder / name)
+    assert open_dataset(f"folder:{folder}").num_examples("train") == 16
 
 
 def test_a_slice_of_a_folder_has_images_of_all_classes(folder):

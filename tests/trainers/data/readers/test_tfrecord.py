@@ -5,10 +5,12 @@ import pytest
 import tensorflow as tf
 
 from tests.trainers.data.reading import take
+from tests.trainers.made import write_records
 from trainers.data.batches import eval_batches
 from trainers.data.datasets import open_dataset
-from trainers.data.decoding import BadExamples
-from trainers.data.readers.tfrecord import count_records
+from trainers.data.decoding import (
+    BadExamples,
+)
 
 
 class TestTFRecords:
@@ -24,24 +26,11 @@ class TestTFRecords:
 
     def write(self, path, numbers, **changes):
         """Write 2x2 images whose pixels are their number; odd ones are dogs."""
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for number in numbers:
-                pixels = tf.fill((2, 2, 3), tf.cast(number, tf.uint8))
-                encoded = tf.io.encode_png(pixels).numpy()
-                features = {
-                    "image/encoded": {"bytes_list": {"value": [encoded]}},
-                    "image/class/label": {
-                        "int64_list": {"value": [number % 2]}
-                    },
-                    **changes,
-                }
-                features = {
-                    key: tf.train.Feature(**value)
-                    for key, value in features.items()
-                    if value
-                }
-                example = tf.train.Example(features={"feature": features})
-                writer.write(example.SerializeToString())
+        images = [
+            tf.io.encode_png(tf.fill((2, 2, 3), tf.cast(n, tf.uint8))).numpy()
+            for n in numbers
+        ]
+        write_records(path, images, [n % 2 for n in numbers], **changes)
 
     def test_are_read_in_their_order(self, records):
         dataset = open_dataset(f"tfrecord:{records}")
@@ -49,8 +38,6 @@ class TestTFRecords:
         assert (dataset.train_split, dataset.eval_split) == ("train", "test")
         assert dataset.num_examples("train") == 10
         for split, numbers in (
-            ("train", range(10)),
-            ("test", range(10, 13)),
             ("train[3:7]", range(3, 7)),
             ("test[1:]+train[:6]", [11, 12, *range(6)]),
         ):
@@ -71,8 +58,9 @@ class TestTFRecords:
             f"{files[2]}:1",
         ]
 
-    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n\n  \n"])
-    @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+    @pytest.mark.parametrize(
+        "start, end", [(b"", b""), (b"\xef\xbb\xbf", b"\r\n\n  \n")]
+    )
     def test_labels_as_editors_write_them(self, records, start, end):
         names = start + "größe\r\nsmall dog".encode() + end
         (records / "labels.txt").write_bytes(names)
@@ -132,11 +120,6 @@ class TestTFRecords:
         np.testing.assert_array_equal(weights, [1, 1, 1, 0])
         assert bad_examples.names == [f"{file}:0"]
 
-    def test_counts_agree_with_tensorflow(self, records):
-        for file in records.glob("t*-*"):
-            want = sum(1 for _ in tf.data.TFRecordDataset(str(file)))
-            assert count_records(str(file)) == want
-
     @pytest.mark.parametrize("damage", ["cut", "text", "compressed"])
     def test_damaged_files(self, records, damage):
         file = records / "train-00001-of-00003"
@@ -168,11 +151,3 @@ class TestTFRecords:
         self.write(records / "test-0.tfrecord", [7], **changes)
         with pytest.raises(ValueError, match=f"must have records.*{hint}"):
             open_dataset(f"tfrecord:{records}")
-
-    @pytest.mark.parametrize("missing", ["labels.txt", "t*-*", "*"])
-    def test_folder_that_is_none(self, records, missing):
-        for path in list(records.glob(missing)):
-            path.unlink()
-        path = records / "absent" if missing == "*" else records
-        with pytest.raises(ValueError, match="PATH/train-.*PATH/labels.txt"):
-            open_dataset(f"tfrecord:{path}")
