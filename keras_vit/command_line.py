@@ -6,7 +6,6 @@ at once. A program that imports the package as a library does not call it.
 
 import argparse
 import contextlib
-import dataclasses
 import gc
 import importlib
 import os
@@ -254,18 +253,28 @@ def make_serve_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help=text)
     text = "another host name that requests may use; may be repeated"
     add("--allow_host", action="append", default=[], metavar="NAME", help=text)
-    from keras_vit.serving.limits import Limits
-
-    group = parser.add_argument_group("limits")
-    for field in dataclasses.fields(Limits):
-        group.add_argument(
-            f"--{field.name}",
-            type=type(field.default),
-            default=field.default,
-            metavar="N",
-            help=f"{field.metadata['help']} (default: %(default)s)",
-        )
+    for name, default, text in (
+        ("--max_batch_size", 32, "instances computed at a time"),
+        ("--max_body_bytes", 32 * 2**20, "bytes of a request; else 413"),
+        ("--max_pixels", 70_000_000, "pixels of its image files; else 400"),
+    ):
+        text = f"{text} (default: %(default)s)"
+        add(name, type=parse_count, default=default, metavar="N", help=text)
     return parser
+
+
+def parse_count(text: str) -> int:
+    """Return a number of things, 1 or more.
+
+    Args:
+        text: The argument as it was typed.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is not one.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
+    return int(text)
 
 
 def parse_port(text: str) -> int:

@@ -10,7 +10,6 @@ if __name__ == "__main__":  # A mistyped argument is found before slow imports.
     begin(make_serve_parser)
 
 import argparse
-import dataclasses
 import importlib.util
 import logging
 import pathlib
@@ -20,10 +19,8 @@ import sys
 
 from keras_vit.command_line import PURPOSE, make_serve_parser
 from keras_vit.errors import missing_packages
-from keras_vit.serving.limits import Limits
 from keras_vit.serving.models import ServedModel, find_models
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SERVER_MODULES = ("starlette", "uvicorn", "PIL")
 
 
@@ -41,10 +38,8 @@ def serve(options: argparse.Namespace):
     missing = [m for m in SERVER_MODULES if not importlib.util.find_spec(m)]
     if missing:
         raise missing_packages("The server", missing)
-    from keras_vit.serving.server import make_server
+    from keras_vit.serving.server import LOOPBACK, make_server
 
-    fields = dataclasses.fields(Limits)
-    limits = Limits(**{x.name: getattr(options, x.name) for x in fields})
     folders = find_models(pathlib.Path(options.export))
     # Before loading: a port in use is found at once.
     with listen(options.host, options.port) as listener:
@@ -52,12 +47,11 @@ def serve(options: argparse.Namespace):
         models = {}
         for name, folder in folders.items():
             models[name] = ServedModel(name, folder)
-            if not models[name].is_available:
+            if not models[name].served:
                 raise ValueError(
                     f"The newest version of {name} could not be loaded"
                 )
-        is_public = options.host not in LOOPBACK
-        if is_public:
+        if options.host not in LOOPBACK:
             announce_line(
                 f"Warning: --host={options.host} lets other machines send "
                 "requests. There is no encryption and no password."
@@ -67,9 +61,7 @@ def serve(options: argparse.Namespace):
         announce_line(f"Page: {page}")
         for name in models:
             announce_line(f"REST: {page}v1/models/{name}:predict")
-        names = (*LOOPBACK, *options.allow_host)
-        server = make_server(models, limits, names, is_public)
-        server.run(sockets=[listener])
+        make_server(models, options).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -504,7 +504,6 @@ def test_flags_that_the_pages_name_exist():
         pytest.skip("the trainers need TensorFlow")
     from benchmarks import compare, exports, study
     from benchmarks.studies import STUDIES
-    from keras_vit.serving.limits import Limits
     from trainers.recipes.recipe import Recipe
 
     source = (ROOT / "trainers").rglob("*.py")
@@ -520,7 +519,6 @@ def test_flags_that_the_pages_name_exist():
     known |= set(vars(study.parse(STUDIES, ["transfer"])))
     source = (ROOT / "keras_vit/command_line.py").read_text()
     known |= set(re.findall(r'"--(\w+)"', source))
-    known |= {field.name for field in dataclasses.fields(Limits)}
     for path in ("docs/cluster/serve_data.py",):
         source = (ROOT / path).read_text()
         known |= set(re.findall(r'add\(\s*"--(\w+)"', source))

@@ -14,14 +14,15 @@ import numpy as np
 import pytest
 import yaml
 
+from keras_vit.applications import BUILDERS
+from tests.tiny import tensorflow_only
+
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 IMAGES = DOCS / "images/background"
 SCRIPTS = sorted((DOCS / "figures").glob("[a-z]*.py"))
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
-# Letters of a line of code that end before the copy button at 1280 pixels.
-CODE_WIDTH = 77
 
 
 def pages_of(nav):
@@ -54,36 +55,22 @@ def test_every_figure_is_drawn_by_the_script_of_the_page_that_shows_it():
         assert f"(../images/background/{name})" in page
 
 
+@tensorflow_only
 @pytest.mark.parametrize(
     "module",
-    ["keras_vit"]
-    + [
-        f"keras_vit.{name}"
-        for name in ("analysis", "layers", "models", "weights")
-    ]
-    + ["keras_vit.export", "keras_vit.serving"],
+    ["", ".analysis", ".export", ".layers", ".models", ".serving", ".weights"],
 )
 def test_every_public_name_is_in_the_reference(module):
-    if module in ("keras_vit.export", "keras_vit.serving"):
-        if keras.backend.backend() != "tensorflow":
-            pytest.skip("needs TensorFlow")
-    from keras_vit.applications import BUILDERS
-
     text = "".join(page.read_text() for page in REFERENCE)
     shown = set(re.findall(r"^::: .*\.(\w+)$", text, re.M))
-    shown |= set(BUILDERS) if all(f"`{n}`" in text for n in BUILDERS) else set()
-    loaded = importlib.import_module(module)
-    public = {
-        name
-        for name in loaded.__all__
-        if callable(getattr(loaded, name)) and name[0] != "_"
-    }
-    assert public <= shown
+    shown |= {name for name in BUILDERS if f"`{name}`" in text}
+    loaded = importlib.import_module(f"keras_vit{module}")
+    public = {x for x in loaded.__all__ if callable(getattr(loaded, x))}
+    assert {name for name in public if name[0] != "_"} <= shown
 
 
+@tensorflow_only
 def test_what_the_reference_names_exists():
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     for page in REFERENCE:
         for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M):
             module, name = path.rsplit(".", 1)
@@ -153,12 +140,11 @@ def read_numbers(svg):
     return labels, np.array(numbers, float)
 
 
+@tensorflow_only
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_figures_are_those_that_the_scripts_draw(script, tmp_path, monkeypatch):
     """To half a point: other processors round otherwise."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("computed on TensorFlow")
     import matplotlib
 
     monkeypatch.setattr(sys, "path", [str(script.parent), *sys.path])
@@ -200,10 +186,8 @@ def test_a_figure_that_differs_by_rounding_keeps_its_file(
     assert write(0.6) != first
 
 
+@tensorflow_only
 def test_every_flag_of_a_recipe_is_in_the_reference():
-    griffe = pytest.importorskip("griffe")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     from trainers.recipes.recipe import Recipe
 
     names = runpy.run_path(str(DOCS / "docstrings.py"))
@@ -214,14 +198,3 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
     for field in dataclasses.fields(Recipe):
         assert rows[field.name] == field.metadata.get("help", "A note.")
-
-
-@pytest.mark.parametrize(
-    "page", sorted(DOCS.rglob("*.md")), ids=lambda p: p.stem
-)
-def test_code_ends_before_the_copy_button(page):
-    """tests/test_site_in_browser.py measures that it does."""
-    for code in re.findall(
-        r"^```\w+\n(.*?)^```", page.read_text(), re.M | re.S
-    ):
-        assert max(map(len, code.splitlines())) <= CODE_WIDTH

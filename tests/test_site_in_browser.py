@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from tests.analysis.browsing import PATIENCE, open_browser
-from tests.test_site import CODE_WIDTH, ROOT, SITE, pages_of
+from tests.test_site import ROOT, SITE, pages_of
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
@@ -81,21 +81,3 @@ def test_tables_and_code_fit_the_column(site, tab):
     assert len(names) > 40
     wide = {str(name): find_wide(tab, site / name) for name in names}
     assert {name: found for name, found in wide.items() if found} == {}
-
-
-@pytest.mark.slow(25)
-def test_a_table_or_line_that_is_too_wide_is_found(site, tab):
-    text = (site / "train.html").read_text(encoding="utf-8")
-    table = "<table><tr><th>" + "<th>".join(["accuracy"] * 20) + "</table>"
-    block = "<pre><span></span><code>{}\n</code></pre>".format
-    path = site / "wide.html"
-    for added, count in (
-        (table.replace("<th>accuracy", "", 15), 0),
-        (table, 1),
-        (block("short\n" + "x" * CODE_WIDTH), 0),
-        (block("short\n" + "x" * (CODE_WIDTH + 1)), 1),
-    ):
-        changed = text.replace("</article>", f"{added}</article>")
-        assert changed != text
-        path.write_text(changed, encoding="utf-8")
-        assert len(find_wide(tab, path)) == count

@@ -9,8 +9,8 @@ Reference: https://www.tensorflow.org/tfx/serving/api_rest
 import base64
 import concurrent.futures
 import dataclasses
-import itertools
 import json
+import math
 import os
 import pathlib
 import reprlib
@@ -28,10 +28,8 @@ from keras_vit.tables import pick
 class ServingError(RuntimeError):
     """A server refused a request, or sent an invalid response.
 
-    Args:
-        message: The error, with the message of the server.
-        code: The status as named by gRPC, also over REST, such as
-            "INVALID_ARGUMENT"; empty if the request succeeded.
+    Its `code` is the status as named by gRPC, also over REST, such as
+    "INVALID_ARGUMENT"; empty if the request succeeded.
     """
 
     def __init__(self, message: str, code: str = ""):
@@ -50,16 +48,11 @@ class UnavailableError(ServingError):
 # proxies and of the small server.
 CODES = {
     400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED",
     413: "RESOURCE_EXHAUSTED",
-    415: "INVALID_ARGUMENT",
-    429: "RESOURCE_EXHAUSTED",
     499: "CANCELLED",
     500: "INTERNAL",
-    501: "UNIMPLEMENTED",
     502: "UNAVAILABLE",
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
@@ -134,12 +127,13 @@ def read_signatures(signature_defs: Mapping) -> dict[str, Signature]:
             google.protobuf. TensorFlow's internal ones, whose names begin
             with `__`, are left out.
     """
+
+    def read(infos):
+        return {key: _read_spec(x) for key, x in sorted(infos.items())}
+
     return {
         name: Signature(
-            *(
-                {key: _read_spec(x) for key, x in sorted(part.items())}
-                for part in (row.get("inputs", {}), row.get("outputs", {}))
-            )
+            read(row.get("inputs", {})), read(row.get("outputs", {}))
         )
         for name, row in sorted(signature_defs.items())
         if not name.startswith("__")
@@ -147,14 +141,24 @@ def read_signatures(signature_defs: Mapping) -> dict[str, Signature]:
 
 
 def _read_spec(info):
+    dtype = SIGNATURE_DTYPES.get(info["dtype"], info["dtype"])
     shape = info.get("tensor_shape", {})
+    if shape.get("unknown_rank"):
+        return TensorSpec(dtype, None)
     sizes = [int(axis.get("size", 0)) for axis in shape.get("dim", ())]
-    return TensorSpec(
-        SIGNATURE_DTYPES.get(info["dtype"], info["dtype"]),
-        None
-        if shape.get("unknown_rank")
-        else tuple(None if size < 0 else size for size in sizes),
-    )
+    return TensorSpec(dtype, tuple(None if n < 0 else n for n in sizes))
+
+
+def _read_status(document):
+    """Return the states in a response about a model."""
+    return [
+        VersionStatus(
+            int(row["version"]),
+            row["state"],
+            row.get("status", {}).get("error_message", ""),
+        )
+        for row in document.get("model_version_status", [])
+    ]
 
 
 WHOLE_DTYPES = [f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)]
@@ -204,31 +208,20 @@ def from_json(value, dtype: str) -> np.ndarray:
         >>> from_json(["a", {"b64": "/w"}], "string")
         array([b'a', b'\xff'], dtype=object)
     """
-    shape, leaves = [], [value]
-    while set(map(type, leaves)) == {list}:
-        lengths = set(map(len, leaves))
-        if len(lengths) > 1:
-            raise ValueError(
-                f"a list has {min(lengths)} to {max(lengths)} items"
-            )
-        shape += lengths
-        leaves = list(itertools.chain.from_iterable(leaves))
-    types = LEAF_TYPES.get(dtype, ())
-    for leaf in leaves:
-        if type(leaf) not in types:
-            raise ValueError(f"{reprlib.repr(leaf)} is not of type {dtype}")
     if dtype == "string":
-        leaves = [*map(_decode, leaves)]
-        return np.array(leaves, object).reshape(shape)
-    if int in types and float not in types and leaves:
-        bounds = np.iinfo(dtype)
-        if min(leaves) < bounds.min or max(leaves) > bounds.max:
-            raise ValueError(f"a number is out of the range of {dtype}")
+        decode = np.frompyfunc(_decode, 1, 1)
+        return np.array(decode(np.array(value, object)), object)
     try:
-        with np.errstate(over="ignore"):  # Becomes infinite.
-            return np.array(leaves, dtype).reshape(shape)
-    except OverflowError as error:
-        raise ValueError(str(error)) from None
+        array = np.array(value)
+    except ValueError:
+        raise ValueError("the lists are of different lengths") from None
+    if array.size and array.dtype.kind not in JSON_KINDS.get(dtype, ""):
+        raise ValueError(f"{reprlib.repr(value)} is not of type {dtype}")
+    with np.errstate(over="ignore"):  # Becomes infinite.
+        numbers = array.astype(dtype)
+    if dtype in WHOLE_DTYPES and not np.array_equal(numbers, array):
+        raise ValueError(f"a number is out of the range of {dtype}")
+    return numbers
 
 
 def _decode(value):
@@ -240,8 +233,7 @@ def _decode(value):
     # alphabet may be that of URLs.
     text = "".join(value["b64"].split()).translate(FROM_URL_ALPHABET)
     try:
-        text += "=" * (-len(text) % 4)
-        return base64.b64decode(text, validate=True)
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except ValueError as error:
         text = reprlib.repr(value["b64"])
         raise ValueError(f"{text} is not base64: {error}") from None
@@ -257,12 +249,11 @@ def is_base64(value) -> bool:
 
 
 FROM_URL_ALPHABET = str.maketrans("-_", "+/")
-# The Python types of JSON values, by the dtype of the tensor.
-LEAF_TYPES = {
-    "string": {str, dict},
-    "bool": {bool},
-    **dict.fromkeys(("float16", "float32", "float64"), {int, float}),
-    **dict.fromkeys(WHOLE_DTYPES, {int}),
+# The kinds of arrays of JSON values, by the dtype of the tensor.
+JSON_KINDS = {
+    "bool": "b",
+    **dict.fromkeys(("float16", "float32", "float64"), "iuf"),
+    **dict.fromkeys(WHOLE_DTYPES, "iu"),
 }
 
 # --------------------------------------------------------------- the client
@@ -279,7 +270,6 @@ def connect(
     retries: int = 3,
     batch_size: int = 32,
     concurrency: int = 4,
-    max_message_bytes: int = 2**31 - 1,
 ) -> "Client":
     """Return a client of one model on a server. Nothing is sent yet.
 
@@ -296,8 +286,6 @@ def connect(
             busy; over REST, also after a timeout. gRPC allows at most 4.
         batch_size: Largest number of rows in a request.
         concurrency: Largest number of concurrent requests.
-        max_message_bytes: Largest message over gRPC. The default of gRPC is
-            4 MiB.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -307,43 +295,29 @@ def connect(
         with connect("http://localhost:8501", model="digits") as client:
             [[(label, probability), *_]] = client.classify(["digit.png"])
     """
-    if (url is None) == (grpc is None):
-        raise ValueError(
-            "Give one of `url` and `grpc`. "
-            f"Received: url={url!r}, grpc={grpc!r}"
-        )
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise ValueError(
-            f"`url` must begin with http:// or https://. Received: url={url!r}"
-        )
-    if grpc is not None and ("//" in grpc or ":" not in grpc):
-        raise ValueError(f"`grpc` must be HOST:PORT. Received: grpc={grpc!r}")
-    if version is not None and label is not None:
-        raise ValueError(
-            "Give one of `version` and `label`. "
-            f"Received: version={version}, label={label!r}"
-        )
-    is_few = grpc is None or retries <= MOST_GRPC_RETRIES
+    most = math.inf if grpc is None else MOST_GRPC_RETRIES
+    is_http = (url or "http://").startswith(("http://", "https://"))
+    is_pair = grpc is None or ("//" not in grpc and ":" in grpc)
     for name, value, is_right, rule in (
+        ("url", url, (url is None) != (grpc is None), "given, or `grpc`"),
+        ("url", url, is_http, "http://... or https://..."),
+        ("grpc", grpc, is_pair, "HOST:PORT"),
+        ("label", label, None in (version, label), "None with a `version`"),
         ("timeout", timeout, timeout > 0, "positive"),
-        ("retries", retries, retries >= 0, "0 or more"),
-        ("retries", retries, is_few, f"{MOST_GRPC_RETRIES} or fewer over gRPC"),
+        ("retries", retries, 0 <= retries <= most, f"from 0 to {most}"),
         ("batch_size", batch_size, batch_size >= 1, "1 or more"),
         ("concurrency", concurrency, concurrency >= 1, "1 or more"),
     ):
         if not is_right:
             raise ValueError(
-                f"`{name}` must be {rule}. Received: {name}={value}"
+                f"`{name}` must be {rule}. Received: {name}={value!r}"
             )
+    arguments = (model, version, label, timeout, retries)
     try:
         if url is not None:
-            transport = _Rest(
-                url, model, version, label, timeout, retries, concurrency
-            )
+            transport = _Rest(url, *arguments, concurrency)
         else:
-            transport = _Grpc(
-                grpc, model, version, label, timeout, retries, max_message_bytes
-            )
+            transport = _Grpc(grpc, *arguments)
     except ModuleNotFoundError as error:
         module = error.name.partition(".")[0]
         raise missing_packages("This client of TF Serving", [module]) from None
@@ -356,11 +330,6 @@ class Client:
     All methods raise a ServingError with the server's message if the server
     refuses, and its subclass UnavailableError if the server cannot be reached
     or is busy in all attempts.
-
-    Args:
-        transport: A _Rest or a _Grpc.
-        batch_size: See `connect`.
-        concurrency: See `connect`.
     """
 
     def __init__(self, transport, batch_size: int, concurrency: int):
@@ -426,11 +395,8 @@ class Client:
             for name, value in inputs.items()
         }
         lengths = {len(x) if x.ndim else 0 for x in arrays.values()}
-        if (
-            arrays.keys() != row.inputs.keys()
-            or len(lengths) != 1
-            or 0 in lengths
-        ):
+        has_rows = len(lengths) == 1 and 0 not in lengths
+        if arrays.keys() != row.inputs.keys() or not has_rows:
             shapes = {name: x.shape for name, x in arrays.items()}
             raise ValueError(
                 f"`inputs` must be {', '.join(row.inputs)}, all with the same "
@@ -480,10 +446,8 @@ class Client:
             ServingError: If the server does not respond, or refuses.
         """
         contents = [
-            image
-            if isinstance(image, bytes)
-            else pathlib.Path(image).read_bytes()
-            for image in images
+            x if isinstance(x, bytes) else pathlib.Path(x).read_bytes()
+            for x in images
         ]
         if not contents:
             return []
@@ -569,30 +533,16 @@ class _Rest:
         )
 
     def status(self):
-        return self._ask(
-            "GET",
-            "",
-            lambda response: [
-                VersionStatus(
-                    int(row["version"]),
-                    row["state"],
-                    row.get("status", {}).get("error_message", ""),
-                )
-                for row in response["model_version_status"]
-            ],
-        )
+        return self._ask("GET", "", _read_status)
 
     def metadata(self):
-        return self._ask(
-            "GET",
-            "/metadata",
-            lambda response: read_signatures(
-                response["metadata"]["signature_def"]["signature_def"]
-            ),
-        )
+        def read(response):
+            defs = response["metadata"]["signature_def"]["signature_def"]
+            return read_signatures(defs)
+
+        return self._ask("GET", "/metadata", read)
 
     def predict(self, name, signature, inputs):
-
         def read(response):
             values = response["outputs"]
             if len(signature.outputs) == 1:  # A single output has no name.
@@ -618,17 +568,16 @@ class _Rest:
             response = self._pool.request(method, address, **options)
         except exceptions.MaxRetryError as error:
             reason = error.reason
-            # NewConnectionError is a TimeoutError.
-            if isinstance(reason, exceptions.TimeoutError) and not isinstance(
-                reason, exceptions.NewConnectionError
-            ):
-                text = f"No response from {address} within {self._timeout:g} s"
-                code = "DEADLINE_EXCEEDED"
-            else:
-                text = str(reason).rpartition(": ")[-1]
-                text = f"No connection to {address}: {text}"
-                code = "UNAVAILABLE"
-            raise UnavailableError(text + self._attempts, code) from None
+            # A NewConnectionError is a TimeoutError, too.
+            is_late = isinstance(reason, exceptions.TimeoutError)
+            is_new = isinstance(reason, exceptions.NewConnectionError)
+            text = str(reason).rpartition(": ")[-1]
+            raise UnavailableError(
+                f"No response from {address}: {text}{self._attempts}",
+                "DEADLINE_EXCEEDED"
+                if is_late and not is_new
+                else "UNAVAILABLE",
+            ) from None
         except exceptions.HTTPError as error:
             raise ServingError(f"{address}: {error}") from None
         if not 200 <= response.status < 400:
@@ -669,16 +618,7 @@ MOST_GRPC_RETRIES = 4  # gRPC makes five attempts at most.
 class _Grpc:
     """A channel without encryption; see `connect`."""
 
-    def __init__(
-        self,
-        address,
-        model,
-        version,
-        label,
-        timeout,
-        retries,
-        max_message_bytes,
-    ):
+    def __init__(self, address, model, version, label, timeout, retries):
         import grpc
         from tensorflow_serving.apis import (
             model_pb2,
@@ -704,8 +644,9 @@ class _Grpc:
         self._channel = grpc.insecure_channel(
             address,
             options=[
-                ("grpc.max_send_message_length", max_message_bytes),
-                ("grpc.max_receive_message_length", max_message_bytes),
+                # gRPC itself would receive 4 MiB.
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_receive_message_length", -1),
                 ("grpc.service_config", json.dumps(service)),
                 # Reconnect as often as the retries ask for.
                 ("grpc.initial_reconnect_backoff_ms", 100),
@@ -719,19 +660,16 @@ class _Grpc:
         )
 
     def status(self):
+        from google.protobuf.json_format import MessageToDict
         from tensorflow_serving.apis import get_model_status_pb2
 
         request = get_model_status_pb2.GetModelStatusRequest(
             model_spec=self._spec
         )
         response = self._ask(self._models.GetModelStatus, request)
-        states = get_model_status_pb2.ModelVersionStatus.State
-        return [
-            VersionStatus(
-                row.version, states.Name(row.state), row.status.error_message
-            )
-            for row in response.model_version_status
-        ]
+        return _read_status(
+            MessageToDict(response, preserving_proto_field_name=True)
+        )
 
     def metadata(self):
         from google.protobuf.json_format import MessageToDict
@@ -756,19 +694,13 @@ class _Grpc:
             # Arrays of numbers go as their bytes, in `tensor_content`.
             request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
         response = self._ask(self._predictions.Predict, request)
-        missing = set(signature.outputs) - set(response.outputs)
-        if missing:
-            raise ServingError(
-                f"{self._address} omitted {', '.join(sorted(missing))}"
-            )
         try:
-            return {
-                key: tf.make_ndarray(response.outputs[key])
-                for key in signature.outputs
-            }
-        except (TypeError, ValueError) as error:
+            outputs = dict(response.outputs)
+            return {x: tf.make_ndarray(outputs[x]) for x in signature.outputs}
+        except (KeyError, TypeError, ValueError) as error:
             raise ServingError(
-                f"{self._address} sent a damaged tensor: {error}"
+                f"{self._address} sent a response that is not TF Serving's "
+                f"({type(error).__name__}: {error})"
             ) from None
 
     def close(self):

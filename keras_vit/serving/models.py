@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from keras_vit.serving.tf_serving import (
 
 # The folders of an export that can be served, the preferred one first.
 SERVED_FORMATS = ("saved_model", "tflite")
-IMAGE_INPUT = "image_bytes"  # Of the signatures that take image files.
 
 server_logger = logging.getLogger("keras_vit.serving.server")
 
@@ -41,14 +40,11 @@ class LoadedModel:
             outputs, both arrays by name.
         description: For the page, of a TFLite file; see
             `keras_vit.export.contract.describe`.
-        image_steps: What the signatures do with image files; see
-            `keras_vit.preprocessing.description`. Default: the worst case.
     """
 
     signature_defs: Mapping[str, dict]
     call: Callable[[str, Mapping], dict[str, np.ndarray]]
     description: dict | None = None
-    image_steps: Sequence[Mapping] | None = None
 
     def __post_init__(self):
         self.signatures = read_signatures(self.signature_defs)
@@ -56,20 +52,12 @@ class LoadedModel:
             spec.shape
             for signature in self.signatures.values()
             for spec in signature.inputs.values()
-            if spec.shape and len(spec.shape) == 4 and all(spec.shape[1:])
+            if spec.shape and len(spec.shape) == 4
         ]
-        if self.image_steps is None:
-            kind = "resize_to_cover"
-            self.image_steps = [
-                {"kind": kind, "height": height, "width": width}
-                for _, height, width, _ in shapes[:1]
-            ]
-
-    def has_rows(self, name: str) -> bool:
-        """Return whether all inputs and outputs have one row per instance."""
-        row = self.signatures[name]
-        specs = [*row.inputs.values(), *row.outputs.values()]
-        return all(spec.shape and spec.shape[0] is None for spec in specs)
+        # Of the images that the model takes, in pixels; 0 if any.
+        self.image_side = max(
+            (m or 0 for x in shapes for m in x[1:3]), default=0
+        )
 
 
 def load_version(folder: pathlib.Path) -> LoadedModel:
@@ -84,14 +72,13 @@ def load_version(folder: pathlib.Path) -> LoadedModel:
     files = sorted(folder.glob("*.tflite"))
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "neither"
-        rule = f"{folder} must hold saved_model.pb or one .tflite file"
-        raise ValueError(f"{rule}. Received: {names}")
-    description = _read_json(folder / "model.json")
+        raise ValueError(
+            f"{folder} must hold saved_model.pb or one .tflite file. "
+            f"Received: {names}"
+        )
+    path = folder / "model.json"
+    description = json.loads(path.read_text("utf-8")) if path.exists() else None
     return load_litert(files[0].read_bytes(), description)
-
-
-def _read_json(path):
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
 
 
 def load_saved_model(folder: pathlib.Path) -> LoadedModel:
@@ -107,8 +94,6 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
             outputs = loaded.signatures[name](**tensors)
         except faults as error:
             text = shorten_error(str(error))
-            if IMAGE_INPUT in inputs:
-                text = f"An image file cannot be decoded: {text}"
             raise ServingError(text, "INVALID_ARGUMENT") from None
         return {key: x.numpy() for key, x in sorted(outputs.items())}
 
@@ -117,9 +102,7 @@ def load_saved_model(folder: pathlib.Path) -> LoadedModel:
     if path.exists() and importlib.util.find_spec("tensorflow_serving"):
         for record in read_warmup(path):
             call(record.signature, record.inputs)
-    description = _read_json(folder / "assets.extra/keras_vit.json") or {}
-    steps = description.get("image_steps")
-    return LoadedModel(read_signature_defs(folder), call, image_steps=steps)
+    return LoadedModel(read_signature_defs(folder), call)
 
 
 def shorten_error(message: str) -> str:
@@ -138,7 +121,7 @@ def shorten_error(message: str) -> str:
 
 
 def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
-    """Load a TFLite file.
+    """Load a TFLite file with one signature of one input.
 
     Integers with a scale are shown as the floats that they stand for, and a
     fixed batch size as any.
@@ -149,44 +132,45 @@ def load_litert(content: bytes, description: dict | None = None) -> LoadedModel:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=content, num_threads=os.cpu_count())
-    runners = {
-        name: interpreter.get_signature_runner(name)
-        for name in interpreter.get_signature_list()
-    }
+    [signature] = interpreter.get_signature_list()
+    runner = interpreter.get_signature_runner(signature)
+    inputs, outputs = runner.get_input_details(), runner.get_output_details()
+    [(name, info)] = inputs.items()
+    scale, zero = info["quantization"]
 
-    def call(name, inputs):
-        into = runners[name].get_input_details()
-        out_of = runners[name].get_output_details()
-        num_rows = len(next(iter(inputs.values())))
-        size = next(iter(into.values()))["shape_signature"][0]
-        size = num_rows if size < 0 else size
-        parts = []
-        for start in range(0, num_rows, size):
-            rows = range(start, start + size)
-            # The last row fills up the last batch.
-            batch = {
-                key: _quantize(np.take(x, rows, 0, mode="clip"), into[key])
-                for key, x in inputs.items()
-            }
-            parts.append(runners[name](**batch))
-        outputs = {}
-        for key, row in out_of.items():
-            outputs[key] = np.concatenate([x[key] for x in parts])[:num_rows]
-            scale, zero = row["quantization"]
-            if scale:
-                outputs[key] = (outputs[key].astype("float32") - zero) * scale
-        return outputs
+    def run(images):
+        if scale:
+            bounds = np.iinfo(info["dtype"])
+            images = np.round(images / scale) + zero
+            images = np.clip(images, bounds.min, bounds.max)
+        found = runner(**{name: images.astype(info["dtype"])})
+        for key, row in outputs.items():
+            out_scale, out_zero = row["quantization"]
+            if out_scale:
+                number = found[key].astype("float32")
+                found[key] = (number - out_zero) * out_scale
+        return found
 
-    signature_defs = {
-        name: {
-            "inputs": _describe(runner.get_input_details()),
-            "outputs": _describe(runner.get_output_details()),
-            "method_name": "tensorflow/serving/predict",
-            "defaults": {},
+    def call(_, inputs):
+        images = inputs[name]
+        size = max(info["shape_signature"][0], 0) or len(images)
+        # The last image fills up the last batch.
+        parts = [
+            run(np.take(images, range(i, i + size), 0, mode="clip"))
+            for i in range(0, len(images), size)
+        ]
+        return {
+            key: np.concatenate([part[key] for part in parts])[: len(images)]
+            for key in outputs
         }
-        for name, runner in runners.items()
+
+    signature_def = {
+        "inputs": _describe(inputs),
+        "outputs": _describe(outputs),
+        "method_name": "tensorflow/serving/predict",
+        "defaults": {},
     }
-    return LoadedModel(signature_defs, call, description)
+    return LoadedModel({signature: signature_def}, call, description)
 
 
 def _describe(details):
@@ -203,16 +187,6 @@ def _describe(details):
             "name": row["name"],
         }
     return infos
-
-
-def _quantize(numbers, row):
-    """Convert numbers to the type of LiteRT's tensor."""
-    scale, zero = row["quantization"]
-    if scale:
-        bounds = np.iinfo(row["dtype"])
-        numbers = np.round(numbers / scale) + zero
-        numbers = np.clip(numbers, bounds.min, bounds.max)
-    return numbers.astype(row["dtype"])
 
 
 def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -233,17 +207,14 @@ def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         paths = sorted(place.glob("[!.]*"))
         if found := {path.name: path for path in paths if find_versions(path)}:
             return found
-    parent = folder.resolve().parent
-    if not folder.is_dir():
-        rule = "must be a folder"
-    elif folder.resolve() in find_versions(parent).values():
-        rule = f"must be the folder of a model, not of a version: {parent}"
-    else:
-        rule = (
-            f"must hold an export, as {'|'.join(SERVED_FORMATS)}/NAME/VERSION; "
-            "`keras-vit export` writes one"
-        )
-    raise ValueError(f"EXPORT_DIR {rule}. Received: {folder}")
+    hint = ""
+    if folder.resolve().name.isdecimal():
+        hint = ", the folder of a model and not of a version,"
+    raise ValueError(
+        f"EXPORT_DIR must hold an export{hint} as "
+        f"{'|'.join(SERVED_FORMATS)}/NAME/VERSION; `keras-vit export` writes "
+        f"one. Received: {folder}"
+    )
 
 
 def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
@@ -271,9 +242,9 @@ class ServedModel:
         self, name: str, folder: pathlib.Path, load: Callable = load_version
     ):
         self.name = name
+        self.served = None  # (version, LoadedModel).
         self._folder = folder
         self._load = load
-        self._served = None  # (version, model).
         self._failed = None  # The state of the files of a failed version.
         self._states = {}  # (state, error), by version.
         self.poll()
@@ -282,7 +253,7 @@ class ServedModel:
         """Load the newest version, unless it is served already."""
         folders = find_versions(self._folder)
         version = max(folders, default=None)
-        served = self._served and self._served[0]
+        served = self.served and self.served[0]
         if version in (None, served):
             return
         files = {
@@ -293,7 +264,7 @@ class ServedModel:
             return
         self._states[version] = "LOADING", ""
         try:
-            self._served = version, self._load(folders[version])
+            self.served = version, self._load(folders[version])
         except Exception as error:
             self._failed = files
             reason = f"{type(error).__name__}: {error}"
@@ -305,46 +276,46 @@ class ServedModel:
         if served is not None:
             self._states[served] = "END", ""
 
-    @property
-    def is_available(self) -> bool:
-        """Whether any version answers."""
-        return self._served is not None
-
-    def find(self, version: str | None = None) -> tuple[int, LoadedModel]:
-        """Return the version that is served.
+    def find(self, version: int | None = None) -> tuple[int, LoadedModel]:
+        """Return the version that is served, with its number.
 
         Args:
-            version: Its number, as in the URL. Default: any.
+            version: The number that it must have. Default: any.
 
         Raises:
             ServingError: If it is not served.
         """
-        if self._served and version in (None, str(self._served[0])):
-            return self._served
+        if self.served and version in (None, self.served[0]):
+            return self.served
         raise not_found(self.name, version)
 
-    def status(self, version: str | None = None) -> dict:
+    def status(self, version: int | None = None) -> dict:
         """Return the states of the versions, the newest first, as JSON.
 
         Args:
-            version: The number of one, as in the URL. Default: all.
+            version: The number of one. Default: all.
 
         Raises:
             ServingError: If there are none.
         """
-        rows = []
-        for number, (state, fault) in sorted(self._states.items())[::-1]:
-            if version in (None, str(number)):
-                code = "UNKNOWN" if fault else "OK"
-                row = {"version": str(number), "state": state}
-                row["status"] = {"error_code": code, "error_message": fault}
-                rows.append(row)
+        rows = [
+            {
+                "version": str(number),
+                "state": state,
+                "status": {
+                    "error_code": "UNKNOWN" if fault else "OK",
+                    "error_message": fault,
+                },
+            }
+            for number, (state, fault) in sorted(self._states.items())[::-1]
+            if version in (None, number)
+        ]
         if not rows:
             raise not_found(self.name, version)
         return {"model_version_status": rows}
 
 
-def not_found(name: str, version: str | None) -> ServingError:
+def not_found(name: str, version: int | None) -> ServingError:
     """Return the error for a model or a version that is not served."""
     wanted = (
         f"Latest({name})" if version is None else f"Specific({name}, {version})"

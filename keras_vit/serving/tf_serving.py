@@ -19,7 +19,6 @@ from keras_vit.serving.client import Signature, read_signatures
 
 # Inside the folder of a version.
 WARMUP_FILE = "assets.extra/tf_serving_warmup_requests"
-MOST_RECORDS = 1000  # TF Serving refuses a longer file.
 MODELS_CONFIG = "models.config"
 HEADER = (
     "# Each export overwrites this file. Remove this line to keep your own "
@@ -52,12 +51,10 @@ def write_warmup(
     Args:
         path: The file, `assets.extra/tf_serving_warmup_requests` in the
             folder of a version. Its folder is created.
-        records: The records; one for each signature is enough.
+        records: From 1 to 1,000, which TF Serving reads; one for each
+            signature is enough.
         model_name: Name of the model in the requests. The server ignores it
             and runs them on the model of the folder.
-
-    Raises:
-        ValueError: If there are no records, or more than TF Serving reads.
     """
     import tensorflow as tf
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -75,11 +72,6 @@ def write_warmup(
             for name, array in arrays.items():
                 tensors[name].CopyFrom(tf.make_tensor_proto(array))
         contents.append(log.SerializeToString(deterministic=True))
-    if not 1 <= len(contents) <= MOST_RECORDS:
-        raise ValueError(
-            f"`records` must be 1 to {MOST_RECORDS:,}, which TF Serving reads. "
-            f"Received: {len(contents):,}"
-        )
     with atomic_write(path) as draft:
         with tf.io.TFRecordWriter(str(draft)) as writer:
             for content in contents:
@@ -266,8 +258,5 @@ def write_models_config(folder: pathlib.Path):
             stacklevel=3,
         )
         return
-    try:
-        with atomic_write(path) as draft:
-            draft.write_text(HEADER + models_config(folder), encoding="utf-8")
-    except OSError as error:  # The exports are in place all the same.
-        warnings.warn(f"{path} could not be written: {error}", stacklevel=3)
+    with atomic_write(path) as draft:
+        draft.write_text(HEADER + models_config(folder), encoding="utf-8")

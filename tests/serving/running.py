@@ -9,8 +9,8 @@ import time
 import numpy as np
 import urllib3
 
-from keras_vit.serve import LOOPBACK, listen
-from keras_vit.serving.limits import Limits
+from keras_vit.command_line import make_serve_parser
+from keras_vit.serve import listen
 from keras_vit.serving.models import LoadedModel, ServedModel
 from keras_vit.serving.server import make_server
 
@@ -49,9 +49,10 @@ def of_files(*contents):
 
 
 @contextlib.contextmanager
-def run_server(models, limits=None, **options):
+def run_server(models, *flags, poll_seconds=1.0):
     """Yield the address of a server of models."""
-    server = make_server(models, limits or Limits(), LOOPBACK, **options)
+    options = make_serve_parser().parse_args(["FOLDER", *flags])
+    server = make_server(models, options, poll_seconds)
     with listen("127.0.0.1", 0) as listener:
         address = Address(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread = threading.Thread(target=server.run, args=([listener],))

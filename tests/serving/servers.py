@@ -30,7 +30,7 @@ from tensorflow_serving.apis import (
 
 
 class Refusal(Exception):
-    """An answer that is an error: its status in HTTP and in gRPC, its words."""
+    """An answer that is an error: its status in HTTP, its words."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -57,7 +57,7 @@ class Models:
             [graph] = proto.meta_graphs
             self.signatures[key] = dict(graph.signature_def)
 
-    def find(self, name, version=None, label=None, for_status=False):
+    def find(self, name, version=None, label=None):
         """Return the key of a version."""
         if label is not None:
             version = self.labels.get(name, {}).get(label)
@@ -68,45 +68,48 @@ class Models:
         known = [v for n, v in self.loaded if n == name]
         if not known or version not in (None, *known):
             asked = "any versions" if version is None else f"version {version}"
-            message = f"Could not find {asked} of model {name}"
-            if not for_status:
-                asked = (
-                    "Latest(" if version is None else f"Specific({version}, "
-                )
-                message = f"Servable not found for request: {asked}{name})"
-            raise Refusal(404, message)
+            raise Refusal(404, f"Could not find {asked} of model {name}")
         return name, max(known) if version is None else version
 
-    def spec(self, key, signature):
-        """Return the SignatureDef."""
-        found = self.signatures[key].get(signature or "serving_default")
-        if found is None:
+    def versions(self, name, version=None, label=None):
+        """Return the numbers of the versions whose status is asked."""
+        _, found = self.find(name, version, label)
+        known = [v for n, v in sorted(self.loaded, reverse=True) if n == name]
+        return known if version is None else [found]
+
+    def signature_map(self, key):
+        """Return the SignatureDefs as a message."""
+        defs = get_model_metadata_pb2.SignatureDefMap()
+        for name, spec in self.signatures[key].items():
+            defs.signature_def[name].CopyFrom(spec)
+        return defs
+
+    def inputs(self, key, signature):
+        """Return the TensorInfos of the inputs of a signature."""
+        if signature not in self.signatures[key]:
             raise Refusal(
                 400, f'Serving signature name: "{signature}" not found'
             )
-        return found
+        return self.signatures[key][signature].inputs
 
     def answer(self, key, signature, inputs):
         """Return the outputs, arrays by name."""
-        spec = self.spec(key, signature)
-        if set(inputs) != set(spec.inputs):
-            raise Refusal(
-                400, f"input keys {set(inputs)}, expected {set(spec.inputs)}"
-            )
-        call = self.loaded[key].signatures[signature or "serving_default"]
+        specs = self.inputs(key, signature)
+        if set(inputs) != set(specs):
+            raise Refusal(400, f"inputs {set(inputs)}, expected {set(specs)}")
         try:
             tensors = {
-                name: tf.constant(x, spec.inputs[name].dtype)
+                name: tf.constant(x, specs[name].dtype)
                 for name, x in inputs.items()
             }
-            outputs = call(**tensors)
+            outputs = self.loaded[key].signatures[signature](**tensors)
         except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
             raise Refusal(400, str(error)) from None
         return {name: x.numpy() for name, x in outputs.items()}
 
 
 class Faults:
-    """The faults of the next prediction requests."""
+    """The faults of the next prediction requests: names, or seconds."""
 
     def __init__(self):
         self._next = collections.deque()
@@ -143,7 +146,7 @@ class RestServer:
     """The JSON rules of TF Serving.
 
     - `instances` are rows, answered by `predictions`; `inputs` are columns,
-      answered by `outputs`; exactly one of them is given.
+      answered by `outputs`.
     - One input may go without its name; a single output has none: its values
       stand alone.
     - {"b64": ...} is bytes. Any other string is its own text.
@@ -169,52 +172,32 @@ class RestServer:
                 owner.connections.add(self.client_address)
 
             def do_GET(self):
-                self.answer(owner.get)
+                owner.requests.append((self.command, self.path, b""))
+                self.send(*owner.reply(owner.get, self.path))
 
             def do_POST(self):
-                self.answer(owner.post)
-
-            def answer(self, do):
-                length = int(self.headers.get("Content-Length", 0))
-                body = self.rfile.read(length)
+                body = self.rfile.read(int(self.headers["Content-Length"]))
                 owner.requests.append((self.command, self.path, body))
-                if do == owner.get:
-                    return self.send(*owner.reply(do, self.path))
                 with owner.faults.request() as fault:
+                    status, answer = owner.reply(owner.post, self.path, body)
                     if fault == "close":
                         self.close_connection = True
-                    elif fault == "busy":
-                        self.send(503, {"error": "the queue is full"})
-                    elif fault == "proxy":
-                        self.send(502, None, b"<h1>Bad Gateway</h1>")
+                        return
+                    if fault == "busy":
+                        status, answer = 503, {"error": "the queue is full"}
                     elif fault == "garbage":
-                        self.send(200, None, b"<html>Please log in</html>")
-                    elif fault == "cut":
-                        status, answer = owner.reply(do, self.path, body)
-                        text = json.dumps(answer).encode()
-                        self.send(status, None, text[:-9], len(text))
-                        self.close_connection = True
+                        answer = "Please log in"
                     elif fault == "fewer":
-                        status, answer = owner.reply(do, self.path, body)
                         answer["outputs"] = answer["outputs"][1:]
-                        self.send(status, answer)
-                    elif fault == "ragged":
-                        self.send(200, {"outputs": [[1, 2], [3]]})
-                    elif fault == "null":
-                        self.send(200, {"outputs": [[None] * 5] * 2})
-                    else:
-                        self.send(*owner.reply(do, self.path, body))
+                    self.send(status, answer)
 
-            def send(self, status, answer, text=None, length=None):
-                text = text or json.dumps(answer, indent=4).encode()
-                try:
+            def send(self, status, answer):
+                text = json.dumps(answer, indent=4).encode()
+                with contextlib.suppress(ConnectionError):  # Nobody waits.
                     self.send_response(status)
-                    self.send_header("Content-Type", "application/json")
-                    self.send_header("Content-Length", str(length or len(text)))
+                    self.send_header("Content-Length", str(len(text)))
                     self.end_headers()
                     self.wfile.write(text)
-                except (BrokenPipeError, ConnectionResetError):
-                    self.close_connection = True  # Nobody waits any more.
 
             def log_message(self, *words):
                 pass
@@ -245,133 +228,73 @@ class RestServer:
         except Refusal as refusal:
             return refusal.status, {"error": str(refusal)}
 
-    def parse(self, path, pattern):
-        found = re.fullmatch(
-            r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
-            + pattern,
-            path,
-        )
+    def parse(self, path, end):
+        """Return the name, the version and the label in a path."""
+        place = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
+        found = re.fullmatch(place + end, path)
         if not found:
             raise Refusal(404, f"Malformed request: {path}")
-        name, version, label = found.groups()[:3]
+        name, version, label = found.groups()
         return name, version and int(version), label
 
     def get(self, path):
         if path.endswith("/metadata"):
-            asked = self.parse(path, "/metadata")
-            key = self.models.find(*asked)
-            defs = get_model_metadata_pb2.SignatureDefMap()
-            for name, spec in self.models.signatures[key].items():
-                defs.signature_def[name].CopyFrom(spec)
+            name, version = key = self.models.find(
+                *self.parse(path, "/metadata")
+            )
             defs = MessageToDict(
-                defs,
+                self.models.signature_map(key),
                 preserving_proto_field_name=True,
                 always_print_fields_with_no_presence=True,
             )
-            return {
-                "model_spec": {
-                    "name": key[0],
-                    "signature_name": "",
-                    "version": str(key[1]),
-                },
-                "metadata": {"signature_def": defs},
-            }
-        name, version, label = self.parse(path, "")
-        self.models.find(name, version, label, for_status=True)
+            spec = {"name": name, "signature_name": "", "version": str(version)}
+            return {"model_spec": spec, "metadata": {"signature_def": defs}}
         return {
             "model_version_status": [
                 {
-                    "version": str(v),
+                    "version": str(version),
                     "state": "AVAILABLE",
                     "status": {"error_code": "OK", "error_message": ""},
                 }
-                for n, v in sorted(self.models.loaded, reverse=True)
-                if n == name and version in (None, v)
+                for version in self.models.versions(*self.parse(path, ""))
             ]
         }
 
     def post(self, path, body):
-        asked = self.parse(path, ":predict")
-        try:
-            request = json.loads(body)
-        except ValueError:
-            raise Refusal(400, f"JSON Parse error: {body[:40]!r}") from None
-        forms = [key for key in ("instances", "inputs") if key in request]
-        if len(forms) != 1:
-            raise Refusal(400, "Give one of 'instances' and 'inputs'")
-        key = self.models.find(*asked)
-        signature = request.get("signature_name", "serving_default")
-        specs = self.models.spec(key, signature).inputs
-        read = read_rows if forms == ["instances"] else read_columns
-        outputs = self.models.answer(
-            key, signature, read(request[forms[0]], specs)
-        )
-        columns = {n: write_json(n, x) for n, x in outputs.items()}
-        if forms == ["inputs"]:
-            [*others, last] = columns.values()
+        key = self.models.find(*self.parse(path, ":predict"))
+        request = decode(json.loads(body))
+        name = request.get("signature_name", "serving_default")
+        rows = request.get("instances")
+        inputs = request.get("inputs", rows)
+        if rows and isinstance(rows[0], dict):
+            inputs = {n: [row[n] for row in rows] for n in rows[0]}
+        if not isinstance(inputs, dict):
+            [single] = self.models.inputs(key, name)
+            inputs = {single: inputs}
+        outputs = self.models.answer(key, name, inputs)
+        columns = {n: encode(n, x) for n, x in outputs.items()}
+        [*others, last] = columns.values()
+        if not rows:
             return {"outputs": columns if others else last}
-        rows = [
-            dict(zip(columns, row)) if len(columns) > 1 else row[0]
-            for row in zip(*columns.values())
-        ]
-        return {"predictions": rows}
+        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        return {"predictions": rows if others else last}
 
 
-def read_rows(rows, specs):
-    if not isinstance(rows, list) or not rows:
-        raise Refusal(400, "'instances' is no list of values")
-    if all(isinstance(row, dict) and set(row) != {"b64"} for row in rows):
-        names = set().union(*rows)
-        if any(set(row) != names for row in rows):
-            raise Refusal(400, "not every instance has the same inputs")
-        return {n: read_tensor(n, [r[n] for r in rows], specs) for n in names}
-    if len(specs) != 1:
-        raise Refusal(400, "several inputs need their names")
-    [name] = specs
-    return {name: read_tensor(name, rows, specs)}
+def decode(value):
+    """Return a JSON value with bytes in the place of {"b64": ...}."""
+    if isinstance(value, list):
+        return [decode(x) for x in value]
+    if isinstance(value, dict) and set(value) == {"b64"}:
+        return base64.b64decode(value["b64"])
+    if isinstance(value, dict):
+        return {name: decode(x) for name, x in value.items()}
+    return value
 
 
-def read_columns(columns, specs):
-    if isinstance(columns, dict) and set(columns) != {"b64"}:
-        return {n: read_tensor(n, x, specs) for n, x in columns.items()}
-    if len(specs) != 1:
-        raise Refusal(400, "several inputs need their names")
-    [name] = specs
-    return {name: read_tensor(name, columns, specs)}
-
-
-def read_tensor(name, value, specs):
-    if name not in specs:
-        raise Refusal(400, f"unknown input {name}")
-    dtype = tf.as_dtype(specs[name].dtype)
-
-    def read(value):
-        if isinstance(value, list):
-            return [read(x) for x in value]
-        if isinstance(value, dict):
-            if set(value) != {"b64"}:
-                raise Refusal(400, f"JSON object is no tensor of {name}")
-            value = base64.b64decode(value["b64"])
-        if isinstance(value, str):
-            value = value.encode()
-        if isinstance(value, bytes) != (dtype == tf.string):
-            raise Refusal(400, f"JSON Value is not of type {dtype.name}")
-        if isinstance(value, float) and dtype.is_integer:
-            raise Refusal(400, f"JSON Value is not of type {dtype.name}")
-        return value
-
-    value = read(value)
-    try:
-        return np.array(value, object if dtype == tf.string else None)
-    except ValueError:
-        raise Refusal(400, f"{name} is not rectangular") from None
-
-
-def write_json(name, array):
+def encode(name, array):
+    """Return an output as JSON."""
     if array.dtype.name == "bfloat16":
-        raise Refusal(
-            400, "Failed to write JSON value for tensor type: bfloat16"
-        )
+        raise Refusal(400, "Failed to write JSON value for type: bfloat16")
     if array.dtype != object:
         return array.tolist()
 
@@ -400,10 +323,9 @@ class GrpcServer:
         self.requests = []  # PredictRequest
         owner = self
 
-        def find(spec, **options):
+        def read(spec):
             version = spec.version.value if spec.HasField("version") else None
-            label = spec.version_label or None
-            return models.find(spec.name, version, label, **options)
+            return spec.name, version, spec.version_label or None
 
         def refusing(method):
             def answer(self, request, context):
@@ -416,36 +338,27 @@ class GrpcServer:
 
         @refusing
         def get_status(request, context):
-            spec = request.model_spec
-            _, found = find(spec, for_status=True)
             answer = get_model_status_pb2.GetModelStatusResponse()
-            for name, version in sorted(models.loaded, reverse=True):
-                if name != spec.name:
-                    continue
-                if spec.HasField("version") and version != found:
-                    continue
+            for version in models.versions(*read(request.model_spec)):
                 answer.model_version_status.add(version=version, state=30)
             return answer
 
         @refusing
         def get_metadata(request, context):
-            key = find(request.model_spec)
-            defs = get_model_metadata_pb2.SignatureDefMap()
-            for name, spec in models.signatures[key].items():
-                defs.signature_def[name].CopyFrom(spec)
+            key = models.find(*read(request.model_spec))
             answer = get_model_metadata_pb2.GetModelMetadataResponse()
-            answer.metadata["signature_def"].Pack(defs)
+            answer.metadata["signature_def"].Pack(models.signature_map(key))
             return answer
 
         @refusing
         def predict(request, context):
             owner.requests.append(request)
-            unavailable = grpc.StatusCode.UNAVAILABLE
             with owner.faults.request() as fault:
-                if fault in ("busy", "close", "proxy", "cut"):
-                    context.abort(unavailable, "the queue is full")
+                if fault in ("busy", "close"):
+                    code = grpc.StatusCode.UNAVAILABLE
+                    context.abort(code, "the queue is full")
                 outputs = models.answer(
-                    find(request.model_spec),
+                    models.find(*read(request.model_spec)),
                     request.model_spec.signature_name,
                     {n: tf.make_ndarray(x) for n, x in request.inputs.items()},
                 )
@@ -453,10 +366,9 @@ class GrpcServer:
             for name, array in outputs.items():
                 if fault == "fewer":
                     array = array[1:]
-                if fault != "null":
-                    # As the real server does, in `float_val`.
-                    answer.outputs[name].CopyFrom(to_lists(array))
-                if fault in ("garbage", "ragged"):
+                # As the real server does, in `float_val`.
+                answer.outputs[name].CopyFrom(to_lists(array))
+                if fault == "garbage":
                     answer.outputs[name].dtype = 0
             return answer
 

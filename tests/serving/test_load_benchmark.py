@@ -1,7 +1,6 @@
 """The requests of the benchmark of the load."""
 
 import collections
-import os
 
 import pytest
 import tensorflow as tf
@@ -35,7 +34,3 @@ def test_another_outcome_is_an_error():
     outcomes = collections.Counter({"right": 9, "fault 500": 1})
     with pytest.raises(RuntimeError, match="fault 500"):
         serve_load.check_outcomes(outcomes, {"right", "refused"})
-
-
-def test_memory_of_a_process():
-    assert 10 < serve_load.read_memory(os.getpid()) < 100_000

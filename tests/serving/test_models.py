@@ -58,20 +58,18 @@ def test_the_newest_is_served(model, tmp_path):
     assert states(model) == {10: "AVAILABLE", 1: "END"}
     assert list(states(model)) == [10, 1]
     assert model.find()[0] == 10
-    assert model.find("10") == model.find()
+    assert model.find(10) == model.find()
     with pytest.raises(ServingError, match=r"Specific\(m, 1\)"):
-        model.find("1")
+        model.find(1)
 
 
 def test_a_broken_version_leaves_the_old_one(model, tmp_path):
     put(tmp_path, 2, "cut")
     model.poll()
     assert states(model) == {2: "END", 1: "AVAILABLE"}
-    row = model.status("2")["model_version_status"][0]
-    assert row["status"] == {
-        "error_code": "UNKNOWN",
-        "error_message": "ValueError: damaged: cut",
-    }
+    [row] = model.status(2)["model_version_status"]
+    error = {"error_message": "ValueError: damaged: cut"}
+    assert row["status"] == {"error_code": "UNKNOWN", **error}
     assert model.find()[0] == 1
     tries = []
     model._load = lambda folder: tries.append(folder) or load(folder)
@@ -112,17 +110,11 @@ def test_a_new_version_while_the_server_runs(model, tmp_path):
 
 def test_without_a_version_the_server_is_not_well(tmp_path):
     put(tmp_path, 1, "cut")
-    model = ServedModel("m", tmp_path, load)
-    with run_server({"m": model}) as address:
+    with run_server({"m": ServedModel("m", tmp_path, load)}) as address:
         assert address.get("/healthz") == (503, {"status": "unavailable"})
         assert address.get("/models.json") == (200, {})
-        status, answer = address.post(
-            "/v1/models/m:predict", {"instances": [1]}
-        )
-        assert (status, answer["error"]) == (
-            404,
-            "Servable not found for request: Latest(m)",
-        )
+        path, body = "/v1/models/m:predict", {"instances": [1]}
+        assert address.post(path, body)[0] == 404
 
 
 def test_folders_that_can_be_served(tmp_path):
@@ -144,7 +136,7 @@ def test_folders_that_can_be_served(tmp_path):
     assert find_models(export / "tflite") == {"a": export / "tflite" / "a"}
     with pytest.raises(ValueError, match=r"saved_model\|tflite/NAME/VERSION"):
         find_models(tmp_path)
-    with pytest.raises(ValueError, match="not of a version: .*/saved_model/a"):
+    with pytest.raises(ValueError, match="not of a version"):
         find_models(saved / "a" / "1")
 
 
@@ -159,7 +151,7 @@ def test_a_half_copied_saved_model_is_not_served(zoo, tmp_path):
     )
     model.poll()
     assert states(model) == {4: "AVAILABLE"}
-    _, loaded = model.find("4")
+    _, loaded = model.find(4)
     answer = loaded.call(
         "serve_uint8", {"images": np.zeros((2, 8, 12, 3), "uint8")}
     )
@@ -205,21 +197,17 @@ def address(network, tmp_path_factory):
 def test_answers_are_those_of_the_model(address, network, name):
     """For any number of images, floats in and out."""
     with connect(address, model=name) as client:
+        [(_, signature)] = client.metadata().items()
         found = client.predict({"images": IMAGES})["probabilities"]
         alone = client.predict({"images": IMAGES[4:]})["probabilities"]
     np.testing.assert_allclose(alone, found[4:], atol=1e-6)
-    close = {"atol": 0.03 if name == "int8" else 1e-5}
-    np.testing.assert_allclose(
-        found, network.predict(IMAGES, verbose=0), **close
-    )
-
-
-def test_signatures(address):
-    with connect(address, model="int8") as client:
-        [(name, signature)] = client.metadata().items()
-    assert name == "serving_default"
     assert signature.inputs["images"].shape == (None, *SHAPE)
     assert signature.outputs["probabilities"].dtype == "float32"
+    np.testing.assert_allclose(
+        found,
+        network.predict(IMAGES, verbose=0),
+        atol=0.03 if name == "int8" else 1e-5,
+    )
 
 
 def test_images_of_another_size(address):
@@ -229,17 +217,19 @@ def test_images_of_another_size(address):
             client.predict({"images": IMAGES.reshape(10, 3, 4, 3)})
 
 
-def test_folders_that_hold_no_model(tmp_path):
-    for files, message in (
+@pytest.mark.parametrize(
+    "files, message",
+    [
         ({}, "Received: neither"),
         ({"a.tflite": b"", "b.tflite": b""}, "Received: a.tflite, b.tflite"),
         ({"damaged.tflite": b"no model"}, "ValueError: "),
-    ):
-        folder = tmp_path / str(len(files) + len(message)) / "1"
-        folder.mkdir(parents=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-        model = ServedModel("m", folder.parent)
-        [row] = model.status()["model_version_status"]
-        assert row["state"] == "END" and not model.is_available
-        assert message in row["status"]["error_message"]
+    ],
+)
+def test_folders_that_hold_no_model(tmp_path, files, message):
+    (tmp_path / "1").mkdir()
+    for name, content in files.items():
+        (tmp_path / "1" / name).write_bytes(content)
+    model = ServedModel("m", tmp_path)
+    [row] = model.status()["model_version_status"]
+    assert row["state"] == "END" and not model.served
+    assert message in row["status"]["error_message"]

@@ -1,6 +1,7 @@
 """The command that serves an export."""
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -8,7 +9,6 @@ import subprocess
 import pytest
 
 from keras_vit import serve
-from keras_vit.serving.limits import Limits
 from tests import commands
 from tests.serving.made import SIGNATURES, make_files
 from tests.serving.running import wait_until
@@ -39,24 +39,12 @@ def test_commands_of_the_page(zoo, tmp_path, subprocess_environment):
         wait_until(
             lambda: output.exists() and ":predict" in output.read_text(), 60
         )
-        text = output.read_text()
-        assert "In production, use TF Serving" in text
-        [address] = [
-            line.removeprefix("Page: ")
-            for line in text.splitlines()
-            if line.startswith("Page: ")
-        ]
+        [address] = re.findall("^Page: (.*)/$", output.read_text(), re.M)
+        script = requests.replace("http://localhost:8501", address)
         with commands.python() as program:
-            script = requests.replace(".venv/bin/python", program)
+            script = script.replace(".venv/bin/python", program)
             result = subprocess.run(
-                [
-                    "bash",
-                    "-e",
-                    "-c",
-                    script.replace("http://localhost:8501/", address).replace(
-                        "http://localhost:8501", address.rstrip("/")
-                    ),
-                ],
+                ["bash", "-e", "-c", script],
                 cwd=tmp_path,
                 env=subprocess_environment,
                 capture_output=True,
@@ -80,23 +68,14 @@ def test_commands_of_the_page(zoo, tmp_path, subprocess_environment):
 def fail(capsys, *arguments):
     """Return the output of a command that fails."""
     assert serve.main([*map(str, arguments)]) == 1
-    output = capsys.readouterr()
-    assert not output.out
-    return output.err
+    return capsys.readouterr().err
 
 
-def test_a_folder_without_an_export(tmp_path, capsys):
-    text = fail(capsys, tmp_path)
-    assert text == (
-        "Error: EXPORT_DIR must hold an export, as "
-        "saved_model|tflite/NAME/VERSION; `keras-vit export` writes one. "
-        f"Received: {tmp_path}\n"
-    )
-    text = fail(capsys, tmp_path / "absent")
-    assert text.startswith("Error: EXPORT_DIR must be a folder. Received: ")
-
-
-def test_a_version_that_cannot_be_loaded(tmp_path, capsys):
+def test_folders_without_a_model(tmp_path, capsys):
+    for folder in (tmp_path, tmp_path / "absent"):
+        text = fail(capsys, folder)
+        assert "EXPORT_DIR must hold an export" in text
+        assert text.endswith(f"Received: {folder}\n")
     (tmp_path / "m" / "1").mkdir(parents=True)
     text = fail(capsys, tmp_path, "--port=0")
     assert text.endswith("Error: The newest version of m could not be loaded\n")
@@ -110,30 +89,16 @@ def test_a_port_in_use(tmp_path, capsys):
         port = taken.getsockname()[1]
         text = fail(capsys, tmp_path, f"--port={port}")
     assert f"Error: cannot listen on port {port} of 127.0.0.1" in text
-    assert "in use" in text and "choose another with --port" in text
 
 
-def test_limits_out_of_range(tmp_path, capsys):
-    text = fail(capsys, tmp_path, "--timeout=0")
-    assert text == "Error: `timeout` must be positive. Received: timeout=0.0\n"
-
-
-def test_flags_reach_the_server(zoo, capsys, monkeypatch):
-    given = {}
-
-    def record(models, limits, names, is_public):
-        given.update(names=names, is_public=is_public, limits=vars(limits))
+def test_other_machines_are_let_in_with_a_warning(zoo, capsys, monkeypatch):
+    def stop(models, options):
+        assert options.host == "0.0.0.0" and options.allow_host == ["a", "b"]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keras_vit.serving.server.make_server", record)
-    numbers = {name: index for index, name in enumerate(vars(Limits()), 2)}
-    flags = [f"--{name}={number}" for name, number in numbers.items()]
-    flags += ["--host=0.0.0.0", "--port=0"]
-    flags += ["--allow_host=a.example", "--allow_host=b.example"]
+    monkeypatch.setattr("keras_vit.serving.server.make_server", stop)
+    flags = ["--host=0.0.0.0", "--port=0", "--allow_host=a", "--allow_host=b"]
     assert serve.main([str(zoo), *flags]) == 0
-    assert given["limits"] == numbers
-    assert set(given["names"]) == {*serve.LOOPBACK, "a.example", "b.example"}
-    assert given["is_public"]
     assert "lets other machines send requests" in capsys.readouterr().err
 
 
@@ -144,7 +109,4 @@ def test_missing_packages_are_named(monkeypatch, capsys, tmp_path):
         "find_spec",
         lambda name: None if name in ("uvicorn", "PIL") else find(name),
     )
-    text = fail(capsys, tmp_path)
-    assert text == (
-        "Error: The server needs uvicorn, Pillow: pip install uvicorn Pillow\n"
-    )
+    assert "pip install uvicorn Pillow\n" in fail(capsys, tmp_path)

@@ -9,7 +9,6 @@ import http.client
 import io
 import json
 import re
-import socket
 import struct
 import threading
 import time
@@ -22,9 +21,8 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.serving import ServingError, connect
-from keras_vit.serving.limits import Limits
 from keras_vit.serving.models import ServedModel
-from keras_vit.serving.server import _Batcher, count_pixels
+from keras_vit.serving.server import _Batcher
 from keras_vit.serving.tf_serving import read_version
 from tests.serving.made import NAMES, SIGNATURES, make_files
 from tests.serving.running import (
@@ -40,10 +38,14 @@ from trainers.export.server_check import check_server
 ZOO, PATH = "/v1/models/zoo:predict", "/v1/models/m:predict"
 X, Y = {"x": spec("DT_FLOAT", -1, 3)}, {"y": spec("DT_FLOAT", -1)}
 XY = {name: spec("DT_FLOAT", -1) for name in "xy"}
-ANY = {"dtype": "DT_FLOAT", "name": "", "tensor_shape": {"unknown_rank": True}}
+
+
+def fail(x):
+    raise MemoryError
+
+
 FUNCTIONS = {
     "serving_default": (X, Y, lambda x: {"y": x.sum(1)}),
-    "any": ({"x": ANY}, Y, lambda x: {"y": x}),
     "two": (XY, Y, lambda x, y: {"y": x + y}),
     "text": ({"s": spec("DT_STRING", -1)}, Y, lambda s: {"y": s}),
     "small": ({"n": spec("DT_UINT8", -1)}, Y, lambda n: {"y": n}),
@@ -51,18 +53,17 @@ FUNCTIONS = {
     "flag": ({"b": spec("DT_BOOL", -1)}, Y, lambda b: {"y": b}),
     "resource": ({"x": spec("DT_RESOURCE", -1)}, Y, lambda x: {"y": x}),
     "half": ({"x": spec("DT_HALF", -1)}, Y, lambda x: {"y": x}),
-    "scalar": (X, {"y": spec("DT_FLOAT")}, lambda x: {"y": np.ones(())}),
-    "uneven": (X, XY, lambda x: {"x": np.ones(1), "y": np.ones(2)}),
     "bfloat16": (X, Y, lambda x: {"y": np.ones(1, ml_dtypes.bfloat16)}),
+    "broken": (X, Y, fail),
 }
 ROW = [[1, 2, 3]]
 
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
-    """Return a server of Python functions."""
+    """Return a server of Python functions with a small limit of bodies."""
     model = serve_functions(tmp_path_factory.mktemp("m"), FUNCTIONS)
-    with run_server({"m": model}) as address:
+    with run_server({"m": model}, "--max_body_bytes=200000") as address:
         yield address
 
 
@@ -73,57 +74,39 @@ def of(signature, **body):
 @pytest.mark.parametrize(
     "body, message",
     [
-        ("", "JSON Parse error: Expecting value"),
         ("no", "JSON Parse error: Expecting value: line 1 column 1 (char 0)"),
         (b'{"a": "\xff"}', "JSON Parse error: 'utf-8' codec can't decode"),
         ("[" * 100_000, "JSON Parse error: maximum recursion depth"),
-        ('{"inputs": %s}' % ("9" * 5000), "JSON Parse error: Exceeds"),
-        ('{"instances": [[%s, 1, 2]]}' % ("9" * 400), "int too large"),
+        ('{"instances": [[%s, 1, 2]]}' % ("9" * 400), "is not of type float32"),
         ("[1]", "A request must be a JSON object"),
-        ({"signature_name": 1}, "No signature 1 found"),
         (of(["s"], instances=ROW), "No signature ['s'] found"),
         (of("s", instances=ROW), "No signature 's' found"),
-        ({}, "must have one of the keys 'instances' and 'inputs'"),
         ({"inputs": 1, "instances": 1}, "must have one of the keys"),
-        ({"instances": 1}, "'instances' must be a list with values"),
+        ({}, "must have one of the keys"),
         ({"instances": []}, "'instances' must be a list with values"),
-        (of("two", instances=[1]), "must be an object with the keys x, y"),
         (of("two", inputs=[1]), "must be an object with the keys x, y"),
-        (of("two", instances=[{"x": 1}]), "Item 0 of 'instances' must be"),
-        (
-            of("two", instances=[{"x": 1, "y": 2}, {"x": 1, "y": 2, "z": 3}]),
-            "Item 1 of 'instances' must be an object with the keys x, y",
-        ),
-        (of("two", instances=[{"x": 1, "y": 2}, 3]), "Item 1 of 'instances'"),
-        ({"instances": [[1, 2, 3], {"x": [1, 2, 3]}]}, "Item 0 of"),
         (of("two", inputs={"y": 1}), "must be an object with the keys x, y"),
-        ({"instances": [["a", 1, 2]]}, "x: 'a' is not of type float32"),
-        ({"inputs": [[1, True, 2]]}, "True is not of type float32"),
+        (of("two", instances=[{"x": 1, "y": 2}, {"x": 1}]), "the keys x, y"),
+        (of("two", instances=[{"x": 1, "y": 2}, 3]), "the keys x, y"),
+        ({"instances": [["a", 1, 2]]}, "'a', 1, 2]] is not of type float32"),
+        ({"inputs": [[1, None, 2]]}, "None, 2]] is not of type float32"),
         ({"inputs": [[1, {"b64": "AA=="}, 2]]}, "is not of type float32"),
-        ({"inputs": [["x" * 10_000, 1, 2]]}, "is not of type float32"),
-        (of("small", inputs=[1.0]), "1.0 is not of type uint8"),
+        (of("small", inputs=[1.0]), "[1.0] is not of type uint8"),
         (of("small", inputs=[1, 300]), "out of the range of uint8"),
         (of("long", inputs=[2**63]), "out of the range of int64"),
-        (of("flag", inputs=[1]), "1 is not of type bool"),
-        (of("text", inputs=[None]), "None is not of type string"),
-        ({"inputs": [[1, 2, 3], [1, 2]]}, "a list has 2 to 3 items"),
-        ({"inputs": [1, [2]]}, "[2] is not of type float32"),
-        ({"inputs": [[1], 2]}, "[1] is not of type float32"),
-        ({"instances": [[ROW[0]], [[1], [2], [3]]]}, "a list has 1 to 3 items"),
+        (of("flag", inputs=[1]), "[1] is not of type bool"),
+        (of("text", inputs=[None]), 'None is not {"b64": TEXT}'),
+        (of("text", inputs=[["a"], ["b", "c"]]), "['a'] is not"),
+        ({"inputs": [[1, 2, 3], [1, 2]]}, "the lists are of different lengths"),
         (of("text", inputs=[{"b64": 1}]), 'is not {"b64": TEXT}'),
-        (of("text", inputs=[{"b64": "?"}]), "s: '?' is not base64"),
         (of("text", inputs=[{"b64": "a"}]), "s: 'a' is not base64"),
-        (of("text", inputs=[{"b64": "aGk==="}]), "is not base64"),
         (of("text", inputs=[{"b64": "data:a;base64,aGk="}]), "not base64"),
         (of("text", inputs=["\ud800"]), "Wrong values for s: 'utf-8' codec"),
-        (of("resource", inputs=[1]), "1 is not of type DT_RESOURCE"),
-        (of("scalar", instances=ROW), "outputs are not rows; use 'inputs'"),
-        (of("uneven", instances=ROW), "outputs are not rows; use 'inputs'"),
+        (of("resource", inputs=[1]), "[1] is not of type DT_RESOURCE"),
+        (of("two", inputs={"x": [1], "y": [1, 2]}), "as many rows each"),
         (of("bfloat16", inputs=ROW), "no numbers of type bfloat16 for y"),
         ({"instances": [[1, 2]]}, "tensor x (1, 2) is not compatible with"),
-        ({"instances": [ROW]}, "Shape of tensor x (1, 1, 3) is not"),
-        ({"inputs": ROW * 1025}, "A request must hold 1 to 1,024 instances"),
-        (of("text", inputs=[]), "A request must hold 1 to 1,024 instances"),
+        (of("text", inputs=[]), "as many rows each, 1 or more"),
     ],
 )
 def test_wrong_requests(functions, body, message):
@@ -143,16 +126,13 @@ def test_wrong_requests(functions, body, message):
             '{"instances": [[1e39, 2, 3], [0, -Infinity, 3]]}',
             {"predictions": [np.inf, -np.inf]},
         ),
-        (of("any", inputs=0.1), {"outputs": 0.1}),
         (of("half", inputs=[0.5, 2]), {"outputs": [0.5, 2.0]}),
-        (of("scalar", inputs=ROW), {"outputs": 1.0}),
         (of("two", inputs={"x": [1], "y": [2]}), {"outputs": [3.0]}),
         (of("two", instances=[{"x": 1, "y": 2}]), {"predictions": [3.0]}),
         (of("text", inputs=["ß"]), {"outputs": ["ß"]}),
         # White space, no padding, and the alphabet of URLs.
         (of("text", inputs=[{"b64": "YW\r\nJj\n\n"}]), {"outputs": ["abc"]}),
         (of("text", inputs=[{"b64": " w 6 Q\t"}]), {"outputs": ["ä"]}),
-        (of("text", inputs=[{"b64": "w6Q="}]), {"outputs": ["ä"]}),
         (of("text", inputs=[{"b64": "Pj4-Pz8_"}]), {"outputs": [">>>???"]}),
     ],
 )
@@ -160,42 +140,25 @@ def test_right_requests(functions, body, answer):
     assert functions.post(PATH, body) == (200, answer)
 
 
-def test_text_that_is_not_utf8_goes_as_it_is(functions):
-    body = of("text", inputs=[{"b64": "/8M"}])
-    assert functions.ask(PATH, body)[2] == b'{"outputs": ["\xff\xc3"]}'
-
-
 @pytest.mark.parametrize(
     "method, path, status, message",
     [
         ("POST", "/x:predict", 404, "Latest(x)"),
         ("POST", "/m/versions/99:predict", 404, "Specific(m, 99)"),
-        ("POST", f"/m/versions/{'9' * 5000}:predict", 404, "Specific(m, 99"),
         ("GET", "/x", 404, "Servable not found for request: Latest(x)"),
         ("GET", "/m/versions/99", 404, "Specific(m, 99)"),
-        ("GET", "/x/metadata", 404, "Latest(x)"),
         ("GET", "/m/versions/99/metadata", 404, "Specific(m, 99)"),
         ("GET", "/../../other", 404, "Not Found"),
-        ("POST", "/../../healthz", 405, "Method Not Allowed"),
         *(
             (*address.split(), 400, f"Malformed request: {address.split()[0]}")
             for address in (
                 "POST /m/labels/stable:predict",
-                "GET /m/labels/stable",
                 "GET /m:predict",
-                "GET /x:predict",
                 "GET /m/versions/7:predict",
                 "POST /m/versions/new:predict",
-                "GET /m/versions/new/metadata",
-                "POST /m:PREDICT",
-                "POST /m:other:predict",
                 "POST /m:regress",
-                "POST /m:classify",
                 "POST /m/metadata",
-                "POST /m",
                 "PUT /m",
-                "GET /m/",
-                "GET /m/version/5",
                 "GET /",
             )
         ),
@@ -215,25 +178,39 @@ def test_the_body_is_looked_at_before_the_model(functions):
     assert functions.post("/v1/models/x:predict", {"instances": 1})[0] == 404
 
 
+def test_a_fault_of_the_model_is_an_error_500(functions, caplog):
+    status, answer = functions.post(PATH, of("broken", instances=ROW))
+    assert (status, answer) == (500, {"error": "Internal error: MemoryError"})
+    wait_until(lambda: "MemoryError" in caplog.text)
+    caplog.clear()
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_sends_too_much_sees_why(functions, is_chunked):
+    """http.client reads the answer only when it has sent the whole body."""
+    size = 2**24  # More than a connection buffers.
+    body = iter([b"x" * 2**16] * (size >> 16)) if is_chunked else size * b"x"
+    host = functions.removeprefix("http://")
+    with contextlib.closing(
+        http.client.HTTPConnection(host, timeout=20)
+    ) as client:
+        client.request("POST", PATH, body)
+        answer = client.getresponse()
+        error = {"error": "Content Too Large"}
+        assert (answer.status, json.load(answer)) == (413, error)
+
+
 def test_compressed_bodies(functions):
     body = b'{"instances": [[1, 2, 3]]}'
 
     def ask(content, encoding="gzip"):
-        status, _, data = functions.ask(
-            PATH, content, content_encoding=encoding
-        )
-        return status, data
+        return functions.ask(PATH, content, content_encoding=encoding)
 
-    for encoding in ("gzip", "x-gzip", "GZIP"):
-        answer = ask(gzip.compress(body), encoding)
-        assert answer == (200, b'{"predictions": [6.0]}')
-    for broken in (body, gzip.compress(body)[:-9]):
-        status, data = ask(broken)
-        assert status == 400 and b"gzip" in data
-    status, data = ask(body, "br")
-    assert status == 415 and b"gzip" in data and b"'br'" in data
+    assert ask(gzip.compress(body))[2] == b'{"predictions": [6.0]}'
+    for wrong in (ask(body), ask(zlib.compress(body), "br")):
+        assert wrong[0] == 400 and b"must be gzip" in wrong[2]
     bomb = gzip.compress(b" " * 2**26)
-    assert len(bomb) < 2**17 and ask(bomb)[0] == 413
+    assert len(bomb) < 200_000 and ask(bomb)[0] == 413
 
 
 def test_kept_connections_answer_at_once_and_metrics_say_so(tmp_path):
@@ -292,15 +269,8 @@ def test_forms_of_requests_give_the_same(served):
     _, expected = served.post(ZOO, body | {"instances": [value]})
     [row] = expected["predictions"]
     assert [*row] == ["labels", "probabilities"]
-    text = base64.b64decode(value["b64"])
-    lines = base64.encodebytes(text).decode()
-    for rows in (
-        [{"image_bytes": value}],
-        [{"b64": value["b64"].rstrip("=")}],
-        [{"b64": lines}],
-        [{"b64": base64.urlsafe_b64encode(text).decode()}],
-    ):
-        assert served.post(ZOO, body | {"instances": rows}) == (200, expected)
+    rows = [{"image_bytes": value}]
+    assert served.post(ZOO, body | {"instances": rows}) == (200, expected)
     for columns in ([value], {"image_bytes": [value]}):
         path = "/v1/models/zoo/versions/3:predict"
         status, answer = served.post(path, body | {"inputs": columns})
@@ -347,17 +317,10 @@ def test_health_and_metrics(served):
 
 
 def test_a_file_for_the_signature_of_floats_gets_a_hint(served):
-    hint = '. Image files need "signature_name": "serve_bytes"'
-    for body, want in (
-        ({"instances": [[{"b64": "?"}]]}, True),
-        (
-            {"instances": [[{"b64": "?"}]], "signature_name": "serve_bytes"},
-            False,
-        ),
-        ({"instances": ["a"]}, False),
-    ):
-        status, answer = served.post(ZOO, body)
-        assert (status, answer["error"].endswith(hint)) == (400, want)
+    body, hint = {"instances": [[{"b64": "?"}]]}, '"serve_bytes"'
+    assert served.post(ZOO, body)[1]["error"].endswith(hint)
+    status, answer = served.post(ZOO, of("serve_bytes", **body))
+    assert status == 400 and not answer["error"].endswith(hint)
 
 
 # --------------------------------------------------------------- image files
@@ -388,17 +351,14 @@ def picture(kind, *frames, size=(9, 9)):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "Unknown image file format"),
         (b"no image", "Unknown image file format"),
         (base64.b64encode(make_files(1)[0]), "Unknown image file format"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "Unknown image file"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0", "Unknown image file"),
         (make_files(1)[0][:40], "PNG"),
         (make_files(2)[1][:300], "JPEG"),
         (huge_png(8400, 8400), "70,000,000 are allowed"),
         (huge_png(60_000, 60_000), "70,000,000 are allowed"),
         (huge_png(0, 0), ""),
-        (picture("WEBP", "red", "blue"), "An animated WebP file cannot"),
+        (picture("WEBP", "red", "blue"), ""),
     ],
 )
 def test_files_that_are_refused(served, content, message):
@@ -416,9 +376,9 @@ def test_an_animation_is_its_first_frame(served):
 
 @pytest.fixture(scope="module")
 def strict(zoo):
-    """Return a server that accepts as much as 500,000 pixels."""
+    """Return a server that accepts as much as a million pixels."""
     models = {"zoo": ServedModel("zoo", zoo / "zoo")}
-    with run_server(models, limits=Limits(max_pixels=500_000)) as address:
+    with run_server(models, "--max_pixels=1000000") as address:
         yield address
 
 
@@ -427,44 +387,22 @@ def strict(zoo):
     [
         ((60_000, 1), "PNG", 1, False),
         ((1, 60_000), "PNG", 1, False),
-        ((60_000, 1), "BMP", 1, False),
-        ((1, 60_000), "GIF", 1, False),
         ((30_000, 2), "JPEG", 1, False),
-        ((16_000, 1), "WEBP", 1, False),
         ((1000, 1), "PNG", 1, True),
-        ((1000, 1), "PNG", 16, True),
-        ((1000, 1), "PNG", 17, False),
+        ((1000, 1), "PNG", 2, False),
         ((60, 20), "PNG", 64, True),
-        ((700, 700), "PNG", 1, True),
-        ((710, 710), "PNG", 1, False),
+        ((1000, 1000), "PNG", 1, True),
+        ((1010, 1000), "PNG", 1, False),
     ],
 )
 def test_long_thin_images_count_as_they_are_resized(
     strict, size, kind, count, is_accepted
 ):
-    """For a model of 8 x 12 pixels, 60,000 x 1 becomes 60,000 x 8 floats."""
+    """For a model of 8 x 12 pixels, 60,000 x 1 may become 720,000 x 12."""
     files = [picture(kind, "red", size=size)] * count
     status, answer = strict.post(ZOO, of_files(*files))
     assert status == (200 if is_accepted else 400)
-    assert is_accepted or "500,000 are allowed" in answer["error"]
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        {"kind": "resize_to_cover", "height": 32, "width": 32},
-        {"kind": "resize_small", "size": 40},
-    ],
-)
-def test_cropped_parts_count_as_well(step):
-    """60,000 x 1 becomes 1,920,000 x 32 floats, of which 32 x 32 are left."""
-    steps = [step, {"kind": "central_crop", "height": 32, "width": 32}]
-    for size in ((60_000, 1), (1, 60_000), (3000, 1)):
-        files = np.array([picture("PNG", "red", size=size)] * 10, object)
-        with pytest.raises(ServingError, match="70,000,000 are allowed"):
-            count_pixels(files, steps, 70_000_000)
-    files = np.array([picture("PNG", "red", size=(320, 200))] * 1000, object)
-    assert count_pixels(files, steps, 70_000_000) == 64_000_000
+    assert is_accepted or "1,000,000 are allowed" in answer["error"]
 
 
 def test_many_bad_requests_at_a_time(served):
@@ -486,138 +424,50 @@ def test_many_bad_requests_at_a_time(served):
         )
 
 
-# ----------------------------------------------- other sites, slow clients
+# --------------------------------------------------------------- other sites
 
 
-@pytest.fixture(scope="module")
-def gate():
-    """An event that all inferences wait for, except those of zeros."""
-    return threading.Event()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, gate):
-    """Return a server of strict limits, of functions that wait or fail."""
-    tensor = spec("DT_FLOAT", -1)
-
-    def wait(x):
-        assert not x.any() or gate.wait(20)
-        return {"y": x}
-
-    def fail(x):
-        raise MemoryError
-
-    signatures = {
-        "serving_default": ({"x": tensor}, {"y": tensor}, wait),
-        "broken": ({"x": tensor}, {"y": tensor}, fail),
-    }
-    model = serve_functions(tmp_path_factory.mktemp("m"), signatures)
-    limits = Limits(
-        max_waiting=3, timeout=2, receive_timeout=0.3, max_body_bytes=1000
-    )
-    with run_server({"m": model}, limits=limits) as address:
-        yield address
-
-
-def test_hosts(server):
-    port = server.rpartition(":")[2]
+def test_hosts(functions):
+    port = functions.rpartition(":")[2]
     hosts = (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "LOCALHOST")
     for host in hosts:
-        assert server.ask("/v1/models/m", host=host)[0] == 200
+        assert functions.ask("/v1/models/m", host=host)[0] == 200
     for host in (
         "evil.example",
-        f"evil.example:{port}",
         "127.0.0.1.evil.example",
         "127.0.0.1@evil.example",
-        "evil.example@127.0.0.1",
         "192.168.0.1",
-        "localhost.",
         "",
     ):
         for path in ("/", "/v1/models/m", "/healthz", "/models.json"):
-            status, _, data = server.ask(path, host=host)
+            status, _, data = functions.ask(path, host=host)
             assert (status, b"Unknown host" in data) == (403, True), host
 
 
 def test_any_address_is_accepted_where_it_is_meant():
-    with run_server({}, any_address=True) as other:
-        assert other.ask("/models.json", host="192.168.0.1:8501")[0] == 200
+    flags = "--host=0.0.0.0", "--allow_host=Mine.example"
+    with run_server({}, *flags) as other:
+        for host in ("192.168.0.1:8501", "localhost", "mine.example"):
+            assert other.ask("/models.json", host=host)[0] == 200
         assert other.ask("/models.json", host="evil.example")[0] == 403
 
 
-def test_origins(server):
-    port = server.rpartition(":")[2]
-    body = {"instances": [0.0]}
-    for own in ({}, {"origin": server, "sec_fetch_site": "same-origin"}):
-        status, headers, _ = server.ask(PATH, body, **own)
+def test_origins(functions):
+    port = functions.rpartition(":")[2]
+    body = {"instances": ROW}
+    for own in ({}, {"origin": functions}):
+        status, headers, _ = functions.ask(PATH, body, **own)
         assert status == 200
         assert not [name for name in headers if "allow-origin" in name.lower()]
     for foreign in (
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"origin": f"http://localhost:{port}"},  # Not the host of the request.
-        {"origin": "http://127.0.0.1:1"},
-        {"sec_fetch_site": "cross-site"},
-        {"sec_fetch_site": "same-site"},
-        {"origin": "http://evil.example", "method": "OPTIONS"},
+        "http://evil.example",
+        "null",
+        f"http://localhost:{port}",  # Not the host of the request.
+        "http://127.0.0.1:1",
     ):
-        status, _, data = server.ask(PATH, body, **foreign)
-        assert (status, b"are refused" in data) == (403, True), foreign
-    # A link to the page is followed.
-    link = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
-    assert server.ask("/", **link)[0] == 200
-    assert server.ask(PATH, body, **link)[0] == 403
-    assert server.ask(PATH, method="OPTIONS", origin=server)[0] == 400
-
-
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_client_that_sends_too_much_sees_why(server, is_chunked):
-    """http.client reads the answer only when it has sent the whole body."""
-    size = 2**24  # More than a connection buffers.
-    body = iter([b"x" * 2**16] * (size >> 16)) if is_chunked else size * b"x"
-    with contextlib.closing(
-        http.client.HTTPConnection(server.removeprefix("http://"), timeout=20)
-    ) as client:
-        client.request("POST", PATH, body, {"Host": "localhost"})
-        answer = client.getresponse()
-        error = {"error": "A request may have at most 1,000 bytes"}
-        assert (answer.status, json.load(answer)) == (413, error)
-
-
-@pytest.mark.parametrize(
-    "begin",
-    [
-        b"Content-Length: 9\r\n\r\n{",
-        b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
-    ],
-)
-def test_a_body_that_does_not_end(server, begin):
-    host, port = server.removeprefix("http://").split(":")
-    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n".encode()
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(head + begin)
-        assert connection.recv(99).startswith(b"HTTP/1.1 408 ")
-
-
-def test_a_slow_inference_and_a_full_queue(server, gate):
-    ask = functools.partial(server.ask, PATH, {"instances": [1.0]})
-    answers = in_threads(*[ask] * 5)
-    gate.set()
-    late = [data for status, _, data in answers if status == 504]
-    full = [row for row in answers if row[0] == 503]
-    assert len(late) == 3 and len(full) == 2
-    assert b"No answer within 2 s" in late[0]
-    assert {headers["retry-after"] for _, headers, _ in full} == {"1"}
-    assert b"queue of requests is full" in full[0][2]
-    # What nobody waits for any more is not computed.
-    wait_until(lambda: server.ask(PATH, {"instances": [0.0]})[0] == 200, 2)
-
-
-def test_a_fault_of_the_model_is_an_error_500(server, caplog):
-    status, answer = server.post(PATH, of("broken", instances=[1]))
-    assert (status, answer) == (500, {"error": "Internal error: MemoryError"})
-    wait_until(lambda: "MemoryError" in caplog.text)
-    caplog.clear()
+        for method in ("POST", "OPTIONS"):
+            answer = functions.ask(PATH, body, method, origin=foreign)
+            assert answer[0] == 403 and b"are refused" in answer[2], foreign
 
 
 # -------------------------------------------------------------------- batches
@@ -636,18 +486,11 @@ class Recorder:
         self.gate = threading.Event()
 
     def double(self, x):
-        self.wait(x)
+        self.sizes.append(len(x))
+        assert self.gate.wait(20)
         if np.isnan(x).any():
             raise ValueError("nan")
         return {"y": 2 * x}
-
-    def mean(self, x):
-        self.wait(x)
-        return {"y": np.float32(x.mean())}
-
-    def wait(self, x):
-        self.sizes.append(len(x))
-        assert self.gate.wait(20)
 
 
 def rows(*values, **more):
@@ -686,12 +529,6 @@ def doubled(*values):
             id="if signature and shapes are the same",
         ),
         pytest.param(
-            [of("mean", inputs=[[float(i)]]) for i in range(3)],
-            [(200, {"outputs": float(i)}) for i in range(3)],
-            [1, 1, 1],
-            id="not without rows",
-        ),
-        pytest.param(
             [rows(1), rows(2), rows("nan"), rows(3)],
             [
                 doubled(1),
@@ -719,7 +556,6 @@ def test_waiting_requests_go_together(
     signatures = {
         "serving_default": (*pair, recorder.double),
         "other": (*pair, recorder.double),
-        "mean": ({"x": vector}, {"y": spec("DT_FLOAT")}, recorder.mean),
     }
     model = serve_functions(tmp_path, signatures)
     arrived, compute = [], _Batcher.compute
@@ -730,7 +566,7 @@ def test_waiting_requests_go_together(
 
     monkeypatch.setattr(_Batcher, "compute", count_and_compute)
     with (
-        run_server({"m": model}, limits=Limits(max_batch_size=4)) as address,
+        run_server({"m": model}, "--max_batch_size=4") as address,
         concurrent.futures.ThreadPoolExecutor(len(bodies)) as threads,
     ):
         found = []

@@ -61,23 +61,15 @@ def address(tmp_path_factory):
 
 
 def test_headers_of_the_page(address):
-    for path, kind in (
-        ("/", "text/html"),
-        ("/page.js", "text/javascript"),
-        ("/style.css", "text/css"),
-    ):
+    for path, kind in (("/", "text/html"), ("/page.js", "text/javascript")):
         status, headers, data = address.ask(path)
         assert status == 200 and data
         assert headers["content-type"].startswith(kind)
-        for name, value in HEADERS.items():
-            assert headers[name] == value
+        assert headers.items() >= HEADERS.items()
     policy = HEADERS["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
-    status, headers, data = address.ask("/", method="HEAD")
-    assert (status, data) == (200, b"")
     for path in ("/../serve.py", "/%2e%2e/serve.py", "/x", "/serve.py"):
         assert address.ask(path)[0] == 404
-    assert address.ask("/", method="POST")[0] == 405
 
 
 @pytest.fixture(scope="module")

