@@ -85,7 +85,9 @@ class ProgressBar:
 
     def _show(self):
         amounts = [x for x in (self._done, self.total) if x is not None]
-        share = "/".join(map(format_amount, amounts))
+        share = "/".join(
+            f"{x:,.1f}" if isinstance(x, float) else f"{x:,}" for x in amounts
+        )
         parts = [f"{share} {self.unit}", *self._time_left()]
         if not self._is_terminal:
             text = f"{self.title}: {', '.join(parts)}"
@@ -106,16 +108,6 @@ class ProgressBar:
             return []
         pace = (self.clock() - start) / (self._done - before)
         return [f"{format_seconds(pace * (self.total - self._done))} left"]
-
-
-def format_amount(amount: float) -> str:
-    """Return an amount as text.
-
-    Example:
-        >>> format_amount(1024), format_amount(1024.0)
-        ('1,024', '1,024.0')
-    """
-    return f"{amount:,.1f}" if isinstance(amount, float) else f"{amount:,}"
 
 
 def draw_line(stream: TextIO, parts: list[str]):

@@ -23,7 +23,7 @@ from keras_vit.weights.write import WRITERS
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+GOLDEN = ROOT / "tests/golden"
 MODELS = (ROOT / "docs/models.md").read_text()
 PAGES = [
     *ROOT.glob("*.md"),
@@ -32,27 +32,29 @@ PAGES = [
     ROOT / "benchmarks/README.md",
 ]
 
-# Pages whose code runs in a checkout with a finished run, as a whole.
-GUIDES = [
-    ROOT / f"docs/{name}.md"
-    for name in (
-        "index",
-        "quick_start",
-        "models",
-        "train",
-        "fine_tune",
-        "unlabelled",
-        "experiments",
-        "export",
-        "web",
-        "phone",
-        "inspect",
-    )
-] + sorted(ROOT.glob("docs/background/*.md"))
-
-# A training of no time, in the place of what a page shows.
-SHORT = {"model": "mu/16", "patch_size": 2, "total_steps": 2}
-SHORT |= {"warmup_steps": 0, "peak_tflops": 1.0}
+# Pages whose code runs in a checkout with a finished run, as a whole. A
+# command that several have runs with the first.
+GUIDES = (
+    [ROOT / "README.md"]
+    + [
+        ROOT / f"docs/{name}.md"
+        for name in (
+            "weights",
+            "index",
+            "quick_start",
+            "models",
+            "train",
+            "fine_tune",
+            "unlabelled",
+            "experiments",
+            "export",
+            "web",
+            "phone",
+            "inspect",
+        )
+    ]
+    + sorted(ROOT.glob("docs/background/*.md"))
+)
 
 
 def page_name(page):
@@ -80,17 +82,20 @@ def digits_run(tmp_path_factory):
 
     Tests that write into it have copies.
     """
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     from trainers.data.datasets import open_dataset
     from trainers.recipes.recipes import RECIPES
-    from trainers.runs.run import Run
     from trainers.train import prepare, train
 
     folder = tmp_path_factory.mktemp("checkout")
-    run = Run(folder / "saved_models/digits")
-    recipe = dataclasses.replace(RECIPES["digits"], **SHORT)
-    train(prepare(recipe, str(run.folder)))
+    recipe = dataclasses.replace(
+        RECIPES["digits"],
+        model="mu/16",
+        patch_size=2,
+        total_steps=2,
+        warmup_steps=0,
+        peak_tflops=1.0,
+    )
+    train(prepare(recipe, str(folder / "saved_models/digits")))
     image, _ = next(iter(open_dataset("digits").examples("test")))
     keras.utils.save_img(folder / "digit.png", image.numpy())
     return folder
@@ -130,27 +135,10 @@ def shortened(line):
     return more
 
 
-def put_photos(folder):
-    """Put two photos into a folder."""
-    noise = np.random.default_rng(0).integers(0, 255, (40, 40, 3), "uint8")
-    for name in ("cat", "dog"):
-        keras.utils.save_img(folder / f"{name}.jpg", noise)
-
-
-def put_small_checkpoint(folder=pathlib.Path()):
-    """Put a small file of the official form into a folder."""
-    golden = ROOT / "tests/golden/official_token.npz"
-    shutil.copy(golden, folder / "ViT-B_16.npz")
-
-
-def put_checkpoint_and_photos(folder):
-    """Put a small file of the official form and four photos into a folder."""
-    put_small_checkpoint(folder)
-    noise = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3), "uint8")
-    parts = ("train/cat", "train/dog", "test/cat", "test/dog")
-    for part, image in zip(parts, noise):
-        (folder / "photos" / part).mkdir(parents=True)
-        keras.utils.save_img(folder / "photos" / part / "1.png", image)
+def put_small_checkpoint():
+    """Put a small file of the official form in the place of a large one."""
+    pathlib.Path("ViT-B_16.npz").unlink(missing_ok=True)
+    shutil.copy(GOLDEN / "official_token.npz", "ViT-B_16.npz")
 
 
 def code_blocks(text):
@@ -200,10 +188,6 @@ def lines_of(code):
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 
-def readme_commands():
-    return lines_of("".join(blocks(README, "bash")))
-
-
 def test_extras_that_a_page_installs_exist():
     extras = re.findall(
         r'^        "(\w+)": ', (ROOT / "setup.py").read_text(), re.M
@@ -213,46 +197,6 @@ def test_extras_that_a_page_installs_exist():
         for line in re.findall(r"pip install [^\n`]*", page.read_text()):
             for named in re.findall(r"\[([\w,]+)\]", line):
                 assert set(named.split(",")) <= set(extras), (page.name, line)
-
-
-@pytest.mark.slow(100)
-def test_commands_and_code_of_the_readme_run(
-    digits_run, official_file, subprocess_environment, monkeypatch, tmp_path
-):
-    """In the order of the page, in one folder, as a reader would."""
-    shutil.copytree(digits_run, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("ViT-B_16.npz").symlink_to(official_file)
-    put_photos(tmp_path)
-    names = {}
-    count = 0
-    for language, code in code_blocks(README):
-        if language == "python":
-            exec(compile(code, "README.md", "exec"), names)
-            count += 1
-            continue
-        for line in lines_of(code):
-            if line.startswith("make "):
-                continue  # Run by continuous integration, see above.
-            more = [f"--{name}={value}" for name, value in SHORT.items()]
-            more = more if "trainers.train" in line else []
-            if "trainers.export_model" in line:
-                # After two updates all classes are about as likely. Latencies
-                # take half a minute; the demo measures them.
-                more = ["--force", "--nomeasure_latency"]
-            if "keras_vit.inspect ViT-B_16.npz" in line:
-                # A page of a model that large: see test_page_in_browser.py.
-                pathlib.Path("ViT-B_16.npz").unlink()
-                put_small_checkpoint()
-            with served_exports(line) as line:
-                run_command(line, subprocess_environment, *more)
-            count += 1
-    assert count >= 16
-    np.testing.assert_allclose(np.sum(names["probabilities"], -1), 1, rtol=1e-5)
-    assert tuple(names["features"].output_shape) == (None, 384)
-    assert names["any_size"].input_shape == (None, None, None, 3)
-    assert tuple(names["tokens"].shape) == (2, 197, 768)
-    assert names["answer"]["probabilities"].shape == (1, 5)
 
 
 @contextlib.contextmanager
@@ -268,27 +212,52 @@ def served_exports(line):
 
 
 @pytest.fixture
-def checkout(digits_run, tmp_path):
-    """Return a folder with that run, a checkpoint and photos."""
+def checkout(digits_run, tmp_path, monkeypatch):
+    """Return a folder with that run, small checkpoints and photos."""
     shutil.copytree(digits_run, tmp_path, dirs_exist_ok=True)
-    put_checkpoint_and_photos(tmp_path)
-    put_photos(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    put_small_checkpoint()
+    shutil.copy(GOLDEN / "timm_token.safetensors", "timm_model.safetensors")
+    shutil.copy(GOLDEN / "vit_keras.h5", "vit_keras.h5")
+    noise = np.random.default_rng(0).integers(0, 255, (4, 40, 40, 3), "uint8")
+    parts = ("train/cat", "train/dog", "test/cat", "test/dog")
+    for part, image in zip(parts, noise):
+        (tmp_path / "photos" / part).mkdir(parents=True)
+        keras.utils.save_img(f"photos/{part}/1.png", image)
+    for name in ("cat", "dog"):
+        keras.utils.save_img(f"{name}.jpg", noise[0])
     (tmp_path / "unlabelled").symlink_to(tmp_path / "photos")
     return tmp_path
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(100)
+@pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
 @pytest.mark.parametrize("page", GUIDES, ids=page_name)
-def test_commands_and_code_of_a_guide_run(
-    page, checkout, subprocess_environment, monkeypatch, capsys
+def test_commands_and_code_of_a_page_run(
+    page, checkout, subprocess_environment, monkeypatch, capsys, request
 ):
-    """The code prints what its comments state."""
-    monkeypatch.chdir(checkout)
-    run_elsewhere = readme_commands() + lines_of(
-        "".join(blocks((ROOT / "docs/weights.md").read_text(), "bash"))
+    """In the order of the page, as a reader would.
+
+    The code prints what its comments state.
+    """
+    if page.name in ("README.md", "weights.md"):
+        large = request.getfixturevalue("official_file")
+        monkeypatch.setenv("KERAS_VIT_CACHE", str(checkout / "cache"))
+        fetched = checkout / "cache" / PRETRAINED["B/16-augreg-i1k"].file
+        fetched.parent.mkdir(parents=True)
+        fetched.symlink_to(large)
+    if page.name == "README.md":
+        pathlib.Path("ViT-B_16.npz").unlink()
+        pathlib.Path("ViT-B_16.npz").symlink_to(large)
+        shutil.rmtree("saved_models/digits")  # It begins with a training.
+    earlier = GUIDES[: GUIDES.index(page)]
+    run_elsewhere = lines_of(
+        "".join("".join(blocks(x.read_text(), "bash")) for x in earlier)
     )
     names = {}
     for language, code in code_blocks(page.read_text()):
+        if re.search(r"^(import timm|from transformers)", code, re.M):
+            continue  # Run in tests/weights/test_files_for_peers.py.
         if language == "python":
             exec(compile(code, page.name, "exec"), names)
             printed = capsys.readouterr().out
@@ -298,22 +267,49 @@ def test_commands_and_code_of_a_guide_run(
                 assert shapes.strip() in printed, code
             continue
         for line in lines_of(code):
-            if line in run_elsewhere:
+            if line in run_elsewhere or line.startswith("make "):
                 continue
             more = shortened(line) if "trainers.train" in line else []
-            if "--formats=tflite" in line:
-                # After two updates all classes are about as likely.
+            if "trainers.export_model" in line:
+                # After two updates all classes are about as likely. Latencies
+                # take half a minute; the demo measures them.
                 more = ["--force", "--nomeasure_latency"]
             if "--formats=web" in line:
                 # Chromium measures the page in tests/export/test_web_page.py.
                 needs_litert_js()
-                more = ["--nomeasure_latency"]
-            run_command(line, subprocess_environment, *more)
+            if "keras_vit.inspect ViT-B_16.npz" in line:
+                # A page of a model that large: see test_page_in_browser.py.
+                put_small_checkpoint()
+            with served_exports(line) as line:
+                run_command(line, subprocess_environment, *more)
     check = CLAIMS.get(page_name(page), lambda names: True)
     assert check(names)
 
 
+def saved_alike(names):
+    """Return whether the page on weights has loaded and saved as it says."""
+    for path, layout in (
+        ("tuned.npz", "official"),
+        ("tuned_timm", "timm"),
+        ("tuned_hf", "huggingface"),
+    ):
+        again = keras_vit.from_checkpoint(path)
+        assert again.load_report.layout == layout
+        assert again.config.image_size == (384, 384)
+        assert again.config.num_classes == 10
+    assert names["name"].startswith("Ti_16-i21k-300ep-lr_0.001-aug_light1-wd")
+    return names["report"].resized and names["report"].reset
+
+
 CLAIMS = {
+    "README.md": lambda names: (
+        np.allclose(np.sum(names["probabilities"], -1), 1, rtol=1e-5)
+        and tuple(names["features"].output_shape) == (None, 384)
+        and names["any_size"].input_shape == (None, None, None, 3)
+        and tuple(names["tokens"].shape) == (2, 197, 768)
+        and names["answer"]["probabilities"].shape == (1, 5)
+    ),
+    "docs/weights.md": saved_alike,
     "docs/index.md": lambda names: names["accuracy"] > 0.8,
     "docs/background/transformer.md": lambda names: names["difference"] < 1e-5,
     "docs/background/masks.md": lambda names: (
@@ -347,50 +343,6 @@ CLAIMS = {
         len(names["model"].trainable_weights) == 2 + 4 and names["plain"].built
     ),
 }
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The head of .* is all zeros")
-def test_commands_and_code_of_the_page_on_weights_run(
-    official_file, subprocess_environment, monkeypatch, tmp_path
-):
-    """With small files in the place of the large ones that it names."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    golden = ROOT / "tests/golden"
-    shutil.copy(golden / "timm_token.safetensors", "timm_model.safetensors")
-    shutil.copy(golden / "vit_keras.h5", "vit_keras.h5")
-    put_checkpoint_and_photos(tmp_path)
-    fetched = tmp_path / "cache" / PRETRAINED["B/16-augreg-i1k"].file
-    fetched.parent.mkdir(parents=True)
-    fetched.symlink_to(official_file)
-    names = {}
-    page = (ROOT / "docs/weights.md").read_text()
-    for language, code in code_blocks(page):
-        if re.search(r"^(import timm|from transformers)", code, re.M):
-            continue  # Run in tests/weights/test_files_for_peers.py.
-        if language == "python":
-            exec(compile(code, "weights.md", "exec"), names)
-            continue
-        for line in lines_of(code):
-            more = shortened(line) if "trainers.train" in line else []
-            run_command(line, subprocess_environment, *more)
-    assert names["report"].resized and names["report"].reset
-    assert (
-        names["name"]
-        == "Ti_16-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.1-sd_0.0"
-    )
-    for path, layout in (
-        ("tuned.npz", "official"),
-        ("tuned_timm", "timm"),
-        ("tuned_hf", "huggingface"),
-    ):
-        again = keras_vit.from_checkpoint(path)
-        assert again.load_report.layout == layout
-        assert again.config.image_size == (384, 384)
-        assert again.config.num_classes == 10
 
 
 def test_the_page_on_weights_lists_what_the_code_knows():
@@ -500,8 +452,6 @@ def test_links_and_pictures_of_a_page_exist(page):
 
 def test_flags_that_the_pages_name_exist():
     """In backticks; words of the trainers or of the benchmark."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     from benchmarks import compare, exports, study
     from benchmarks.studies import STUDIES
     from trainers.recipes.recipe import Recipe
@@ -532,8 +482,6 @@ def test_flags_that_the_pages_name_exist():
 
 
 def test_recipe_flags_of_a_page_are_accepted_with_their_values():
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     from trainers.recipes.recipe import Recipe
 
     text = "\n".join(page.read_text() for page in PAGES)
@@ -583,8 +531,6 @@ def test_the_segmentation_of_digits_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow(60)
 def test_the_notebook_on_photos_runs(tmp_path, monkeypatch, capfd):
     """With fewer updates, and without latencies."""
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the trainers need TensorFlow")
     needs_litert_js()
     pytest.importorskip("matplotlib").use("agg")
     monkeypatch.chdir(tmp_path)

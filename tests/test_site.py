@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from keras_vit.applications import BUILDERS
-from tests.tiny import tensorflow_only
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -55,7 +54,6 @@ def test_every_figure_is_drawn_by_the_script_of_the_page_that_shows_it():
         assert f"(../images/background/{name})" in page
 
 
-@tensorflow_only
 @pytest.mark.parametrize(
     "module",
     ["", ".analysis", ".export", ".layers", ".models", ".serving", ".weights"],
@@ -69,7 +67,6 @@ def test_every_public_name_is_in_the_reference(module):
     assert {name for name in public if name[0] != "_"} <= shown
 
 
-@tensorflow_only
 def test_what_the_reference_names_exists():
     for page in REFERENCE:
         for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M):
@@ -140,7 +137,6 @@ def read_numbers(svg):
     return labels, np.array(numbers, float)
 
 
-@tensorflow_only
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_figures_are_those_that_the_scripts_draw(script, tmp_path, monkeypatch):
@@ -186,7 +182,6 @@ def test_a_figure_that_differs_by_rounding_keeps_its_file(
     assert write(0.6) != first
 
 
-@tensorflow_only
 def test_every_flag_of_a_recipe_is_in_the_reference():
     from trainers.recipes.recipe import Recipe
 

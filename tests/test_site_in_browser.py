@@ -5,16 +5,10 @@ import pathlib
 import subprocess
 import sys
 
-import keras
 import pytest
 
 from tests.analysis.browsing import PATIENCE, open_browser
 from tests.test_site import ROOT, SITE, pages_of
-
-pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow",
-    reason="The site is the same on each backend.",
-)
 
 # Material adds the copy buttons when a page has loaded.
 HAS_BUTTONS = """() => [...document.querySelectorAll("pre > code")].every(

@@ -3,19 +3,9 @@
 import pytest
 
 from keras_vit.serving.models import ServedModel
-from tests.serving.made import export_model, write_model, write_odd_model
+from tests.serving.made import export_model, write_odd_model
 from tests.serving.running import run_server
 from tests.serving.servers import SERVERS, Models
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory):
-    """Return two versions of a model, of other weights, and an odd one."""
-    folder = tmp_path_factory.mktemp("models")
-    for version in (1, 2):
-        write_model(folder / "tiny" / str(version), seed=version)
-    write_odd_model(folder / "odd" / "1")
-    return Models(folder, {"tiny": {"stable": 1, "canary": 2}})
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +22,17 @@ def other_zoo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other_zoo")
     export_model(folder / "zoo" / "3", seed=1)
     return folder
+
+
+@pytest.fixture(scope="session")
+def models(zoo, other_zoo, tmp_path_factory):
+    """Return two versions of a model, of other weights, and an odd one."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "tiny").mkdir()
+    for version, path in enumerate((zoo, other_zoo), 1):
+        (folder / "tiny" / str(version)).symlink_to(path / "zoo" / "3")
+    write_odd_model(folder / "odd" / "1")
+    return Models(folder, {"tiny": {"stable": 1, "canary": 2}})
 
 
 @pytest.fixture(params=SERVERS)
