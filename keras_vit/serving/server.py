@@ -223,7 +223,8 @@ class _RestInterface:
 
     async def _receive(self, request):
         """Return the task of a request."""
-        return await self._in_reader(self._read, request, await request.body())
+        body = b"".join([part async for part in request.stream()])
+        return await self._in_reader(self._read, request, body)
 
     def _read(self, request, body):
         """Return the task of a body.
