@@ -33,7 +33,7 @@ SERVING = ["tensorflow-serving-api>=2.20", "urllib3>=2.1"]
 SERVE = [
     "ai-edge-litert>=2.1",
     "Pillow>=10",
-    "starlette>=1.10",
+    "starlette>=0.46",
     "tensorflow>=2.20",
     "uvicorn>=0.34",
 ]

@@ -30,7 +30,6 @@ from starlette.background import BackgroundTask
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -125,10 +124,7 @@ def make_server(
             Mount("/", StaticFiles(packages=PAGE_FOLDERS, html=True)),
         ],
         exception_handlers=dict.fromkeys(errors, answer_error),
-        middleware=[
-            Middleware(guard, options),
-            Middleware(RequestBodyLimitMiddleware, options.max_body_bytes),
-        ],
+        middleware=[Middleware(guard, options)],
         lifespan=keep_polling,
     )
     return uvicorn.Server(
@@ -223,7 +219,12 @@ class _RestInterface:
 
     async def _receive(self, request):
         """Return the task of a request."""
-        body = b"".join([part async for part in request.stream()])
+        body, limit = bytearray(), self._options.max_body_bytes
+        # Starlette's RequestBodyLimitMiddleware does not answer with JSON.
+        async for part in request.stream():
+            body += part
+            if len(body) > limit:
+                raise too_large(limit)
         return await self._in_reader(self._read, request, body)
 
     def _read(self, request, body):
@@ -273,7 +274,7 @@ def inflate(body: bytes, limit: int) -> bytes:
     except zlib.error as error:
         raise invalid(f"Content-Encoding must be gzip: {error}") from None
     if len(content) > limit:
-        raise HTTPException(413, "Content Too Large")
+        raise too_large(limit)
     return content
 
 
@@ -311,6 +312,11 @@ def invalid(message: str) -> ServingError:
 def malformed_address(request: Request) -> ServingError:
     """Return the error for a path, or a method on it, that does not exist."""
     return invalid(f"Malformed request: {request.method} {request.url.path}")
+
+
+def too_large(limit: int) -> HTTPException:
+    """Return the error for a body of more bytes than the limit."""
+    return HTTPException(413, f"A request may have at most {limit:,} bytes")
 
 
 def guard(app, options: argparse.Namespace):

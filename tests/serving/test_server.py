@@ -196,7 +196,7 @@ def test_a_client_that_sends_too_much_sees_why(functions, is_chunked):
     ) as client:
         client.request("POST", PATH, body)
         answer = client.getresponse()
-        error = {"error": "Content Too Large"}
+        error = {"error": "A request may have at most 200,000 bytes"}
         assert (answer.status, json.load(answer)) == (413, error)
 
 
