@@ -72,7 +72,11 @@ def print_fields(path: str):
 
     fields = dataclasses.fields(pkgutil.resolve_name(path))
     rows = [
-        (field.name, repr(field.default), field.metadata.get("help", "A note."))
+        (
+            field.name,
+            repr(field.default),
+            field.metadata.get("help") or "A note.",
+        )
         for field in fields
     ]
     print(json.dumps(rows))

@@ -189,7 +189,8 @@ def test_every_flag_of_a_recipe_is_in_the_reference():
     package = griffe.load("trainers", search_paths=[str(ROOT)])
     found = names["find_class"](package, "Recipe")
     names["document_fields"](found)
-    rows = dict(re.findall(r"^    (\w+): (.*)$", found.docstring.value, re.M))
+    text = found.docstring.value.partition("\nArgs:\n")[2]
+    rows = dict(re.findall(r"^    (\w+): (.*)$", text, re.M))
     assert list(rows) == [field.name for field in dataclasses.fields(Recipe)]
     for field in dataclasses.fields(Recipe):
-        assert rows[field.name] == field.metadata.get("help", "A note.")
+        assert rows[field.name] == (field.metadata.get("help") or "A note.")
