@@ -20,6 +20,7 @@ from keras_vit.serving.client import (
 )
 from keras_vit.serving.tf_serving import (
     WARMUP_FILE,
+    find_versions,
     read_signature_defs,
     read_warmup,
 )
@@ -215,15 +216,6 @@ def find_models(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"{'|'.join(SERVED_FORMATS)}/NAME/VERSION; `keras-vit export` writes "
         f"one. Received: {folder}"
     )
-
-
-def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
-    """Return the folders of the versions of a model, by number."""
-    return {
-        int(path.name): path
-        for path in sorted(folder.glob("[0-9]*"))
-        if path.name.isdecimal() and path.name.isascii() and path.is_dir()
-    }
 
 
 class ServedModel:

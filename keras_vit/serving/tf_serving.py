@@ -41,11 +41,7 @@ class WarmupRecord:
     outputs: Mapping[str, np.ndarray]
 
 
-def write_warmup(
-    path: str | os.PathLike,
-    records: Iterable[WarmupRecord],
-    model_name: str = "default",
-):
+def write_warmup(path: str | os.PathLike, records: Iterable[WarmupRecord]):
     """Write a warm-up file, or replace it.
 
     Args:
@@ -53,8 +49,6 @@ def write_warmup(
             folder of a version. Its folder is created.
         records: From 1 to 1,000, which TF Serving reads; one for each
             signature is enough.
-        model_name: Name of the model in the requests. The server ignores it
-            and runs them on the model of the folder.
     """
     import tensorflow as tf
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
@@ -67,7 +61,8 @@ def write_warmup(
             (request, request.inputs, record.inputs),
             (response, response.outputs, record.outputs),
         ):
-            message.model_spec.name = model_name
+            # The server runs them on the model of the folder.
+            message.model_spec.name = "default"
             message.model_spec.signature_name = record.signature
             for name, array in arrays.items():
                 tensors[name].CopyFrom(tf.make_tensor_proto(array))
@@ -197,8 +192,23 @@ def read_signature_defs(path: pathlib.Path) -> dict[str, dict]:
     }
 
 
-def models_config(folder: str | os.PathLike, root: str = "/models") -> str:
+def find_versions(folder: pathlib.Path) -> dict[int, pathlib.Path]:
+    """Return the folders of the versions of a model, by number.
+
+    Args:
+        folder: The folder of the model.
+    """
+    return {
+        int(path.name): path
+        for path in folder.glob("[0-9]*")
+        if path.name.isdecimal() and path.name.isascii() and path.is_dir()
+    }
+
+
+def models_config(folder: str | os.PathLike) -> str:
     """Return a models.config for all models in a folder, with labels.
+
+    On the server, the folder is at /models.
 
     All versions of each model are served. The label `canary` names the newest
     and `stable` the one before it; a model with one version has only
@@ -209,7 +219,6 @@ def models_config(folder: str | os.PathLike, root: str = "/models") -> str:
         folder: Folder with `<model>/<version>/saved_model.pb`. Names that
             begin with a dot, and versions that are not whole numbers, are
             ignored.
-        root: The path of `folder` on the server.
 
     Raises:
         ValueError: If there is no model in `folder`.
@@ -222,15 +231,15 @@ def models_config(folder: str | os.PathLike, root: str = "/models") -> str:
     config = ModelServerConfig()
     for path in sorted(pathlib.Path(folder).glob("[!.]*")):
         versions = sorted(
-            int(file.parent.name)
-            for file in path.glob("*/saved_model.pb")
-            if file.parent.name.isdecimal() and file.parent.name.isascii()
+            number
+            for number, version in find_versions(path).items()
+            if (version / "saved_model.pb").exists()
         )
         if not versions:
             continue
         row = config.model_config_list.config.add(
             name=path.name,
-            base_path=f"{root.rstrip('/')}/{path.name}",
+            base_path=f"/models/{path.name}",
             model_platform="tensorflow",
             version_labels=dict(zip(("stable", "canary"), versions[-2:])),
         )

@@ -152,10 +152,10 @@ def parse(text):
 def test_tf_serving_reads_models_config(tmp_path):
     names = {"digits": [2, 9, 10], "plants": [1], 'a "b" \\': [1, 2]}
     make_models(tmp_path, names)
-    configs = parse(models_config(tmp_path, root="/srv/models/"))
+    configs = parse(models_config(tmp_path))
     assert list(configs) == sorted(names)
     for name, config in configs.items():
-        assert config.base_path == f"/srv/models/{name}"
+        assert config.base_path == f"/models/{name}"
         assert config.model_platform == "tensorflow"
         policy = config.model_version_policy
         assert policy.WhichOneof("policy_choice") == "all"
