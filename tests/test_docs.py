@@ -297,7 +297,6 @@ def saved_alike(names):
         assert again.load_report.layout == layout
         assert again.config.image_size == (384, 384)
         assert again.config.num_classes == 10
-    assert names["name"].startswith("Ti_16-i21k-300ep-lr_0.001-aug_light1-wd")
     return names["report"].resized and names["report"].reset
 
 
